@@ -1,0 +1,75 @@
+"""Errors a person can act on: what failed, the value and the limit, which object, what to do.
+
+Everything sagann refuses on purpose is a :class:`SagannError`; the command line turns it into exit code 2
+and one message. Any other exception is our own fault (exit code 1).
+"""
+
+from __future__ import annotations
+
+
+class SagannError(Exception):
+    """An error in four parts.
+
+    Args:
+        what: what failed, as a clause without a full stop ("edge source id out of range").
+        value: the value found and, where there is one, the limit ("17 at edge 3, but there are 10 vertices").
+        where: the object concerned: a file and row, a layer and operator, an argument.
+        fix: what to do about it, as a sentence.
+
+    Example:
+        >>> raise InputError("batch is empty", value="0 seeds, at least 1 is needed", where="seeds", fix="Pass seeds.")
+        Traceback (most recent call last):
+        ...
+        sagann.errors.InputError: batch is empty: 0 seeds, at least 1 is needed (in seeds). Pass seeds.
+    """
+
+    def __init__(self, what: str, *, value: str, where: str, fix: str) -> None:
+        self.what = what
+        self.value = value
+        self.where = where
+        self.fix = fix
+        super().__init__(f"{what}: {value} (in {where}). {fix}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.what, self.value, self.where, self.fix)
+
+
+def _rebuild(kind: type[SagannError], what: str, value: str, where: str, fix: str) -> SagannError:
+    return kind(what, value=value, where=where, fix=fix)
+
+
+class InputError(SagannError, ValueError):
+    """An argument, a graph or a configuration that cannot be used as it is."""
+
+
+class DatasetError(InputError):
+    """A file or folder with data that is missing, foreign, truncated or wrong; names the file and the row."""
+
+
+class LayerError(SagannError, TypeError):
+    """A layer whose functions break the programming model; names the operator and the user's line."""
+
+
+class CheckpointError(InputError):
+    """A checkpoint that is missing, damaged, or belongs to another run."""
+
+
+class MissingDependencyError(SagannError, ImportError):
+    """A feature that needs a package of one of the extras."""
+
+    def __init__(self, package: str, *, extra: str, feature: str) -> None:
+        self.package = package
+        self.extra = extra
+        super().__init__(
+            "package not installed",
+            value=f"{package} cannot be imported",
+            where=feature,
+            fix=f"Install it with: pip install 'sagann[{extra}]'.",
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_missing, (self.package, self.extra, self.where)
+
+
+def _rebuild_missing(package: str, extra: str, feature: str) -> MissingDependencyError:
+    return MissingDependencyError(package, extra=extra, feature=feature)

@@ -1,0 +1,138 @@
+"""Graph: a topology with what its vertices carry: features, labels, splits, and graph boundaries.
+
+A Graph is immutable; every transformation returns a new one that shares what it did not change. Tensors may
+be memory-mapped, so nothing here reads them whole except :meth:`Graph.validate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError
+from sagann.graph.topology import Topology
+
+SPLIT_NAMES = ("train", "val", "test")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Graph:
+    """A graph to train on: square topology, vertex data, splits.
+
+    Several graphs may stand in one: ``graph_ptr`` holds their offsets and no edge joins two of them.
+
+    Example:
+        >>> topology = Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([1, 2]), num_src=3)
+        >>> graph = Graph(topology=topology, features=torch.eye(3), labels=torch.tensor([0, 1, 1]), num_classes=2)
+        >>> graph
+        Graph(num_vertices=3, num_edges=2, num_features=3, num_classes=2)
+        >>> [hop.num_edges for hop in graph.hops(2)]
+        [2, 2]
+    """
+
+    topology: Topology
+    "The edges; ``num_src == num_dst``. Edge data lives there ('weight', 'type', ...)."
+    features: Tensor | None = None
+    "Vertex features [num_vertices, F]: dense, or torch.sparse_csr; None where vertices have none."
+    labels: Tensor | None = None
+    "int64 [num_vertices], -1 for unknown; or uint8 [num_vertices, num_classes] of 0/1 for multi-label."
+    num_classes: int = 0
+    "Number of classes; 0 without labels."
+    splits: Mapping[str, Tensor] = field(default_factory=dict)
+    "bool [num_vertices] masks, disjoint: 'train', 'val', 'test'."
+    graph_ptr: Tensor | None = None
+    "int64 [num_graphs + 1]: graph g is the vertices graph_ptr[g] to graph_ptr[g + 1] - 1."
+    graph_names: tuple[str, ...] = ()
+    "Names of the graphs, or empty."
+    num_edge_types: int = 0
+    "Number of edge types; 0 where edges have none. The types are ``topology.edge_data['type']``, from 0."
+    name: str = "graph"
+    "What to call it in messages and metrics."
+
+    def __post_init__(self) -> None:
+        n = self.num_vertices
+        if self.topology.num_src != n:
+            raise InputError(
+                "a graph needs a square topology",
+                value=f"{self.topology.num_src} sources, {n} destinations",
+                where=f"graph '{self.name}'",
+                fix="Number sources and destinations alike.",
+            )
+        rows = {"features": self.features, "labels": self.labels}
+        rows |= {f"split '{name}'": mask for name, mask in self.splits.items()}
+        for what, tensor in rows.items():
+            if tensor is not None and tensor.shape[0] != n:
+                raise InputError(
+                    f"{what} and vertices differ in number",
+                    value=f"{tensor.shape[0]} rows, {n} vertices",
+                    where=f"graph '{self.name}'",
+                    fix="Pass one row per vertex.",
+                )
+
+    @property
+    def num_vertices(self) -> int:
+        """Number of vertices."""
+        return self.topology.num_dst
+
+    @property
+    def num_edges(self) -> int:
+        """Number of directed edges."""
+        return self.topology.num_edges
+
+    @property
+    def num_features(self) -> int:
+        """Features per vertex; 0 where there are none."""
+        return 0 if self.features is None else self.features.shape[1]
+
+    @property
+    def num_graphs(self) -> int:
+        """Number of graphs in this one; 1 without offsets."""
+        return 1 if self.graph_ptr is None else len(self.graph_ptr) - 1
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether a vertex may have several labels."""
+        return self.labels is not None and self.labels.ndim == 2
+
+    def hops(self, k: int) -> list[Topology]:
+        """The k topologies that a k-layer model walks: here the same one k times."""
+        return [self.topology] * k
+
+    def with_topology(self, topology: Topology) -> Graph:
+        """The same vertices with other edges."""
+        return replace(self, topology=topology)
+
+    def to(self, device: torch.device | str) -> Graph:
+        """The same graph on ``device``."""
+
+        def move(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(device)
+
+        return replace(
+            self,
+            topology=self.topology.to(device),
+            features=move(self.features),
+            labels=move(self.labels),
+            splits={name: mask.to(device) for name, mask in self.splits.items()},
+        )
+
+    def validate(self) -> None:
+        """Check every value, in O(edges + features): ids, NaN, label range, overlapping splits, offsets.
+
+        Raises:
+            InputError: something is wrong; the message names the first offending vertex or edge.
+        """
+        # Imported here to keep this file to the data structure; the checks are a page of their own.
+        from sagann.graph.validate import validate_graph
+
+        validate_graph(self)
+
+    def __repr__(self) -> str:
+        several = f", num_graphs={self.num_graphs}" if self.graph_ptr is not None else ""
+        return (
+            f"Graph(num_vertices={self.num_vertices}, num_edges={self.num_edges}, "
+            f"num_features={self.num_features}, num_classes={self.num_classes}{several})"
+        )

@@ -1,0 +1,289 @@
+"""Topology: one bipartite adjacency, in CSC, with CSR built on demand.
+
+A whole graph, an edge chunk, a worker's partition and a sampled block are all Topologies, and one set of
+kernels serves the four. Invariants: ``indptr`` is int64, starts at 0, never decreases and ends at
+``num_edges``; ``indices`` holds source ids in ``[0, num_src)`` as int32 (int64 only where ``num_src`` needs
+it), so a topology may hold more than 2^31 edges; an edge's id is its position in CSC order; the destination
+vertices are the first ``num_dst`` source vertices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError
+
+INT32_LIMIT = 2**31 - 1
+
+
+def id_dtype(num_vertices: int) -> torch.dtype:
+    """The narrowest dtype that holds every vertex id: int32 up to 2^31 - 1 vertices, else int64."""
+    return torch.int32 if num_vertices <= INT32_LIMIT else torch.int64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Csr:
+    """Out-edges grouped by source: the order of a backward pass.
+
+    Attributes:
+        indptr: int64 [num_src + 1].
+        indices: destination ids [num_edges], ascending within a source.
+        edge_ids: position of each edge in CSC order [num_edges].
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    edge_ids: Tensor
+
+
+class Topology:
+    """One bipartite adjacency ``src -> dst`` in CSC, with named per-edge data.
+
+    Args:
+        indptr: int64 [num_dst + 1], CSC offsets.
+        indices: int32 or int64 [num_edges], source ids grouped by destination.
+        num_src: number of source vertices; ``num_dst`` must not exceed it.
+        edge_data: tensors with one row per edge, in CSC order ("weight", "type", ...).
+        edge_ids: for a part of a larger topology, each edge's id there [num_edges]; None when it is whole.
+        validate: check the invariants in O(vertices + edges). Turn it off only for arrays already checked.
+
+    Raises:
+        InputError: an invariant does not hold; the message names the first offending position.
+
+    Example:
+        >>> topology = Topology.from_coo(src=torch.tensor([0, 1, 2]), dst=torch.tensor([1, 2, 1]), num_src=3)
+        >>> topology.indptr.tolist(), topology.indices.tolist()
+        ([0, 0, 2, 3], [0, 2, 1])
+        >>> topology.in_degrees().tolist()
+        [0, 2, 1]
+    """
+
+    __slots__ = ("_csr", "_edge_data", "_edge_dst", "edge_ids", "indices", "indptr", "num_src")
+
+    def __init__(
+        self,
+        *,
+        indptr: Tensor,
+        indices: Tensor,
+        num_src: int,
+        edge_data: Mapping[str, Tensor] | None = None,
+        edge_ids: Tensor | None = None,
+        validate: bool = True,
+    ) -> None:
+        self.indptr = indptr
+        self.indices = indices
+        self.num_src = int(num_src)
+        self.edge_ids = edge_ids
+        self._edge_data = MappingProxyType(dict(edge_data or {}))
+        self._csr: Csr | None = None
+        self._edge_dst: Tensor | None = None
+        _check_shapes(self)
+        if validate:
+            _check_values(self)
+
+    @classmethod
+    def from_coo(
+        cls,
+        *,
+        src: Tensor,
+        dst: Tensor,
+        num_src: int,
+        num_dst: int | None = None,
+        edge_data: Mapping[str, Tensor] | None = None,
+    ) -> Topology:
+        """Group edges by destination with a parallel counting sort; edges of one destination keep their order.
+
+        Args:
+            src: integer [num_edges], source ids.
+            dst: integer [num_edges], destination ids.
+            num_src: number of source vertices.
+            num_dst: number of destination vertices; default ``num_src``.
+            edge_data: tensors with one row per edge, in the order of ``src``; they are sorted along.
+        Raises:
+            InputError: an id is out of range, or the arrays' lengths differ.
+        """
+        num_dst = num_src if num_dst is None else num_dst
+        _check_coo(src, dst, num_src, num_dst)
+        # Imported here: Numba takes longer to import than all else of `import sagann` together.
+        from sagann.graph.counting_sort import sort_by_key
+
+        indptr, order = sort_by_key(dst, num_dst)
+        indices = src.to(id_dtype(num_src))[order]
+        sorted_data = {name: _edge_rows(name, rows, len(src))[order] for name, rows in (edge_data or {}).items()}
+        return cls(indptr=indptr, indices=indices, num_src=num_src, edge_data=sorted_data, validate=False)
+
+    @property
+    def num_dst(self) -> int:
+        """Number of destination vertices."""
+        return len(self.indptr) - 1
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges, multi-edges counted as often as they stand."""
+        return len(self.indices)
+
+    @property
+    def edge_data(self) -> Mapping[str, Tensor]:
+        """Named tensors with one row per edge, in CSC order; read-only."""
+        return self._edge_data
+
+    @property
+    def device(self) -> torch.device:
+        """Where the arrays live."""
+        return self.indices.device
+
+    def edge_dst(self) -> Tensor:
+        """The destination of every edge, [num_edges], in CSC order; kept after the first call."""
+        if self._edge_dst is None:
+            ids = torch.arange(self.num_dst, dtype=self.indices.dtype, device=self.device)
+            self._edge_dst = torch.repeat_interleave(ids, self.in_degrees(), output_size=self.num_edges)
+        return self._edge_dst
+
+    def csr(self) -> Csr:
+        """The same edges grouped by source; built at the first call, then kept."""
+        if self._csr is None:
+            from sagann.graph.counting_sort import sort_by_key
+
+            indptr, order = sort_by_key(self.indices, self.num_src)
+            self._csr = Csr(indptr=indptr, indices=self.edge_dst()[order], edge_ids=order)
+        return self._csr
+
+    def in_degrees(self) -> Tensor:
+        """Number of in-edges of every destination, int64 [num_dst]."""
+        return self.indptr.diff()
+
+    def out_degrees(self) -> Tensor:
+        """Number of out-edges of every source, int64 [num_src]."""
+        if self._csr is not None:
+            return self._csr.indptr.diff()
+        return torch.bincount(self.indices, minlength=self.num_src)
+
+    def with_edge_data(self, **edge_data: Tensor) -> Topology:
+        """The same adjacency with edge data added or replaced; arrays are shared."""
+        topology = Topology(
+            indptr=self.indptr,
+            indices=self.indices,
+            num_src=self.num_src,
+            edge_data={**self._edge_data, **edge_data},
+            edge_ids=self.edge_ids,
+            validate=False,
+        )
+        topology._csr, topology._edge_dst = self._csr, self._edge_dst
+        return topology
+
+    def to(self, device: torch.device | str) -> Topology:
+        """The same topology on ``device``; itself where it is there already."""
+        if self.device == torch.device(device):
+            return self
+        return Topology(
+            indptr=self.indptr.to(device),
+            indices=self.indices.to(device),
+            num_src=self.num_src,
+            edge_data={name: rows.to(device) for name, rows in self._edge_data.items()},
+            edge_ids=None if self.edge_ids is None else self.edge_ids.to(device),
+            validate=False,
+        )
+
+    def __repr__(self) -> str:
+        data = f", edge_data={sorted(self._edge_data)}" if self._edge_data else ""
+        return f"Topology(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges}{data})"
+
+
+def _check_shapes(topology: Topology) -> None:
+    indptr, indices = topology.indptr, topology.indices
+    if indptr.dtype != torch.int64 or indptr.ndim != 1 or len(indptr) == 0:
+        raise InputError(
+            "CSC offsets have the wrong form",
+            value=f"{indptr.dtype} {list(indptr.shape)}, expected torch.int64 [num_dst + 1]",
+            where="Topology.indptr",
+            fix="Convert the offsets with .to(torch.int64).",
+        )
+    if indices.dtype not in (torch.int32, torch.int64) or indices.ndim != 1:
+        raise InputError(
+            "source ids have the wrong form",
+            value=f"{indices.dtype} {list(indices.shape)}, expected torch.int32 or torch.int64 [num_edges]",
+            where="Topology.indices",
+            fix="Convert the ids with .to(torch.int32).",
+        )
+    if topology.num_dst > topology.num_src:
+        raise InputError(
+            "more destination than source vertices",
+            value=f"num_dst {topology.num_dst}, num_src {topology.num_src}",
+            where="Topology",
+            fix="Number the vertices so that the destinations are the first of the sources.",
+        )
+    for name, rows in topology.edge_data.items():
+        _edge_rows(name, rows, topology.num_edges)
+    if topology.edge_ids is not None:
+        _edge_rows("edge_ids", topology.edge_ids, topology.num_edges)
+
+
+def _check_values(topology: Topology) -> None:
+    indptr, indices = topology.indptr, topology.indices
+    if indptr[0] != 0 or indptr[-1] != len(indices):
+        raise InputError(
+            "CSC offsets do not span the edges",
+            value=f"from {int(indptr[0])} to {int(indptr[-1])}, expected 0 to {len(indices)}",
+            where="Topology.indptr",
+            fix="Pass offsets that start at 0 and end at the number of edges.",
+        )
+    falling = indptr.diff() < 0
+    if falling.any():
+        at = int(falling.nonzero()[0])
+        raise InputError(
+            "CSC offsets decrease",
+            value=f"{int(indptr[at])} then {int(indptr[at + 1])}",
+            where=f"Topology.indptr at destination {at}",
+            fix="Build the topology with Topology.from_coo, or sort the edges by destination.",
+        )
+    _check_ids(indices, topology.num_src, where="Topology.indices", side="source")
+
+
+def _check_coo(src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> None:
+    if src.ndim != 1 or src.shape != dst.shape:
+        raise InputError(
+            "source and destination ids differ in shape",
+            value=f"{list(src.shape)} and {list(dst.shape)}, expected two arrays [num_edges]",
+            where="Topology.from_coo",
+            fix="Pass one source and one destination id per edge.",
+        )
+    _check_ids(src, num_src, where="src", side="source")
+    _check_ids(dst, num_dst, where="dst", side="destination")
+
+
+def _check_ids(ids: Tensor, num_vertices: int, *, where: str, side: str) -> None:
+    if ids.dtype not in (torch.int32, torch.int64):
+        raise InputError(
+            f"{side} ids are not int32 or int64",
+            value=str(ids.dtype),
+            where=where,
+            fix="Convert the ids with .to(torch.int64).",
+        )
+    if len(ids) == 0:
+        return
+    low, high = (int(bound) for bound in ids.aminmax())
+    if low >= 0 and high < num_vertices:
+        return
+    at = int(((ids < 0) | (ids >= num_vertices)).nonzero()[0])
+    raise InputError(
+        f"{side} id out of range",
+        value=f"{int(ids[at])} at edge {at}, but ids go from 0 to {num_vertices - 1}",
+        where=where,
+        fix="Number vertices from 0 without gaps, or raise the number of vertices.",
+    )
+
+
+def _edge_rows(name: str, rows: Tensor, num_edges: int) -> Tensor:
+    if rows.ndim == 0 or len(rows) != num_edges:
+        raise InputError(
+            "edge data has the wrong number of rows",
+            value=f"{list(rows.shape)}, expected one row for each of {num_edges} edges",
+            where=f"edge data '{name}'",
+            fix="Pass one row per edge, in the order of the edges.",
+        )
+    return rows
