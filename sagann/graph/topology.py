@@ -19,6 +19,8 @@ from torch import Tensor
 from sagann.errors import InputError
 
 INT32_LIMIT = 2**31 - 1
+# Values checked at a time: enough to run at memory speed, little enough to need no memory.
+CHECKED_AT_ONCE = 1 << 22
 
 
 def id_dtype(num_vertices: int) -> torch.dtype:
@@ -84,7 +86,7 @@ class Topology:
         self._edge_dst: Tensor | None = None
         _check_shapes(self)
         if validate:
-            _check_values(self)
+            self.validate()
 
     @classmethod
     def from_coo(
@@ -116,6 +118,15 @@ class Topology:
         indices = src.to(id_dtype(num_src))[order]
         sorted_data = {name: _edge_rows(name, rows, len(src))[order] for name, rows in (edge_data or {}).items()}
         return cls(indptr=indptr, indices=indices, num_src=num_src, edge_data=sorted_data, validate=False)
+
+    def validate(self) -> None:
+        """Check every offset and id, in slices, so that memory-mapped arrays are never copied whole.
+
+        Raises:
+            InputError: an invariant does not hold; the message names the first offending position.
+        """
+        _check_offsets(self.indptr, self.num_edges)
+        _check_ids(self.indices, self.num_src, where="Topology.indices", side="source")
 
     @property
     def num_dst(self) -> int:
@@ -223,25 +234,24 @@ def _check_shapes(topology: Topology) -> None:
         _edge_rows("edge_ids", topology.edge_ids, topology.num_edges)
 
 
-def _check_values(topology: Topology) -> None:
-    indptr, indices = topology.indptr, topology.indices
-    if indptr[0] != 0 or indptr[-1] != len(indices):
+def _check_offsets(indptr: Tensor, num_edges: int) -> None:
+    if indptr[0] != 0 or indptr[-1] != num_edges:
         raise InputError(
             "CSC offsets do not span the edges",
-            value=f"from {int(indptr[0])} to {int(indptr[-1])}, expected 0 to {len(indices)}",
+            value=f"from {int(indptr[0])} to {int(indptr[-1])}, expected 0 to {num_edges}",
             where="Topology.indptr",
             fix="Pass offsets that start at 0 and end at the number of edges.",
         )
-    falling = indptr.diff() < 0
-    if falling.any():
-        at = int(falling.nonzero()[0])
-        raise InputError(
-            "CSC offsets decrease",
-            value=f"{int(indptr[at])} then {int(indptr[at + 1])}",
-            where=f"Topology.indptr at destination {at}",
-            fix="Build the topology with Topology.from_coo, or sort the edges by destination.",
-        )
-    _check_ids(indices, topology.num_src, where="Topology.indices", side="source")
+    for first in range(0, len(indptr) - 1, CHECKED_AT_ONCE):
+        falling = indptr[first : first + CHECKED_AT_ONCE + 1].diff() < 0
+        if falling.any():
+            at = first + int(falling.nonzero()[0])
+            raise InputError(
+                "CSC offsets decrease",
+                value=f"{int(indptr[at])} then {int(indptr[at + 1])}",
+                where=f"Topology.indptr at destination {at}",
+                fix="Build the topology with Topology.from_coo, or sort the edges by destination.",
+            )
 
 
 def _check_coo(src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> None:
@@ -264,18 +274,18 @@ def _check_ids(ids: Tensor, num_vertices: int, *, where: str, side: str) -> None
             where=where,
             fix="Convert the ids with .to(torch.int64).",
         )
-    if len(ids) == 0:
-        return
-    low, high = (int(bound) for bound in ids.aminmax())
-    if low >= 0 and high < num_vertices:
-        return
-    at = int(((ids < 0) | (ids >= num_vertices)).nonzero()[0])
-    raise InputError(
-        f"{side} id out of range",
-        value=f"{int(ids[at])} at edge {at}, but ids go from 0 to {num_vertices - 1}",
-        where=where,
-        fix="Number vertices from 0 without gaps, or raise the number of vertices.",
-    )
+    for first in range(0, len(ids), CHECKED_AT_ONCE):
+        part = ids[first : first + CHECKED_AT_ONCE]
+        low, high = (int(bound) for bound in part.aminmax())
+        if low >= 0 and high < num_vertices:
+            continue
+        at = int(((part < 0) | (part >= num_vertices)).nonzero()[0])
+        raise InputError(
+            f"{side} id out of range",
+            value=f"{int(part[at])} at edge {first + at}, but ids go from 0 to {num_vertices - 1}",
+            where=where,
+            fix="Number vertices from 0 without gaps, or raise the number of vertices.",
+        )
 
 
 def _edge_rows(name: str, rows: Tensor, num_edges: int) -> Tensor:

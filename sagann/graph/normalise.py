@@ -1,0 +1,81 @@
+"""Degree normalisation: edge weights that scale a sum over in-edges.
+
+Degrees are in-degrees, weighted where the graph has weights, computed in float64. A vertex without in-edges
+has the factor 0, so no weight is ever infinite.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError
+from sagann.graph.graph import Graph
+from sagann.graph.topology import Topology
+
+Normalisation = Literal["symmetric", "row"]
+
+
+def normalise(graph: Graph, how: Normalisation, *, dtype: torch.dtype = torch.float32) -> Graph:
+    """Store normalised edge weights as ``topology.edge_data['weight']``.
+
+    With ``w`` the weight of an edge (1 without weights) and ``d`` the weighted in-degree:
+
+    - symmetric: ``w / sqrt(d[dst] * d[src])``, the GCN weights for a graph that has its self-loops;
+    - row: ``w / d[dst]``, so that a weighted sum over in-edges is a mean.
+
+    Args:
+        graph: any graph; add self-loops first where the model wants them.
+        how: "symmetric" or "row".
+        dtype: of the stored weights.
+    Raises:
+        InputError: ``how`` is unknown, or a weighted in-degree is negative ("symmetric").
+    References:
+        Kipf and Welling, Semi-Supervised Classification with Graph Convolutional Networks, ICLR 2017, Sec. 2.
+    Example:
+        >>> topology = Topology.from_coo(src=torch.tensor([0, 1, 1]), dst=torch.tensor([0, 0, 1]), num_src=2)
+        >>> normalise(Graph(topology=topology), "row").topology.edge_data["weight"]
+        tensor([0.5000, 0.5000, 1.0000])
+    """
+    if how not in get_args(Normalisation):
+        raise InputError(
+            "unknown normalisation",
+            value=f"'{how}', expected one of {', '.join(get_args(Normalisation))}",
+            where="normalise",
+            fix="Pass 'symmetric' or 'row'.",
+        )
+    topology = graph.topology
+    degrees = weighted_in_degrees(topology)
+    if how == "symmetric":
+        _check_degrees(degrees, graph)
+    factor = degrees.rsqrt() if how == "symmetric" else degrees.reciprocal()
+    factor[degrees == 0] = 0.0
+    weight = torch.repeat_interleave(factor, topology.in_degrees(), output_size=topology.num_edges)
+    if how == "symmetric":
+        weight *= factor[topology.indices]
+    if "weight" in topology.edge_data:
+        weight *= topology.edge_data["weight"]
+    return graph.with_topology(topology.with_edge_data(weight=weight.to(dtype)))
+
+
+def weighted_in_degrees(topology: Topology) -> Tensor:
+    """Sum the weights of every destination's in-edges (their number, without weights): float64 [num_dst]."""
+    weight = topology.edge_data.get("weight")
+    if weight is None:
+        return topology.in_degrees().double()
+    degrees = torch.zeros(topology.num_dst, dtype=torch.float64, device=topology.device)
+    return degrees.index_add_(0, topology.edge_dst(), weight.double())
+
+
+def _check_degrees(degrees: Tensor, graph: Graph) -> None:
+    negative = degrees < 0
+    if negative.any():
+        vertex = int(negative.nonzero()[0])
+        raise InputError(
+            "symmetric normalisation of a negative degree",
+            value=f"the weights into vertex {vertex} sum to {float(degrees[vertex]):g}, at least 0 is needed",
+            where=f"graph '{graph.name}'",
+            fix="Use 'row', or weights that are not negative.",
+        )

@@ -1,0 +1,78 @@
+"""Rows of a tensor by index, dense or sparse: what a subgraph takes of features, labels and in-edges.
+
+Torch has no row selection for its CSR layout, so it stands here, on the same range gather that picks the
+in-edges of chosen destinations: a CSR matrix and a CSC topology are one structure.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+
+def take_rows(tensor: Tensor, index: Tensor) -> Tensor:
+    """Copy the rows ``index`` of a dense or sparse CSR tensor, in that order.
+
+    Args:
+        tensor: [N, ...] dense, or [N, F] ``torch.sparse_csr``.
+        index: int64 [M], each in ``[0, N)``; rows may repeat.
+    Returns:
+        [M, ...] of the same layout and dtype.
+    """
+    if tensor.layout != torch.sparse_csr:
+        return tensor[index]
+    offsets, positions = gather_ranges(tensor.crow_indices(), index)
+    columns = tensor.col_indices()
+    return csr_tensor(
+        offsets.to(columns.dtype), columns[positions], tensor.values()[positions], num_columns=tensor.shape[1]
+    )
+
+
+def csr_tensor(offsets: Tensor, columns: Tensor, values: Tensor, *, num_columns: int) -> Tensor:
+    """Make a ``torch.sparse_csr`` matrix of arrays that are known to be sound, without checking them.
+
+    Args:
+        offsets: int32 or int64 [N + 1]; columns: the same dtype [nnz]; values: [nnz].
+        num_columns: width of the matrix.
+    """
+    with warnings.catch_warnings():
+        # Torch warns once per process that the layout may change; what we use of it is tested here.
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta", category=UserWarning)
+        # The check is refused outright, because torch warns where it is off by default.
+        return torch.sparse_csr_tensor(
+            offsets, columns, values, size=(len(offsets) - 1, num_columns), check_invariants=False
+        )
+
+
+def gather_ranges(offsets: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Find the positions of the ranges ``index`` of an offset array, one range after the other.
+
+    Args:
+        offsets: integer [N + 1], non-decreasing; range i is ``offsets[i]`` to ``offsets[i + 1] - 1``.
+        index: int64 [M], ranges to take.
+    Returns:
+        new offsets int64 [M + 1], and int64 positions [total length] into what ``offsets`` describes.
+    Example:
+        >>> gather_ranges(torch.tensor([0, 2, 2, 5]), torch.tensor([2, 0]))
+        (tensor([0, 3, 5]), tensor([2, 3, 4, 0, 1]))
+    """
+    starts = offsets[index].long()
+    counts = offsets[index + 1].long() - starts
+    new_offsets = offsets_of(counts)
+    total = int(new_offsets[-1])
+    shifts = torch.repeat_interleave(starts - new_offsets[:-1], counts, output_size=total)
+    return new_offsets, shifts.add_(torch.arange(total, device=offsets.device))
+
+
+def offsets_of(counts: Tensor) -> Tensor:
+    """Turn counts [N] into int64 offsets [N + 1] that start at 0.
+
+    Example:
+        >>> offsets_of(torch.tensor([2, 0, 3]))
+        tensor([0, 2, 2, 5])
+    """
+    offsets = torch.zeros(len(counts) + 1, dtype=torch.int64, device=counts.device)
+    torch.cumsum(counts, 0, out=offsets[1:])
+    return offsets

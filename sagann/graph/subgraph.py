@@ -1,0 +1,125 @@
+"""Vertices chosen and renumbered: pure functions from Graph to Graph.
+
+Both are one operation: vertex i of the result is vertex ``order[i]`` of the input, with its features, label
+and splits, and the in-edges whose source was chosen as well, in their order and with their data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError
+from sagann.graph.graph import Graph
+from sagann.graph.rows import gather_ranges, offsets_of, take_rows
+from sagann.graph.topology import Topology
+
+
+def subgraph(graph: Graph, vertices: Tensor) -> Graph:
+    """Take the subgraph that ``vertices`` induce; vertex i of it is ``vertices[i]``.
+
+    Args:
+        graph: any graph.
+        vertices: int64 [M], distinct ids; in a graph of several graphs, those of one graph stand together.
+            Graphs with no vertex left disappear.
+    Raises:
+        InputError: an id is out of range or repeated, or graphs are mixed.
+    Example:
+        >>> topology = Topology.from_coo(src=torch.tensor([0, 1, 2]), dst=torch.tensor([1, 2, 0]), num_src=3)
+        >>> part = subgraph(Graph(topology=topology), torch.tensor([2, 1]))
+        >>> part.topology.indptr.tolist(), part.topology.indices.tolist()
+        ([0, 1, 1], [1])
+    """
+    _check_vertices(vertices, graph)
+    topology = graph.topology
+    new_id = torch.full((graph.num_vertices,), -1, dtype=topology.indices.dtype, device=topology.device)
+    new_id[vertices] = torch.arange(len(vertices), dtype=new_id.dtype, device=topology.device)
+
+    offsets, edges = gather_ranges(topology.indptr, vertices)
+    indices = new_id[topology.indices[edges].long()]
+    keep = indices >= 0
+    edges = edges[keep]
+    graph_ptr, graph_names = _graphs_of(graph, vertices)
+    return replace(
+        graph,
+        topology=Topology(
+            indptr=offsets_of(keep)[offsets],
+            indices=indices[keep],
+            num_src=len(vertices),
+            edge_data={name: rows[edges] for name, rows in topology.edge_data.items()},
+            validate=False,
+        ),
+        features=None if graph.features is None else take_rows(graph.features, vertices),
+        labels=None if graph.labels is None else graph.labels[vertices],
+        splits={name: mask[vertices] for name, mask in graph.splits.items()},
+        graph_ptr=graph_ptr,
+        graph_names=graph_names,
+    )
+
+
+def relabel(graph: Graph, order: Tensor) -> Graph:
+    """Renumber the vertices: vertex i of the result is vertex ``order[i]`` of ``graph``.
+
+    Args:
+        graph: any graph.
+        order: int64 [num_vertices], a permutation of the vertex ids.
+    Raises:
+        InputError: ``order`` is not a permutation, or mixes the vertices of several graphs.
+    """
+    if len(order) != graph.num_vertices:
+        raise InputError(
+            "vertex order is not a permutation",
+            value=f"{len(order)} ids, {graph.num_vertices} vertices",
+            where=f"order of graph '{graph.name}'",
+            fix="Pass every vertex once, or take a subgraph.",
+        )
+    return subgraph(graph, order)
+
+
+def _check_vertices(vertices: Tensor, graph: Graph) -> None:
+    where = f"vertices of graph '{graph.name}'"
+    if vertices.dtype != torch.int64 or vertices.ndim != 1:
+        raise InputError(
+            "vertex ids have the wrong form",
+            value=f"{vertices.dtype} {list(vertices.shape)}, expected torch.int64 [M]",
+            where=where,
+            fix="Pass ids with .to(torch.int64), or mask.nonzero().squeeze(1) for a mask.",
+        )
+    outside = (vertices < 0) | (vertices >= graph.num_vertices)
+    if outside.any():
+        at = int(outside.nonzero()[0])
+        raise InputError(
+            "vertex id out of range",
+            value=f"{int(vertices[at])} at position {at}, but ids go from 0 to {graph.num_vertices - 1}",
+            where=where,
+            fix="Pass ids of the graph.",
+        )
+    times = torch.bincount(vertices, minlength=graph.num_vertices)
+    if len(vertices) and times.max() > 1:
+        repeated = int((times > 1).nonzero()[0])
+        raise InputError(
+            "vertex id repeated",
+            value=f"{repeated} stands {int(times[repeated])} times",
+            where=where,
+            fix="Pass every vertex at most once.",
+        )
+
+
+def _graphs_of(graph: Graph, vertices: Tensor) -> tuple[Tensor | None, tuple[str, ...]]:
+    if graph.graph_ptr is None:
+        return None, graph.graph_names
+    owner = torch.bucketize(vertices.cpu(), graph.graph_ptr.cpu(), right=True) - 1
+    runs, lengths = torch.unique_consecutive(owner, return_counts=True)
+    if len(runs.unique()) != len(runs):
+        counts = torch.bincount(runs)
+        mixed = int((counts > 1).nonzero()[0])
+        raise InputError(
+            "vertices of several graphs are mixed",
+            value=f"those of graph {mixed} stand in {int(counts[mixed])} places",
+            where=f"vertices of graph '{graph.name}'",
+            fix="Keep the vertices of each graph together, or drop graph_ptr first.",
+        )
+    names = tuple(graph.graph_names[g] for g in runs.tolist()) if graph.graph_names else ()
+    return offsets_of(lengths), names

@@ -1,0 +1,238 @@
+"""Edges added, merged and removed: pure functions from Graph to Graph.
+
+Vertices keep their ids, so features, labels, splits and graph boundaries are shared with the input. Edges
+stay in CSC order; where a function does not reorder on purpose, the edges of one destination keep their order
+and added ones follow them. Edge data follows the edges by stated rules:
+
+===================  ==================  =============================  =====================
+function             ``weight``          ``type``                       other edge data
+===================  ==================  =============================  =====================
+add_self_loops       1                   a new type, the highest        must be given (fill)
+coalesce             summed              part of what makes edges equal  of the first edge
+symmetrise           that of the edge    that of the edge               that of the edge
+add_inverse_edges    that of the edge    type + num_edge_types          that of the edge
+===================  ==================  =============================  =====================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError
+from sagann.graph.graph import Graph
+from sagann.graph.rows import offsets_of
+from sagann.graph.topology import Topology
+
+
+def add_self_loops(graph: Graph, *, fill: Mapping[str, float] | None = None) -> Graph:
+    """Add the edge v -> v to every vertex that has none.
+
+    A vertex with a self-loop keeps it, and its data (as PyG's ``add_remaining_self_loops``, except that
+    several loops of one vertex are not merged). In a graph with edge types the new loops get a type of their
+    own, ``num_edge_types``, which grows by one if any loop is added.
+
+    Args:
+        graph: any graph.
+        fill: value of the new loops' edge data, by name; 'weight' defaults to 1, 'type' to the new type.
+    Raises:
+        InputError: the graph has edge data without a value for the new loops.
+    Example:
+        >>> topology = Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([1, 1]), num_src=2)
+        >>> add_self_loops(Graph(topology=topology)).topology.indices.tolist()
+        [0, 0, 1]
+    """
+    topology = graph.topology
+    missing = torch.ones(graph.num_vertices, dtype=torch.bool, device=topology.device)
+    missing[topology.indices[_self_loops(topology)].long()] = False
+    if not missing.any():
+        return graph
+
+    # Every edge moves up by the number of loops added to the destinations before its own; the loop of a
+    # vertex is the last of its in-edges.
+    shift = offsets_of(missing)
+    indptr = topology.indptr + shift
+    vertices = missing.nonzero().squeeze(1)
+    loop_at = indptr[vertices + 1] - 1
+    edge_at = torch.arange(topology.num_edges, device=topology.device)
+    edge_at += torch.repeat_interleave(shift[:-1], topology.in_degrees(), output_size=topology.num_edges)
+
+    def insert(rows: Tensor, loops: Tensor | float) -> Tensor:
+        merged = rows.new_empty(topology.num_edges + len(vertices), *rows.shape[1:])
+        merged[edge_at] = rows
+        merged[loop_at] = loops
+        return merged
+
+    values = {"weight": 1.0, "type": float(graph.num_edge_types), **(fill or {})}
+    edge_data = dict(topology.edge_data)
+    if "type" in edge_data:
+        edge_data["type"] = _wide_types(edge_data["type"])
+    for name in edge_data:
+        if name not in values:
+            raise InputError(
+                "edge data has no value for new self-loops",
+                value=f"{len(vertices)} vertices without a self-loop",
+                where=f"edge data '{name}' of graph '{graph.name}'",
+                fix=f"Pass one, add_self_loops(graph, fill={{'{name}': 0}}), or drop the edge data.",
+            )
+    new_topology = Topology(
+        indptr=indptr,
+        indices=insert(topology.indices, vertices.to(topology.indices.dtype)),
+        num_src=topology.num_src,
+        edge_data={name: insert(rows, values[name]) for name, rows in edge_data.items()},
+        validate=False,
+    )
+    num_edge_types = graph.num_edge_types
+    if "type" in edge_data:
+        num_edge_types = max(num_edge_types, int(values["type"]) + 1)
+    return replace(graph, topology=new_topology, num_edge_types=num_edge_types)
+
+
+def remove_self_loops(graph: Graph) -> Graph:
+    """Remove every edge v -> v.
+
+    Example:
+        >>> topology = Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([1, 1]), num_src=2)
+        >>> remove_self_loops(Graph(topology=topology)).topology.indices.tolist()
+        [0]
+    """
+    loops = _self_loops(graph.topology)
+    return graph.with_topology(_keep_edges(graph.topology, ~loops)) if loops.any() else graph
+
+
+def coalesce(graph: Graph) -> Graph:
+    """Merge multi-edges; in-edges end up ascending by source, then by type.
+
+    Weights are summed. Edges with the same ends and different types are different edges. Other edge data is
+    that of the first of the merged edges.
+
+    Example:
+        >>> topology = Topology.from_coo(
+        ...     src=torch.tensor([1, 0, 1]), dst=torch.tensor([0, 0, 0]), num_src=2,
+        ...     edge_data={"weight": torch.tensor([1.0, 2.0, 3.0])},
+        ... )
+        >>> merged = coalesce(Graph(topology=topology)).topology
+        >>> merged.indices.tolist(), merged.edge_data["weight"].tolist()
+        ([0, 1], [2.0, 4.0])
+    """
+    topology = _sort_in_edges(graph.topology)
+    first = _first_of_equals(topology)
+    if first.all():
+        return graph.with_topology(topology)
+    merged = _keep_edges(topology, first)
+    weight = topology.edge_data.get("weight")
+    if weight is not None:
+        group = first.cumsum(0).sub_(1)
+        merged = merged.with_edge_data(
+            weight=torch.zeros_like(merged.edge_data["weight"]).index_add_(0, group, weight)
+        )
+    return graph.with_topology(merged)
+
+
+def symmetrise(graph: Graph) -> Graph:
+    """Add the reverse of every edge that has none, and merge multi-edges.
+
+    The graph is coalesced first, so a reverse edge carries the summed weight of the multi-edge that it
+    mirrors. Where both directions are present each keeps its own weight. In a graph with edge types the
+    reverse has the same type, and only an edge of the same type counts as the reverse; see
+    :func:`add_inverse_edges` for types of their own.
+
+    Example:
+        >>> topology = Topology.from_coo(src=torch.tensor([0, 2]), dst=torch.tensor([1, 2]), num_src=3)
+        >>> both = symmetrise(Graph(topology=topology)).topology
+        >>> both.indptr.tolist(), both.indices.tolist()
+        ([0, 1, 2, 3], [1, 0, 2])
+    """
+    forward = coalesce(graph).topology
+    # Each edge stands before its mirror image, and sorting is stable: the first of equals is the edge itself
+    # where there is one.
+    both = _sort_in_edges(_with_reversed(forward, forward.edge_data))
+    return graph.with_topology(_keep_edges(both, _first_of_equals(both)))
+
+
+def add_inverse_edges(graph: Graph) -> Graph:
+    """Give every edge of type t a reverse edge of type t + num_edge_types, which doubles.
+
+    This is how relational models such as R-GCN let messages pass both ways. Nothing is merged; a self-loop
+    gets an inverse as well.
+
+    Raises:
+        InputError: the graph has no edge types.
+    References:
+        Schlichtkrull et al., Modeling Relational Data with Graph Convolutional Networks, ESWC 2018, Sec. 2.
+    """
+    types = graph.topology.edge_data.get("type")
+    if types is None or graph.num_edge_types == 0:
+        raise InputError(
+            "inverse edges need edge types",
+            value=f"num_edge_types {graph.num_edge_types}",
+            where=f"graph '{graph.name}'",
+            fix="Use symmetrise for a graph without edge types.",
+        )
+    wide = _wide_types(types)
+    inverse = {**graph.topology.edge_data, "type": wide + graph.num_edge_types}
+    topology = _with_reversed(graph.topology.with_edge_data(type=wide), inverse)
+    return replace(graph, topology=topology, num_edge_types=2 * graph.num_edge_types)
+
+
+def _self_loops(topology: Topology) -> Tensor:
+    return topology.indices == topology.edge_dst()
+
+
+def _wide_types(types: Tensor) -> Tensor:
+    # Types may be stored in a byte or two, where new ones might not fit.
+    return types if types.dtype in (torch.int32, torch.int64) else types.to(torch.int32)
+
+
+def _keep_edges(topology: Topology, keep: Tensor) -> Topology:
+    kept_before = offsets_of(keep)
+    return Topology(
+        indptr=kept_before[topology.indptr],
+        indices=topology.indices[keep],
+        num_src=topology.num_src,
+        edge_data={name: rows[keep] for name, rows in topology.edge_data.items()},
+        validate=False,
+    )
+
+
+def _with_reversed(topology: Topology, reversed_data: Mapping[str, Tensor]) -> Topology:
+    src, dst = topology.indices, topology.edge_dst()
+    return Topology.from_coo(
+        src=torch.cat([src, dst]),
+        dst=torch.cat([dst, src]),
+        num_src=topology.num_src,
+        edge_data={name: torch.cat([rows, reversed_data[name]]) for name, rows in topology.edge_data.items()},
+    )
+
+
+def _sort_in_edges(topology: Topology) -> Topology:
+    """In-edges ascending by source, then type; equal ones keep their order."""
+    # Sorting by the least significant key first, with a sort that is stable, ends in lexicographic order
+    # without a combined key that could overflow.
+    src, dst = topology.indices, topology.edge_dst()
+    order = torch.arange(topology.num_edges, device=topology.device)
+    types = topology.edge_data.get("type")
+    if types is not None:
+        order = torch.sort(types, stable=True).indices
+    order = order[torch.sort(src[order], stable=True).indices]
+    return Topology.from_coo(
+        src=src[order],
+        dst=dst[order],
+        num_src=topology.num_src,
+        edge_data={name: rows[order] for name, rows in topology.edge_data.items()},
+    )
+
+
+def _first_of_equals(topology: Topology) -> Tensor:
+    """bool [num_edges]: the first of each run of edges with the same ends and type."""
+    keys = [topology.edge_dst(), topology.indices]
+    if "type" in topology.edge_data:
+        keys.append(topology.edge_data["type"])
+    first = torch.zeros(topology.num_edges, dtype=torch.bool, device=topology.device)
+    first[:1] = True
+    for key in keys:
+        first[1:] |= key[1:] != key[:-1]
+    return first

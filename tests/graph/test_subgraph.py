@@ -1,0 +1,107 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sagann.errors import InputError
+from sagann.graph import Graph
+from sagann.graph.subgraph import relabel, subgraph
+from tests.graph.graphs import edges_of, graphs, make_graph, sparse
+
+
+@given(graphs(), st.data())
+def test_subgraph_is_induced_and_keeps_the_order_given(graph, data):
+    n = graph.num_vertices
+    vertices = data.draw(st.lists(st.integers(0, n - 1), unique=True)) if n else []
+    part = subgraph(graph, torch.tensor(vertices, dtype=torch.int64))
+    part.topology.validate()
+    new = {v: i for i, v in enumerate(vertices)}
+    inside = [(new[s], new[d], x) for s, d, x in edges_of(graph, "number") if s in new and d in new]
+    # Stable in the new destination: the in-edges of one vertex keep their order.
+    assert edges_of(part, "number") == sorted(inside, key=lambda edge: edge[1])
+    assert part.features.tolist() == [graph.features[v].tolist() for v in vertices]
+    assert part.labels.tolist() == [graph.labels[v] for v in vertices]
+    assert part.splits["train"].tolist() == [bool(graph.splits["train"][v]) for v in vertices]
+
+
+@given(graphs(), st.randoms())
+def test_relabel_there_and_back_changes_nothing(graph, random):
+    order = list(range(graph.num_vertices))
+    random.shuffle(order)
+    order = torch.tensor(order, dtype=torch.int64)
+    back = relabel(relabel(graph, order), order.argsort())
+    assert edges_of(back, "number") == edges_of(graph, "number")
+    assert torch.equal(back.features, graph.features)
+    assert torch.equal(back.labels, graph.labels)
+
+
+def test_sparse_features_and_multi_labels_follow_their_vertices():
+    dense = torch.tensor([[0.0, 1.0], [0.0, 0.0], [2.0, 3.0]])
+    graph = Graph(
+        topology=make_graph([(0, 2)], 3).topology,
+        features=sparse(dense),
+        labels=torch.eye(3, dtype=torch.uint8),
+        num_classes=3,
+    )
+    part = subgraph(graph, torch.tensor([2, 1]))
+    assert part.features.layout == torch.sparse_csr
+    assert part.features.to_dense().tolist() == [[2.0, 3.0], [0.0, 0.0]]
+    assert part.labels.tolist() == [[0, 0, 1], [0, 1, 0]]
+
+
+def two_graphs():
+    return Graph(
+        topology=make_graph([(0, 1), (2, 3), (4, 2)], 5).topology,
+        graph_ptr=torch.tensor([0, 2, 2, 5]),
+        graph_names=("a", "none", "b"),
+    )
+
+
+def test_graphs_keep_their_boundaries_and_names():
+    part = subgraph(two_graphs(), torch.tensor([4, 2, 1]))
+    assert part.graph_ptr.tolist() == [0, 2, 3]
+    assert part.graph_names == ("b", "a")
+    assert edges_of(part) == [(0, 1)]
+
+
+def test_mixed_graphs_are_refused():
+    with pytest.raises(InputError) as error:
+        subgraph(two_graphs(), torch.tensor([4, 1, 2]))
+    assert str(error.value) == (
+        "vertices of several graphs are mixed: those of graph 2 stand in 2 places (in vertices of graph 'graph'). "
+        "Keep the vertices of each graph together, or drop graph_ptr first."
+    )
+
+
+@pytest.mark.parametrize(
+    ("vertices", "message"),
+    [
+        (
+            torch.tensor([0.0]),
+            "vertex ids have the wrong form: torch.float32 [1], expected torch.int64 [M] (in vertices of graph "
+            "'graph'). Pass ids with .to(torch.int64), or mask.nonzero().squeeze(1) for a mask.",
+        ),
+        (
+            torch.tensor([1, 5]),
+            "vertex id out of range: 5 at position 1, but ids go from 0 to 2 (in vertices of graph 'graph'). "
+            "Pass ids of the graph.",
+        ),
+        (
+            torch.tensor([2, 0, 2]),
+            "vertex id repeated: 2 stands 2 times (in vertices of graph 'graph'). Pass every vertex at most once.",
+        ),
+    ],
+)
+def test_bad_vertices_are_refused(vertices, message):
+    with pytest.raises(InputError) as error:
+        subgraph(make_graph([(0, 1)], 3), vertices)
+    assert str(error.value) == message
+
+
+def test_an_order_that_is_no_permutation_is_refused():
+    with pytest.raises(InputError) as error:
+        relabel(make_graph([(0, 1)], 3), torch.tensor([0, 1]))
+    assert str(error.value) == (
+        "vertex order is not a permutation: 2 ids, 3 vertices (in order of graph 'graph'). "
+        "Pass every vertex once, or take a subgraph."
+    )
