@@ -7,7 +7,6 @@ from sagann.graph.normalise import normalise
 from sagann.graph.transform import add_self_loops
 from tests.graph.graphs import edges_of, graphs, make_graph
 
-
 # PyG compiles parts of itself as TorchScript when it is imported, and torch warns of that.
 pyg = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 

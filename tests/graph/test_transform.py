@@ -9,7 +9,6 @@ from sagann.graph import Graph
 from sagann.graph.transform import add_inverse_edges, add_self_loops, coalesce, remove_self_loops, symmetrise
 from tests.graph.graphs import edges_of, graphs, make_graph
 
-
 # PyG compiles parts of itself as TorchScript when it is imported, and torch warns of that.
 pyg = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
