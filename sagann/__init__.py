@@ -1,1 +1,63 @@
-"""sagann trains graph neural networks on graphs larger than the memory of the device that computes."""
+"""sagann trains graph neural networks on graphs larger than the memory of the device that computes.
+
+Write a layer (:class:`SagaLayer`) or take one of the zoo (:mod:`sagann.nn`), open a graph (:func:`load_graph`),
+train it (:class:`Trainer`). Names are imported when they are first used, so ``import sagann`` is fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sagann.errors import (
+        CheckpointError as CheckpointError,
+        DatasetError as DatasetError,
+        InputError as InputError,
+        LayerError as LayerError,
+        SagannError as SagannError,
+    )
+    from sagann.graph import Graph as Graph, Topology as Topology
+    from sagann.kernels.typed_linear import typed_linear as typed_linear
+    from sagann.nn import GNN as GNN, ModelConfig as ModelConfig, build_model as build_model
+    from sagann.saga import Edge as Edge, SagaLayer as SagaLayer
+    from sagann.storage import load_graph as load_graph, open_graph as open_graph, save_graph as save_graph
+    from sagann.train import TrainConfig as TrainConfig, Trainer as Trainer, load_run as load_run
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "CheckpointError": "sagann.errors",
+    "DatasetError": "sagann.errors",
+    "Edge": "sagann.saga",
+    "GNN": "sagann.nn",
+    "Graph": "sagann.graph",
+    "InputError": "sagann.errors",
+    "LayerError": "sagann.errors",
+    "ModelConfig": "sagann.nn",
+    "SagaLayer": "sagann.saga",
+    "SagannError": "sagann.errors",
+    "Topology": "sagann.graph",
+    "TrainConfig": "sagann.train",
+    "Trainer": "sagann.train",
+    "build_model": "sagann.nn",
+    "load_graph": "sagann.storage",
+    "load_run": "sagann.train",
+    "open_graph": "sagann.storage",
+    "save_graph": "sagann.storage",
+    "typed_linear": "sagann.kernels.typed_linear",
+}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sagann' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,1 @@
+"""Scatter and gather over any Topology: whole graph, chunk, partition or block."""

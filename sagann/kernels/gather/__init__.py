@@ -1,0 +1,1 @@
+"""Gather: edge rows reduced at their destinations."""

@@ -1,0 +1,117 @@
+"""Gather in plain PyTorch, one function per accumulator. The twin that every faster kernel is held to.
+
+Every function takes edge rows in CSC order, [num_edges, ...], and returns one row per destination,
+[num_dst, ...]. A destination without in-edges gets 0, whatever the accumulator (as in PyG). NaN and infinity
+propagate as in PyTorch. float16 and bfloat16 rows are accumulated in float32 and cast back. Where several
+edges attain a maximum, they share its gradient evenly.
+
+References:
+    Ma et al., NGra, 2018, Sec. 2.1: sum, max and concatenation; user-defined accumulators are not offered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError
+from sagann.graph.topology import Topology
+
+
+def gather_sum(topology: Topology, values: Tensor) -> Tensor:
+    """Sum of the in-edges' rows."""
+    return _in_float32(lambda rows: _segment_sum(topology, rows), values)
+
+
+def gather_mean(topology: Topology, values: Tensor) -> Tensor:
+    """Mean of the in-edges' rows."""
+    degrees = topology.in_degrees().clamp(min=1)
+
+    def mean(rows: Tensor) -> Tensor:
+        return _segment_sum(topology, rows) / _columns(degrees.to(rows.dtype), rows.ndim)
+
+    return _in_float32(mean, values)
+
+
+def gather_max(topology: Topology, values: Tensor) -> Tensor:
+    """Largest of the in-edges' rows, feature by feature."""
+    return _extremum(topology, values, "amax")
+
+
+def gather_min(topology: Topology, values: Tensor) -> Tensor:
+    """Smallest of the in-edges' rows, feature by feature."""
+    return _extremum(topology, values, "amin")
+
+
+def gather_softmax(topology: Topology, score: Tensor, value: Tensor) -> Tensor:
+    r"""Softmax-weighted sum: :math:`\sum_e \frac{\exp s_e}{\sum_{e'} \exp s_{e'}} v_e` over the in-edges.
+
+    Args:
+        topology: the edges.
+        score: [num_edges] or [num_edges, H]; its shape is the beginning of ``value``'s.
+        value: [num_edges, F] or [num_edges, H, D].
+    Returns:
+        [num_dst, F] or [num_dst, H, D].
+    """
+
+    def softmax(score: Tensor, value: Tensor) -> Tensor:
+        # The shift cancels out of the result, so its gradient is left out as well.
+        shift = _extremum(topology, score.detach(), "amax")
+        weight = torch.exp(score - shift.index_select(0, topology.edge_dst()))
+        total = _segment_sum(topology, weight)
+        accum = _segment_sum(topology, _columns(weight, value.ndim) * value)
+        # Only an isolated destination has total 0 (elsewhere the largest term is 1), and its accum is 0 too.
+        isolated = _columns(topology.in_degrees() == 0, total.ndim)
+        return accum / _columns(total.masked_fill(isolated, 1), accum.ndim)
+
+    return _in_float32(softmax, score, value)
+
+
+def gather_concat(topology: Topology, values: Tensor, max_degree: int) -> Tensor:
+    """The in-edges' rows side by side in edge order, zero-padded: [num_edges, F] -> [num_dst, max_degree * F].
+
+    Raises:
+        InputError: a destination has more than ``max_degree`` in-edges.
+    """
+    degrees = topology.in_degrees()
+    if len(degrees) and int(degrees.max()) > max_degree:
+        vertex = int(degrees.argmax())
+        raise InputError(
+            "too many in-edges for the concat accumulator",
+            value=f"{int(degrees[vertex])}, max_degree is {max_degree}",
+            where=f"destination vertex {vertex}",
+            fix="Raise max_degree, or keep at most that many in-edges per vertex.",
+        )
+    edge_dst = topology.edge_dst().long()
+    slot = torch.arange(topology.num_edges, device=topology.device) - topology.indptr[edge_dst]
+    padded = values.new_zeros(topology.num_dst * max_degree, *values.shape[1:])
+    padded = padded.index_copy(0, edge_dst * max_degree + slot, values)
+    return padded.reshape(topology.num_dst, -1)
+
+
+def _in_float32(reduce: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+    """Run ``reduce`` in float32 for half-precision rows, and give back their dtype."""
+    dtype = rows[-1].dtype
+    if dtype in (torch.float16, torch.bfloat16):
+        return reduce(*(tensor.float() for tensor in rows)).to(dtype)
+    return reduce(*rows)
+
+
+def _segment_sum(topology: Topology, rows: Tensor) -> Tensor:
+    # Edges stand in CSC order, so each destination is one segment; no atomics, and always the same order.
+    if rows.numel() == 0:
+        return rows.new_zeros(topology.num_dst, *rows.shape[1:]) + rows.sum()
+    return torch.segment_reduce(rows, "sum", offsets=topology.indptr, axis=0)
+
+
+def _extremum(topology: Topology, values: Tensor, reduce: str) -> Tensor:
+    out = values.new_zeros(topology.num_dst, *values.shape[1:])
+    index = _columns(topology.edge_dst().long(), values.ndim).expand_as(values)
+    return out.scatter_reduce(0, index, values, reduce, include_self=False)
+
+
+def _columns(rows: Tensor, ndim: int) -> Tensor:
+    """Append dimensions of size 1 up to ``ndim``."""
+    return rows.reshape(rows.shape + (1,) * (ndim - rows.ndim))

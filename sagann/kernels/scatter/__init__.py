@@ -1,0 +1,1 @@
+"""Scatter: vertex rows to edges."""

@@ -1,0 +1,21 @@
+"""Scatter in plain PyTorch: one row per edge is materialised. The twin that every faster kernel is held to.
+
+References:
+    Ma et al., NGra, 2018, Sec. 2.1 and 3.3 (the Scatter stage).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from sagann.graph.topology import Topology
+
+
+def scatter_src(topology: Topology, x: Tensor) -> Tensor:
+    """Copy each edge's source row: [num_src, ...] -> [num_edges, ...]."""
+    return x.index_select(0, topology.indices)
+
+
+def scatter_dst(topology: Topology, x: Tensor) -> Tensor:
+    """Copy each edge's destination row: [num_src or num_dst, ...] -> [num_edges, ...]."""
+    return x.index_select(0, topology.edge_dst())

@@ -1,0 +1,64 @@
+"""Encoders: what brings sparse or missing vertex features to the width of the first layer.
+
+Both are row-wise, so a model with an encoder still runs on blocks and streams.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sagann.errors import InputError
+from sagann.nn.init import glorot_linear
+
+
+class LinearEncoder(nn.Module):
+    """A linear map of dense or sparse features: [num_vertices, in_dim] -> [num_vertices, out_dim].
+
+    Sparse rows cost their non-zeros only.
+    """
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.linear = glorot_linear(in_dim, out_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Encode dense or torch.sparse_csr features."""
+        if x.layout != torch.sparse_csr:
+            return self.linear(x)
+        # A weighted sum of columns, because PyTorch's sparse products run their gradient in no fixed order.
+        summed = F.embedding_bag(
+            x.col_indices().to(torch.int64),
+            self.linear.weight.T,
+            x.crow_indices().to(torch.int64),
+            mode="sum",
+            per_sample_weights=x.values(),
+            include_last_offset=True,
+        )
+        return summed + self.linear.bias
+
+
+class EmbeddingEncoder(nn.Module):
+    """A learned row per vertex, for graphs without features. It cannot speak of another graph's vertices.
+
+    Args:
+        num_vertices: rows to learn.
+        out_dim: their width.
+    """
+
+    def __init__(self, num_vertices: int, out_dim: int) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.empty(num_vertices, out_dim))
+        nn.init.xavier_uniform_(self.rows)
+
+    def forward(self, x: Tensor | None) -> Tensor:
+        """The learned rows; ``x`` must be None."""
+        if x is not None:
+            raise InputError(
+                "a model with an embedding per vertex takes no features",
+                value=f"features {list(x.shape)}",
+                where="EmbeddingEncoder",
+                fix="Train with encoder = 'linear' or 'none' where the graph has features.",
+            )
+        return self.rows

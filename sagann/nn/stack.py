@@ -1,0 +1,112 @@
+"""GNN: SAGA layers on top of one another, with what stands between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sagann.errors import InputError
+from sagann.graph import Graph, Topology
+from sagann.saga import SagaLayer
+
+
+class GNN(nn.Module):
+    """A model of ``layers``: encoder, then dropout before and LayerNorm and activation after each layer.
+
+    ``model(hops, x)`` walks one topology per layer; x is [num_src, F] of the first, the result
+    [num_dst, out_dim] of the last. Nothing is normalised or activated after the last layer.
+
+    Args:
+        layers: the SAGA layers, in order.
+        encoder: a row-wise module before the first layer, for sparse, missing or very wide features.
+        decoder: a row-wise module after the last layer.
+        steps: how often the sequence of layers is walked with the same parameters (GG-NN).
+        dropout: probability, on the input of every layer and of the decoder.
+        norms: a row-wise normalisation per layer boundary, or empty.
+        activation: applied between layers, or None where the layers do it themselves.
+    Example:
+        >>> from sagann.nn import SAGE
+        >>> model = GNN([SAGE(4, 8), SAGE(8, 3)], dropout=0.5)
+        >>> topology = Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([1, 2]), num_src=3)
+        >>> model([topology] * model.num_hops, torch.ones(3, 4)).shape
+        torch.Size([3, 3])
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[SagaLayer],
+        *,
+        encoder: nn.Module | None = None,
+        decoder: nn.Module | None = None,
+        steps: int = 1,
+        dropout: float = 0.0,
+        norms: Sequence[nn.Module] = (),
+        activation: Callable[[Tensor], Tensor] | None = torch.relu,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.layers = nn.ModuleList(layers)
+        self.decoder = decoder
+        self.norms = nn.ModuleList(norms)
+        self.steps = steps
+        self.dropout = dropout
+        self.activation = activation
+
+    @property
+    def num_hops(self) -> int:
+        """Number of topologies that ``forward`` walks."""
+        return len(self.layers) * self.steps
+
+    def prepare(self, graph: Graph) -> Graph:
+        """Give ``graph`` what the layers expect: their own preparation, and dense features without an encoder."""
+        kinds = {type(layer).prepare for layer in self.layers if isinstance(layer, SagaLayer)}
+        if len(kinds) > 1:
+            raise InputError(
+                "the layers want the graph prepared in different ways",
+                value=", ".join(sorted({type(layer).__name__ for layer in self.layers})),
+                where="GNN.prepare",
+                fix="Prepare the graph yourself and give the layers of this model one prepare().",
+            )
+        for prepare in kinds:
+            graph = prepare(graph)
+        if self.encoder is None and graph.features is not None and graph.features.layout == torch.sparse_csr:
+            graph = replace(graph, features=graph.features.to_dense())
+        return graph
+
+    def forward(self, hops: Sequence[Topology], x: Tensor | None) -> Tensor:
+        """Walk the hops: one topology per layer."""
+        if len(hops) != self.num_hops:
+            raise InputError(
+                "hops and layers differ in number",
+                value=f"{len(hops)} hops, {self.num_hops} layers",
+                where="GNN.forward",
+                fix="Pass graph.hops(model.num_hops).",
+            )
+        if self.encoder is not None:
+            x = self.encoder(x)
+            x = x if self.activation is None else self.activation(x)
+        if x is None:
+            raise InputError(
+                "the model needs vertex features",
+                value="features are None",
+                where="GNN.forward",
+                fix="Give the graph features, or the model an EmbeddingEncoder (encoder = 'embedding').",
+            )
+        last = self.num_hops - 1
+        for hop, topology in enumerate(hops):
+            x = F.dropout(x, self.dropout, self.training)
+            x = self.layers[hop % len(self.layers)](topology, x)
+            if hop < last:
+                x = self._between(hop, x)
+        if self.decoder is not None:
+            x = self.decoder(F.dropout(x, self.dropout, self.training))
+        return x
+
+    def _between(self, hop: int, x: Tensor) -> Tensor:
+        if self.norms:
+            x = self.norms[hop % len(self.norms)](x)
+        return x if self.activation is None else self.activation(x)

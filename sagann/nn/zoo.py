@@ -1,0 +1,226 @@
+"""The zoo: models by name, or from the user's own file, built for a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from types import MappingProxyType
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sagann.errors import InputError
+from sagann.graph import Graph
+from sagann.nn.commnet import CommNet
+from sagann.nn.encoder import EmbeddingEncoder, LinearEncoder
+from sagann.nn.gat import GAT
+from sagann.nn.gated_gcn import GatedGCN
+from sagann.nn.gcn import GCN, ResidualGCN
+from sagann.nn.ggnn import GGNN
+from sagann.nn.gin import GIN
+from sagann.nn.maxpool_gcn import MaxPoolGCN
+from sagann.nn.sage import SAGE
+from sagann.nn.stack import GNN
+from sagann.nn.user_model import layer_from_class, load_class, module_from_class
+from sagann.saga import SagaLayer
+
+ENCODERS = ("auto", "none", "linear", "embedding")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """A model by name and size.
+
+    Example:
+        >>> ModelConfig(model="gat", heads=4).hidden
+        128
+    """
+
+    model: str = "gcn"
+    "A name of the zoo (:data:`MODELS`), or ``path/to/file.py:ClassName`` for one's own layer or model."
+    layers: int = 2
+    "Number of layers; for ggnn, number of steps with shared parameters."
+    hidden: int = 128
+    "Width of the layers between the first and the last; for gat, of all heads together."
+    dropout: float = 0.5
+    "Probability of dropping an input of a layer."
+    layer_norm: bool = False
+    "Put a LayerNorm after every layer but the last."
+    encoder: str = "auto"
+    "What stands before the first layer: none, linear (dense or sparse features to ``hidden``), embedding (a learned "
+    "row per vertex), auto (embedding where vertices have no features, linear for ggnn, else none)."
+    heads: int = 8
+    "gat: heads of all layers but the last."
+    out_heads: int = 1
+    "gat: heads of the last layer, which are averaged."
+    attention_dropout: float = 0.0
+    "gat: probability of dropping an attention coefficient."
+    linear_shortcut: bool = False
+    "residual-gcn: learn the shortcut even where the identity would fit."
+
+    def __post_init__(self) -> None:
+        if self.model not in MODELS and ".py:" not in self.model:
+            raise InputError(
+                "unknown model",
+                value=f"'{self.model}', expected one of {', '.join(MODELS)}",
+                where="model",
+                fix="Choose one of these, or name your own as path/to/file.py:ClassName.",
+            )
+        for name in ("layers", "hidden", "heads", "out_heads"):
+            _check_range(name, getattr(self, name), low=1)
+        for name in ("dropout", "attention_dropout"):
+            _check_range(name, getattr(self, name), low=0, below=1)
+        if self.encoder not in ENCODERS:
+            raise InputError(
+                "unknown encoder",
+                value=f"'{self.encoder}', expected one of {', '.join(ENCODERS)}",
+                where="encoder",
+                fix="Choose one of these.",
+            )
+        if self.model == "gat" and self.hidden % self.heads:
+            raise InputError(
+                "the heads do not divide the width",
+                value=f"hidden {self.hidden}, heads {self.heads}",
+                where="gat",
+                fix=f"Use hidden = {self.hidden // self.heads * self.heads or self.heads} or other heads.",
+            )
+
+
+def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
+    """Build the model that ``config`` names, with input and output sizes from ``graph``.
+
+    Raises:
+        InputError: the graph has no labels, or features and encoder do not fit, or the user's class cannot be used.
+    """
+    if graph.num_classes < 1:
+        raise InputError(
+            "the graph has no classes to learn",
+            value=f"num_classes = {graph.num_classes}",
+            where=f"graph '{graph.name}'",
+            fix="Give the graph labels and num_classes.",
+        )
+    if config.model not in MODELS:
+        return _build_users(config, graph)
+    return MODELS[config.model](config, graph)
+
+
+def _stack(
+    layer: Callable[[ModelConfig, int, int, bool], SagaLayer],
+    activation: Callable[[Tensor], Tensor] | None = torch.relu,
+) -> Callable[[ModelConfig, Graph], GNN]:
+    """A builder of plain stacks; ``layer(config, in_dim, out_dim, is_last)`` makes one layer."""
+
+    def build(config: ModelConfig, graph: Graph) -> GNN:
+        encoder, in_dim = _encoder(config, graph)
+        dims = [in_dim, *[config.hidden] * (config.layers - 1), graph.num_classes]
+        pairs = list(pairwise(dims))
+        layers = [layer(config, a, b, hop == len(pairs) - 1) for hop, (a, b) in enumerate(pairs)]
+        norms = [nn.LayerNorm(dim) for dim in dims[1:-1]] if config.layer_norm else []
+        return GNN(layers, encoder=encoder, dropout=config.dropout, norms=norms, activation=activation)
+
+    return build
+
+
+def _plain(kind: Callable[[int, int], SagaLayer]) -> Callable[[ModelConfig, Graph], GNN]:
+    return _stack(lambda _config, in_dim, out_dim, _is_last: kind(in_dim, out_dim))
+
+
+def _gat(config: ModelConfig, in_dim: int, out_dim: int, is_last: bool) -> GAT:
+    heads = config.out_heads if is_last else config.heads
+    return GAT(
+        in_dim,
+        out_dim if is_last else out_dim // heads,
+        num_heads=heads,
+        concat=not is_last,
+        attention_dropout=config.attention_dropout,
+    )
+
+
+def _residual_gcn(config: ModelConfig, in_dim: int, out_dim: int, is_last: bool) -> ResidualGCN:
+    return ResidualGCN(in_dim, out_dim, activated=not is_last, linear_shortcut=config.linear_shortcut)
+
+
+def _ggnn(config: ModelConfig, graph: Graph) -> GNN:
+    with_encoder = replace(config, encoder="linear") if config.encoder == "auto" and graph.num_features else config
+    encoder, in_dim = _encoder(with_encoder, graph)
+    return GNN(
+        [GGNN(in_dim, max(graph.num_edge_types, 1))],
+        encoder=encoder,
+        decoder=nn.Linear(in_dim, graph.num_classes),
+        steps=config.layers,
+        dropout=config.dropout,
+        norms=[nn.LayerNorm(in_dim)] if config.layer_norm else [],
+        activation=None,
+    )
+
+
+def _build_users(config: ModelConfig, graph: Graph) -> nn.Module:
+    cls = load_class(config.model)
+    if issubclass(cls, SagaLayer):
+        return _plain(lambda in_dim, out_dim: layer_from_class(cls, in_dim, out_dim))(config, graph)
+    options = {
+        "in_dim": graph.num_features,
+        "out_dim": graph.num_classes,
+        "hidden_dim": config.hidden,
+        "num_layers": config.layers,
+        "dropout": config.dropout,
+        "num_vertices": graph.num_vertices,
+        "num_edge_types": graph.num_edge_types,
+    }
+    return module_from_class(cls, options)
+
+
+def _encoder(config: ModelConfig, graph: Graph) -> tuple[nn.Module | None, int]:
+    """The encoder and the width that it hands to the first layer."""
+    kind = config.encoder
+    if kind == "auto":
+        kind = "none" if graph.num_features else "embedding"
+    if kind != "embedding" and not graph.num_features:
+        raise InputError(
+            "vertices have no features",
+            value=f"encoder = '{kind}'",
+            where=f"graph '{graph.name}'",
+            fix="Use encoder = 'embedding', or give the graph features.",
+        )
+    if kind == "none":
+        return None, graph.num_features
+    if kind == "linear":
+        return LinearEncoder(graph.num_features, config.hidden), config.hidden
+    if graph.num_features:
+        raise InputError(
+            "an embedding per vertex leaves the features unused",
+            value=f"{graph.num_features} features",
+            where=f"graph '{graph.name}'",
+            fix="Use encoder = 'linear' or 'none', or drop the features.",
+        )
+    return EmbeddingEncoder(graph.num_vertices, config.hidden), config.hidden
+
+
+def _check_range(name: str, value: float, *, low: float, below: float | None = None) -> None:
+    if value >= low and (below is None or value < below):
+        return
+    limit = f"at least {low}" if below is None else f"at least {low} and less than {below}"
+    raise InputError(
+        "model setting out of range",
+        value=f"{name} = {value}, must be {limit}",
+        where="ModelConfig",
+        fix=f"Change {name}.",
+    )
+
+
+MODELS = MappingProxyType(
+    {
+        "commnet": _plain(CommNet),
+        "gcn": _plain(GCN),
+        "maxpool-gcn": _plain(MaxPoolGCN),
+        "gated-gcn": _plain(GatedGCN),
+        "ggnn": _ggnn,
+        "gin": _plain(GIN),
+        "gat": _stack(_gat, F.elu),
+        "sage": _plain(SAGE),
+        "residual-gcn": _stack(_residual_gcn, None),
+    }
+)
+"Builders of the zoo's models by name."

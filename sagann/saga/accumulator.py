@@ -1,0 +1,108 @@
+"""Accumulators: how Gather reduces the rows of a destination's in-edges.
+
+User-defined accumulators are not accepted: their derivative would have to run through the irregular
+structure of the graph, which no compiler could fuse or stream (NGra, Sec. 2.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from sagann.errors import LayerError
+from sagann.graph.topology import Topology
+from sagann.kernels.gather import naive
+
+_REDUCTIONS: dict[str, Callable[[Topology, Tensor], Tensor]] = {
+    "sum": naive.gather_sum,
+    "mean": naive.gather_mean,
+    "max": naive.gather_max,
+    "min": naive.gather_min,
+}
+
+ACCUMULATORS = (*_REDUCTIONS, "softmax", "concat")
+"The accumulators a layer may name."
+
+
+def check_accumulator(accumulator: object, max_degree: int | None, where: str) -> None:
+    """Refuse what is not an accumulator.
+
+    Raises:
+        LayerError: the accumulator is unknown or a function, or concat lacks its ``max_degree``.
+    """
+    if not isinstance(accumulator, str) or accumulator not in ACCUMULATORS:
+        shown = repr(accumulator) if isinstance(accumulator, str) else f"a {type(accumulator).__name__}"
+        raise LayerError(
+            "unknown accumulator",
+            value=f"{shown}, expected one of {', '.join(ACCUMULATORS)}",
+            where=where,
+            fix="Choose one of these; user-defined accumulators are not accepted, because their derivative "
+            "through the graph could be neither fused nor streamed. Put your own function in apply_edge.",
+        )
+    if accumulator == "concat" and (not isinstance(max_degree, int) or max_degree < 1):
+        raise LayerError(
+            "the concat accumulator needs a stated width",
+            value=f"max_degree = {max_degree!r}, expected a positive int",
+            where=where,
+            fix="Set max_degree to the largest in-degree.",
+        )
+
+
+def accumulate(topology: Topology, accumulator: str, output: object, max_degree: int | None, where: str) -> Tensor:
+    """Gather ApplyEdge's ``output`` at the destinations.
+
+    Args:
+        topology: the edges.
+        accumulator: one of :data:`ACCUMULATORS`.
+        output: what ApplyEdge returned: a tensor [num_edges, ...], or (score, value) for softmax.
+        max_degree: the width of concat.
+        where: the layer, for messages.
+    Returns:
+        [num_dst, ...].
+    Raises:
+        LayerError: ``output`` has not the form that the accumulator takes.
+    """
+    if accumulator == "softmax":
+        score, value = _score_and_value(output, topology.num_edges, where)
+        return naive.gather_softmax(topology, score, value)
+    rows = _edge_rows(output, topology.num_edges, where)
+    if accumulator == "concat":
+        # check_accumulator has made sure of max_degree.
+        assert max_degree is not None
+        return naive.gather_concat(topology, rows, max_degree)
+    return _REDUCTIONS[accumulator](topology, rows)
+
+
+def _edge_rows(output: object, num_edges: int, where: str) -> Tensor:
+    if isinstance(output, Tensor) and output.ndim >= 1 and output.shape[0] == num_edges:
+        return output
+    raise LayerError(
+        "apply_edge must return one row per edge",
+        value=f"{_form(output)}, expected a tensor [{num_edges}, ...]",
+        where=where,
+        fix="Return a tensor whose dimension 0 is the edges; (score, value) pairs need accumulator = 'softmax'.",
+    )
+
+
+def _score_and_value(output: object, num_edges: int, where: str) -> tuple[Tensor, Tensor]:
+    if isinstance(output, tuple) and len(output) == 2:
+        score, value = output
+        if isinstance(score, Tensor) and isinstance(value, Tensor) and score.ndim >= 1:
+            begins_alike = score.ndim < value.ndim and score.shape == value.shape[: score.ndim]
+            if begins_alike and score.shape[0] == num_edges:
+                return score, value
+        output = f"({_form(score)}, {_form(value)})"
+    raise LayerError(
+        "apply_edge must return (score, value) for the softmax accumulator",
+        value=f"{_form(output)}, expected score [{num_edges}] with value [{num_edges}, F], "
+        f"or score [{num_edges}, H] with value [{num_edges}, H, D]",
+        where=where,
+        fix="Return a tuple of two tensors of these shapes.",
+    )
+
+
+def _form(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor {list(value.shape)}"
+    return value if isinstance(value, str) else f"a {type(value).__name__}"

@@ -1,0 +1,311 @@
+"""The trace-time check: ApplyEdge must treat edges, and ApplyVertex vertices, independently.
+
+Both functions are run on a handful of made-up rows while every operator they call is recorded, then again on
+parts of these rows. Row i of each intermediate result must be the same in both runs. Whatever reduces over
+rows, shifts them, normalises across them or branches on their values differs, and the first operator that
+does is the culprit; the message names it and the user's line. No table of operators is needed, so the check
+holds for any of PyTorch's. Random operators (dropout) replay the values of the first run.
+
+References:
+    Ma et al., NGra, 2018, Sec. 2.2: the stages are parallel over edges and over vertices.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sagann.errors import LayerError, SagannError
+from sagann.saga.edge import Edge
+
+if TYPE_CHECKING:
+    from sagann.saga.layer import SagaLayer
+
+NUM_ROWS = 7
+# Two parts without a row in common, both out of order: no reduction over the rows gives the same on all three.
+PARTS = ((5, 2, 0), (6, 4, 3, 1))
+# Results of one computation on other rows differ by rounding alone: relative to the largest entry.
+TOLERANCES = {torch.float64: 1e-9, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+DEFAULT_TOLERANCE = 1e-4
+
+_UNINITIALISED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+
+
+class IndependenceCheck:
+    """Runs the check once per layer, mode (training or not) and form of the input."""
+
+    def __init__(self) -> None:
+        self._passed: set[tuple[object, ...]] = set()
+
+    def check(self, layer: SagaLayer, x: Tensor, data: Tensor | None) -> None:
+        """Check both functions of ``layer`` for rows like those of ``x`` and ``data``.
+
+        Raises:
+            LayerError: a function mixes rows, branches on values, has side effects, or fails.
+        """
+        key: tuple[object, ...] = (layer.training, layer.accumulator, x.dtype, x.device, x.shape[1:])
+        key += () if data is None else (data.dtype, data.shape[1:])
+        if key in self._passed or torch.compiler.is_compiling():
+            return
+        with _undisturbed(layer, x.device):
+            _check_layer(layer, x, data)
+        self._passed.add(key)
+
+
+def _check_layer(layer: SagaLayer, x: Tensor, data: Tensor | None) -> None:
+    name = type(layer).__name__
+    generator = torch.Generator().manual_seed(0)
+    ends = [_made_up_rows(x, generator), _made_up_rows(x, generator)]
+    inputs = ends if data is None else [*ends, _sampled_rows(data, generator)]
+
+    def apply_edge(src: Tensor, dst: Tensor, data: Tensor | None = None) -> Any:
+        return layer.apply_edge(Edge(src=lambda: src, dst=lambda: dst, data=data, reader=f"layer {name}"))
+
+    output = _check_rows(apply_edge, inputs, layer, f"{name}.apply_edge")
+    accum = output[-1] if isinstance(output, tuple) and output else output
+    if not isinstance(accum, Tensor) or accum.ndim < 1 or accum.shape[0] != NUM_ROWS:
+        return  # Of the wrong form: the accumulator says so, with the real shapes.
+    if layer.accumulator == "concat":
+        assert layer.max_degree is not None
+        accum = accum.reshape(NUM_ROWS, -1).repeat(1, layer.max_degree)
+    output = _check_rows(
+        layer.apply_vertex, [ends[1], _made_up_rows(accum, generator)], layer, f"{name}.apply_vertex"
+    )
+    if not isinstance(output, Tensor) or output.ndim < 1 or output.shape[0] != NUM_ROWS:
+        form = f"a tensor {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+        raise LayerError(
+            "apply_vertex must return one row per vertex",
+            value=f"{form} for {NUM_ROWS} vertices",
+            where=f"{name}.apply_vertex",
+            fix="Return a tensor whose dimension 0 is the vertices.",
+        )
+
+
+def _check_rows(function: Callable[..., Any], inputs: Sequence[Tensor], layer: nn.Module, name: str) -> Any:
+    """Run ``function`` on all rows and on parts of them, and compare operator by operator."""
+    # Copies, so that a function that overwrites its input is caught as doing that.
+    whole = _Recorder([tensor.clone() for tensor in inputs], layer)
+    output = whole.run(function, name)
+    for part in PARTS:
+        rows = torch.tensor(part, device=inputs[0].device)
+        again = _Recorder([tensor.index_select(0, rows) for tensor in inputs], layer, replay=(whole, rows))
+        again.run(function, name)
+        _compare(whole, again, rows, name)
+    for step in whole.steps:
+        if step.side_effect:
+            raise LayerError(
+                f"{name} has a side effect",
+                value=f"operator {step.operator} changes {step.side_effect} in place",
+                where=step.line,
+                fix="Compute a new tensor instead; sagann decides how often, and on which rows, the function runs.",
+            )
+    return output
+
+
+class _Step:
+    """One recorded operator call: what it read and wrote (storages), and a copy of its results."""
+
+    __slots__ = ("line", "operator", "outputs", "reads", "results", "side_effect", "writes")
+
+    def __init__(self, operator: str, line: str, reads: set[int], results: list[Tensor], side_effect: str) -> None:
+        self.operator = operator
+        self.line = line
+        self.reads = reads
+        # The results themselves are kept as well, so that no storage is freed and its address used again.
+        self.results = results
+        self.outputs = [tensor.detach().clone() for tensor in results]
+        self.writes = {_storage(tensor) for tensor in results}
+        self.side_effect = side_effect
+
+
+class _Recorder(TorchDispatchMode):
+    """Records every operator below autograd; replays random ones from an earlier recording."""
+
+    def __init__(
+        self, inputs: Sequence[Tensor], layer: nn.Module, replay: tuple[_Recorder, Tensor] | None = None
+    ) -> None:
+        super().__init__()
+        self.inputs = list(inputs)
+        self.steps: list[_Step] = []
+        self._replay = replay
+        self._owned = {_storage(tensor): "its input" for tensor in inputs}
+        self._owned |= {_storage(tensor): f"parameter '{name}'" for name, tensor in layer.named_parameters()}
+        self._owned |= {_storage(tensor): f"buffer '{name}'" for name, tensor in layer.named_buffers()}
+
+    def run(self, function: Callable[..., Any], name: str) -> Any:
+        """Call ``function`` on the inputs; errors of its own become a LayerError with the user's line."""
+        try:
+            with self:
+                return function(*self.inputs)
+        except SagannError:
+            raise
+        except Exception as error:
+            raise LayerError(
+                f"{name} failed",
+                value=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": "),
+                where=_line_of_error(error),
+                fix="Check the layer's shapes and dtypes against those of its input: "
+                + ", ".join(
+                    f"{tensor.dtype} [rows, {', '.join(map(str, tensor.shape[1:]))}]" for tensor in self.inputs
+                )
+                + ".",
+            ) from error
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        operator = func._schema.name.removeprefix("aten::")
+        results = [leaf for leaf in pytree.tree_leaves(out) if isinstance(leaf, Tensor)]
+        if self._replay is not None and torch.Tag.nondeterministic_seeded in func.tags:
+            _replay_results(results, self._replay, len(self.steps))
+        arguments = [*args, *(kwargs or {}).values()]
+        reads = {_storage(leaf) for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)}
+        side_effect = ""
+        for argument, declared in zip(args, func._schema.arguments, strict=False):
+            if declared.alias_info is not None and declared.alias_info.is_write and isinstance(argument, Tensor):
+                side_effect = side_effect or self._owned.get(_storage(argument), "")
+        self.steps.append(_Step(operator, _users_line(), reads, results, side_effect))
+        return out
+
+
+def _compare(whole: _Recorder, part: _Recorder, rows: Tensor, name: str) -> None:
+    """Raise for the first operator whose rows differ between the two recordings."""
+    # Storages whose rows belong to edges or vertices; the parameters' and constants' do not.
+    of_rows = {_storage(tensor) for tensor in whole.inputs}
+    for step, again in zip(whole.steps, part.steps, strict=False):
+        if step.operator != again.operator:
+            raise _branching(name, step)
+        if not step.reads & of_rows:
+            continue
+        if step.operator in ("_local_scalar_dense", "is_nonzero", "equal"):
+            raise _branching(name, step)
+        if step.operator in _UNINITIALISED:
+            continue
+        for full, partial in zip(step.outputs, again.outputs, strict=True):
+            if not _rows_agree(full, partial, rows):
+                raise LayerError(
+                    f"{name} must treat rows independently",
+                    value=f"operator {step.operator} mixes them or changes their number "
+                    f"(its result is {list(full.shape)} for {NUM_ROWS} rows)",
+                    where=step.line,
+                    fix="Reduce over feature dimensions only (dim=-1, not dim=0 or all); "
+                    "to combine neighbours use the accumulator, to normalise over vertices use LayerNorm.",
+                )
+            if full.shape != partial.shape:
+                of_rows |= step.writes
+    if len(whole.steps) != len(part.steps):
+        longer = max(whole.steps, part.steps, key=len)
+        raise _branching(name, longer[min(len(whole.steps), len(part.steps))])
+
+
+def _branching(name: str, step: _Step) -> LayerError:
+    return LayerError(
+        f"{name} branches on the values of its rows",
+        value=f"operator {step.operator}",
+        where=step.line,
+        fix="Use torch.where on every row instead of a Python condition or .item().",
+    )
+
+
+def _rows_agree(full: Tensor, partial: Tensor, rows: Tensor) -> bool:
+    if full.shape == partial.shape:
+        return _close(full, partial)
+    expected = _part_of(full, list(partial.shape), rows)
+    return any(_close(candidate, partial) for candidate in expected)
+
+
+def _part_of(full: Tensor, shape: list[int], rows: Tensor) -> Iterator[Tensor]:
+    """The rows of ``full`` as a tensor of ``shape``, for each way in which one dimension can hold the rows."""
+    differing = [dim for dim in range(full.ndim) if full.ndim == len(shape) and full.shape[dim] != shape[dim]]
+    if len(differing) != 1:
+        return
+    dim = differing[0]
+    per_row, rest = divmod(full.shape[dim], NUM_ROWS)
+    if rest or shape[dim] != per_row * len(rows):
+        return
+    yield full.unflatten(dim, (NUM_ROWS, per_row)).index_select(dim, rows).flatten(dim, dim + 1)
+    yield full.unflatten(dim, (per_row, NUM_ROWS)).index_select(dim + 1, rows).flatten(dim, dim + 1)
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    if not (a.is_floating_point() or a.is_complex()):
+        return torch.equal(a, b)
+    tolerance = TOLERANCES.get(a.dtype, DEFAULT_TOLERANCE)
+    finite = a[torch.isfinite(a)].abs()
+    scale = float(finite.max()) if finite.numel() else 0.0
+    return torch.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+
+
+def _replay_results(results: list[Tensor], replay: tuple[_Recorder, Tensor], index: int) -> None:
+    whole, rows = replay
+    if index >= len(whole.steps):
+        return
+    for now, before in zip(results, whole.steps[index].outputs, strict=False):
+        if now.shape == before.shape:
+            now.copy_(before)
+        elif part := list(_part_of(before, list(now.shape), rows))[:1]:
+            now.copy_(part[0])
+
+
+@contextmanager
+def _undisturbed(layer: nn.Module, device: torch.device) -> Iterator[None]:
+    """Leave no trace: no gradients, random states and buffers put back."""
+    devices = [device] if device.type == "cuda" else []
+    buffers = {buffer: buffer.detach().clone() for buffer in layer.buffers()}
+    with torch.no_grad(), torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            for buffer, saved in buffers.items():
+                buffer.copy_(saved)
+
+
+def _made_up_rows(like: Tensor, generator: torch.Generator) -> Tensor:
+    rows = torch.randn(NUM_ROWS, *like.shape[1:], generator=generator)
+    return (rows if like.is_floating_point() else rows * 8).to(device=like.device, dtype=like.dtype)
+
+
+def _sampled_rows(data: Tensor, generator: torch.Generator) -> Tensor:
+    """Rows for edge data: real ones where they are integers (types, ids), made-up weights otherwise."""
+    if data.is_floating_point():
+        return _made_up_rows(data, generator).abs() + 0.1
+    if len(data) == 0:
+        return data.new_zeros(NUM_ROWS, *data.shape[1:])
+    return data[torch.linspace(0, len(data) - 1, NUM_ROWS, device=data.device).long()]
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _users_line() -> str:
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+        frame = frame.f_back
+    return _format_line(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _line_of_error(error: BaseException) -> str:
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_NOT_THE_USERS)
+    ]
+    return _format_line(frames[-1].filename, frames[-1].lineno or 0) if frames else "the layer"
+
+
+def _format_line(filename: str, lineno: int) -> str:
+    source = linecache.getline(filename, lineno).strip()
+    return f"{Path(filename).name}:{lineno}: {source[:100]}"

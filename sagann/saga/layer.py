@@ -1,0 +1,125 @@
+"""SagaLayer: a GNN layer written as Scatter, ApplyEdge, Gather, ApplyVertex.
+
+Scatter and Gather are the system's; ApplyEdge and ApplyVertex are the user's, in ordinary PyTorch, and
+autograd is automatic. The same layer runs on a whole graph and on a block.
+
+References:
+    Ma et al., NGra, 2018, Sec. 2; Ma et al., NeuGraph, USENIX ATC 2019, Sec. 2.2. We differ in that Scatter
+    passes an endpoint on only when ApplyEdge reads it, and in the accumulators mean, min and softmax.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from sagann.errors import InputError
+from sagann.graph.graph import Graph
+from sagann.graph.topology import Topology
+from sagann.kernels.scatter import naive
+from sagann.saga.accumulator import accumulate, check_accumulator
+from sagann.saga.edge import Edge
+from sagann.saga.independence import IndependenceCheck
+
+
+class SagaLayer(nn.Module):
+    """Base class of every layer: define ``apply_edge`` and ``apply_vertex``, name an ``accumulator``.
+
+    ``layer(topology, x)`` takes x [num_src, F] and returns [num_dst, F']; the destination vertices are the
+    first ``num_dst`` rows of x. The first call with a new shape checks that ApplyEdge treats edges, and
+    ApplyVertex vertices, independently.
+
+    Raises:
+        LayerError: an unknown accumulator, a function that mixes rows or branches on their values (the
+            message names operator and line), or a result of the wrong form.
+        InputError: x does not fit the topology, or the topology lacks the edge data that the layer reads.
+
+    Example:
+        >>> import torch
+        >>> class MeanOfNeighbours(SagaLayer):
+        ...     accumulator = "mean"
+        >>> topology = Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([2, 2]), num_src=3)
+        >>> MeanOfNeighbours()(topology, torch.tensor([[1.0], [3.0], [9.0]]))
+        tensor([[0.],
+                [0.],
+                [2.]])
+    """
+
+    accumulator: str = "sum"
+    "How Gather reduces: sum, mean, max, min, softmax or concat."
+    edge_data: ClassVar[str | None] = None
+    "Name of the topology's edge data that ApplyEdge reads as ``edge.data`` ('weight', 'type', ...), or None."
+    max_degree: int | None = None
+    "Width of the concat accumulator, in edges."
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._independence = IndependenceCheck()
+
+    @staticmethod
+    def prepare(graph: Graph) -> Graph:
+        """Give a graph what this layer expects of it: self-loops, degree weights. By default nothing.
+
+        Called once on every graph that a Trainer gets, before training or prediction.
+        """
+        return graph
+
+    def apply_edge(self, edge: Edge) -> Tensor | tuple[Tensor, Tensor]:
+        """Compute a row from each edge: [num_edges, ...]; by default the source's row.
+
+        With the softmax accumulator: (score [num_edges] or [num_edges, H], value [num_edges, (H,) D]).
+        """
+        return edge.src
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        """Compute the new row of each destination from its old row and what was gathered."""
+        return accum
+
+    def forward(self, topology: Topology, x: Tensor) -> Tensor:
+        """Run the four stages: x [num_src, F] -> [num_dst, F']."""
+        where = f"layer {type(self).__name__}"
+        check_accumulator(self.accumulator, self.max_degree, where)
+        _check_input(topology, x, where)
+        data = self._read_edge_data(topology, where)
+        self._independence.check(self, x, data)
+        edge = Edge(
+            src=lambda: naive.scatter_src(topology, x),
+            dst=lambda: naive.scatter_dst(topology, x),
+            data=data,
+            reader=where,
+        )
+        accum = accumulate(topology, self.accumulator, self.apply_edge(edge), self.max_degree, where)
+        return self.apply_vertex(x[: topology.num_dst], accum)
+
+    def _read_edge_data(self, topology: Topology, where: str) -> Tensor | None:
+        if self.edge_data is None:
+            return None
+        if self.edge_data not in topology.edge_data:
+            present = ", ".join(sorted(topology.edge_data)) or "none"
+            raise InputError(
+                "the topology lacks the edge data that the layer reads",
+                value=f"'{self.edge_data}' is missing; present: {present}",
+                where=where,
+                fix="Attach it with topology.with_edge_data(...); for degree weights, use sagann.graph.normalise, "
+                "or the model's prepare(graph).",
+            )
+        return topology.edge_data[self.edge_data]
+
+
+def _check_input(topology: Topology, x: object, where: str) -> None:
+    if not isinstance(x, Tensor) or x.is_sparse or x.is_sparse_csr or x.ndim < 2 or x.shape[0] != topology.num_src:
+        form = f"{x.layout} {list(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+        raise InputError(
+            "vertex features do not fit the topology",
+            value=f"{form}, expected a dense tensor [{topology.num_src}, F]",
+            where=where,
+            fix="Pass one row per source vertex; bring sparse or missing features in through an encoder.",
+        )
+    if x.device != topology.device:
+        raise InputError(
+            "features and topology are on different devices",
+            value=f"{x.device} and {topology.device}",
+            where=where,
+            fix="Move both with .to(device).",
+        )
