@@ -1,6 +1,5 @@
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from sagann.graph.rows import csr_tensor, gather_ranges, take_rows
 from tests.graph.graphs import sparse

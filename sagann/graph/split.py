@@ -1,0 +1,166 @@
+"""Splits: which vertices to train, validate and test on.
+
+Only labelled vertices enter a split; masks are disjoint; the same seed gives the same split on every machine.
+In a multi-label graph every vertex counts as labelled, since a row of zeros is an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError
+from sagann.graph.graph import Graph
+
+
+def random_split(graph: Graph, *, train: float = 0.6, val: float = 0.2, seed: int) -> Graph:
+    """Draw shares of the labelled vertices at random; the rest is for testing.
+
+    Args:
+        graph: a graph with labels.
+        train: share for training, in [0, 1].
+        val: share for validation, in [0, 1].
+        seed: of the draw.
+    Raises:
+        InputError: no labels, or shares that are negative or exceed 1 together.
+    """
+    if not (train >= 0 and val >= 0 and train + val <= 1):
+        raise InputError(
+            "shares of a split do not fit",
+            value=f"train {train:g} and val {val:g}, each at least 0 and at most 1 together",
+            where="random_split",
+            fix="Lower one of them; what is left is for testing.",
+        )
+    vertices = labelled_vertices(graph)
+    vertices = vertices[_shuffled(len(vertices), seed)]
+    # Rounded cumulatively, so that shares which add up to 1 leave nothing over.
+    ends = [round(train * len(vertices)), round((train + val) * len(vertices))]
+    return _with_splits(graph, vertices[: ends[0]], vertices[ends[0] : ends[1]], vertices[ends[1] :])
+
+
+def per_class_split(graph: Graph, *, train: int = 20, val: int = 30, seed: int) -> Graph:
+    """Draw the same number of labelled vertices of every class; the rest is for testing.
+
+    Args:
+        graph: a graph with one label per vertex.
+        train: vertices per class for training.
+        val: vertices per class for validation.
+        seed: of the draw.
+    Raises:
+        InputError: no labels, several labels per vertex, or a class with too few vertices.
+    References:
+        Shchur et al., Pitfalls of Graph Neural Network Evaluation, 2018, Sec. 3 (20 and 30 per class).
+    """
+    vertices = labelled_vertices(graph)
+    if graph.multi_label or graph.labels is None:
+        raise InputError(
+            "a split per class needs one label per vertex",
+            value="several labels per vertex",
+            where=f"graph '{graph.name}'",
+            fix="Use random_split.",
+        )
+    vertices = vertices[_shuffled(len(vertices), seed)]
+    labels = graph.labels[vertices]
+    parts: dict[str, list[Tensor]] = {"train": [], "val": [], "test": []}
+    for label in range(graph.num_classes):
+        members = vertices[labels == label]
+        if len(members) < train + val:
+            raise InputError(
+                "a class has too few vertices to split",
+                value=f"{len(members)} labelled vertices, train {train} and val {val} are needed",
+                where=f"class {label} of graph '{graph.name}'",
+                fix="Lower the number per class, or use random_split.",
+            )
+        parts["train"].append(members[:train])
+        parts["val"].append(members[train : train + val])
+        parts["test"].append(members[train + val :])
+    none = [vertices[:0]]
+    return _with_splits(graph, *(torch.cat(parts[name] or none) for name in ("train", "val", "test")))
+
+
+def graph_split(
+    graph: Graph,
+    *,
+    train: Sequence[str | int],
+    val: Sequence[str | int] = (),
+    test: Sequence[str | int] = (),
+) -> Graph:
+    """Split by whole graphs: train on some, test on others.
+
+    Args:
+        graph: several graphs in one, with labels.
+        train, val, test: graphs by name or by position; those in none of the three are left out.
+    Raises:
+        InputError: the graph is a single one, a graph is unknown, or it is asked for twice.
+    """
+    if graph.graph_ptr is None:
+        raise InputError(
+            "a single graph cannot be split by graphs",
+            value="no graph_ptr",
+            where=f"graph '{graph.name}'",
+            fix="Use random_split or per_class_split.",
+        )
+    owner = torch.full((graph.num_graphs,), -1, dtype=torch.int64)
+    for part, wanted in enumerate((train, val, test)):
+        for key in wanted:
+            position = _graph_position(graph, key)
+            if owner[position] >= 0:
+                raise InputError(
+                    "a graph stands twice in a split",
+                    value=f"{key!r}",
+                    where=f"graph_split of graph '{graph.name}'",
+                    fix="Name every graph once.",
+                )
+            owner[position] = part
+    part_of_vertex = torch.repeat_interleave(owner, graph.graph_ptr.diff())
+    vertices = labelled_vertices(graph)
+    part_of_labelled = part_of_vertex[vertices]
+    return _with_splits(graph, *(vertices[part_of_labelled == part] for part in range(3)))
+
+
+def labelled_vertices(graph: Graph) -> Tensor:
+    """Find the vertices with a known label, int64 ascending.
+
+    Raises:
+        InputError: the graph has no labels.
+    """
+    if graph.labels is None:
+        raise InputError(
+            "a graph without labels cannot be split",
+            value="labels is None",
+            where=f"graph '{graph.name}'",
+            fix="Give the graph labels first.",
+        )
+    if graph.multi_label:
+        return torch.arange(graph.num_vertices)
+    return (graph.labels >= 0).nonzero().squeeze(1)
+
+
+def _graph_position(graph: Graph, key: str | int) -> int:
+    if isinstance(key, str) and key in graph.graph_names:
+        return graph.graph_names.index(key)
+    if isinstance(key, int) and 0 <= key < graph.num_graphs:
+        return key
+    known = ", ".join(graph.graph_names) if graph.graph_names else f"0 to {graph.num_graphs - 1}"
+    raise InputError(
+        "unknown graph",
+        value=f"{key!r}, known are {known}",
+        where=f"graph_split of graph '{graph.name}'",
+        fix="Name one of the known graphs.",
+    )
+
+
+def _shuffled(count: int, seed: int) -> Tensor:
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+
+
+def _with_splits(graph: Graph, train: Tensor, val: Tensor, test: Tensor) -> Graph:
+    splits = {}
+    for name, vertices in (("train", train), ("val", val), ("test", test)):
+        mask = torch.zeros(graph.num_vertices, dtype=torch.bool)
+        mask[vertices] = True
+        splits[name] = mask
+    return replace(graph, splits=splits)

@@ -1,0 +1,123 @@
+import pytest
+import torch
+from hypothesis import given, strategies as st
+
+from sagann.errors import InputError
+from sagann.graph import Graph
+from sagann.graph.split import graph_split, per_class_split, random_split
+from tests.graph.graphs import make_graph
+
+
+def labelled(labels, **rest):
+    labels = torch.as_tensor(labels)
+    classes = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1 if len(labels) else 0
+    return Graph(topology=make_graph([], len(labels)).topology, labels=labels, num_classes=classes, **rest)
+
+
+def sizes(graph):
+    return {name: int(mask.sum()) for name, mask in graph.splits.items()}
+
+
+@given(st.lists(st.integers(-1, 2)), st.floats(0, 1), st.floats(0, 1), st.integers(0, 5))
+def test_random_split_covers_the_labelled_vertices_once(labels, train, share, seed):
+    graph = labelled(torch.tensor(labels, dtype=torch.int64))
+    val = (1 - train) * share
+    split = random_split(graph, train=train, val=min(val, 1 - train), seed=seed)
+    covered = torch.stack([mask.long() for mask in split.splits.values()]).sum(0)
+    assert torch.equal(covered, (graph.labels >= 0).long())
+    split.splits["train"].any() and split.validate()
+
+
+def test_random_split_shares_and_seed():
+    graph = labelled(torch.zeros(1000, dtype=torch.int64))
+    first, again, other = (random_split(graph, train=0.5, val=0.3, seed=seed) for seed in (1, 1, 2))
+    assert sizes(first) == {"train": 500, "val": 300, "test": 200}
+    assert torch.equal(first.splits["train"], again.splits["train"])
+    assert not torch.equal(first.splits["train"], other.splits["train"])
+    # Of 500 drawn from 1000, about half lie in the first half: drawn at random, not cut off.
+    assert 200 < first.splits["train"][:500].sum() < 300
+
+
+def test_random_split_of_shares_that_add_up_to_one_leaves_no_test():
+    graph = labelled(torch.zeros(7, dtype=torch.int64))
+    assert sizes(random_split(graph, train=0.35, val=0.65, seed=0))["test"] == 0
+
+
+def test_multi_label_vertices_all_count_as_labelled():
+    graph = labelled(torch.zeros(10, 2, dtype=torch.uint8))
+    assert sizes(random_split(graph, seed=0)) == {"train": 6, "val": 2, "test": 2}
+
+
+def test_per_class_split_draws_the_same_number_of_every_class():
+    graph = labelled(torch.tensor([0, 1, -1] * 10))
+    split = per_class_split(graph, train=2, val=3, seed=0)
+    for label in range(2):
+        members = graph.labels == label
+        assert {name: int((mask & members).sum()) for name, mask in split.splits.items()} == {
+            "train": 2,
+            "val": 3,
+            "test": 5,
+        }
+    assert not (sum(split.splits.values()) > 0)[graph.labels < 0].any()
+    split.validate()
+
+
+def several():
+    return labelled(
+        torch.tensor([0, -1, 1, 0, 1]), graph_ptr=torch.tensor([0, 2, 4, 5]), graph_names=("DE", "FR", "RU")
+    )
+
+
+def test_graph_split_by_name_and_by_position():
+    split = graph_split(several(), train=["DE"], test=[2])
+    assert split.splits["train"].tolist() == [True, False, False, False, False]
+    assert split.splits["val"].sum() == 0
+    assert split.splits["test"].tolist() == [False, False, False, False, True]
+
+
+def unlabelled():
+    return Graph(topology=make_graph([], 2).topology, name="bare")
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        (
+            lambda: random_split(labelled([0, 1]), train=0.8, val=0.3, seed=0),
+            "shares of a split do not fit: train 0.8 and val 0.3, each at least 0 and at most 1 together "
+            "(in random_split). Lower one of them; what is left is for testing.",
+        ),
+        (
+            lambda: random_split(unlabelled(), seed=0),
+            "a graph without labels cannot be split: labels is None (in graph 'bare'). Give the graph labels first.",
+        ),
+        (
+            lambda: per_class_split(labelled(torch.zeros(3, 2, dtype=torch.uint8)), seed=0),
+            "a split per class needs one label per vertex: several labels per vertex (in graph 'graph'). "
+            "Use random_split.",
+        ),
+        (
+            lambda: per_class_split(labelled([0, 0, 1]), train=1, val=1, seed=0),
+            "a class has too few vertices to split: 1 labelled vertices, train 1 and val 1 are needed "
+            "(in class 1 of graph 'graph'). Lower the number per class, or use random_split.",
+        ),
+        (
+            lambda: graph_split(labelled([0, 1]), train=[0]),
+            "a single graph cannot be split by graphs: no graph_ptr (in graph 'graph'). "
+            "Use random_split or per_class_split.",
+        ),
+        (
+            lambda: graph_split(several(), train=["DE", "ES"]),
+            "unknown graph: 'ES', known are DE, FR, RU (in graph_split of graph 'graph'). "
+            "Name one of the known graphs.",
+        ),
+        (
+            lambda: graph_split(several(), train=["DE"], test=[0]),
+            "a graph stands twice in a split: 0 (in graph_split of graph 'graph'). Name every graph once.",
+        ),
+    ],
+)
+def test_impossible_splits_are_refused(split, message):
+    with pytest.raises(InputError) as error:
+        split()
+    assert str(error.value) == message

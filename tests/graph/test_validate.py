@@ -1,0 +1,236 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+
+import sagann.graph.topology as topology_module
+import sagann.graph.validate as validate_module
+from sagann.errors import InputError
+from sagann.graph import Graph, Topology
+from sagann.graph.rows import csr_tensor
+from sagann.graph.validate import validate_graph
+from tests.graph.graphs import graphs, make_graph, sparse
+
+nan, inf = float("nan"), float("inf")
+
+
+def good(**changes):
+    graph = Graph(
+        topology=make_graph(
+            [(0, 1), (1, 0), (2, 3)], 4, weight=torch.ones(3), type=torch.tensor([0, 1, 1]), age=torch.zeros(3, 2)
+        ).topology,
+        features=torch.zeros(4, 3),
+        labels=torch.tensor([0, 1, -1, 1]),
+        num_classes=2,
+        splits={"train": mask(0), "val": mask(1), "test": mask(3)},
+        graph_ptr=torch.tensor([0, 2, 4]),
+        graph_names=("a", "b"),
+        num_edge_types=2,
+        name="toy",
+    )
+    return replace(graph, **changes)
+
+
+def mask(*vertices):
+    return torch.tensor([v in vertices for v in range(4)])
+
+
+def with_edges(**data):
+    return good().topology.with_edge_data(**data)
+
+
+def features(vertex, column, value, dtype=torch.float32):
+    rows = torch.zeros(4, 3, dtype=dtype)
+    rows[vertex, column] = value
+    return rows
+
+
+CASES = {
+    "nan feature": (
+        lambda: good(features=features(2, 1, nan)),
+        "a feature is not finite: nan at vertex 2, column 1 (in features of graph 'toy'). "
+        "Replace NaN and infinite values, with torch.nan_to_num for example.",
+    ),
+    "infinite half-precision feature": (
+        lambda: good(features=features(3, 0, -inf, torch.bfloat16)),
+        "a feature is not finite: -inf at vertex 3, column 0 (in features of graph 'toy'). "
+        "Replace NaN and infinite values, with torch.nan_to_num for example.",
+    ),
+    "nan sparse feature": (
+        lambda: good(features=sparse(features(1, 2, nan) + features(0, 1, 5.0))),
+        "a feature is not finite: nan at vertex 1, column 2 (in features of graph 'toy'). "
+        "Replace NaN and infinite values, with torch.nan_to_num for example.",
+    ),
+    "sparse column out of range": (
+        lambda: good(
+            features=csr_tensor(torch.tensor([0, 0, 1, 2, 2]), torch.tensor([2, 3]), torch.ones(2), num_columns=3)
+        ),
+        "feature column out of range: 3 at vertex 2, but there are 3 features (in features of graph 'toy'). "
+        "Number the columns from 0, or widen the matrix.",
+    ),
+    "sparse offsets": (
+        lambda: good(
+            features=csr_tensor(torch.tensor([0, 2, 1, 2, 2]), torch.tensor([2, 0]), torch.ones(2), num_columns=3)
+        ),
+        "sparse features have broken offsets: from 0 to 2, decreasing, expected 0 to 2, never decreasing "
+        "(in features of graph 'toy'). "
+        "Build the matrix again, with torch.sparse_csr_tensor(..., check_invariants=True).",
+    ),
+    "integer features": (
+        lambda: good(features=torch.zeros(4, 3, dtype=torch.int64)),
+        "features have the wrong form: torch.int64 [4, 3], expected floating point [num_vertices, num_features] "
+        "(in features of graph 'toy'). Convert the features with .float(), one row per vertex.",
+    ),
+    "label too high": (
+        lambda: good(labels=torch.tensor([0, 2, -1, 1])),
+        "label outside the classes: 2 at vertex 1, but labels go from -1 to 1 (in labels of graph 'toy'). "
+        "Number the classes from 0, with -1 for unknown, and state num_classes.",
+    ),
+    "label too low": (
+        lambda: good(labels=torch.tensor([0, 1, -2, 1])),
+        "label outside the classes: -2 at vertex 2, but labels go from -1 to 1 (in labels of graph 'toy'). "
+        "Number the classes from 0, with -1 for unknown, and state num_classes.",
+    ),
+    "multi-label of 2": (
+        lambda: good(labels=torch.tensor([[0, 1], [1, 1], [0, 2], [0, 0]], dtype=torch.uint8)),
+        "label outside the classes: 2 at vertex 2, but several labels are 0 or 1 (in labels of graph 'toy'). "
+        "Store 1 for each label that a vertex has, else 0.",
+    ),
+    "multi-label width": (
+        lambda: good(labels=torch.zeros(4, 3, dtype=torch.uint8)),
+        "labels have the wrong form: torch.uint8 [4, 3], expected torch.uint8 [num_vertices, 2] for several labels "
+        "per vertex (in labels of graph 'toy'). Convert the labels, and state num_classes.",
+    ),
+    "label dtype": (
+        lambda: good(labels=torch.zeros(4, dtype=torch.int32)),
+        "labels have the wrong form: torch.int32 [4], expected torch.int64 [num_vertices] "
+        "(in labels of graph 'toy'). Convert the labels, and state num_classes.",
+    ),
+    "overlap": (
+        lambda: good(splits={"train": mask(0, 1), "val": mask(3), "test": mask(1, 3)}),
+        "splits overlap: vertex 1 is in 'train' and in 'test', 1 in all (in splits of graph 'toy'). "
+        "Put every vertex into one split at most.",
+    ),
+    "empty training split": (
+        lambda: good(splits={"train": mask(), "val": mask(3)}),
+        "the training split is empty: 0 vertices, at least 1 is needed (in split 'train' of graph 'toy'). "
+        "Split again, with random_split for example.",
+    ),
+    "split of unlabelled": (
+        lambda: good(splits={"train": mask(0, 2)}),
+        "a split holds vertices without a label: vertex 2 has label -1, 1 in all (in split 'train' of graph 'toy'). "
+        "Leave vertices of unknown label out of every split.",
+    ),
+    "split of ids": (
+        lambda: good(splits={"train": torch.tensor([0, 1, 2, 3])}),
+        "a split has the wrong form: torch.int64 [4], expected torch.bool [num_vertices] "
+        "(in split 'train' of graph 'toy'). Pass a mask, not vertex ids.",
+    ),
+    "split name": (
+        lambda: good(splits={"training": mask(0)}),
+        "unknown split: 'training', expected train, val, test (in splits of graph 'toy'). Rename the split.",
+    ),
+    "graph_ptr decreases": (
+        lambda: good(graph_ptr=torch.tensor([0, 3, 2, 4]), graph_names=()),
+        "graph offsets decrease: 3 then 2 at graph 1 (in graph_ptr of graph 'toy'). "
+        "Number the vertices of one graph after those of the one before.",
+    ),
+    "graph_ptr too short": (
+        lambda: good(graph_ptr=torch.tensor([0, 2, 3])),
+        "graph offsets do not span the vertices: from 0 to 3, expected 0 to 4 (in graph_ptr of graph 'toy'). "
+        "Pass offsets that start at 0 and end at the number of vertices.",
+    ),
+    "graph_ptr dtype": (
+        lambda: good(graph_ptr=torch.tensor([0, 2, 4], dtype=torch.int32)),
+        "graph offsets have the wrong form: torch.int32 [3], expected torch.int64 [num_graphs + 1] "
+        "(in graph_ptr of graph 'toy'). Convert the offsets with .to(torch.int64).",
+    ),
+    "edge joins graphs": (
+        lambda: good(graph_ptr=torch.tensor([0, 2, 3, 4]), graph_names=()),
+        "an edge joins two graphs: 2 -> 3 at edge 2, from graph 1 to graph 2 (in edges of graph 'toy'). "
+        "Remove the edge, or mend graph_ptr.",
+    ),
+    "graph names": (
+        lambda: good(graph_names=("a",)),
+        "graphs and their names differ in number: 1 names, 2 graphs (in graph_names of graph 'toy'). "
+        "Pass one name per graph, or none.",
+    ),
+    "names without offsets": (
+        lambda: good(graph_ptr=None),
+        "graph names without graph offsets: 2 names, no graph_ptr (in graph_names of graph 'toy'). "
+        "Pass graph_ptr, or no names.",
+    ),
+    "edge type too high": (
+        lambda: good(topology=with_edges(type=torch.tensor([0, 2, 1]))),
+        "edge type out of range: 2 at edge 1, but there are 2 edge types (in edge data 'type' of graph 'toy'). "
+        "Number the types from 0, or raise num_edge_types.",
+    ),
+    "edge types not counted": (
+        lambda: good(num_edge_types=0),
+        "edge type out of range: 1 at edge 0, but there are 0 edge types (in edge data 'type' of graph 'toy'). "
+        "Number the types from 0, or raise num_edge_types.",
+    ),
+    "edge types missing": (
+        lambda: good(topology=make_graph([], 4).topology),
+        "edge types are missing: num_edge_types 2, no edge data 'type' (in edge data of graph 'toy'). "
+        "Pass edge data 'type', or num_edge_types 0.",
+    ),
+    "edge type dtype": (
+        lambda: good(topology=with_edges(type=torch.zeros(3))),
+        "edge types have the wrong form: torch.float32 [3], expected integers [num_edges] "
+        "(in edge data 'type' of graph 'toy'). Convert the types with .to(torch.int64).",
+    ),
+    "nan weight": (
+        lambda: good(topology=with_edges(weight=torch.tensor([1.0, nan, inf]))),
+        "edge data is not finite: nan at edge 1 (in edge data 'weight' of graph 'toy'). "
+        "Replace NaN and infinite values.",
+    ),
+    "infinite edge data": (
+        lambda: good(topology=with_edges(age=torch.tensor([[1.0, 2.0], [3.0, inf], [0.0, nan]]))),
+        "edge data is not finite: inf at edge 1 (in edge data 'age' of graph 'toy'). "
+        "Replace NaN and infinite values.",
+    ),
+    "integer weight": (
+        lambda: good(topology=with_edges(weight=torch.tensor([1, 2, 3]))),
+        "edge weights have the wrong form: torch.int64 [3], expected floating point [num_edges] "
+        "(in edge data 'weight' of graph 'toy'). Convert the weights with .float(), one per edge.",
+    ),
+    "source out of range": (
+        lambda: good(
+            topology=Topology(
+                indptr=torch.tensor([0, 1, 1, 1, 2]), indices=torch.tensor([1, 4]), num_src=4, validate=False
+            ),
+            num_edge_types=0,
+        ),
+        "source id out of range: 4 at edge 1, but ids go from 0 to 3 (in Topology.indices). "
+        "Number vertices from 0 without gaps, or raise the number of vertices.",
+    ),
+}
+
+
+# Slices of one value must find the same errors at the same places as one slice.
+@pytest.mark.parametrize("at_once", [1, 1 << 22])
+@pytest.mark.parametrize("case", CASES)
+def test_every_fault_has_its_message(case, at_once, monkeypatch):
+    monkeypatch.setattr(validate_module, "CHECKED_AT_ONCE", at_once)
+    monkeypatch.setattr(topology_module, "CHECKED_AT_ONCE", at_once)
+    make, message = CASES[case]
+    with pytest.raises(InputError) as error:
+        validate_graph(make())
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("at_once", [1, 1 << 22])
+def test_a_good_graph_passes(at_once, monkeypatch):
+    monkeypatch.setattr(validate_module, "CHECKED_AT_ONCE", at_once)
+    good().validate()
+    good(features=sparse(torch.eye(4)), labels=torch.zeros(4, 2, dtype=torch.uint8)).validate()
+    Graph(topology=make_graph([], 0).topology, features=torch.zeros(0, 5)).validate()
+    Graph(topology=make_graph([], 3).topology, features=torch.zeros(3, 0)).validate()
+
+
+@given(graphs())
+def test_any_sound_graph_passes(graph):
+    splits = {name: part & (graph.labels >= 0) for name, part in graph.splits.items()}
+    validate_graph(replace(graph, splits={name: part for name, part in splits.items() if part.any()}))
