@@ -35,7 +35,7 @@ class Csr:
     Attributes:
         indptr: int64 [num_src + 1].
         indices: destination ids [num_edges], ascending within a source.
-        edge_ids: position of each edge in CSC order [num_edges].
+        edge_ids: position of each edge in CSC order, int32 (int64 from 2^31 edges on) [num_edges].
     """
 
     indptr: Tensor
@@ -112,12 +112,17 @@ class Topology:
         num_dst = num_src if num_dst is None else num_dst
         _check_coo(src, dst, num_src, num_dst)
         # Imported here: Numba takes longer to import than all else of `import sagann` together.
-        from sagann.graph.counting_sort import sort_by_key
+        from sagann.graph.counting_sort import group_by_key
 
-        indptr, order = sort_by_key(dst, num_dst)
-        indices = src.to(id_dtype(num_src))[order]
-        sorted_data = {name: _edge_rows(name, rows, len(src))[order] for name, rows in (edge_data or {}).items()}
-        return cls(indptr=indptr, indices=indices, num_src=num_src, edge_data=sorted_data, validate=False)
+        edge_data = {name: _edge_rows(name, rows, len(src)) for name, rows in (edge_data or {}).items()}
+        grouped = group_by_key(dst, num_dst, values=src, value_dtype=id_dtype(num_src), positions=bool(edge_data))
+        return cls(
+            indptr=grouped.indptr,
+            indices=_present(grouped.values),
+            num_src=num_src,
+            edge_data={name: rows.index_select(0, _present(grouped.positions)) for name, rows in edge_data.items()},
+            validate=False,
+        )
 
     def validate(self) -> None:
         """Check every offset and id, in slices, so that memory-mapped arrays are never copied whole.
@@ -158,10 +163,12 @@ class Topology:
     def csr(self) -> Csr:
         """The same edges grouped by source; built at the first call, then kept."""
         if self._csr is None:
-            from sagann.graph.counting_sort import sort_by_key
+            from sagann.graph.counting_sort import group_by_key
 
-            indptr, order = sort_by_key(self.indices, self.num_src)
-            self._csr = Csr(indptr=indptr, indices=self.edge_dst()[order], edge_ids=order)
+            grouped = group_by_key(self.indices, self.num_src, values=self.edge_dst(), positions=True)
+            self._csr = Csr(
+                indptr=grouped.indptr, indices=_present(grouped.values), edge_ids=_present(grouped.positions)
+            )
         return self._csr
 
     def in_degrees(self) -> Tensor:
@@ -297,3 +304,8 @@ def _edge_rows(name: str, rows: Tensor, num_edges: int) -> Tensor:
             fix="Pass one row per edge, in the order of the edges.",
         )
     return rows
+
+
+def _present(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None
+    return tensor

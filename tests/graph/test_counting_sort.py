@@ -1,0 +1,102 @@
+import numba
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from sagann.graph import counting_sort
+from sagann.graph.counting_sort import group_by_key, position_dtype
+
+
+def check(keys, num_keys, **dtypes):
+    keys = keys.to(dtypes.get("key_dtype", torch.int64))
+    order = np.argsort(keys.numpy(), kind="stable")
+    values = torch.arange(len(keys), dtype=torch.int64) * 3
+    grouped = group_by_key(keys, num_keys, values=values, value_dtype=torch.int32, positions=True)
+    np.testing.assert_array_equal(grouped.positions, order)
+    np.testing.assert_array_equal(grouped.values, order * 3)
+    np.testing.assert_array_equal(grouped.indptr.diff(), np.bincount(keys.numpy(), minlength=num_keys))
+    assert grouped.indptr[0] == 0
+    assert (grouped.indptr.dtype, grouped.values.dtype, grouped.positions.dtype) == (
+        torch.int64,
+        torch.int32,
+        torch.int32,
+    )
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(1, 300).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.integers(0, n - 1), max_size=200))),
+    st.integers(0, 6),
+    st.integers(1, 5),
+    st.sampled_from([torch.int32, torch.int64]),
+)
+def test_equals_numpy_for_any_buckets_and_slices(keys_of, bits, slices, dtype):
+    num_keys, keys = keys_of
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counting_sort, "BUCKET_BITS", bits)
+        patch.setattr(counting_sort, "ITEMS_PER_THREAD", max(1, len(keys) // slices))
+        patch.setattr(numba, "get_num_threads", lambda: slices)
+        check(torch.tensor(keys, dtype=torch.int64), num_keys, key_dtype=dtype)
+
+
+@pytest.mark.parametrize("num_keys", [1, 2, 3, 1023, 1024, 1025, 70_001, 3_000_000])
+@pytest.mark.parametrize("spread", ["uniform", "power-law", "one key"])
+def test_equals_numpy_on_large_inputs(num_keys, spread):
+    random = torch.rand(200_003, generator=torch.Generator().manual_seed(num_keys))
+    shares = {"uniform": random, "power-law": random**6, "one key": torch.full_like(random, 0.99)}
+    check((shares[spread] * num_keys).long().clamp(max=num_keys - 1), num_keys)
+
+
+def test_wide_buckets_keep_more_than_16_bits(monkeypatch):
+    monkeypatch.setattr(counting_sort, "BUCKET_BITS", 1)
+    check(torch.randint(0, 1 << 19, (50_000,), generator=torch.Generator().manual_seed(0)), 1 << 19)
+
+
+def test_any_number_of_threads_gives_the_same():
+    keys = torch.randint(0, 5000, (300_000,), generator=torch.Generator().manual_seed(0))
+    expected = group_by_key(keys, 5000, positions=True)
+    threads = numba.get_num_threads()
+    try:
+        numba.set_num_threads(1)
+        single = group_by_key(keys, 5000, positions=True)
+    finally:
+        numba.set_num_threads(threads)
+    assert torch.equal(single.positions, expected.positions)
+    assert single.values is None
+
+
+def test_values_alone_keep_their_dtype():
+    values = torch.tensor([2**40, 2, 3])
+    grouped = group_by_key(torch.tensor([1, 0, 1]), 2, values=values)
+    assert grouped.values.tolist() == [2, 2**40, 3]
+    assert grouped.positions is None
+
+
+def test_strided_keys_are_sorted_as_well():
+    pairs = torch.tensor([[2, 0], [1, 0], [2, 0]])
+    assert group_by_key(pairs[:, 0], 3, positions=True).positions.tolist() == [1, 0, 2]
+
+
+@pytest.mark.parametrize("num_keys", [0, 3])
+def test_no_items(num_keys):
+    none = torch.empty(0, dtype=torch.int64)
+    grouped = group_by_key(none, num_keys, values=none, positions=True)
+    assert grouped.indptr.tolist() == [0] * (num_keys + 1)
+    assert len(grouped.values) == len(grouped.positions) == 0
+
+
+def test_positions_widen_at_two_to_the_31():
+    assert position_dtype(2**31 - 1) == torch.int32
+    assert position_dtype(2**31) == torch.int64
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_device_it_gives_the_same():
+    keys = torch.randint(0, 500, (30_000,), generator=torch.Generator().manual_seed(0))
+    host = group_by_key(keys, 500, values=keys * 2, value_dtype=torch.int32, positions=True)
+    device = group_by_key(keys.cuda(), 500, values=keys.cuda() * 2, value_dtype=torch.int32, positions=True)
+    for name in ("indptr", "values", "positions"):
+        assert torch.equal(getattr(device, name).cpu(), getattr(host, name))
+        assert getattr(device, name).dtype == getattr(host, name).dtype
