@@ -1,0 +1,196 @@
+"""Graphs on disk: save one, open one by memory map, check one, look at one without opening it.
+
+A dataset is a folder with a manifest and one raw array file for each array; docs/format.md describes it byte
+by byte. Opening reads the manifest and the arrays' headers, so a graph of any size opens at once, and only the
+pages that are touched are ever read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sagann.errors import DatasetError, InputError
+from sagann.graph import Graph, Topology
+from sagann.storage.csr_features import check_csr, unchecked_csr
+from sagann.storage.folder import new_folder, recover
+from sagann.storage.manifest import SAFE_NAME, Manifest, layout_of, read_manifest, write_manifest
+from sagann.storage.npy import DTYPE_NAMES, ArraySpec, check_npy, dtype_name, map_npy, write_npy
+
+
+def save_graph(graph: Graph, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Write a graph as a dataset folder, atomically: a kill at any instant leaves no half dataset.
+
+    Args:
+        graph: any graph; arrays may be memory-mapped, they are written slab by slab.
+        path: folder to make; its parent must exist.
+        overwrite: replace a dataset that stands there. The old one stays until the new one is whole.
+    Raises:
+        DatasetError: something stands at ``path``, or the disk refuses.
+        InputError: an array has a dtype, or edge data a name, that the format does not know.
+    Example:
+        >>> import tempfile
+        >>> topology = Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([1, 2]), num_src=3)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_graph(Graph(topology=topology, name="path"), folder + "/path")
+        ...     open_graph(folder + "/path")
+        Graph(num_vertices=3, num_edges=2, num_features=0, num_classes=0)
+    """
+    tensors = _tensors(graph)
+    with new_folder(path, overwrite=overwrite) as folder:
+        arrays = {name: write_npy(folder / f"{name}.npy", tensor) for name, tensor in tensors.items()}
+        write_manifest(folder, _manifest(graph, arrays))
+
+
+def open_graph(path: str | os.PathLike[str]) -> Graph:
+    """Open a dataset folder by memory map, without reading its arrays.
+
+    Headers and sizes of all files are compared with the manifest; values are not looked at, which is
+    :func:`check_dataset`'s work. The tensors are copy-on-write: the files never change.
+
+    Raises:
+        DatasetError: the folder is missing, not a dataset, damaged or truncated; the message names the file.
+    """
+    folder = _folder(path)
+    manifest = read_manifest(folder)
+    tensors = {name: map_npy(folder / f"{name}.npy", spec) for name, spec in manifest.arrays.items()}
+    topology = Topology(
+        indptr=tensors["indptr"],
+        indices=tensors["indices"],
+        num_src=manifest.num_vertices,
+        edge_data={name: tensors[f"edge_{name}"] for name in manifest.edge_data},
+        validate=False,
+    )
+    return Graph(
+        topology=topology,
+        features=_features(manifest, tensors),
+        labels=tensors.get("labels"),
+        num_classes=manifest.num_classes,
+        splits={name: tensors[f"split_{name}"] for name in manifest.splits},
+        graph_ptr=tensors.get("graph_ptr"),
+        graph_names=manifest.graph_names,
+        num_edge_types=manifest.num_edge_types,
+        name=manifest.name,
+    )
+
+
+def check_dataset(path: str | os.PathLike[str]) -> None:
+    """Read a whole dataset: compare all checksums, then check every value (``Graph.validate``).
+
+    Raises:
+        DatasetError: a file is missing, truncated or damaged.
+        InputError: the values do not make a graph to train on.
+    """
+    folder = _folder(path)
+    manifest = read_manifest(folder)
+    graph = open_graph(folder)
+    for name, spec in manifest.arrays.items():
+        check_npy(folder / f"{name}.npy", spec)
+    if graph.features is not None and manifest.features == "csr":
+        check_csr(
+            graph.features.crow_indices(),
+            graph.features.col_indices(),
+            graph.features.values(),
+            num_features=manifest.num_features,
+            where=f"{folder}, features",
+        )
+    graph.validate()
+
+
+def dataset_info(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read the manifest only: names, counts, dtypes, shapes and bytes, as plain values.
+
+    Returns:
+        the fields of the manifest; ``arrays`` maps each name to dtype, shape and file_bytes.
+    Raises:
+        DatasetError: the folder is missing, not a dataset, or its manifest is damaged.
+    """
+    manifest = read_manifest(_folder(path))
+    info: dict[str, Any] = {key: getattr(manifest, key) for key in Manifest.__slots__}
+    info["edges"] = {key: getattr(manifest.edges, key) for key in type(manifest.edges).__slots__}
+    info["arrays"] = {
+        name: {"dtype": spec.dtype, "shape": spec.shape, "file_bytes": spec.file_bytes}
+        for name, spec in manifest.arrays.items()
+    }
+    return info
+
+
+def _folder(path: str | os.PathLike[str]) -> Path:
+    folder = Path(path)
+    recover(Path(os.path.abspath(folder)))
+    if not folder.is_dir():
+        raise DatasetError(
+            "dataset not found",
+            value="there is no such folder",
+            where=str(folder),
+            fix="Check the path, or make a dataset with 'sagann data import' or save_graph.",
+        )
+    return folder
+
+
+def _tensors(graph: Graph) -> dict[str, Tensor]:
+    topology, features = graph.topology, graph.features
+    tensors: dict[str, Tensor | None] = {"indptr": topology.indptr, "indices": topology.indices}
+    for name, rows in topology.edge_data.items():
+        if not SAFE_NAME.fullmatch(name):
+            raise InputError(
+                "name of edge data cannot be stored",
+                value=f"'{name}', expected up to 64 letters, digits and underscores",
+                where=f"graph '{graph.name}'",
+                fix="Rename the edge data.",
+            )
+        tensors[f"edge_{name}"] = rows
+    if features is not None and layout_of(features) == "csr":
+        tensors["features_indptr"] = features.crow_indices()
+        tensors["features_indices"] = features.col_indices()
+        tensors["features_values"] = features.values()
+    else:
+        tensors["features"] = features
+    tensors["labels"] = graph.labels
+    tensors |= {f"split_{name}": mask for name, mask in graph.splits.items()}
+    tensors["graph_ptr"] = graph.graph_ptr
+    present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    for name, tensor in present.items():
+        if tensor.layout != torch.strided or dtype_name(tensor.dtype) not in DTYPE_NAMES:
+            raise InputError(
+                "array cannot be stored",
+                value=f"{tensor.dtype}, {tensor.layout}; known are dense arrays of {', '.join(sorted(DTYPE_NAMES))}",
+                where=f"{name} of graph '{graph.name}'",
+                fix="Convert it, sparse features to torch.sparse_csr for one.",
+            )
+    return present
+
+
+def _manifest(graph: Graph, arrays: Mapping[str, ArraySpec]) -> Manifest:
+    return Manifest(
+        name=graph.name,
+        num_vertices=graph.num_vertices,
+        num_edges=graph.num_edges,
+        num_features=graph.num_features,
+        features=layout_of(graph.features),
+        num_classes=graph.num_classes,
+        labels="none" if graph.labels is None else "multi" if graph.multi_label else "single",
+        num_edge_types=graph.num_edge_types,
+        edge_data=tuple(graph.topology.edge_data),
+        splits=tuple(graph.splits),
+        num_graphs=graph.num_graphs,
+        graph_names=graph.graph_names,
+        source="save_graph",
+        arrays=arrays,
+    )
+
+
+def _features(manifest: Manifest, tensors: Mapping[str, Tensor]) -> Tensor | None:
+    if manifest.features != "csr":
+        return tensors.get("features")
+    return unchecked_csr(
+        tensors["features_indptr"],
+        tensors["features_indices"],
+        tensors["features_values"],
+        num_features=manifest.num_features,
+    )

@@ -1,0 +1,48 @@
+"""One way in for whatever a person names: a dataset folder, an ``.npz`` file, or an embedded graph."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sagann.errors import DatasetError
+from sagann.graph import Graph
+from sagann.storage.dataset import open_graph
+from sagann.storage.npz_graph import read_npz
+
+EMBEDDED = ("demo",)
+"Names of the graphs that come with sagann."
+
+
+def load_graph(source: str | os.PathLike[str]) -> Graph:
+    """Open the graph that a path or a name stands for.
+
+    Args:
+        source: a dataset folder (opened by memory map), an ``.npz`` file (read into memory), or the name of
+            an embedded graph. A file or folder of that name goes first.
+    Raises:
+        DatasetError: nothing of that name, or what stands there is no graph.
+    """
+    path = Path(source)
+    if path.is_dir():
+        return open_graph(path)
+    if path.is_file():
+        if path.suffix == ".npz":
+            return read_npz(path)
+        raise DatasetError(
+            "file cannot be opened as a graph",
+            value=f"its name ends in '{path.suffix}', expected a dataset folder or an .npz file",
+            where=str(path),
+            fix="Convert it with 'sagann data import'.",
+        )
+    if str(source) in EMBEDDED:
+        # Imported here: it generates a graph, which needs Numba.
+        from sagann.graph.demo import demo_graph
+
+        return demo_graph()
+    raise DatasetError(
+        "graph not found",
+        value="no file, folder or embedded graph of that name",
+        where=f"'{source}'",
+        fix=f"Give a folder made by 'sagann data import', an .npz file, or one of: {', '.join(EMBEDDED)}.",
+    )

@@ -1,0 +1,303 @@
+"""The manifest of a dataset folder: what it holds, and how to know that it is whole.
+
+A manifest is JSON with a checksum over itself, so no field can change unnoticed. Reading one is strict: unknown
+versions, missing fields, wrong types, and arrays that do not fit the counts are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sagann.errors import DatasetError, InputError
+from sagann.graph import SPLIT_NAMES, id_dtype
+from sagann.storage.folder import MANIFEST_FILE, write_file
+from sagann.storage.npy import DTYPE_NAMES, ArraySpec, dtype_name
+
+FORMAT = "sagann-graph"
+VERSION = 1
+SAFE_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
+"Names that may become part of a file name."
+
+_MANIFEST_LIMIT_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EdgeTreatment:
+    """What an import did to the edges of its source."""
+
+    symmetrised: bool = False
+    "Every edge got its reverse; multi-edges were merged."
+    coalesced: bool = False
+    "Multi-edges were merged."
+    self_loops_dropped: bool = False
+    "Edges v -> v were left out."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """Everything about a dataset but its arrays' data."""
+
+    name: str
+    "What to call the graph in messages."
+    num_vertices: int
+    "Number of vertices."
+    num_edges: int
+    "Number of directed edges."
+    num_features: int = 0
+    "Features per vertex; 0 where there are none."
+    features: str = "none"
+    "Layout of the features: 'none', 'dense' or 'csr'."
+    num_classes: int = 0
+    "Number of classes; 0 without labels."
+    labels: str = "none"
+    "'none', 'single' (int64, -1 unknown) or 'multi' (uint8 0/1)."
+    num_edge_types: int = 0
+    "Number of edge types; 0 where edges have none."
+    edge_data: tuple[str, ...] = ()
+    "Names of the edge data."
+    splits: tuple[str, ...] = ()
+    "Names of the splits."
+    num_graphs: int = 1
+    "Number of graphs; more than 1 only with the array graph_ptr."
+    graph_names: tuple[str, ...] = ()
+    "Names of the graphs, or empty."
+    class_names: tuple[str, ...] = ()
+    "Names of the classes, or empty."
+    edge_type_names: tuple[str, ...] = ()
+    "Names of the edge types, or empty."
+    edges: EdgeTreatment = field(default_factory=EdgeTreatment)
+    "What was done to the edges of the source."
+    source: str = ""
+    "Where the data came from, in words."
+    arrays: Mapping[str, ArraySpec]
+    "Every array: its file is the name with '.npy'."
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest of a folder whose arrays are written and synced.
+
+    Raises:
+        InputError: the arrays do not fit the counts or have dtypes that a graph does not have.
+    """
+    problem = _contradiction(manifest)
+    if problem:
+        raise InputError(
+            "graph cannot be stored",
+            value=problem,
+            where=f"graph '{manifest.name}'",
+            fix="Convert the array; Graph's fields say what each must be.",
+        )
+    body = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
+    for name, spec in manifest.arrays.items():
+        body["arrays"][name]["file_bytes"] = spec.file_bytes
+    body["manifest_crc32"] = _self_checksum(body)
+    write_file(folder / MANIFEST_FILE, json.dumps(body, indent=1, ensure_ascii=False).encode())
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check a manifest; no array file is opened.
+
+    Raises:
+        DatasetError: there is none, it is damaged, of another format or a newer version, or contradicts itself.
+    """
+    body = _read_body(folder)
+    path = folder / MANIFEST_FILE
+    try:
+        values = {key.name: _READERS[key.name](body[key.name]) for key in fields(Manifest)}
+    except (KeyError, TypeError, ValueError) as error:
+        raise _refused(path, f"a field is missing or has the wrong type: {error}") from error
+    manifest = Manifest(**values)
+    problem = _contradiction(manifest)
+    if problem:
+        raise _refused(path, problem)
+    return manifest
+
+
+def _read_body(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST_FILE
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MANIFEST_LIMIT_BYTES)
+    except OSError as error:
+        raise DatasetError(
+            "not a dataset of sagann",
+            value=f"{MANIFEST_FILE}: {error.strerror or error}",
+            where=str(folder),
+            fix="Give a folder made by 'sagann data import' or save_graph.",
+        ) from error
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _refused(path, f"it is not JSON: {error}") from error
+    if not isinstance(body, dict) or body.get("format") != FORMAT:
+        raise _refused(path, f"it does not say format '{FORMAT}'")
+    if body.get("version") != VERSION:
+        raise DatasetError(
+            "dataset has another version of the format",
+            value=f"version {body.get('version')!r}, this sagann reads version {VERSION}",
+            where=str(path),
+            fix="Install the sagann that wrote it, or import the dataset again.",
+        )
+    found = body.pop("manifest_crc32", None)
+    if found != _self_checksum(body):
+        raise _refused(path, "its checksum does not agree with what it says")
+    return body
+
+
+def _self_checksum(body: Mapping[str, Any]) -> int:
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return zlib.crc32(canonical.encode())
+
+
+def _refused(path: Path, problem: str) -> DatasetError:
+    return DatasetError(
+        "manifest cannot be used",
+        value=problem,
+        where=str(path),
+        fix="Import the dataset again; a manifest is not meant to be edited by hand.",
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected text, found {value!r:.40}")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**56:
+        raise TypeError(f"expected a count, found {value!r:.40}")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise TypeError(f"expected true or false, found {value!r:.40}")
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(_text(item) for item in _list(value))
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"expected a list, found {value!r:.40}")
+    return value
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"expected an object, found {value!r:.40}")
+    return value
+
+
+def _edges(value: Any) -> EdgeTreatment:
+    flags = _mapping(value)
+    return EdgeTreatment(**{key.name: _flag(flags[key.name]) for key in fields(EdgeTreatment)})
+
+
+def _arrays(value: Any) -> dict[str, ArraySpec]:
+    return {name: _array(item) for name, item in _mapping(value).items()}
+
+
+def _array(value: Any) -> ArraySpec:
+    item = _mapping(value)
+    if item["dtype"] not in DTYPE_NAMES:
+        raise ValueError(f"unknown dtype {item['dtype']!r:.40}")
+    return ArraySpec(
+        dtype=item["dtype"],
+        shape=tuple(_count(size) for size in _list(item["shape"])),
+        crc32=tuple(_count(checksum) for checksum in _list(item["crc32"])),
+    )
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "name": _text,
+    "num_vertices": _count,
+    "num_edges": _count,
+    "num_features": _count,
+    "features": _text,
+    "num_classes": _count,
+    "labels": _text,
+    "num_edge_types": _count,
+    "edge_data": _texts,
+    "splits": _texts,
+    "num_graphs": _count,
+    "graph_names": _texts,
+    "class_names": _texts,
+    "edge_type_names": _texts,
+    "edges": _edges,
+    "source": _text,
+    "arrays": _arrays,
+}
+
+
+def _contradiction(manifest: Manifest) -> str:
+    """Say what in a manifest contradicts the rest; empty when nothing does."""
+    if not set(manifest.splits) <= set(SPLIT_NAMES):
+        return f"splits are {manifest.splits}, known are {SPLIT_NAMES}"
+    if not all(SAFE_NAME.fullmatch(name) for name in manifest.edge_data):
+        return f"a name of edge data is not made of letters, digits and underscores: {manifest.edge_data}"
+    if manifest.features not in ("none", "dense", "csr") or manifest.labels not in ("none", "single", "multi"):
+        return f"features are '{manifest.features}' and labels are '{manifest.labels}'"
+    expected = _expected_arrays(manifest)
+    if set(manifest.arrays) != set(expected):
+        return f"arrays are {sorted(manifest.arrays)}, expected {sorted(expected)}"
+    for name, (dtypes, shape) in expected.items():
+        spec = manifest.arrays[name]
+        fits = len(spec.shape) == len(shape) and all(
+            want in (-1, size) for want, size in zip(shape, spec.shape, strict=True)
+        )
+        if not fits or spec.dtype not in dtypes:
+            return f"array '{name}' is {spec.dtype} {spec.shape}, expected {' or '.join(sorted(dtypes))} {shape}"
+    if manifest.features == "csr":
+        offsets, columns, values = (manifest.arrays[f"features_{part}"] for part in ("indptr", "indices", "values"))
+        if offsets.dtype != columns.dtype or columns.shape != values.shape:
+            return "the three arrays of the sparse features do not fit each other"
+    return ""
+
+
+def _expected_arrays(manifest: Manifest) -> dict[str, tuple[frozenset[str], tuple[int, ...]]]:
+    """Dtypes and shape of every array; -1 stands for any size."""
+    n, f = manifest.num_vertices, manifest.num_features
+    ids = dtype_name(id_dtype(n))
+    # Edge data may have columns, whose number only its own array tells.
+    expected: dict[str, tuple[frozenset[str], tuple[int, ...]]] = {
+        "indptr": (frozenset({"int64"}), (n + 1,)),
+        "indices": (frozenset({ids, "int64"}), (manifest.num_edges,)),
+    }
+    for name in manifest.edge_data:
+        spec = manifest.arrays.get(f"edge_{name}")
+        columns = (-1,) * (len(spec.shape) - 1) if spec else ()
+        expected[f"edge_{name}"] = (DTYPE_NAMES, (manifest.num_edges, *columns))
+    if manifest.features == "dense":
+        expected["features"] = (DTYPE_NAMES, (n, f))
+    elif manifest.features == "csr":
+        expected["features_indptr"] = (frozenset({"int32", "int64"}), (n + 1,))
+        expected["features_indices"] = (frozenset({"int32", "int64"}), (-1,))
+        expected["features_values"] = (DTYPE_NAMES, (-1,))
+    if manifest.labels == "single":
+        expected["labels"] = (frozenset({"int64"}), (n,))
+    elif manifest.labels == "multi":
+        expected["labels"] = (frozenset({"uint8"}), (n, manifest.num_classes))
+    for name in manifest.splits:
+        expected[f"split_{name}"] = (frozenset({"bool"}), (n,))
+    if "graph_ptr" in manifest.arrays or manifest.num_graphs > 1:
+        expected["graph_ptr"] = (frozenset({"int64"}), (manifest.num_graphs + 1,))
+    return expected
+
+
+def layout_of(features: torch.Tensor | None) -> str:
+    """Name the layout of a graph's features: 'none', 'dense' or 'csr'."""
+    if features is None:
+        return "none"
+    return "csr" if features.layout == torch.sparse_csr else "dense"

@@ -1,0 +1,199 @@
+"""Archives of numpy arrays (``.npz``): checked before memory is taken, never unpickled, read in slabs.
+
+numpy's own reader allocates what a header claims and loads whole arrays. Here the claim is compared with the
+archive's directory first, and an array can be read from any row on, so that one larger than memory streams.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from sagann.errors import DatasetError
+
+Array = np.ndarray[Any, Any]
+
+# What zipfile, zlib and numpy's header parser raise on files that are truncated, damaged or foreign.
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    KeyError,
+    ValueError,
+    TypeError,
+    IndexError,
+    OverflowError,
+    SyntaxError,
+    NotImplementedError,
+    RuntimeError,
+    OSError,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NpzMember:
+    """One array of an archive, as its header describes it."""
+
+    file: str
+    "Name inside the archive, with '.npy'."
+    dtype: np.dtype[Any]
+    "dtype, never object."
+    shape: tuple[int, ...]
+    "Shape."
+    data_offset: int
+    "Bytes of the header."
+    fortran: bool = False
+    "Whether the last axis is the slowest one in the file."
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape as the data stand in the file, slowest axis first: reversed for Fortran order."""
+        return self.shape[::-1] if self.fortran else self.shape
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one stored row (one element of a vector)."""
+        return self.dtype.itemsize * math.prod(self.stored_shape[1:])
+
+
+class NpzArchive:
+    """A pickle-free ``.npz`` file, open for reading.
+
+    Args:
+        path: the file.
+    Raises:
+        DatasetError: the file is missing, not a zip archive, or an array is pickled, or claims another
+            size than it has.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        with _errors_of(self.path, "archive"):
+            self._zip = zipfile.ZipFile(self.path)
+            try:
+                infos = [info for info in self._zip.infolist() if info.filename.endswith(".npy")]
+                self.members: Mapping[str, NpzMember] = {
+                    info.filename.removesuffix(".npy"): self._member(info) for info in infos
+                }
+            except BaseException:
+                self._zip.close()
+                raise
+
+    def read(self, name: str) -> Array:
+        """Read one whole array; checksums of the archive are compared."""
+        member = self.members[name]
+        parts = list(self.chunks(name, chunk_bytes=max(1, member.row_bytes * max(1, _rows(member)))))
+        whole = parts[0] if parts else np.empty(member.stored_shape, member.dtype)
+        whole = whole.reshape(member.stored_shape)
+        return np.ascontiguousarray(whole.T) if member.fortran else whole
+
+    def chunks(
+        self, name: str, *, first: int = 0, stop: int | None = None, chunk_bytes: int = 2**24
+    ) -> Iterator[Array]:
+        """Read stored rows ``first`` to ``stop`` in slabs of about ``chunk_bytes``.
+
+        Reading from the middle of a compressed array decompresses what stands before it. Two of these may run
+        side by side on one archive.
+        """
+        member = self.members[name]
+        num_rows = _rows(member)
+        stop = num_rows if stop is None else stop
+        step = max(1, chunk_bytes // max(1, member.row_bytes))
+        with _errors_of(self.path, f"array '{name}'"), self._zip.open(member.file) as stream:
+            _skip(stream, member.data_offset + first * member.row_bytes)
+            for start in range(first, stop, step):
+                count = min(step, stop - start)
+                rows = np.empty((count, *member.stored_shape[1:]), member.dtype)
+                _read_into(stream, rows)
+                yield rows
+            if stop == num_rows and stream.read(1):
+                raise ValueError("it goes on after its last row")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._zip.close()
+
+    def __enter__(self) -> NpzArchive:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _member(self, info: zipfile.ZipInfo) -> NpzMember:
+        with self._zip.open(info) as stream:
+            version = np.lib.format.read_magic(stream)
+            if version == (1, 0):
+                shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+            else:
+                shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
+            data_offset = stream.tell()
+        if dtype.hasobject:
+            raise DatasetError(
+                "archive holds pickled objects",
+                value=f"array '{info.filename.removesuffix('.npy')}' has dtype {dtype}",
+                where=str(self.path),
+                fix="Unpickling a file may run any code, so sagann never does; save plain numeric arrays instead.",
+            )
+        member = NpzMember(
+            file=info.filename,
+            dtype=dtype,
+            shape=shape,
+            data_offset=data_offset,
+            fortran=fortran and len(shape) > 1,
+        )
+        claimed_bytes = data_offset + dtype.itemsize * math.prod(shape)
+        if claimed_bytes != info.file_size or any(size < 0 for size in shape):
+            raise ValueError(f"'{info.filename}' claims {claimed_bytes} bytes and has {info.file_size}")
+        return member
+
+
+def _rows(member: NpzMember) -> int:
+    return member.stored_shape[0] if member.shape else 1
+
+
+def _skip(stream: IO[bytes], num_bytes: int) -> None:
+    # Seeking forward in a compressed member reads and drops; in a stored one it is a real seek.
+    if stream.seek(num_bytes) != num_bytes:
+        raise EOFError("it ends early")
+
+
+def _read_into(stream: IO[bytes], rows: Array) -> None:
+    if rows.size == 0:
+        return
+    view = rows.reshape(-1).view(np.uint8).data
+    while len(view):
+        data = stream.read(min(len(view), 2**22))
+        if not data:
+            raise EOFError("it ends early")
+        view[: len(data)] = data
+        view = view[len(data) :]
+
+
+@contextmanager
+def _errors_of(path: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except DatasetError:
+        raise
+    except FileNotFoundError as error:
+        raise DatasetError(
+            "file not found", value="there is no such file", where=str(path), fix="Check the path."
+        ) from error
+    except _UNREADABLE as error:
+        raise DatasetError(
+            f"{what} cannot be read",
+            value=str(error) or type(error).__name__,
+            where=str(path),
+            fix="The file is damaged, truncated, or not an .npz archive; fetch or make it again.",
+        ) from error

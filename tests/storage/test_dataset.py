@@ -1,0 +1,184 @@
+"""Dataset folders: what is saved is what opens, and what is not whole does not open."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sagann.errors import DatasetError, InputError
+from sagann.graph import Graph, Topology
+from sagann.storage import check_dataset, dataset_info, open_graph, save_graph
+from tests.storage.conftest import assert_same_graph, make_graph
+
+
+@pytest.mark.parametrize("features", ["dense", "csr", "none"])
+@pytest.mark.parametrize("labels", ["single", "multi", "none"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_saved_graph_opens_equal(tmp_path: Path, features: str, labels: str, dtype: torch.dtype) -> None:
+    graph = make_graph(features=features, labels=labels, dtype=dtype)
+    save_graph(graph, tmp_path / "g")
+    assert_same_graph(open_graph(tmp_path / "g"), graph)
+    check_dataset(tmp_path / "g")
+
+
+@pytest.mark.parametrize("num_vertices", [0, 1, 3])
+def test_graph_without_edges_opens_equal(tmp_path: Path, num_vertices: int) -> None:
+    none = torch.empty(0, dtype=torch.int64)
+    graph = Graph(topology=Topology.from_coo(src=none, dst=none, num_src=num_vertices))
+    save_graph(graph, tmp_path / "g")
+    assert_same_graph(open_graph(tmp_path / "g"), graph)
+    check_dataset(tmp_path / "g")
+
+
+def test_arrays_are_plain_npy_files(tmp_path: Path) -> None:
+    graph = make_graph()
+    save_graph(graph, tmp_path / "g")
+    assert graph.features is not None
+    assert np.array_equal(np.load(tmp_path / "g" / "features.npy"), graph.features.numpy())
+    assert np.array_equal(np.load(tmp_path / "g" / "indices.npy"), graph.topology.indices.numpy())
+
+
+def test_writing_to_an_opened_graph_does_not_change_the_files(tmp_path: Path) -> None:
+    save_graph(make_graph(), tmp_path / "g")
+    opened = open_graph(tmp_path / "g")
+    assert opened.features is not None
+    opened.features.fill_(7)
+    check_dataset(tmp_path / "g")
+    assert_same_graph(open_graph(tmp_path / "g"), make_graph())
+
+
+def test_info_reads_the_manifest_only(tmp_path: Path) -> None:
+    save_graph(make_graph(features="csr"), tmp_path / "g")
+    for array in (tmp_path / "g").glob("*.npy"):
+        array.unlink()
+    info = dataset_info(tmp_path / "g")
+    assert (info["num_vertices"], info["num_edges"], info["features"]) == (7, 9, "csr")
+    assert info["arrays"]["indptr"] == {"dtype": "int64", "shape": (8,), "file_bytes": 128 + 64}
+    assert info["graph_names"] == ("first", "zweiter \u00fc")
+    assert info["edges"] == {"symmetrised": False, "coalesced": False, "self_loops_dropped": False}
+
+
+def test_existing_dataset_is_kept_unless_overwriting_was_asked_for(tmp_path: Path) -> None:
+    first, second = make_graph(), make_graph(features="none")
+    save_graph(first, tmp_path / "g")
+    with pytest.raises(DatasetError, match=r"a dataset stands there already.*--overwrite"):
+        save_graph(second, tmp_path / "g")
+    assert_same_graph(open_graph(tmp_path / "g"), first)
+    save_graph(second, tmp_path / "g", overwrite=True)
+    assert_same_graph(open_graph(tmp_path / "g"), second)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["g"]
+
+
+def test_a_dataset_can_be_replaced_by_what_was_opened_from_it(tmp_path: Path) -> None:
+    save_graph(make_graph(), tmp_path / "g")
+    save_graph(open_graph(tmp_path / "g"), tmp_path / "g", overwrite=True)
+    assert_same_graph(open_graph(tmp_path / "g"), make_graph())
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_is_not_a_dataset_is_never_replaced(tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "thesis"
+    if kind == "file":
+        target.write_text("words")
+    else:
+        target.mkdir()
+        (target / "chapter1.txt").write_text("words")
+    with pytest.raises(DatasetError, match=r"not a dataset of sagann.*Choose another name"):
+        save_graph(make_graph(), target, overwrite=True)
+    assert target.exists()
+
+
+def test_missing_parent_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"folder to write into does not exist: .*nowhere"):
+        save_graph(make_graph(), tmp_path / "nowhere" / "g")
+
+
+def test_graph_that_the_format_cannot_hold_is_refused_before_anything_stands_there(tmp_path: Path) -> None:
+    graph = make_graph()
+    with pytest.raises(InputError, match=r"array cannot be stored: torch.complex64.*in edge_wave"):
+        save_graph(graph.with_topology(graph.topology.with_edge_data(wave=torch.zeros(9) * 1j)), tmp_path / "g")
+    with pytest.raises(InputError, match=r"name of edge data cannot be stored: '\.\./up'"):
+        save_graph(graph.with_topology(graph.topology.with_edge_data(**{"../up": torch.zeros(9)})), tmp_path / "g")
+    odd = Graph(topology=graph.topology, labels=torch.zeros(7, dtype=torch.int32), num_classes=1)
+    with pytest.raises(InputError, match=r"array 'labels' is int32 \(7,\), expected int64"):
+        save_graph(odd, tmp_path / "g")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_folder_and_foreign_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"dataset not found: there is no such folder \(in .*absent\)"):
+        open_graph(tmp_path / "absent")
+    with pytest.raises(DatasetError, match=r"not a dataset of sagann: manifest.json: No such file"):
+        open_graph(tmp_path)
+
+
+def test_truncated_long_missing_and_swapped_arrays_are_refused(tmp_path: Path) -> None:
+    def fresh(name: str) -> Path:
+        save_graph(make_graph(), tmp_path / name)
+        return tmp_path / name
+
+    folder = fresh("short")
+    data = (folder / "features.npy").read_bytes()
+    (folder / "features.npy").write_bytes(data[:-1])
+    with pytest.raises(DatasetError, match=r"array file is truncated: 239 bytes, expected 240 \(in .*features.npy"):
+        open_graph(folder)
+    folder = fresh("long")
+    (folder / "features.npy").write_bytes(data + b"\0")
+    with pytest.raises(DatasetError, match=r"array file is too long: 241 bytes, expected 240"):
+        open_graph(folder)
+    folder = fresh("gone")
+    (folder / "labels.npy").unlink()
+    with pytest.raises(DatasetError, match=r"array file cannot be read: No such file.*labels.npy"):
+        open_graph(folder)
+    folder = fresh("swapped")
+    (folder / "indptr.npy").replace(folder / "labels.npy")
+    with pytest.raises(DatasetError, match=r"truncated|not the one that was written|cannot be read"):
+        open_graph(folder)
+    folder = fresh("pickled")
+    np.save(folder / "features.npy", np.array([{"a": 1}] * 20, dtype=object), allow_pickle=True)
+    with pytest.raises(DatasetError, match=r"features.npy"):
+        open_graph(folder)
+
+
+def test_damaged_data_are_found_by_the_check(tmp_path: Path) -> None:
+    save_graph(make_graph(), tmp_path / "g")
+    file = tmp_path / "g" / "features.npy"
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 4
+    file.write_bytes(data)
+    with pytest.raises(DatasetError, match=r"array file is damaged: CRC-32 .*from byte 0 \(in .*features.npy\)"):
+        check_dataset(tmp_path / "g")
+
+
+def test_values_are_checked_even_when_the_checksums_agree(tmp_path: Path) -> None:
+    graph = make_graph()
+    assert graph.features is not None
+    graph.features[3, 1] = float("nan")
+    save_graph(graph, tmp_path / "g")
+    with pytest.raises(InputError, match=r"(?i)nan"):
+        check_dataset(tmp_path / "g")
+
+
+def test_edited_manifest_is_refused(tmp_path: Path) -> None:
+    save_graph(make_graph(), tmp_path / "g")
+    file = tmp_path / "g" / "manifest.json"
+    body = json.loads(file.read_text())
+    body["num_classes"] = 4
+    file.write_text(json.dumps(body))
+    with pytest.raises(DatasetError, match=r"manifest cannot be used: its checksum does not agree"):
+        open_graph(tmp_path / "g")
+    file.write_text(json.dumps({**body, "version": 99}))
+    with pytest.raises(
+        DatasetError, match=r"another version of the format: version 99, this sagann reads version 1"
+    ):
+        open_graph(tmp_path / "g")
+    file.write_text("[1]")
+    with pytest.raises(DatasetError, match=r"does not say format 'sagann-graph'"):
+        open_graph(tmp_path / "g")
+    file.write_text("{")
+    with pytest.raises(DatasetError, match=r"it is not JSON"):
+        open_graph(tmp_path / "g")

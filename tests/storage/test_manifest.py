@@ -1,0 +1,59 @@
+"""Manifests that lie, though their own checksum agrees."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sagann.errors import DatasetError
+from sagann.storage import open_graph, save_graph
+from sagann.storage.manifest import _self_checksum
+from tests.storage.conftest import make_graph
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({"num_vertices": 8}, r"array 'indptr' is int64 \(8,\), expected int64 \(9,\)"),
+        ({"num_vertices": "7"}, r"expected a count, found '7'"),
+        ({"num_vertices": True}, r"expected a count, found True"),
+        ({"num_edges": -1}, r"expected a count, found -1"),
+        ({"features": "none"}, r"arrays are .* expected"),
+        ({"features": "csr"}, r"arrays are .* expected"),
+        ({"labels": "some"}, r"labels are 'some'"),
+        ({"splits": ["train", "tset"]}, r"splits are \('train', 'tset'\)"),
+        ({"edge_data": ["../../x"]}, r"not made of letters, digits and underscores"),
+        ({"graph_names": "ab"}, r"expected a list, found 'ab'"),
+        ({"edges": {"symmetrised": 1}}, r"expected true or false"),
+        ({"arrays": []}, r"expected an object"),
+        ({"name": None}, r"expected text, found None"),
+    ],
+)
+def test_contradictions_are_refused(tmp_path: Path, edit: dict[str, Any], message: str) -> None:
+    save_graph(make_graph(), tmp_path / "g")
+    file = tmp_path / "g" / "manifest.json"
+    body = json.loads(file.read_text()) | edit
+    del body["manifest_crc32"]
+    body["manifest_crc32"] = _self_checksum(body)
+    file.write_text(json.dumps(body))
+    with pytest.raises(DatasetError, match=message):
+        open_graph(tmp_path / "g")
+
+
+def test_unknown_dtype_and_missing_field_are_refused(tmp_path: Path) -> None:
+    save_graph(make_graph(), tmp_path / "g")
+    file = tmp_path / "g" / "manifest.json"
+    whole = json.loads(file.read_text())
+    for spoil in (lambda b: b["arrays"]["labels"].update(dtype="object"), lambda b: b.pop("num_classes")):
+        body = json.loads(json.dumps(whole))
+        spoil(body)
+        del body["manifest_crc32"]
+        body["manifest_crc32"] = _self_checksum(body)
+        file.write_text(json.dumps(body))
+        with pytest.raises(
+            DatasetError, match=r"unknown dtype 'object'|missing or has the wrong type: 'num_classes'"
+        ):
+            open_graph(tmp_path / "g")
