@@ -35,7 +35,8 @@ class GCN(SagaLayer):
     @staticmethod
     def prepare(graph: Graph) -> Graph:
         """Add self-loops and symmetric degree weights."""
-        return normalise(add_self_loops(graph), "symmetric")
+        dtype = torch.float32 if graph.features is None else graph.features.dtype
+        return normalise(add_self_loops(graph), "symmetric", dtype=dtype)
 
     def apply_edge(self, edge: Edge) -> Tensor:
         """The source's row times the edge's weight."""

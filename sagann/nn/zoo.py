@@ -61,7 +61,7 @@ class ModelConfig:
     "residual-gcn: learn the shortcut even where the identity would fit."
 
     def __post_init__(self) -> None:
-        if self.model not in MODELS and ".py:" not in self.model:
+        if not isinstance(self.model, str) or (self.model not in MODELS and ".py:" not in self.model):
             raise InputError(
                 "unknown model",
                 value=f"'{self.model}', expected one of {', '.join(MODELS)}",
@@ -69,10 +69,22 @@ class ModelConfig:
                 fix="Choose one of these, or name your own as path/to/file.py:ClassName.",
             )
         for name in ("layers", "hidden", "heads", "out_heads"):
-            _check_range(name, getattr(self, name), low=1)
+            value = getattr(self, name)
+            _require(
+                name,
+                value,
+                isinstance(value, int) and not isinstance(value, bool) and value >= 1,
+                "a whole number from 1",
+            )
         for name in ("dropout", "attention_dropout"):
-            _check_range(name, getattr(self, name), low=0, below=1)
-        if self.encoder not in ENCODERS:
+            value = getattr(self, name)
+            _require(
+                name, value, isinstance(value, int | float) and 0 <= value < 1, "a number from 0 to less than 1"
+            )
+        for name in ("layer_norm", "linear_shortcut"):
+            value = getattr(self, name)
+            _require(name, value, isinstance(value, bool), "true or false")
+        if not isinstance(self.encoder, str) or self.encoder not in ENCODERS:
             raise InputError(
                 "unknown encoder",
                 value=f"'{self.encoder}', expected one of {', '.join(ENCODERS)}",
@@ -198,16 +210,14 @@ def _encoder(config: ModelConfig, graph: Graph) -> tuple[nn.Module | None, int]:
     return EmbeddingEncoder(graph.num_vertices, config.hidden), config.hidden
 
 
-def _check_range(name: str, value: float, *, low: float, below: float | None = None) -> None:
-    if value >= low and (below is None or value < below):
-        return
-    limit = f"at least {low}" if below is None else f"at least {low} and less than {below}"
-    raise InputError(
-        "model setting out of range",
-        value=f"{name} = {value}, must be {limit}",
-        where="ModelConfig",
-        fix=f"Change {name}.",
-    )
+def _require(name: str, value: object, holds: bool, expected: str) -> None:
+    if not holds:
+        raise InputError(
+            "model setting out of range",
+            value=f"{name} = {value!r}, expected {expected}",
+            where="ModelConfig",
+            fix=f"Change {name}.",
+        )
 
 
 MODELS = MappingProxyType(

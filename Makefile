@@ -1,0 +1,52 @@
+# Two commands for a newcomer: `make demo` and `make test`. Both set up their own .venv first.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+RUN_DIR ?= runs/demo
+
+.PHONY: help setup demo test quick lint format types layers doctest accuracy clean
+
+help:  ## Show the targets.
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+setup: $(STAMP)  ## Make .venv with exact versions.
+
+$(STAMP): constraints.txt pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	touch $@
+
+demo: $(STAMP)  ## Train a GCN on the embedded graph and show what it learned.
+	$(BIN)/sagann train --data demo --model gcn --hidden 64 --epochs 100 --seed 0 --out $(RUN_DIR) --overwrite
+
+test: $(STAMP)  ## Run the whole test suite.
+	$(BIN)/python -m pytest -q
+
+quick: $(STAMP)  ## Run the tests that take under a few seconds each.
+	$(BIN)/python -m pytest -q -m "not slow"
+
+lint: $(STAMP)  ## Lint and check the format.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(STAMP)  ## Format the code.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(STAMP)  ## Check the types.
+	$(BIN)/mypy
+
+layers: $(STAMP)  ## Check that imports only go down.
+	$(BIN)/lint-imports
+
+doctest: $(STAMP)  ## Run the examples in docstrings.
+	$(BIN)/python -m pytest -q --doctest-modules sagann
+
+accuracy: $(STAMP)  ## Reproduce the published accuracies (an hour or more; needs ../shared/data or SAGANN_DATA).
+	$(BIN)/python -m bench.accuracy --out docs/accuracy.md
+
+clean:  ## Remove the environment and all caches.
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache runs
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

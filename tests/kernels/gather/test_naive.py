@@ -1,0 +1,124 @@
+"""Every accumulator against a loop over destinations, values and gradients."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch import Tensor
+
+from sagann.errors import InputError
+from sagann.graph import Topology
+from sagann.kernels.gather import naive
+from tests.graphs import block_of, odd_topologies, random_topology
+from tests.tolerances import assert_close
+
+REDUCTIONS: dict[str, tuple[Callable[[Topology, Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "sum": (naive.gather_sum, lambda rows: rows.sum(0)),
+    "mean": (naive.gather_mean, lambda rows: rows.mean(0)),
+    "max": (naive.gather_max, lambda rows: rows.amax(0)),
+    "min": (naive.gather_min, lambda rows: rows.amin(0)),
+}
+
+
+def looped(topology: Topology, values: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
+    segments = values.split(topology.in_degrees().tolist())
+    return torch.stack([reduce(rows) if len(rows) else rows.new_zeros(rows.shape[1:]) for rows in segments])
+
+
+def looped_softmax(topology: Topology, score: Tensor, value: Tensor) -> Tensor:
+    degrees = topology.in_degrees().tolist()
+    out = []
+    for scores, values in zip(score.split(degrees), value.split(degrees), strict=True):
+        weight = torch.softmax(scores, 0)
+        out.append((weight.reshape(weight.shape + (1,) * (values.ndim - weight.ndim)) * values).sum(0))
+    return torch.stack(out)
+
+
+def assert_same_gradients(actual: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
+    assert_close(actual, expected)
+    # A loop over no edges at all knows nothing of the leaves.
+    expected = expected + sum(0 * leaf.sum() for leaf in leaves)
+    upstream = torch.randn_like(expected)
+    ours = torch.autograd.grad(actual, leaves, upstream)
+    theirs = torch.autograd.grad(expected, leaves, upstream)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert_close(mine, other)
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 3), ()])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("name", odd_topologies())
+def test_reduction_equals_a_loop(name: str, reduction: str, shape: tuple[int, ...]) -> None:
+    topology = odd_topologies()[name]
+    gather, reduce = REDUCTIONS[reduction]
+    values = torch.randn(topology.num_edges, *shape, dtype=torch.float64, requires_grad=True)
+    assert_same_gradients(gather(topology, values), looped(topology, values, reduce), [values])
+
+
+@pytest.mark.parametrize(("score_shape", "value_shape"), [((), (4,)), ((2,), (2, 3))])
+@pytest.mark.parametrize("name", odd_topologies())
+def test_softmax_equals_a_loop(name: str, score_shape: tuple[int, ...], value_shape: tuple[int, ...]) -> None:
+    topology = odd_topologies()[name]
+    score = torch.randn(topology.num_edges, *score_shape, dtype=torch.float64, requires_grad=True)
+    value = torch.randn(topology.num_edges, *value_shape, dtype=torch.float64, requires_grad=True)
+    actual = naive.gather_softmax(topology, score, value)
+    assert_same_gradients(actual, looped_softmax(topology, score, value), [score, value])
+
+
+@given(seed=st.integers(0, 2**16), num_edges=st.integers(0, 90), num_dst=st.integers(1, 17))
+@settings(max_examples=30, deadline=None)
+def test_reductions_over_random_blocks(seed: int, num_edges: int, num_dst: int) -> None:
+    block = block_of(random_topology(17, num_edges, seed=seed), num_dst)
+    values = torch.randn(block.num_edges, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    for gather, reduce in REDUCTIONS.values():
+        assert_close(gather(block, values), looped(block, values, reduce))
+
+
+def test_softmax_of_large_scores_does_not_overflow() -> None:
+    topology = odd_topologies()["one hub"]
+    score = torch.full((topology.num_edges,), 1e4)
+    value = torch.ones(topology.num_edges, 2)
+    assert_close(naive.gather_softmax(topology, score, value)[0], torch.ones(2))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), float("-inf")])
+def test_nan_and_infinity_reach_their_destination_only(reduction: str, poison: float) -> None:
+    topology = odd_topologies()["skewed"]
+    values = torch.randn(topology.num_edges, 3)
+    values[0] = poison
+    gather, reduce = REDUCTIONS[reduction]
+    assert_close(gather(topology, values), looped(topology, values, reduce))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_rows_are_accumulated_in_float32(dtype: torch.dtype) -> None:
+    # 4096 ones: a float16 running sum stops at 2048, a bfloat16 one at 256.
+    topology = Topology(
+        indptr=torch.tensor([0, 4096]), indices=torch.zeros(4096, dtype=torch.int32), num_src=1, validate=False
+    )
+    ones = torch.ones(4096, 1, dtype=dtype)
+    assert naive.gather_sum(topology, ones).item() == 4096
+    assert naive.gather_mean(topology, ones).dtype == dtype
+
+
+def test_ties_of_a_maximum_share_its_gradient() -> None:
+    topology = odd_topologies()["multi-edges"]
+    values = torch.ones(4, 1, requires_grad=True)
+    naive.gather_max(topology, values).sum().backward()
+    assert torch.equal(values.grad, torch.tensor([[1.0], [1 / 3], [1 / 3], [1 / 3]]))
+
+
+def test_concat_pads_in_edge_order() -> None:
+    topology = odd_topologies()["self-loops"]
+    values = torch.tensor([[1.0], [2.0], [3.0]], requires_grad=True)
+    out = naive.gather_concat(topology, values, max_degree=3)
+    assert out.tolist() == [[1, 0, 0], [2, 3, 0], [0, 0, 0]]
+    out.backward(torch.arange(9.0).reshape(3, 3))
+    assert values.grad.flatten().tolist() == [0, 3, 4]
+
+
+def test_concat_refuses_a_vertex_with_more_edges_than_stated() -> None:
+    with pytest.raises(InputError, match=r"too many in-edges .*: 36, max_degree is 4 \(in destination vertex 0\)"):
+        naive.gather_concat(odd_topologies()["one hub"], torch.zeros(36, 1), max_degree=4)

@@ -1,0 +1,174 @@
+"""Every layer that PyG has as well: the same outputs and all the same gradients, with the same weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import (
+    GATConv,
+    GatedGraphConv,
+    GCNConv,
+    GINConv,
+    GraphConv,
+    ResGatedGraphConv,
+    SAGEConv,
+)
+
+from sagann.graph import Graph, Topology
+from sagann.nn import GAT, GCN, GGNN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
+from sagann.saga import SagaLayer
+from tests.graphs import edge_index, odd_topologies
+from tests.tolerances import assert_close, largest
+
+pytestmark = pytest.mark.peers
+
+IN_DIM, OUT_DIM, HEADS = 6, 4, 3
+# Pairs of (our parameter, PyG's); a pair may carry a view, so that a part of a parameter is compared.
+Twin = tuple[SagaLayer, Callable[[Tensor, Topology], Tensor], list[tuple[Tensor, Tensor]]]
+
+
+def linear_pairs(ours: nn.Linear, theirs: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    pairs = [(ours.weight, theirs.weight)]
+    return pairs if ours.bias is None else [*pairs, (ours.bias, theirs.bias)]
+
+
+def commnet() -> Twin:
+    ours, theirs = CommNet(IN_DIM, OUT_DIM), GraphConv(IN_DIM, OUT_DIM)
+    pairs = linear_pairs(ours.own, theirs.lin_root) + linear_pairs(ours.heard, theirs.lin_rel)
+    return ours, lambda x, t: theirs(x, edge_index(t)), pairs
+
+
+def gcn() -> Twin:
+    ours, theirs = GCN(IN_DIM, OUT_DIM), GCNConv(IN_DIM, OUT_DIM)
+    pairs = [(ours.linear.weight, theirs.lin.weight), (ours.linear.bias, theirs.bias)]
+    return ours, lambda x, t: theirs(x, edge_index(t), t.edge_data["weight"]), pairs
+
+
+def residual_gcn() -> Twin:
+    ours, convolution, shortcut = (
+        ResidualGCN(IN_DIM, OUT_DIM),
+        GCNConv(IN_DIM, OUT_DIM),
+        nn.Linear(IN_DIM, OUT_DIM, bias=False),
+    )
+    pairs = [(ours.linear.weight, convolution.lin.weight), (ours.linear.bias, convolution.bias)]
+    pairs += linear_pairs(ours.shortcut, shortcut)
+
+    def twin(x: Tensor, t: Topology) -> Tensor:
+        return torch.relu(convolution(x, edge_index(t), t.edge_data["weight"])) + shortcut(x)
+
+    return ours, twin, pairs
+
+
+def identity_residual_gcn() -> Twin:
+    ours, convolution = ResidualGCN(IN_DIM, IN_DIM, activated=False), GCNConv(IN_DIM, IN_DIM)
+    pairs = [(ours.linear.weight, convolution.lin.weight), (ours.linear.bias, convolution.bias)]
+    return ours, lambda x, t: convolution(x, edge_index(t), t.edge_data["weight"]) + x, pairs
+
+
+def maxpool_gcn() -> Twin:
+    ours = MaxPoolGCN(IN_DIM, OUT_DIM)
+    theirs = SAGEConv(IN_DIM, OUT_DIM, aggr="max", project=True, root_weight=False)
+    pairs = linear_pairs(ours.pool, theirs.lin) + linear_pairs(ours.linear, theirs.lin_l)
+    return ours, lambda x, t: theirs(x, edge_index(t)), pairs
+
+
+def gated_gcn() -> Twin:
+    ours = GatedGCN(IN_DIM, OUT_DIM)
+    theirs, out = ResGatedGraphConv(IN_DIM, IN_DIM, root_weight=False, bias=False), nn.Linear(IN_DIM, OUT_DIM)
+    # PyG sends W_V h_v along the edge; the paper sends h_v itself.
+    theirs.lin_value.weight.data, theirs.lin_value.bias.data = torch.eye(IN_DIM), torch.zeros(IN_DIM)
+    theirs.lin_key.bias.data.zero_()
+    pairs = [(ours.gate_dst.weight, theirs.lin_key.weight)]
+    pairs += linear_pairs(ours.gate_src, theirs.lin_query) + linear_pairs(ours.linear, out)
+    return ours, lambda x, t: out(theirs(x, edge_index(t))), pairs
+
+
+def ggnn() -> Twin:
+    ours, theirs = GGNN(IN_DIM, 1), GatedGraphConv(IN_DIM, num_layers=1)
+    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    pairs = [(ours.maps, theirs.weight), *((getattr(ours.gru, name), getattr(theirs.rnn, name)) for name in names)]
+    return ours, lambda x, t: theirs(x, edge_index(t)), pairs
+
+
+def gin() -> Twin:
+    ours = GIN(IN_DIM, OUT_DIM)
+    mlp = nn.Sequential(nn.Linear(IN_DIM, OUT_DIM), nn.ReLU(), nn.Linear(OUT_DIM, OUT_DIM))
+    theirs = GINConv(mlp, train_eps=True)
+    ours.eps.data.fill_(0.25)
+    pairs = [(ours.eps, theirs.eps), *zip(ours.mlp.parameters(), mlp.parameters(), strict=True)]
+    return ours, lambda x, t: theirs(x, edge_index(t)), pairs
+
+
+def gat(concat: bool = True) -> Twin:
+    ours = GAT(IN_DIM, OUT_DIM, num_heads=HEADS, concat=concat)
+    theirs = GATConv(IN_DIM, OUT_DIM, heads=HEADS, concat=concat)
+    pairs = [(ours.project.weight, theirs.lin.weight), (ours.bias, theirs.bias)]
+    pairs += [(ours.attend_src, theirs.att_src), (ours.attend_dst, theirs.att_dst)]
+    return ours, lambda x, t: theirs(x, edge_index(t)), pairs
+
+
+def gat_averaged() -> Twin:
+    return gat(concat=False)
+
+
+def sage() -> Twin:
+    ours, theirs = SAGE(IN_DIM, OUT_DIM), SAGEConv(IN_DIM, OUT_DIM)
+    pairs = linear_pairs(ours.own, theirs.lin_r) + linear_pairs(ours.neighbours, theirs.lin_l)
+    return ours, lambda x, t: theirs(x, edge_index(t)), pairs
+
+
+TWINS = (
+    commnet,
+    gcn,
+    residual_gcn,
+    identity_residual_gcn,
+    maxpool_gcn,
+    gated_gcn,
+    ggnn,
+    gin,
+    gat,
+    gat_averaged,
+    sage,
+)
+
+
+def copied(pairs: Iterable[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """Random values in both, in PyG's shape; all float64."""
+    pairs = list(pairs)
+    for ours, theirs in pairs:
+        ours.data = torch.randn(ours.shape, dtype=torch.float64)
+        theirs.data = ours.data.reshape(theirs.shape).clone()
+    return pairs
+
+
+@pytest.mark.parametrize("name", odd_topologies())
+@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.__name__)
+def test_layer_equals_pyg(twin: Callable[[], Twin], name: str) -> None:
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    try:
+        layer, reference, pairs = twin()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    pairs = copied(pairs)
+    topology = odd_topologies()[name]
+    topology = topology.with_edge_data(weight=topology.edge_data["weight"].double())
+    x = torch.randn(topology.num_src, IN_DIM, dtype=torch.float64, requires_grad=True)
+    x_twin = x.detach().clone().requires_grad_()
+
+    prepared = layer.prepare(Graph(topology=topology, features=x))
+    actual, expected = layer(prepared.topology, x), reference(x_twin, topology)
+
+    assert_close(actual, expected)
+    upstream = torch.randn_like(expected)
+    mine = torch.autograd.grad(actual, [x, *(ours for ours, _ in pairs)], upstream, materialize_grads=True)
+    other = torch.autograd.grad(
+        expected, [x_twin, *(theirs for _, theirs in pairs)], upstream, materialize_grads=True
+    )
+    assert len(pairs) == len(list(layer.parameters()))
+    # Some gradients are zero but for rounding (a softmax over one edge), so all are held to the largest.
+    for ours, theirs in zip(mine, other, strict=True):
+        assert_close(ours, theirs.reshape(ours.shape), scale=largest(*other))

@@ -1,0 +1,172 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from sagann.errors import InputError
+from sagann.graph import Graph
+from sagann.nn import GNN, MODELS, ModelConfig, build_model
+from tests.graphs import labelled_graph
+
+
+def run(config: ModelConfig, graph: Graph) -> torch.Tensor:
+    model = build_model(config, graph)
+    prepared = model.prepare(graph) if hasattr(model, "prepare") else graph
+    return model(prepared.hops(getattr(model, "num_hops", 2)), prepared.features)
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_runs_at_every_depth(model: str, layers: int, layer_norm: bool) -> None:
+    graph = labelled_graph(types=2 if model == "ggnn" else 0)
+    out = run(ModelConfig(model=model, layers=layers, hidden=16, layer_norm=layer_norm), graph)
+    assert out.shape == (graph.num_vertices, graph.num_classes)
+    assert torch.isfinite(out).all()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_graph_without_features_gets_an_embedding(model: str) -> None:
+    graph = replace(labelled_graph(), features=None)
+    assert run(ModelConfig(model=model, hidden=16), graph).shape == (graph.num_vertices, 3)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
+@pytest.mark.parametrize("encoder", ["auto", "linear"])
+@pytest.mark.parametrize("model", MODELS)
+def test_sparse_features_give_what_dense_ones_give(model: str, encoder: str) -> None:
+    graph = labelled_graph()
+    config = ModelConfig(model=model, hidden=16, dropout=0.0, encoder=encoder)
+    torch.manual_seed(0)
+    dense = run(config, graph)
+    torch.manual_seed(0)
+    sparse = run(config, replace(graph, features=graph.features.to_sparse_csr()))
+    torch.testing.assert_close(sparse, dense)
+
+
+def test_gat_heads_are_concatenated_then_averaged() -> None:
+    model = build_model(ModelConfig(model="gat", hidden=64, heads=8, out_heads=4), labelled_graph())
+    assert isinstance(model, GNN)
+    first, last = model.layers
+    assert (first.num_heads, first.head_dim, first.concat) == (8, 8, True)
+    assert (last.num_heads, last.head_dim, last.concat) == (4, 3, False)
+
+
+def test_residual_gcn_learns_a_shortcut_where_widths_differ_or_when_asked() -> None:
+    kinds = [
+        [type(layer.shortcut).__name__ for layer in build_model(config, labelled_graph()).layers]
+        for config in (
+            ModelConfig(model="residual-gcn", layers=3, hidden=16),
+            ModelConfig(model="residual-gcn", layers=3, hidden=16, linear_shortcut=True),
+        )
+    ]
+    assert kinds == [["Linear", "Identity", "Linear"], ["Linear", "Linear", "Linear"]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": "gnc"}, "unknown model: 'gnc', expected one of commnet, gcn,"),
+        ({"layers": 0}, "layers = 0, expected a whole number from 1"),
+        ({"dropout": 1.0}, "dropout = 1.0, expected a number from 0 to less than 1"),
+        ({"dropout": float("nan")}, "dropout = nan"),
+        ({"encoder": "magic"}, "unknown encoder: 'magic'"),
+        ({"model": "gat", "hidden": 30}, "heads do not divide the width: hidden 30, heads 8"),
+        ({"hidden": "wide"}, "hidden = 'wide', expected"),
+        ({"layer_norm": "yes"}, "layer_norm = 'yes', expected true or false"),
+        ({"model": 3}, "unknown model: '3'"),
+        ({"encoder": None}, "unknown encoder: 'None'"),
+        ({"hidden": 2.5}, "hidden = 2.5, expected"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ModelConfig(**settings)
+
+
+def test_features_and_encoder_must_fit() -> None:
+    graph = labelled_graph()
+    with pytest.raises(InputError, match="embedding per vertex leaves the features unused: 8 features"):
+        build_model(ModelConfig(encoder="embedding"), graph)
+    with pytest.raises(InputError, match="vertices have no features: encoder = 'linear'"):
+        build_model(ModelConfig(encoder="linear"), replace(graph, features=None))
+    with pytest.raises(InputError, match="no classes to learn"):
+        build_model(ModelConfig(), replace(graph, labels=None, num_classes=0))
+
+
+USERS_FILE = """
+import torch
+from torch import nn
+import sagann
+
+class Layer(sagann.SagaLayer):
+    accumulator = "max"
+    def __init__(self, in_dim, out_dim):
+        super().__init__()
+        self.linear = nn.Linear(in_dim, out_dim)
+    def apply_vertex(self, vertex, accum):
+        return self.linear(vertex + accum)
+
+class Model(nn.Module):
+    num_hops = 2
+    def __init__(self, in_dim, out_dim, hidden_dim=4):
+        super().__init__()
+        self.first, self.second = Layer(in_dim, hidden_dim), Layer(hidden_dim, out_dim)
+    def forward(self, hops, x):
+        return self.second(hops[1], torch.relu(self.first(hops[0], x)))
+
+class Odd(nn.Module):
+    def __init__(self, colour):
+        super().__init__()
+
+class Unstackable(sagann.SagaLayer):
+    pass
+
+number = 3
+"""
+
+
+@pytest.fixture
+def users_file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(USERS_FILE)
+    return path
+
+
+def test_a_users_layer_is_stacked(users_file: Path) -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model=f"{users_file}:Layer", layers=3, hidden=16), graph)
+    assert [layer.linear.out_features for layer in model.layers] == [16, 16, 3]
+    assert model(graph.hops(3), graph.features).shape == (53, 3)
+
+
+def test_a_users_model_gets_the_sizes_it_names(users_file: Path) -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model=f"{users_file}:Model", hidden=32), graph)
+    assert model.first.linear.out_features == 32
+    assert model(graph.hops(2), graph.features).shape == (53, 3)
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("nowhere.py:Layer", "model file not found: 'nowhere.py'"),
+        ("{file}:Missing", "no such model in the file: 'Missing'; modules there: Layer, Model, Odd"),
+        ("{file}:number", "no such model in the file"),
+        ("{file}:Odd", "wants arguments that are not offered: colour; offered: in_dim, out_dim"),
+        ("{file}:Unstackable", "the layer cannot be stacked: Unstackable"),
+    ],
+)
+def test_users_classes_that_cannot_be_used_are_refused(users_file: Path, reference: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        build_model(ModelConfig(model=reference.format(file=users_file)), labelled_graph())
+
+
+def test_a_users_file_that_fails_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("1 / 0\n")
+    with pytest.raises(
+        InputError, match=r"model file failed to run: ZeroDivisionError: division by zero .*broken.py"
+    ):
+        build_model(ModelConfig(model=f"{path}:Layer"), labelled_graph())

@@ -1,0 +1,168 @@
+"""The trace-time check: what it lets pass, what it refuses, and that it names operator and line."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sagann.errors import LayerError
+from sagann.saga import Edge, SagaLayer
+from tests.graphs import odd_topologies
+
+F_DIM = 8
+
+
+class Layer(SagaLayer):
+    """A layer with a bit of everything; the functions come from the test."""
+
+    def __init__(self, edge: Callable[..., Any] | None = None, vertex: Callable[..., Any] | None = None) -> None:
+        super().__init__()
+        self.edge_function, self.vertex_function = edge, vertex
+        self.linear = nn.Linear(F_DIM, F_DIM)
+        self.norm = nn.BatchNorm1d(F_DIM)
+        self.gru = nn.GRUCell(F_DIM, F_DIM)
+        self.register_buffer("counter", torch.zeros(1))
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return self.edge_function(self, edge) if self.edge_function else edge.src
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.vertex_function(self, vertex, accum) if self.vertex_function else accum
+
+
+def run(layer: SagaLayer) -> Tensor:
+    topology = odd_topologies(types=3)["skewed"]
+    return layer(topology, torch.randn(topology.num_src, F_DIM))
+
+
+ROW_WISE: dict[str, Callable[[Layer, Edge], Tensor]] = {
+    "linear": lambda layer, edge: layer.linear(edge.src) + edge.dst,
+    "dropout": lambda layer, edge: F.dropout(edge.src, 0.5, layer.training),
+    "noise": lambda layer, edge: edge.src + torch.randn_like(edge.src),
+    "heads": lambda layer, edge: edge.src.view(-1, 2, 4).sum(-1),
+    "softmax over features": lambda layer, edge: torch.softmax(edge.src, 1),
+    "layer norm": lambda layer, edge: F.layer_norm(edge.src, (F_DIM,)),
+    "transposed": lambda layer, edge: (layer.linear.weight @ edge.src.t()).t(),
+    "rows second": lambda layer, edge: edge.src.t().reshape(-1).view(F_DIM, -1).t(),
+    "einsum": lambda layer, edge: torch.einsum("ef,ef->e", edge.src, edge.dst),
+    "batched product": lambda layer, edge: (edge.src.view(-1, 2, 4) @ edge.dst.view(-1, 4, 2)).flatten(1),
+    "zeros": lambda layer, edge: torch.zeros(len(edge.src), 3) + edge.src[:, :3],
+    "new zeros": lambda layer, edge: edge.src + edge.src.new_zeros(F_DIM),
+    "pick by arange": lambda layer, edge: edge.src[torch.arange(len(edge.src)), 0][:, None],
+    "in place on a copy": lambda layer, edge: edge.src.clone().mul_(2),
+    "where": lambda layer, edge: torch.where(edge.src > 0, edge.src, -edge.src),
+    "infinite": lambda layer, edge: edge.src / 0,
+    "a parameter's value": lambda layer, edge: edge.src * layer.counter.item(),
+}
+
+MIXING: dict[str, tuple[Callable[[Layer, Edge], Tensor], str]] = {
+    "mean": (lambda layer, edge: edge.src - edge.src.mean(0), "mean"),
+    "sum of all": (lambda layer, edge: edge.src / edge.src.sum(), "sum"),
+    "maximum of all": (lambda layer, edge: edge.src / edge.src.max(), "max"),
+    "softmax over rows": (lambda layer, edge: torch.softmax(edge.src, 0), "_softmax"),
+    "cumsum": (lambda layer, edge: edge.src.cumsum(0), "cumsum"),
+    "flip": (lambda layer, edge: edge.src.flip(0), "flip"),
+    "roll": (lambda layer, edge: edge.src.roll(1, 0), "roll"),
+    "sort": (lambda layer, edge: edge.src.sort(0).values, "sort"),
+    "batch norm": (lambda layer, edge: layer.norm(edge.src), "native_batch_norm"),
+    "first row": (lambda layer, edge: edge.src - edge.src[0], "select"),
+    "number of rows": (lambda layer, edge: edge.src * len(edge.src), "mul"),
+    "position": (lambda layer, edge: edge.src + torch.arange(len(edge.src))[:, None], "add"),
+    "filter": (lambda layer, edge: edge.src[edge.src[:, 0] > 0], "index"),
+    "all pairs": (lambda layer, edge: edge.src @ edge.src.t(), "mm"),
+}
+
+
+@pytest.mark.parametrize("name", ROW_WISE)
+@pytest.mark.parametrize("training", [True, False])
+def test_row_wise_functions_pass(name: str, training: bool) -> None:
+    run(Layer(edge=ROW_WISE[name]).train(training))
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_a_function_that_mixes_edges_is_refused_by_operator_and_line(name: str) -> None:
+    function, operator = MIXING[name]
+    with pytest.raises(LayerError) as refused:
+        run(Layer(edge=function))
+    assert str(refused.value).startswith(f"Layer.apply_edge must treat rows independently: operator {operator} ")
+    assert refused.value.where.startswith(f"test_independence.py:{function.__code__.co_firstlineno}: ")
+
+
+def test_a_function_that_mixes_vertices_is_refused() -> None:
+    with pytest.raises(LayerError, match=r"Layer.apply_vertex must treat rows independently: operator mean"):
+        run(Layer(vertex=lambda layer, vertex, accum: accum - accum.mean(0, keepdim=True)))
+
+
+def test_a_gru_over_vertices_passes() -> None:
+    assert run(Layer(vertex=lambda layer, vertex, accum: layer.gru(accum, vertex))).shape == (53, F_DIM)
+
+
+def test_batch_norm_passes_in_evaluation_where_it_is_row_wise() -> None:
+    layer = Layer(edge=MIXING["batch norm"][0]).eval()
+    run(layer)
+    with pytest.raises(LayerError):
+        run(layer.train())
+
+
+def test_a_branch_on_the_values_of_the_rows_is_refused() -> None:
+    with pytest.raises(LayerError, match=r"must treat rows independently: operator all mixes them"):
+        run(Layer(edge=lambda layer, edge: edge.src if edge.src.gt(0).all() else -edge.src))
+
+
+def test_a_branch_on_the_number_of_rows_is_refused() -> None:
+    with pytest.raises(LayerError, match=r"Layer.apply_edge branches on its rows: operator (mul|add)"):
+        run(Layer(edge=lambda layer, edge: edge.src * 2 if len(edge.src) > 4 else edge.src + edge.src))
+
+
+def test_side_effects_are_refused() -> None:
+    def overwrite(layer: Layer, edge: Edge) -> Tensor:
+        return edge.src.mul_(2)
+
+    def count(layer: Layer, edge: Edge) -> Tensor:
+        layer.counter.add_(1)
+        return edge.src
+
+    with pytest.raises(LayerError, match="has a side effect: operator mul_ changes its input in place"):
+        run(Layer(edge=overwrite))
+    layer = Layer(edge=count)
+    with pytest.raises(LayerError, match="operator add_ changes buffer 'counter' in place"):
+        run(layer)
+    assert layer.counter == 0
+
+
+def test_an_error_inside_the_function_names_its_line_and_the_shapes() -> None:
+    with pytest.raises(
+        LayerError, match=r"Layer.apply_edge failed: RuntimeError: mat1 and mat2.*\[rows, 8\]"
+    ) as refused:
+        run(Layer(edge=lambda layer, edge: edge.src @ torch.zeros(9, 3)))
+    assert refused.value.where.startswith("test_independence.py:")
+
+
+def test_the_check_leaves_no_trace() -> None:
+    layer = Layer(edge=ROW_WISE["dropout"])
+    topology = odd_topologies()["skewed"]
+    x = torch.ones(topology.num_src, F_DIM)
+    run(layer)  # Checked now.
+    torch.manual_seed(3)
+    expected = layer(topology, x)
+    torch.manual_seed(3)
+    fresh = Layer(edge=ROW_WISE["dropout"])
+    torch.manual_seed(3)
+    assert torch.equal(fresh(topology, x), expected)
+
+
+def test_the_check_runs_once_per_form_of_input() -> None:
+    calls = []
+
+    def count(layer: Layer, edge: Edge) -> Tensor:
+        calls.append(len(edge.src))
+        return edge.src
+
+    layer = Layer(edge=count)
+    run(layer)
+    first = len(calls)
+    run(layer)
+    assert len(calls) == first + 1

@@ -1,0 +1,176 @@
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sagann.errors import InputError, LayerError
+from sagann.graph import Topology
+from sagann.saga import Edge, SagaLayer
+from tests.graphs import block_of, odd_topologies
+from tests.tolerances import assert_close
+
+
+class Gated(SagaLayer):
+    accumulator = "sum"
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.gate_dst = nn.Linear(in_dim, in_dim, bias=False)
+        self.gate_src = nn.Linear(in_dim, in_dim)
+        self.out = nn.Linear(in_dim, out_dim)
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return torch.sigmoid(self.gate_dst(edge.dst) + self.gate_src(edge.src)) * edge.src
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return torch.relu(self.out(accum))
+
+
+def vertex_by_vertex(layer: Gated, topology: Topology, x: Tensor) -> Tensor:
+    """The four stages one destination at a time."""
+    rows = []
+    for vertex in range(topology.num_dst):
+        accum = torch.zeros(x.shape[1], dtype=x.dtype)
+        for source in topology.indices[topology.indptr[vertex] : topology.indptr[vertex + 1]].tolist():
+            accum = accum + torch.sigmoid(layer.gate_dst(x[vertex]) + layer.gate_src(x[source])) * x[source]
+        rows.append(torch.relu(layer.out(accum)))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("name", odd_topologies())
+def test_a_layer_equals_its_definition(name: str) -> None:
+    topology = odd_topologies()[name]
+    layer = Gated(4, 3).double()
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64, requires_grad=True)
+    actual, expected = layer(topology, x), vertex_by_vertex(layer, topology, x)
+    assert_close(actual, expected)
+    leaves = [x, *layer.parameters()]
+    upstream = torch.randn_like(expected)
+    for mine, other in zip(
+        torch.autograd.grad(actual, leaves, upstream),
+        torch.autograd.grad(expected, leaves, upstream, materialize_grads=True),
+        strict=True,
+    ):
+        assert_close(mine, other)
+
+
+def test_the_same_layer_runs_on_a_block() -> None:
+    topology = odd_topologies()["skewed"]
+    layer, x = Gated(4, 3), torch.randn(topology.num_src, 4)
+    assert_close(layer(block_of(topology, 9), x), layer(topology, x)[:9])
+
+
+def test_endpoints_are_scattered_only_when_read() -> None:
+    seen = []
+
+    class Probe(SagaLayer):
+        def apply_edge(self, edge: Edge) -> Tensor:
+            out = edge.src
+            seen.append((edge._src is not None, edge._dst is not None))
+            return out
+
+    topology = odd_topologies()["skewed"]
+    Probe()(topology, torch.randn(topology.num_src, 2))
+    assert set(seen) == {(True, False)}
+
+
+def test_concat_layer_sees_neighbours_side_by_side() -> None:
+    class Concat(SagaLayer):
+        accumulator = "concat"
+        max_degree = 36
+
+    topology = odd_topologies()["one hub"]
+    x = torch.randn(topology.num_src, 2)
+    out = Concat()(topology, x)
+    assert torch.equal(out[0], x[topology.indices.long()].flatten())
+    assert out.shape == (37, 72)
+
+
+def test_a_user_defined_accumulator_is_refused_with_the_reason() -> None:
+    class Median(SagaLayer):
+        accumulator = torch.median
+
+    topology = odd_topologies()["skewed"]
+    with pytest.raises(
+        LayerError, match=r"unknown accumulator: a builtin.*, expected one of sum, mean.*not accepted, because"
+    ):
+        Median()(topology, torch.zeros(topology.num_src, 2))
+
+
+def test_concat_without_a_width_is_refused() -> None:
+    class Concat(SagaLayer):
+        accumulator = "concat"
+
+    topology = odd_topologies()["skewed"]
+    with pytest.raises(LayerError, match="concat accumulator needs a stated width: max_degree = None"):
+        Concat()(topology, torch.zeros(topology.num_src, 2))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [torch.zeros(52, 2), torch.zeros(53), torch.zeros(53, 2).to_sparse(), None],
+    ids=["rows", "flat", "sparse", "none"],
+)
+def test_features_that_do_not_fit_are_refused(x: Tensor | None) -> None:
+    topology = odd_topologies()["skewed"]
+    with pytest.raises(
+        InputError, match=r"vertex features do not fit the topology: .*expected a dense tensor \[53, F\]"
+    ):
+        SagaLayer()(topology, x)
+
+
+class Weighted(SagaLayer):
+    edge_data = "price"
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return edge.src * edge.data[:, None]
+
+
+def test_missing_edge_data_is_named() -> None:
+    topology = odd_topologies()["skewed"]
+    with pytest.raises(InputError, match=r"'price' is missing; present: weight \(in layer Weighted\)"):
+        Weighted()(topology, torch.zeros(topology.num_src, 2))
+
+
+def test_edge_data_reaches_apply_edge() -> None:
+    topology = odd_topologies()["multi-edges"].with_edge_data(price=torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    assert Weighted()(topology, torch.tensor([[10.0], [1.0]])).tolist() == [[1.0], [90.0]]
+
+
+def test_reading_edge_data_that_the_layer_does_not_name_is_refused() -> None:
+    class Careless(SagaLayer):
+        def apply_edge(self, edge: Edge) -> Tensor:
+            return edge.src * edge.data
+
+    topology = odd_topologies()["skewed"]
+    with pytest.raises(LayerError, match=r"edge\.data was read, but the layer names no edge data"):
+        Careless()(topology, torch.zeros(topology.num_src, 2))
+
+
+@pytest.mark.parametrize(
+    ("accumulator", "output", "message"),
+    [
+        ("sum", lambda edge: (edge.src, edge.src), r"must return one row per edge: a tuple"),
+        ("sum", lambda edge: edge.src[0], r"mixes them"),
+        ("softmax", lambda edge: edge.src, r"must return \(score, value\) .*: a tensor \[360, 2\]"),
+        (
+            "softmax",
+            lambda edge: (edge.src, edge.src),
+            r"\(a tensor \[360, 2\], a tensor \[360, 2\]\), expected score",
+        ),
+    ],
+)
+def test_results_of_the_wrong_form_are_refused(accumulator: str, output: object, message: str) -> None:
+    layer = SagaLayer()
+    layer.accumulator = accumulator
+    layer.apply_edge = output
+    topology = odd_topologies()["skewed"]
+    with pytest.raises(LayerError, match=message):
+        layer(topology, torch.zeros(topology.num_src, 2))
+
+
+def test_apply_vertex_must_keep_the_vertices() -> None:
+    layer = SagaLayer()
+    layer.apply_vertex = lambda vertex, accum: torch.zeros(3)
+    topology = odd_topologies()["skewed"]
+    with pytest.raises(LayerError, match=r"apply_vertex must return one row per vertex: a tensor \[3\]"):
+        layer(topology, torch.zeros(topology.num_src, 2))
