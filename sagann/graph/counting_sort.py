@@ -80,7 +80,7 @@ def group_by_key(
         shift = max(0, (num_keys - 1).bit_length() - BUCKET_BITS)
         num_slices = min(numba.get_num_threads(), -(-num_items // ITEMS_PER_THREAD))
         _sort(
-            _array(keys),
+            keys.contiguous().numpy(),
             _array(values),
             shift,
             num_slices,

@@ -1,0 +1,86 @@
+"""Random numbers by counter: number i depends on the seed and i alone.
+
+So threads and chunks draw independently, and the output is the same for any number of them. The generator is
+SplitMix64: every item has a stream of its own that starts at a hash of the seed, a purpose and the item.
+
+References:
+    Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, OOPSLA 2014.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit, prange
+from torch import Tensor
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+TO_UNIT = 2.0**-53
+
+
+@njit(cache=True, nogil=True, inline="always")
+def mix(state: Any) -> Any:
+    """Hash 64 bits: the output function of SplitMix64, a bijection."""
+    z = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def stream_of(key: Any, item: Any) -> Any:
+    """The state before the first draw of an item's stream; each draw adds GOLDEN and mixes."""
+    return mix(key + GOLDEN * np.uint64(item))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def unit(bits: Any) -> Any:
+    """Turn 64 random bits into a float64 in [0, 1)."""
+    return np.float64(bits >> np.uint64(11)) * TO_UNIT
+
+
+def key_of(seed: int, purpose: int) -> np.uint64:
+    """The key of all draws for one purpose: equal seeds and purposes give equal numbers.
+
+    Args:
+        seed: any integer.
+        purpose: a small number, one for each thing that is drawn.
+    """
+    word = (seed * 0x9E3779B97F4A7C15 + purpose * 0xD1B54A32D192ED03) % 2**64
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        word = (word ^ (word >> shift)) * factor % 2**64
+    return np.uint64(word)
+
+
+def normals(num_rows: int, num_columns: int, *, seed: int, purpose: int) -> Tensor:
+    """Draw standard normal numbers, float32 [num_rows, num_columns]."""
+    out = torch.empty(num_rows, num_columns)
+    _fill_normals(key_of(seed, purpose), out.view(-1).numpy())
+    return out
+
+
+def uniforms(count: int, *, seed: int, purpose: int) -> Tensor:
+    """Draw uniform numbers in [0, 1), float64 [count]."""
+    out = torch.empty(count, dtype=torch.float64)
+    _fill_uniforms(key_of(seed, purpose), out.numpy())
+    return out
+
+
+@njit(cache=True, parallel=True, nogil=True)
+def _fill_uniforms(key: Any, out: Any) -> None:
+    for i in prange(len(out)):
+        out[i] = unit(stream_of(key, i))
+
+
+@njit(cache=True, parallel=True, nogil=True)
+def _fill_normals(key: Any, out: Any) -> None:
+    # Box-Muller: two numbers of one stream give two normal ones.
+    for pair in prange((len(out) + 1) // 2):
+        first = stream_of(key, pair)
+        radius = math.sqrt(-2.0 * math.log(1.0 - unit(first)))
+        angle = 2.0 * math.pi * unit(mix(first + GOLDEN))
+        out[2 * pair] = radius * math.cos(angle)
+        if 2 * pair + 1 < len(out):
+            out[2 * pair + 1] = radius * math.sin(angle)

@@ -1,0 +1,227 @@
+"""R-MAT: power-law graphs of any size, edge by edge.
+
+An edge is placed by descending into one quadrant of the adjacency matrix after the other, with probabilities
+a (low source, low destination), b (low, high), c (high, low) and d (high, high). Edge i depends on the seed and
+i alone, so any range of edges can be drawn on its own, in parallel, and written to disk without the rest. The
+graph has multi-edges and self-loops, as the model has.
+
+References:
+    Chakrabarti, Zhan and Faloutsos, R-MAT: A Recursive Model for Graph Mining, SDM 2004.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit, prange
+from torch import Tensor
+
+from sagann.errors import InputError
+from sagann.graph.graph import Graph
+from sagann.graph.random_numbers import GOLDEN, key_of, mix, normals, stream_of, uniforms
+from sagann.graph.split import random_split
+from sagann.graph.topology import Topology, id_dtype
+
+EDGES, SCRAMBLE, FEATURES, LABELS = range(4)
+# Probabilities are compared with 16 random bits, four levels to a 64-bit draw.
+PROBABILITY_BITS = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quadrants:
+    """Probabilities of the four quadrants of R-MAT."""
+
+    a: float = 0.57
+    "Low source, low destination; default 0.57, as in Graph500."
+    b: float = 0.19
+    "Low source, high destination; default 0.19."
+    c: float = 0.19
+    "High source, low destination; default 0.19."
+    d: float = 0.05
+    "High source, high destination; default 0.05."
+
+    def __post_init__(self) -> None:
+        shares = (self.a, self.b, self.c, self.d)
+        if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
+            raise InputError(
+                "quadrant probabilities do not add up",
+                value=f"{', '.join(f'{share:g}' for share in shares)}, each at least 0 and 1 together",
+                where="Quadrants",
+                fix="Scale them so that they add up to 1.",
+            )
+
+
+def rmat_edges(
+    num_vertices: int,
+    num_edges: int,
+    *,
+    seed: int,
+    first: int = 0,
+    count: int | None = None,
+    quadrants: Quadrants | None = None,
+    scramble: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Draw edges ``first`` to ``first + count - 1`` of an R-MAT graph.
+
+    Takes about 90 ns per edge and core at 10 million vertices.
+
+    Args:
+        num_vertices: any number from 1; draws outside it are repeated.
+        num_edges: edges of the whole graph.
+        seed: of the whole graph.
+        first: first edge wanted.
+        count: edges wanted; default all from ``first`` on.
+        quadrants: the shape; default that of Graph500.
+        scramble: permute the vertex ids, so that the degree tells nothing about the id.
+    Returns:
+        source and destination ids [count], int32 (int64 from 2^31 vertices on).
+    Raises:
+        InputError: no vertices for the edges, or a range outside the graph.
+    """
+    quadrants = quadrants or Quadrants()
+    count = num_edges - first if count is None else count
+    if num_vertices < 1 and num_edges > 0:
+        raise InputError(
+            "edges need vertices",
+            value=f"{num_vertices} vertices, {num_edges} edges",
+            where="rmat_edges",
+            fix="Ask for at least one vertex.",
+        )
+    if first < 0 or count < 0 or first + count > num_edges:
+        raise InputError(
+            "edge range outside the graph",
+            value=f"{count} edges from {first}, but there are {num_edges}",
+            where="rmat_edges",
+            fix="Ask for a range within 0 to num_edges.",
+        )
+    dtype = id_dtype(num_vertices)
+    src, dst = torch.empty(count, dtype=dtype), torch.empty(count, dtype=dtype)
+    limits = np.cumsum([quadrants.a, quadrants.b, quadrants.c]) * 2**PROBABILITY_BITS
+    _fill_edges(
+        key_of(seed, EDGES),
+        first,
+        num_vertices,
+        max(num_vertices - 1, 0).bit_length(),
+        np.round(limits).astype(np.uint64),
+        key_of(seed, SCRAMBLE),
+        scramble,
+        src.numpy(),
+        dst.numpy(),
+    )
+    return src, dst
+
+
+def rmat_chunks(
+    num_vertices: int,
+    num_edges: int,
+    *,
+    seed: int,
+    chunk_edges: int = 1 << 24,
+    quadrants: Quadrants | None = None,
+    scramble: bool = True,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Draw an R-MAT graph chunk by chunk; the edges do not depend on the size of the chunks.
+
+    Args:
+        chunk_edges: edges per chunk.
+        num_vertices, num_edges, seed, quadrants, scramble: as for :func:`rmat_edges`.
+    """
+    for first in range(0, num_edges, chunk_edges):
+        yield rmat_edges(
+            num_vertices,
+            num_edges,
+            seed=seed,
+            first=first,
+            count=min(chunk_edges, num_edges - first),
+            quadrants=quadrants,
+            scramble=scramble,
+        )
+
+
+def rmat_graph(
+    num_vertices: int,
+    num_edges: int,
+    *,
+    num_features: int = 0,
+    num_classes: int = 0,
+    seed: int,
+    quadrants: Quadrants | None = None,
+    scramble: bool = True,
+) -> Graph:
+    """Make an R-MAT graph in memory, with random features and labels that mean nothing: for measuring, not learning.
+
+    Args:
+        num_features: standard normal float32 features per vertex; 0 for none.
+        num_classes: classes of uniformly random labels, with a 60/20/20 split; 0 for none.
+        num_vertices, num_edges, seed, quadrants, scramble: as for :func:`rmat_edges`.
+    Raises:
+        InputError: no vertices for the edges.
+    """
+    src, dst = rmat_edges(num_vertices, num_edges, seed=seed, quadrants=quadrants, scramble=scramble)
+    graph = Graph(
+        topology=Topology.from_coo(src=src, dst=dst, num_src=num_vertices),
+        features=normals(num_vertices, num_features, seed=seed, purpose=FEATURES) if num_features else None,
+        labels=(uniforms(num_vertices, seed=seed, purpose=LABELS) * num_classes).long() if num_classes else None,
+        num_classes=num_classes,
+        name=f"rmat-{num_vertices}-{num_edges}",
+    )
+    return random_split(graph, seed=seed) if num_classes else graph
+
+
+@njit(cache=True, parallel=True, nogil=True)
+def _fill_edges(
+    key: Any,
+    first: int,
+    num_vertices: int,
+    levels: int,
+    limits: Any,
+    scramble_key: Any,
+    scramble: bool,
+    src: Any,
+    dst: Any,
+) -> None:
+    one = np.uint64(1)
+    low_bits = np.uint64(2**PROBABILITY_BITS - 1)
+    end = np.uint64(num_vertices)
+    for i in prange(len(src)):
+        state = stream_of(key, first + i)
+        s, d = end, end
+        # The grid of 2^levels ids is larger than the graph: draw again what falls outside.
+        while s >= end or d >= end:
+            s, d = np.uint64(0), np.uint64(0)
+            bits = np.uint64(0)
+            for level in range(levels):
+                if level % 4 == 0:
+                    state += GOLDEN
+                    bits = mix(state)
+                r = bits & low_bits
+                bits >>= np.uint64(PROBABILITY_BITS)
+                past_a, past_b, past_c = r >= limits[0], r >= limits[1], r >= limits[2]
+                s = (s << one) | np.uint64(past_b)
+                d = (d << one) | np.uint64(past_a ^ past_b ^ past_c)
+        if scramble:
+            s = permute(s, scramble_key, levels, end)
+            d = permute(d, scramble_key, levels, end)
+        src[i] = s
+        dst[i] = d
+
+
+@njit(cache=True, nogil=True)
+def permute(vertex: Any, key: Any, levels: int, end: Any) -> Any:
+    """A pseudorandom permutation of the ids below ``end``, which is at most 2^levels."""
+    one = np.uint64(1)
+    mask = (one << np.uint64(levels)) - one
+    half = np.uint64((levels + 1) // 2)
+    while True:
+        # Adding, multiplying by an odd number and folding the high half down are each a bijection on the grid;
+        # following the cycle until it returns below `end` makes one of the ids.
+        for turn in range(3):
+            vertex = (vertex + (key >> np.uint64(13 * turn))) & mask
+            vertex = (vertex * np.uint64(0xD1342543DE82EF95)) & mask
+            vertex ^= vertex >> half
+        if vertex < end:
+            return vertex

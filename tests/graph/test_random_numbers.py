@@ -1,0 +1,65 @@
+import numba
+import numpy as np
+import pytest
+import torch
+
+from sagann.graph.random_numbers import GOLDEN, key_of, mix, normals, stream_of, uniforms, unit
+
+
+def test_mix_is_splitmix64():
+    # The reference outputs of SplitMix64 for the seed 1234567.
+    state, outputs = np.uint64(1234567), []
+    with np.errstate(over="ignore"):
+        for _ in range(3):
+            state = state + GOLDEN
+            outputs.append(int(mix(state)))
+    assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def test_keys_differ_by_seed_and_purpose():
+    keys = {int(key_of(seed, purpose)) for seed in range(-50, 50) for purpose in range(10)}
+    assert len(keys) == 1000
+
+
+def test_streams_differ_by_item():
+    assert len({int(stream_of(key_of(0, 0), np.uint64(item))) for item in range(1000)}) == 1000
+
+
+def test_unit_lies_in_the_half_open_interval():
+    assert unit(np.uint64(0)) == 0
+    assert 0.9999 < unit(np.uint64(2**64 - 1)) < 1
+
+
+def test_normals_are_standard_normal():
+    sample = normals(200, 501, seed=3, purpose=1).double()
+    assert sample.shape == (200, 501)
+    size = sample.numel()
+    # Moments within five standard errors: 1, sqrt(2) and sqrt(96) are those of one number.
+    assert abs(sample.mean()) < 5 / size**0.5
+    assert abs(sample.var() - 1) < 5 * (2 / size) ** 0.5
+    assert abs((sample**4).mean() - 3) < 5 * (96 / size) ** 0.5
+    assert abs((sample[:, 1:] * sample[:, :-1]).mean()) < 5 / size**0.5
+
+
+def test_uniforms_fill_the_interval_evenly():
+    counts = torch.histc(uniforms(100_000, seed=1, purpose=0), bins=10, min=0, max=1)
+    assert (counts - 10_000).abs().max() < 5 * 9_000**0.5
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda seed: normals(7, 3, seed=seed, purpose=0), lambda seed: uniforms(21, seed=seed, purpose=0)]
+)
+def test_seed_decides_and_threads_do_not(draw):
+    threads = numba.get_num_threads()
+    first = draw(5)
+    try:
+        numba.set_num_threads(1)
+        assert torch.equal(draw(5), first)
+    finally:
+        numba.set_num_threads(threads)
+    assert not torch.equal(draw(6), first)
+
+
+def test_nothing_to_draw():
+    assert normals(0, 4, seed=0, purpose=0).shape == (0, 4)
+    assert len(uniforms(0, seed=0, purpose=0)) == 0
