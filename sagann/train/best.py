@@ -1,0 +1,96 @@
+"""BestTracker: the best epoch by the monitored metric, its weights, and when patience runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from sagann.errors import InputError
+from sagann.train.config import TrainConfig
+from sagann.train.contract import Contract
+from sagann.train.metrics import Metrics
+
+
+def resolve_monitor(config: TrainConfig, contract: Contract, splits: Mapping[str, Tensor]) -> str:
+    """The metric to monitor: the configured one, or a default that fits the task and the splits.
+
+    Raises:
+        InputError: the configured metric is of a split that the graph does not have.
+    """
+    if config.monitor is None:
+        if "val" not in splits:
+            return "train/loss"
+        return "val/micro_f1" if contract.multi_label else "val/accuracy"
+    split = config.monitor.partition("/")[0]
+    if split not in splits:
+        raise InputError(
+            "the monitored split is not there",
+            value=f"'{config.monitor}', the graph has the splits {', '.join(splits) or 'none'}",
+            where="TrainConfig.monitor",
+            fix="Monitor 'train/...', or add the split to the graph.",
+        )
+    return config.monitor
+
+
+class BestTracker:
+    """Keeps the weights of the best evaluated epoch. Strictly better counts; of equals the first one stays.
+
+    Args:
+        monitor: 'split/metric'.
+        keep_weights: whether the best weights are wanted at the end.
+        patience: epochs without improvement until :attr:`exhausted`; None for never.
+    """
+
+    def __init__(self, monitor: str, *, keep_weights: bool, patience: int | None) -> None:
+        self.monitor = monitor
+        self.split, _, self.metric = monitor.partition("/")
+        self.maximise = self.metric != "loss"
+        self.keep_weights = keep_weights
+        self.patience = patience
+        self.epoch: int | None = None
+        self.value: float | None = None
+        self.weights: dict[str, Any] | None = None
+        self.exhausted = False
+
+    def monitored(self, metrics: Mapping[str, Metrics]) -> float:
+        """The monitored value.
+
+        Raises:
+            InputError: it is undefined: the split has no labelled vertex, or no class has a ROC-AUC there.
+        """
+        value = metrics.get(self.split, {}).get(self.metric)
+        if value is None:
+            raise InputError(
+                "the monitored metric is undefined",
+                value=f"'{self.monitor}' has no value; there are {', '.join(metrics.get(self.split, {})) or 'none'}",
+                where="TrainConfig.monitor",
+                fix="Monitor another metric; ROC-AUC needs a class with positive and negative vertices in the split.",
+            )
+        return value
+
+    def update(self, epoch: int, metrics: Mapping[str, Metrics], model: nn.Module) -> None:
+        """Take note of an evaluated epoch."""
+        value = self.monitored(metrics)
+        if self.value is None or (value > self.value if self.maximise else value < self.value):
+            self.epoch, self.value = epoch, value
+            if self.keep_weights:
+                self.weights = copy_of(model.state_dict())
+        assert self.epoch is not None
+        self.exhausted = self.patience is not None and epoch - self.epoch >= self.patience
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds of the tracker."""
+        names = ("monitor", "epoch", "value", "weights", "exhausted")
+        return {name: getattr(self, name) for name in names}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state_dict`."""
+        self.epoch, self.value, self.weights = state["epoch"], state["value"], state["weights"]
+        self.exhausted = state["exhausted"]
+
+
+def copy_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a state_dict that training does not change."""
+    return {name: value.detach().clone() if isinstance(value, Tensor) else value for name, value in state.items()}

@@ -1,0 +1,165 @@
+"""Checkpoints: a folder each, with tensors in safetensors and the rest in JSON; never pickle.
+
+``checkpoints/epoch-000010/`` holds ``state.safetensors`` and ``state.json``. The folder is written aside,
+synced and renamed, so one that has its name is whole; ``state.json`` carries a checksum of itself and of the
+tensors, so one that was damaged later is recognised and passed over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from sagann.errors import CheckpointError
+from sagann.train.atomic import (
+    TEMPORARY_PREFIX,
+    remove_folder,
+    remove_leftovers,
+    sync_file,
+    sync_folder,
+    write_synced,
+)
+
+FORMAT = 1
+_NAME = re.compile(r"epoch-(\d{6,})")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """The state of a run at the end of an epoch."""
+
+    epoch: int
+    "The epoch that was done."
+    state: Any
+    "JSON values that refer to ``tensors`` by name (see sagann.train.codec)."
+    tensors: Mapping[str, Tensor]
+    "Named tensors on the CPU."
+
+
+class CheckpointFolder:
+    """The checkpoints of one run.
+
+    Args:
+        path: the folder; made when the first checkpoint is written.
+        keep: number of newest checkpoints to keep.
+    """
+
+    def __init__(self, path: Path, *, keep: int) -> None:
+        self.path = path
+        self.keep = keep
+
+    def epochs(self) -> list[int]:
+        """Epochs of the checkpoints that are there, newest first; they are not opened."""
+        if not self.path.is_dir():
+            return []
+        matches = [_NAME.fullmatch(entry.name) for entry in self.path.iterdir() if entry.is_dir()]
+        return sorted((int(match[1]) for match in matches if match), reverse=True)
+
+    def write(self, checkpoint: Checkpoint) -> Path:
+        """Write ``checkpoint`` atomically, then remove the oldest beyond ``keep``."""
+        # Imported here: only runs with a folder need it.
+        from safetensors.torch import save_file
+
+        self.path.mkdir(parents=True, exist_ok=True)
+        final = self._folder(checkpoint.epoch)
+        aside = final.with_name(f"{TEMPORARY_PREFIX}{final.name}")
+        remove_leftovers(self.path)
+        aside.mkdir()
+        save_file(dict(checkpoint.tensors), aside / "state.safetensors")
+        sync_file(aside / "state.safetensors")
+        tensors_checksum = file_digest(aside / "state.safetensors")
+        content = {"epoch": checkpoint.epoch, "state": checkpoint.state, "tensors_checksum": tensors_checksum}
+        text = json.dumps(content, allow_nan=False)
+        document = json.dumps({"format": FORMAT, "checksum": _digest(text.encode()), "content": content})
+        write_synced(aside / "state.json", document.encode())
+        sync_folder(aside)
+        # Only a damaged checkpoint can stand in the way: a valid one of this epoch would have been resumed from.
+        remove_folder(final)
+        aside.rename(final)
+        sync_folder(self.path)
+        for epoch in self.epochs()[self.keep :]:
+            remove_folder(self._folder(epoch))
+        return final
+
+    def read(self, epoch: int) -> Checkpoint:
+        """Read one checkpoint and verify its checksums.
+
+        Raises:
+            CheckpointError: a file is missing, truncated, altered or of another format.
+        """
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        folder = self._folder(epoch)
+        try:
+            document = json.loads((folder / "state.json").read_bytes())
+            tensors_checksum = file_digest(folder / "state.safetensors")
+        except (OSError, ValueError) as error:
+            raise _damaged(folder, f"{type(error).__name__}: {error}") from error
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            found = document.get("format") if isinstance(document, dict) else None
+            raise _damaged(folder, f"format {found!r} in state.json, expected {FORMAT}")
+        content = document.get("content")
+        # Dumping what was parsed gives back the text that was checked: floats and order survive the round trip.
+        if _digest(json.dumps(content).encode()) != document.get("checksum") or not isinstance(content, dict):
+            raise _damaged(folder, "state.json does not match its checksum")
+        if content["epoch"] != epoch:
+            raise _damaged(folder, f"state.json is of epoch {content['epoch']}, the folder's name says {epoch}")
+        if tensors_checksum != content["tensors_checksum"]:
+            raise _damaged(folder, "state.safetensors does not match its checksum")
+        try:
+            # Copies: the loaded tensors are a map of the file, which may be removed while they are in use.
+            tensors = {name: tensor.clone() for name, tensor in load_file(folder / "state.safetensors").items()}
+        except SafetensorError as error:
+            raise _damaged(folder, f"state.safetensors: {error}") from error
+        return Checkpoint(epoch=epoch, state=content["state"], tensors=tensors)
+
+    def newest(self, *, on_damaged: Callable[[str], None]) -> Checkpoint | None:
+        """The newest checkpoint that is whole, or None where there is none at all.
+
+        Args:
+            on_damaged: is told of each damaged one that is passed over.
+        Raises:
+            CheckpointError: there are checkpoints, and every one is damaged.
+        """
+        last: CheckpointError | None = None
+        for epoch in self.epochs():
+            try:
+                return self.read(epoch)
+            except CheckpointError as error:
+                on_damaged(f"{error} Trying the one before.")
+                last = error
+        if last is not None:
+            raise CheckpointError(
+                "every checkpoint is damaged",
+                value=f"{len(self.epochs())} tried; the last: {last.value}",
+                where=str(self.path),
+                fix="Start the run anew: fit(overwrite=True), or another folder.",
+            )
+        return None
+
+    def _folder(self, epoch: int) -> Path:
+        return self.path / f"epoch-{epoch:06d}"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """BLAKE2b-128 of a file's content, in hexadecimal; read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def _damaged(folder: Path, value: str) -> CheckpointError:
+    return CheckpointError(
+        "checkpoint is damaged", value=value, where=str(folder), fix="Remove this folder to silence the message."
+    )

@@ -1,0 +1,110 @@
+"""Codec: nested Python state (of optimizers, schedulers, modules) as JSON values plus named tensors.
+
+State dictionaries hold tuples, integer keys, infinities and tensors, none of which JSON knows. Each becomes an
+object with one key, "$kind", and comes back as what it was, bit for bit; tensors go into a flat mapping that
+safetensors can hold. Nothing is pickled, so reading a file runs no code of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sagann.errors import CheckpointError
+
+_SPECIAL = "$"
+_FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+# Plain dictionaries and lists come first: the common case.
+_MAPPINGS: dict[str, type] = {"dict": dict, "counter": Counter, "ordered": OrderedDict}
+_SEQUENCES: dict[str, Callable[[Iterable[Any]], Any]] = {"tuple": tuple, "deque": deque, "set": set}
+
+
+def encode(value: Any, tensors: dict[str, Tensor], *, name: str) -> Any:
+    """Turn ``value`` into JSON values; tensors are copied into ``tensors`` under names that begin with ``name``.
+
+    Raises:
+        CheckpointError: something in it is neither a number, a string, a container nor a tensor; the message
+            names it and its type.
+    """
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Tensor):
+        # A copy on the CPU: contiguous, sharing memory with nothing, as safetensors wants it.
+        tensors[name] = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        return {f"{_SPECIAL}tensor": name}
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {f"{_SPECIAL}float": str(float(value))}
+    if type(value) is list:
+        return [encode(item, tensors, name=f"{name}.{at}") for at, item in enumerate(value)]
+    for kind, sequence in _SEQUENCES.items():
+        if type(value) is sequence:
+            items = [encode(item, tensors, name=f"{name}.{at}") for at, item in enumerate(value)]
+            return {f"{_SPECIAL}{kind}": items}
+    if isinstance(value, dict):
+        return _encode_mapping(value, tensors, name)
+    raise CheckpointError(
+        "training state cannot be saved",
+        value=f"a {type(value).__module__}.{type(value).__qualname__}",
+        where=name,
+        fix="Use an optimizer, scheduler and model whose state_dict holds tensors, numbers, strings and "
+        "containers of these; nothing is pickled.",
+    )
+
+
+def _encode_mapping(value: dict[Any, Any], tensors: dict[str, Tensor], name: str) -> Any:
+    is_plain = type(value) is dict and all(isinstance(key, str) and not key.startswith(_SPECIAL) for key in value)
+    if is_plain:
+        return {key: encode(item, tensors, name=f"{name}.{key}") for key, item in value.items()}
+    # A default factory is a function; the dictionary that replaces it holds the same.
+    kind = next((kind for kind, mapping in _MAPPINGS.items() if type(value) is mapping), None)
+    if kind is None and isinstance(value, defaultdict):
+        kind = "dict"
+    if kind is None:
+        raise CheckpointError(
+            "training state cannot be saved",
+            value=f"a mapping of type {type(value).__qualname__}",
+            where=name,
+            fix="Keep state in plain dictionaries.",
+        )
+    pairs = [
+        [encode(key, tensors, name=f"{name}.key{at}"), encode(item, tensors, name=f"{name}.{key}")]
+        for at, (key, item) in enumerate(value.items())
+    ]
+    return {f"{_SPECIAL}{kind}": pairs}
+
+
+def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """The inverse of :func:`encode`.
+
+    Raises:
+        CheckpointError: the JSON names a tensor or a kind that is not there.
+    """
+    if isinstance(value, list):
+        return [decode(item, tensors) for item in value]
+    if not isinstance(value, dict):
+        return value
+    special = next(iter(value)) if len(value) == 1 and next(iter(value)).startswith(_SPECIAL) else None
+    if special is None:
+        return {key: decode(item, tensors) for key, item in value.items()}
+    kind, content = special[len(_SPECIAL) :], value[special]
+    if kind == "tensor" and content in tensors:
+        return tensors[content]
+    if kind == "float" and content in _FLOATS:
+        return _FLOATS[content]
+    if kind in _SEQUENCES:
+        return _SEQUENCES[kind](decode(item, tensors) for item in content)
+    if kind in _MAPPINGS:
+        return _MAPPINGS[kind]({decode(key, tensors): decode(item, tensors) for key, item in content})
+    raise CheckpointError(
+        "training state cannot be read",
+        value=f"unknown entry {special}: {content!r:.60}",
+        where="state.json",
+        fix="Resume from another checkpoint, or with the version of sagann that wrote it.",
+    )

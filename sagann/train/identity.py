@@ -1,0 +1,115 @@
+"""Identity of a run: what must be the same for a resume to make sense, and the first thing that differs.
+
+Covers the model (class and every tensor's shape), the graph (sizes, and a digest of every array), the
+optimizer, the scheduler, and those training options that change the numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sagann.errors import CheckpointError
+from sagann.graph import Graph
+from sagann.train.config import TrainConfig
+
+FREE_OPTIONS = ("epochs", "checkpoint_every", "keep_checkpoints", "tensorboard")
+"""Training options that a resume may change: none of them changes the numbers of an epoch."""
+
+_DIGEST_ROWS_BYTES = 64 * 2**20
+
+
+def identity_of(
+    model: nn.Module,
+    graph: Graph,
+    config: TrainConfig,
+    *,
+    device: torch.device,
+    optimizer: torch.optim.Optimizer,
+    scheduler: object | None,
+) -> dict[str, Any]:
+    """The identity of a run as nested JSON values; reads every array of ``graph`` once."""
+    tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    options = {name: value for name, value in config.to_json().items() if name not in FREE_OPTIONS}
+    return {
+        "model": {
+            "class": type(model).__qualname__,
+            "tensors": {name: f"{value.dtype} {list(value.shape)}" for name, value in tensors.items()},
+        },
+        "graph": graph_identity(graph),
+        "optimizer": {"class": type(optimizer).__name__, "num_groups": len(optimizer.param_groups)},
+        "scheduler": {"class": None if scheduler is None else type(scheduler).__name__},
+        "train": {**options, "device": device.type},
+    }
+
+
+def graph_identity(graph: Graph) -> dict[str, Any]:
+    """Sizes of ``graph`` and a BLAKE2b digest of each of its arrays."""
+    sizes = ("num_vertices", "num_edges", "num_features", "num_classes", "num_edge_types")
+    found: dict[str, Any] = {name: getattr(graph, name) for name in sizes}
+    return found | {name: _digest(array) for name, array in _arrays(graph)}
+
+
+def digest_of(identity: Mapping[str, Any]) -> str:
+    """A short digest of an identity; every checkpoint carries it."""
+    text = json.dumps(identity, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def check_same(saved: Mapping[str, Any], current: Mapping[str, Any], *, where: str) -> None:
+    """Check that a run is continued with what it was started with.
+
+    Raises:
+        CheckpointError: something differs; the message names the first difference.
+    """
+    difference = next(_differences(saved, current, ""), None)
+    if difference is None:
+        return
+    name, before, now = difference
+    raise CheckpointError(
+        "the run was started differently",
+        value=f"{name} was {before}, is {now}",
+        where=where,
+        fix=f"Resume with the same model, graph and options (only {', '.join(FREE_OPTIONS)} may change), "
+        "or start a new run in another folder.",
+    )
+
+
+def _differences(saved: Any, current: Any, name: str) -> Iterator[tuple[str, str, str]]:
+    if isinstance(saved, Mapping) and isinstance(current, Mapping):
+        for key in [*saved, *(key for key in current if key not in saved)]:
+            inner = f"{name}.{key}" if name else key
+            yield from _differences(saved.get(key, "absent"), current.get(key, "absent"), inner)
+    elif saved != current:
+        yield name, str(saved), str(current)
+
+
+def _arrays(graph: Graph) -> Iterator[tuple[str, Tensor]]:
+    yield "indptr", graph.topology.indptr
+    yield "indices", graph.topology.indices
+    for name, rows in sorted(graph.topology.edge_data.items()):
+        yield f"edge data '{name}'", rows
+    if graph.features is not None and graph.features.layout == torch.sparse_csr:
+        yield "features.crow_indices", graph.features.crow_indices()
+        yield "features.col_indices", graph.features.col_indices()
+        yield "features.values", graph.features.values()
+    elif graph.features is not None:
+        yield "features", graph.features
+    if graph.labels is not None:
+        yield "labels", graph.labels
+    for name, mask in sorted(graph.splits.items()):
+        yield f"split '{name}'", mask
+
+
+def _digest(array: Tensor) -> str:
+    state = hashlib.blake2b(f"{array.dtype} {list(array.shape)}".encode(), digest_size=16)
+    # In pieces, so that a memory-mapped array larger than memory can be read.
+    row_bytes = max(1, array[:1].numel() * array.element_size())
+    for part in array.split(max(1, _DIGEST_ROWS_BYTES // row_bytes)):
+        state.update(part.detach().cpu().contiguous().view(torch.uint8).numpy())
+    return state.hexdigest()

@@ -1,0 +1,138 @@
+"""Policies of a training run: which parameters decay, which optimizer, which learning-rate scheduler.
+
+Each is named in TrainConfig, so that a run can be written down and reopened, and each can be replaced by a
+callable of the user's in Trainer.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from sagann.errors import InputError
+from sagann.saga import SagaLayer
+
+if TYPE_CHECKING:
+    from sagann.train.config import TrainConfig
+
+ParamGroup = dict[str, Any]
+ParamGroups = Callable[[nn.Module, float], list[ParamGroup]]
+"Split a model's parameters into optimizer groups, given the weight decay."
+OptimizerFactory = Callable[[list[ParamGroup]], torch.optim.Optimizer]
+SchedulerFactory = Callable[[torch.optim.Optimizer], LRScheduler]
+
+
+def decay_all(model: nn.Module, weight_decay: float) -> list[ParamGroup]:
+    """Decay every parameter: one group."""
+    return _groups(model, weight_decay, lambda name, parameter: True)
+
+
+def decay_first_layer(model: nn.Module, weight_decay: float) -> list[ParamGroup]:
+    """Decay the parameters of the first SAGA layer only, or of the first child module where there is none.
+
+    References:
+        Kipf and Welling, Semi-Supervised Classification with Graph Convolutional Networks, ICLR 2017, Sec. 5.2:
+        "L2 regularization factor for the first GCN layer".
+    """
+    layers: list[nn.Module] = [module for module in model.modules() if isinstance(module, SagaLayer)]
+    layers = layers or [child for child in model.children() if any(True for _ in child.parameters())]
+    first = {id(parameter) for parameter in layers[0].parameters()} if layers else set()
+    return _groups(model, weight_decay, lambda name, parameter: id(parameter) in first)
+
+
+def decay_matrices(model: nn.Module, weight_decay: float) -> list[ParamGroup]:
+    """Decay weights of two or more dimensions; leave out biases and the scales of normalisation layers."""
+    return _groups(model, weight_decay, lambda name, parameter: parameter.ndim >= 2)
+
+
+DECAY_POLICIES: dict[str, ParamGroups] = {
+    "all": decay_all,
+    "first-layer": decay_first_layer,
+    "matrices": decay_matrices,
+}
+
+
+def _groups(model: nn.Module, weight_decay: float, decays: Callable[[str, nn.Parameter], bool]) -> list[ParamGroup]:
+    decayed: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            (decayed if decays(name, parameter) else others).append(parameter)
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def build_optimizer(config: TrainConfig, groups: list[ParamGroup]) -> torch.optim.Optimizer:
+    """Make the optimizer that ``config`` names.
+
+    Raises:
+        InputError: there is nothing to train, or torch refuses an option or the parameters.
+    """
+    if not groups:
+        raise InputError(
+            "the model has nothing to train",
+            value="0 parameters that require a gradient",
+            where="Trainer.model",
+            fix="Give the model parameters, or set requires_grad on them.",
+        )
+    kind = getattr(torch.optim, config.optimizer)
+    if "weight_decay" not in inspect.signature(kind).parameters:
+        groups = [{name: value for name, value in group.items() if name != "weight_decay"} for group in groups]
+    try:
+        optimizer: torch.optim.Optimizer = kind(groups, lr=config.lr, **config.optimizer_options)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise _torch_refuses("optimizer", config.optimizer, error) from error
+    return optimizer
+
+
+def build_scheduler(config: TrainConfig, optimizer: torch.optim.Optimizer, *, maximise: bool) -> LRScheduler | None:
+    """Make the scheduler that ``config`` names, if it names one.
+
+    Args:
+        config: names the scheduler and its options.
+        optimizer: whose learning rates it changes.
+        maximise: whether larger is better for the monitored metric; ReduceLROnPlateau's mode, if not given.
+    Raises:
+        InputError: torch refuses an option, or the schedule ends before the last epoch.
+    """
+    if config.scheduler is None:
+        return None
+    kind = getattr(torch.optim.lr_scheduler, config.scheduler)
+    options = dict(config.scheduler_options)
+    if issubclass(kind, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        options.setdefault("mode", "max" if maximise else "min")
+    try:
+        scheduler: LRScheduler = kind(optimizer, **options)
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise _torch_refuses("scheduler", config.scheduler, error) from error
+    length = getattr(scheduler, "total_steps", None)
+    if isinstance(scheduler, torch.optim.lr_scheduler.OneCycleLR) and length is not None and length < config.epochs:
+        raise InputError(
+            "the schedule ends before training",
+            value=f"{length} steps, {config.epochs} epochs",
+            where="TrainConfig.scheduler_options",
+            fix=f"Set total_steps to at least {config.epochs}, or train for fewer epochs.",
+        )
+    return scheduler
+
+
+def closest(name: str, known: Collection[str]) -> str:
+    """Advice for an unknown name: the nearest known one and the list."""
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"Did you mean '{near[0]}'? " if near else ""
+    return f"{hint}Known: {', '.join(known)}."
+
+
+def _torch_refuses(what: str, name: str, error: Exception) -> InputError:
+    return InputError(
+        f"torch refuses the {what}",
+        value=f"{name}: {error}",
+        where=f"TrainConfig.{what}_options",
+        fix=f"See the documentation of {name}.",
+    )

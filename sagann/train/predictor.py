@@ -1,0 +1,177 @@
+"""Predictor: a trained model on a graph, its own or a new one: evaluate, predict, embed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sagann.errors import InputError, LayerError
+from sagann.graph import SPLIT_NAMES, Graph
+from sagann.saga import SagaLayer
+from sagann.train.contract import Contract
+from sagann.train.metrics import METRICS, Metrics, compute_metrics, predict_classes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedGraph:
+    """A graph as the model wants it: checked, prepared, on the device. Made by :meth:`Predictor.prepare`."""
+
+    graph: Graph
+    "What the layers walk."
+
+
+class Predictor:
+    """Runs a model in evaluation mode on whole graphs.
+
+    Args:
+        model: any module called as ``model(hops, x)``; moved to ``device``.
+        contract: what the model expects of a graph.
+        device: where to compute.
+
+    Raises:
+        InputError: a graph does not keep the contract, or its values are bad (ids, NaN, labels, splits).
+    """
+
+    def __init__(self, model: nn.Module, contract: Contract, *, device: torch.device) -> None:
+        self.model = model.to(device)
+        self.contract = contract
+        self.device = device
+        self.num_hops = count_hops(model)
+
+    def prepare(self, graph: Graph, *, validate: bool = True) -> PreparedGraph:
+        """Check ``graph``, let the model prepare it (self-loops, normalisation), and move it to the device.
+
+        Args:
+            graph: the training graph or a new one.
+            validate: check every value; turn it off only for a graph already checked.
+        """
+        self.contract.check(graph)
+        if validate:
+            graph.validate()
+        prepare = getattr(self.model, "prepare", None)
+        prepared = graph if prepare is None else prepare(graph)
+        if not isinstance(prepared, Graph):
+            raise LayerError(
+                "prepare must return a graph",
+                value=f"a {type(prepared).__name__}",
+                where=f"{type(self.model).__name__}.prepare",
+                fix="Return the prepared sagann.graph.Graph.",
+            )
+        return PreparedGraph(graph=prepared.to(self.device))
+
+    def evaluate(self, graph: Graph | PreparedGraph) -> dict[str, Metrics]:
+        """Measure the model on each split of ``graph``: split to metric to value.
+
+        A graph without splits counts as one split, 'all'. Vertices without a label are left out.
+        """
+        self.contract.check_labels(graph.graph if isinstance(graph, PreparedGraph) else graph)
+        prepared = self._prepared(graph)
+        return evaluate_splits(self.logits(prepared), prepared.graph)
+
+    def predict(self, graph: Graph | PreparedGraph, *, probabilities: bool = False) -> Tensor:
+        """Predict every vertex of ``graph``; it needs no labels.
+
+        Args:
+            graph: the training graph or a new one.
+            probabilities: return probabilities instead of decisions.
+        Returns:
+            int64 [num_vertices] class ids, or uint8 [num_vertices, C] of 0/1 for multi-label; with
+            ``probabilities`` floats [num_vertices, C]. On the CPU.
+        """
+        logits = self.logits(self._prepared(graph))
+        multi_label = self.contract.multi_label
+        if probabilities:
+            return (logits.sigmoid() if multi_label else logits.softmax(dim=1)).cpu()
+        return predict_classes(logits, multi_label=multi_label).cpu()
+
+    def embed(self, graph: Graph | PreparedGraph) -> Tensor:
+        """The input of the last SAGA layer: dense float [num_vertices, F], one row per vertex, on the CPU.
+
+        Raises:
+            LayerError: the model runs no SagaLayer.
+        """
+        prepared = self._prepared(graph)
+        inputs: list[Tensor] = []
+
+        # The last layer to run wins, whatever the order in which the model registered its layers.
+        def remember(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            inputs[:] = [kwargs["x"] if "x" in kwargs else args[-1]]
+
+        layers = [module for module in self.model.modules() if isinstance(module, SagaLayer)]
+        handles = [layer.register_forward_pre_hook(remember, with_kwargs=True) for layer in layers]
+        try:
+            self.logits(prepared)
+        finally:
+            for handle in handles:
+                handle.remove()
+        if not inputs:
+            raise LayerError(
+                "embed needs a SAGA layer",
+                value="the model ran no SagaLayer",
+                where=f"model {type(self.model).__name__}",
+                fix="Write the model's layers as subclasses of sagann.SagaLayer; an embedding is the last one's input.",
+            )
+        return inputs[0].detach().to("cpu", copy=True)
+
+    @torch.no_grad()
+    def logits(self, prepared: PreparedGraph) -> Tensor:
+        """The model's output without dropout: [num_vertices, C], on the device."""
+        graph = prepared.graph
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            logits = self.model(graph.hops(self.num_hops), graph.features)
+        finally:
+            self.model.train(was_training)
+        return self.contract.check_logits(logits, graph, type(self.model).__name__)
+
+    def _prepared(self, graph: Graph | PreparedGraph) -> PreparedGraph:
+        return graph if isinstance(graph, PreparedGraph) else self.prepare(graph)
+
+
+def count_hops(model: nn.Module) -> int:
+    """Number of topologies a model walks: its ``num_hops``, or its number of SAGA layers.
+
+    Raises:
+        InputError: ``num_hops`` is no count.
+    """
+    num_hops = getattr(model, "num_hops", None)
+    if num_hops is None:
+        return sum(isinstance(module, SagaLayer) for module in model.modules())
+    if isinstance(num_hops, bool) or not isinstance(num_hops, int) or num_hops < 0:
+        raise InputError(
+            "a model's num_hops is no count",
+            value=f"{num_hops!r}, expected an integer of at least 0",
+            where=f"{type(model).__name__}.num_hops",
+            fix="Set it to the number of layers that walk the graph, or leave it out.",
+        )
+    return num_hops
+
+
+def evaluate_splits(
+    logits: Tensor, graph: Graph, *, splits: Collection[str] = SPLIT_NAMES, names: Collection[str] = METRICS
+) -> dict[str, Metrics]:
+    """Metrics of each of ``splits`` that ``graph`` has; 'all' where it has no splits at all."""
+    masks = {name: graph.splits[name] for name in SPLIT_NAMES if name in graph.splits}
+    if not masks:
+        masks = {"all": torch.ones(graph.num_vertices, dtype=torch.bool, device=logits.device)}
+    found: dict[str, Metrics] = {}
+    for name, mask in masks.items():
+        if name in splits or name == "all":
+            rows, labels = labelled_rows(graph, mask)
+            found[name] = compute_metrics(
+                logits.index_select(0, rows), labels, multi_label=graph.multi_label, names=names
+            )
+    return found
+
+
+def labelled_rows(graph: Graph, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The labelled vertices of a split: ids int64 [n], and their labels [n] or [n, C]."""
+    assert graph.labels is not None
+    known = mask if graph.multi_label else mask & (graph.labels >= 0)
+    rows = known.nonzero().squeeze(1)
+    return rows, graph.labels.index_select(0, rows)

@@ -1,0 +1,87 @@
+"""What a run uses and runs on: device, peak memory, versions."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.utils.deterministic
+
+from sagann.errors import InputError
+
+# Typed by hand: the stubs do not know the properties of this module.
+_deterministic: Any = torch.utils.deterministic
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device that 'cpu', 'cuda', 'cuda:N' or 'auto' names on this machine.
+
+    Raises:
+        InputError: there is no such device.
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        name = "cuda" if count else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise InputError(
+            "no such device",
+            value=f"'{name}', torch sees {count} CUDA devices",
+            where="TrainConfig.device",
+            fix="Use 'cpu' or 'auto', or install a CUDA build of torch and its driver.",
+        )
+    return device
+
+
+@contextmanager
+def reproducible(enabled: bool) -> Iterator[None]:
+    """Allow only operators that give the same bits in every run, inside the block."""
+    if not enabled:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled()
+    warned_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = _deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    # Filling every new tensor with NaN is a debugging aid that costs a pass over memory.
+    _deterministic.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warned_only)
+        _deterministic.fill_uninitialized_memory = filled
+
+
+def peak_rss_bytes() -> int:
+    """Largest resident memory of this process so far, in bytes."""
+    status = Path("/proc/self/status")
+    # Of this program alone: getrusage also counts what the process was before it became this program.
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def versions() -> dict[str, Any]:
+    """Versions of what a run's bits depend on, and the number of threads."""
+    try:
+        own = version("sagann")
+    except PackageNotFoundError:
+        own = "unknown"
+    return {
+        "sagann": own,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+    }

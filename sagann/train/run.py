@@ -1,0 +1,149 @@
+"""Reopening a run folder: what was trained, how, and the trained model."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from sagann.errors import CheckpointError, InputError
+from sagann.nn import ModelConfig, build_model
+from sagann.train.codec import decode
+from sagann.train.config import TrainConfig
+from sagann.train.contract import Contract
+from sagann.train.predictor import Predictor
+from sagann.train.resources import resolve_device
+from sagann.train.run_folder import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """A run folder, read."""
+
+    path: Path
+    "The folder."
+    model: str
+    "The model's name in the zoo, or its class."
+    model_config: ModelConfig | None
+    "How to build the model; None for a module of the user's own."
+    train_config: TrainConfig
+    "How it was trained."
+    data: str
+    "Name or path of the training data."
+    contract: Contract
+    "What the model expects of a graph."
+    versions: Mapping[str, Any]
+    "Versions that the run was made with."
+    metrics: Mapping[str, Any] | None
+    "The content of metrics.json; None while the run is not finished."
+
+
+def read_run(run_dir: str | os.PathLike[str]) -> Run:
+    """Read what a run folder says of itself, without its weights.
+
+    Raises:
+        CheckpointError: ``run_dir`` is no run folder, or its run.json is damaged.
+    """
+    path = Path(run_dir)
+    found = RunFolder(path).read_run()
+    summary = path / "metrics.json"
+    try:
+        model = found["model"]
+        return Run(
+            path=path,
+            model=model["name"],
+            model_config=None if model["config"] is None else ModelConfig(**model["config"]),
+            train_config=TrainConfig.from_json(found["train"]),
+            data=found["data"],
+            contract=Contract.from_json(found["contract"]),
+            versions=found["versions"],
+            metrics=json.loads(summary.read_bytes()) if summary.exists() else None,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            "run.json is damaged",
+            value=f"{type(error).__name__}: {error}",
+            where=str(path),
+            fix="Restore the file, or train again.",
+        ) from error
+
+
+def load_run(run_dir: str | os.PathLike[str], *, model: nn.Module | None = None, device: str = "auto") -> Predictor:
+    """Reopen a trained model: the weights its run ended with, or of its newest checkpoint if it has not ended.
+
+    Args:
+        run_dir: the folder that a Trainer wrote.
+        model: the module to load the weights into; needed where the run's model was not a ModelConfig.
+        device: 'cpu', 'cuda', 'cuda:N' or 'auto'.
+    Returns:
+        A predictor with ``evaluate``, ``predict`` and ``embed``, each of which takes a graph.
+    Raises:
+        CheckpointError: no run folder, no weights yet, or weights of another model.
+    """
+    run = read_run(run_dir)
+    if model is None:
+        if run.model_config is None:
+            raise InputError(
+                "the run's model cannot be built from its folder",
+                value=f"it was a {run.model} of the user's own",
+                where=str(run.path),
+                fix="Pass load_run(..., model=...) with a module of that class.",
+            )
+        model = build_model(run.model_config, run.contract.shape_only_graph())
+    weights = _final_weights(run)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CheckpointError(
+            "the weights are of another model",
+            value=str(error).replace("\n\t", " "),
+            where=str(run.path),
+            fix="Pass the model that the run was trained with.",
+        ) from error
+    return Predictor(model, run.contract, device=resolve_device(device))
+
+
+def describe_model(model: nn.Module, config: ModelConfig | None) -> dict[str, Any]:
+    """What run.json says of the model."""
+    kind = f"{type(model).__module__}.{type(model).__qualname__}"
+    if config is None:
+        return {"name": type(model).__name__, "class": kind, "config": None}
+    values = asdict(config)
+    if ".py:" in config.model:
+        # The run folder may be opened from another working directory.
+        filename, _, class_name = config.model.rpartition(":")
+        values["model"] = f"{Path(filename).absolute()}:{class_name}"
+    return {"name": config.model, "class": kind, "config": values}
+
+
+def _final_weights(run: Run) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    path = run.path / "model.safetensors"
+    if run.metrics is not None and path.exists():
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(
+                "the weights are damaged",
+                value=str(error),
+                where=str(path),
+                fix="Resume the run to write them anew.",
+            ) from error
+    checkpoint = RunFolder(run.path).checkpoints.newest(on_damaged=lambda text: None)
+    if checkpoint is None:
+        raise CheckpointError(
+            "the run has no weights yet",
+            value="neither model.safetensors nor a checkpoint",
+            where=str(run.path),
+            fix="Wait for its first checkpoint, or resume it.",
+        )
+    state = decode(checkpoint.state, checkpoint.tensors)
+    weights: dict[str, Tensor] = state["best"]["weights"] or state["model"]
+    return weights

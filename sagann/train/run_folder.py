@@ -1,0 +1,202 @@
+"""RunFolder: what a run leaves on disk, every file whole or absent.
+
+===================  ============================================================================
+``run.json``         model, training options, data, versions: enough to reopen the run
+``metrics.jsonl``    a line per epoch
+``checkpoints/``     the newest checkpoints (see sagann.train.checkpoint)
+``model.safetensors``  the weights that the run ended with
+``metrics.json``     the summary, written last
+``events/``          TensorBoard events, where asked for
+===================  ============================================================================
+
+A lock on the folder keeps two processes from training into it at once; the system drops it with the process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from torch import Tensor
+
+from sagann.errors import CheckpointError, InputError
+from sagann.train.atomic import (
+    TEMPORARY_PREFIX,
+    remove_folder,
+    remove_leftovers,
+    sync_file,
+    sync_folder,
+    write_json,
+)
+from sagann.train.checkpoint import CheckpointFolder
+from sagann.train.reporter import EpochRecord
+
+FORMAT = 1
+_LOCK = ".lock"
+
+
+class RunFolder:
+    """The folder of one run.
+
+    Args:
+        path: the folder; made by :meth:`start`.
+        keep_checkpoints: number of newest checkpoints to keep.
+    """
+
+    def __init__(self, path: Path, *, keep_checkpoints: int = 2) -> None:
+        self.path = path
+        self.checkpoints = CheckpointFolder(path / "checkpoints", keep=keep_checkpoints)
+        self._lines: BinaryIO | None = None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for this process.
+
+        Raises:
+            InputError: another process holds it, or there is a file in its place.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _unusable(self.path, error) from error
+        with (self.path / _LOCK).open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InputError(
+                    "the run folder is in use",
+                    value="another process is training into it",
+                    where=str(self.path),
+                    fix="Wait for it, stop it, or choose another folder.",
+                ) from error
+            remove_leftovers(self.path)
+            try:
+                yield
+            finally:
+                self.close()
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was started here."""
+        return (self.path / "run.json").exists()
+
+    def clear(self) -> None:
+        """Remove what a run left. Checkpoints go first, so that a kill leaves nothing to resume wrongly."""
+        remove_folder(self.checkpoints.path)
+        remove_folder(self.path / "events")
+        for name in ("metrics.json", "model.safetensors", "metrics.jsonl", "run.json"):
+            (self.path / name).unlink(missing_ok=True)
+        sync_folder(self.path)
+
+    def write_run(self, description: Mapping[str, Any]) -> None:
+        """Write run.json."""
+        write_json(self.path / "run.json", {"format": FORMAT, **description})
+
+    def read_run(self) -> dict[str, Any]:
+        """Read run.json.
+
+        Raises:
+            CheckpointError: there is none, or it is not one of ours.
+        """
+        path = self.path / "run.json"
+        try:
+            found = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                "not a run folder",
+                value=f"run.json cannot be read ({type(error).__name__})",
+                where=str(self.path),
+                fix="Pass the folder that a training run wrote (--out).",
+            ) from error
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            version = found.get("format") if isinstance(found, dict) else None
+            raise CheckpointError(
+                "run folder of another version",
+                value=f"format {version!r}, expected {FORMAT}",
+                where=str(path),
+                fix="Open it with the version of sagann that wrote it.",
+            )
+        return found
+
+    def append(self, record: EpochRecord) -> None:
+        """Add a line to metrics.jsonl."""
+        if self._lines is None:
+            self._lines = (self.path / "metrics.jsonl").open("ab")
+        self._lines.write((json.dumps(record.to_json(), allow_nan=False) + "\n").encode())
+        self._lines.flush()
+
+    def sync_history(self) -> int:
+        """Put metrics.jsonl on the disk; its length in bytes."""
+        if self._lines is None:
+            return 0
+        os.fsync(self._lines.fileno())
+        return self._lines.tell()
+
+    def read_history(self, num_epochs: int, num_bytes: int) -> list[EpochRecord]:
+        """The first ``num_epochs`` lines of metrics.jsonl, which are ``num_bytes`` long.
+
+        Raises:
+            CheckpointError: they are not there.
+        """
+        path = self.path / "metrics.jsonl"
+        try:
+            content = path.read_bytes()[:num_bytes] if num_bytes else b""
+            records = [EpochRecord.from_json(json.loads(line)) for line in content.splitlines()]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise _lost_history(path, f"{type(error).__name__}: {error}") from error
+        epochs = [record.epoch for record in records]
+        if len(content) != num_bytes or epochs != list(range(1, num_epochs + 1)):
+            raise _lost_history(
+                path, f"{len(records)} epochs in {len(content)} bytes, expected {num_epochs} epochs"
+            )
+        return records
+
+    def cut_history(self, num_bytes: int) -> None:
+        """Cut metrics.jsonl back to its first ``num_bytes``."""
+        self.close()
+        with (self.path / "metrics.jsonl").open("ab") as file:
+            file.truncate(num_bytes)
+            os.fsync(file.fileno())
+
+    def write_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Write model.safetensors."""
+        from safetensors.torch import save_file
+
+        aside = self.path / f"{TEMPORARY_PREFIX}model.safetensors"
+        save_file(dict(weights), aside)
+        sync_file(aside)
+        aside.replace(self.path / "model.safetensors")
+        sync_folder(self.path)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write metrics.json."""
+        write_json(self.path / "metrics.json", dict(summary))
+
+    def close(self) -> None:
+        """Close metrics.jsonl."""
+        if self._lines is not None:
+            self._lines.close()
+            self._lines = None
+
+
+def _lost_history(path: Path, value: str) -> CheckpointError:
+    return CheckpointError(
+        "metrics.jsonl does not reach the checkpoint",
+        value=value,
+        where=str(path),
+        fix="Restore the file, or start the run anew: fit(overwrite=True).",
+    )
+
+
+def _unusable(path: Path, error: OSError) -> InputError:
+    return InputError(
+        "the run folder cannot be made",
+        value=f"{type(error).__name__}: {error.strerror}",
+        where=str(path),
+        fix="Choose a folder that you may write to.",
+    )

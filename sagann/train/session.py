@@ -1,0 +1,203 @@
+"""TrainSession: everything of a run that changes from epoch to epoch, and its way into a checkpoint and back."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from sagann.errors import InputError
+from sagann.train.best import BestTracker
+from sagann.train.checkpoint import Checkpoint
+from sagann.train.codec import decode, encode
+from sagann.train.config import TrainConfig
+from sagann.train.metrics import Metrics, loss_of
+from sagann.train.predictor import Predictor, PreparedGraph, evaluate_splits, labelled_rows
+from sagann.train.reporter import EpochRecord
+from sagann.train.rng import capture_rng, restore_rng
+
+
+class TrainSession:
+    """One run in progress.
+
+    Args:
+        predictor: the model and its device.
+        prepared: the training graph.
+        config: how to train.
+        optimizer: over the model's parameters.
+        scheduler: of ``optimizer``, or None.
+        tracker: remembers the best epoch.
+    """
+
+    def __init__(
+        self,
+        *,
+        predictor: Predictor,
+        prepared: PreparedGraph,
+        config: TrainConfig,
+        optimizer: torch.optim.Optimizer,
+        scheduler: LRScheduler | None,
+        tracker: BestTracker,
+    ) -> None:
+        self.predictor = predictor
+        self.model: nn.Module = predictor.model
+        self.prepared = prepared
+        self.graph = prepared.graph
+        self.config = config
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        self.tracker = tracker
+        self.epoch = 0
+        self.history: list[EpochRecord] = []
+        self._hops = self.graph.hops(predictor.num_hops)
+        self._rows, self._labels = labelled_rows(self.graph, self.graph.splits["train"])
+        light = "micro_f1" if self.graph.multi_label else "accuracy"
+        # Per epoch only what is cheap, and what is monitored; the whole set comes at the end.
+        self._metrics = {"loss", light, tracker.metric}
+
+    def run_epoch(self) -> EpochRecord:
+        """Train one epoch, evaluate it where it is due, step the scheduler, and add it to the history.
+
+        Raises:
+            InputError: the loss or an evaluated metric became NaN or infinite, or the schedule is over.
+        """
+        epoch = self.epoch + 1
+        lr = float(self.optimizer.param_groups[0]["lr"])
+        started_s = self._now_s()
+        loss = self._step(epoch)
+        epoch_s = self._now_s() - started_s
+        metrics: dict[str, Metrics] = {}
+        if epoch % self.config.eval_every == 0 or epoch == self.config.epochs:
+            metrics = self._evaluate(epoch)
+            self.tracker.update(epoch, metrics, self.model)
+        self._step_scheduler(metrics)
+        record = EpochRecord(epoch=epoch, loss=loss, epoch_s=epoch_s, lr=lr, metrics=metrics)
+        self.epoch = epoch
+        self.history.append(record)
+        return record
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is no further epoch to train."""
+        return self.tracker.exhausted or self.epoch >= self.config.epochs
+
+    def _now_s(self) -> float:
+        if self.predictor.device.type == "cuda":
+            torch.cuda.synchronize(self.predictor.device)
+        return time.perf_counter()
+
+    def _step(self, epoch: int) -> float:
+        """One optimizer step. Every torch optimizer takes a closure; LBFGS calls it several times."""
+        self.model.train()
+        losses: list[float] = []
+
+        def closure() -> Tensor:
+            self.optimizer.zero_grad()
+            logits = self.model(self._hops, self.graph.features)
+            logits = self.predictor.contract.check_logits(logits, self.graph, type(self.model).__name__)
+            loss = loss_of(logits.index_select(0, self._rows), self._labels, multi_label=self.graph.multi_label)
+            value = loss.item()
+            _check_finite(value, f"training loss of epoch {epoch}", self.config)
+            losses.append(value)
+            loss.backward()
+            if self.config.clip_norm is not None:
+                nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
+            return loss.detach()
+
+        try:
+            self.optimizer.step(closure)  # type: ignore[arg-type]
+        except RuntimeError as error:
+            if "deterministic" in str(error):
+                raise _not_reproducible(error) from error
+            raise
+        return losses[0]
+
+    def _evaluate(self, epoch: int) -> dict[str, Metrics]:
+        logits = self.predictor.logits(self.prepared)
+        metrics = evaluate_splits(logits, self.graph, splits=("train", "val"), names=self._metrics)
+        for split, found in metrics.items():
+            for name, value in found.items():
+                _check_finite(value, f"{split}/{name} of epoch {epoch}", self.config)
+        return metrics
+
+    def _step_scheduler(self, metrics: Mapping[str, Metrics]) -> None:
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            # It goes by the monitored metric, so it waits for the next evaluation.
+            if metrics:
+                self.scheduler.step(self.tracker.monitored(metrics))
+        elif self.scheduler is not None:
+            try:
+                self.scheduler.step()
+            except ValueError as error:
+                raise InputError(
+                    "the schedule ends before training",
+                    value=str(error),
+                    where=f"scheduler {type(self.scheduler).__name__}",
+                    fix="Give the scheduler as many steps as there are epochs.",
+                ) from error
+
+    def checkpoint(self, *, run: str, history_bytes: int) -> Checkpoint:
+        """The whole state after the last epoch.
+
+        Args:
+            run: digest of the run's identity.
+            history_bytes: length of metrics.jsonl so far.
+        Raises:
+            CheckpointError: the state holds something that is neither tensor, number, string nor container.
+        """
+        tensors: dict[str, Tensor] = {}
+        parts = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "best": self.tracker.state_dict(),
+            "rng": capture_rng(self.predictor.device),
+        }
+        state = {name: encode(part, tensors, name=name) for name, part in parts.items()}
+        state |= {"run": run, "history_epochs": len(self.history), "history_bytes": history_bytes}
+        return Checkpoint(epoch=self.epoch, state=state, tensors=tensors)
+
+    def restore(self, checkpoint: Checkpoint, history: list[EpochRecord]) -> None:
+        """Continue from ``checkpoint``, as if there had been no interruption."""
+        state: dict[str, Any] = decode(checkpoint.state, checkpoint.tensors)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+        self.tracker.load_state_dict(state["best"])
+        self.tracker.weights = _moved(self.tracker.weights, self.predictor.device)
+        self.epoch = checkpoint.epoch
+        self.history = history
+        restore_rng(state["rng"], self.predictor.device)
+
+
+def _moved(weights: dict[str, Any] | None, device: torch.device) -> dict[str, Any] | None:
+    if weights is None:
+        return None
+    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in weights.items()}
+
+
+def _check_finite(value: float, what: str, config: TrainConfig) -> None:
+    if math.isfinite(value):
+        return
+    clip = "" if config.clip_norm is not None else ", or clip gradients (clip_norm = 1)"
+    raise InputError(
+        "training diverged",
+        value=f"the {what} is {value}",
+        where=f"optimizer {config.optimizer} with lr {config.lr:g}",
+        fix=f"Lower lr (try {config.lr / 10:g}){clip}; large feature values want normalising first.",
+    )
+
+
+def _not_reproducible(error: RuntimeError) -> InputError:
+    return InputError(
+        "an operator of the model is not reproducible",
+        value=str(error).split("\n")[0],
+        where="TrainConfig.deterministic",
+        fix="Replace the operator, or set deterministic = false and accept runs that differ in the last bits.",
+    )

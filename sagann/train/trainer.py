@@ -1,0 +1,381 @@
+"""Trainer: trains a model on a whole graph, with metrics, early stopping, checkpoints and exact resume.
+
+The same seed gives bitwise the same run, and a resumed run is bitwise the uninterrupted one: a checkpoint holds
+the weights, the optimizer, the scheduler, every random generator and the best weights so far, and the run
+itself is made of operators with a fixed order of summation.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sagann.errors import CheckpointError, InputError
+from sagann.graph import Graph
+from sagann.nn import ModelConfig, build_model
+from sagann.train.best import BestTracker, copy_of, resolve_monitor
+from sagann.train.config import TrainConfig
+from sagann.train.contract import Contract
+from sagann.train.events import TensorBoardReporter, require_tensorboard
+from sagann.train.identity import check_same, digest_of, identity_of
+from sagann.train.interrupt import stop_on_interrupt
+from sagann.train.metrics import Metrics
+from sagann.train.policies import (
+    DECAY_POLICIES,
+    OptimizerFactory,
+    ParamGroups,
+    SchedulerFactory,
+    build_optimizer,
+    build_scheduler,
+)
+from sagann.train.predictor import Predictor, labelled_rows
+from sagann.train.reporter import LogReporter, Reporter, Reporters, RunInfo, TrainResult
+from sagann.train.resources import peak_rss_bytes, reproducible, resolve_device, versions
+from sagann.train.rng import seeded
+from sagann.train.run import describe_model
+from sagann.train.run_folder import RunFolder
+from sagann.train.session import TrainSession
+
+
+class Trainer:
+    """Trains ``model`` on ``graph``.
+
+    Args:
+        model: any module called as ``model(hops, x)``; or a ModelConfig, which is built here under the seed.
+        graph: labels and a 'train' split are needed; 'val' and 'test' are optional. It is checked in full.
+        config: how to train; by default 200 epochs of Adam with learning rate 0.01.
+        run_dir: folder for checkpoints, metrics and weights; None keeps everything in memory.
+        reporter: is told how the run goes; by default messages go to the logger 'sagann.train'.
+        source: what to call the data in the run folder, a path for instance; by default the graph's name.
+        optimizer: makes the optimizer from parameter groups, instead of ``config.optimizer``.
+        scheduler: makes the scheduler from the optimizer, instead of ``config.scheduler``.
+        param_groups: splits the parameters into groups, instead of ``config.decay``.
+
+    Raises:
+        InputError: the graph, the model or the configuration cannot be trained as it is.
+
+    Example:
+        >>> import torch
+        >>> from sagann.graph import Topology
+        >>> from sagann.nn import ModelConfig
+        >>> labels = torch.tensor([0, 0, 0, 1, 1, 1])
+        >>> src, dst = torch.tensor([0, 1, 2, 3, 4, 5]), torch.tensor([1, 2, 0, 4, 5, 3])
+        >>> topology = Topology.from_coo(src=src, dst=dst, num_src=6)
+        >>> train = torch.tensor([True, False, False, True, False, False])
+        >>> graph = Graph(
+        ...     topology=topology, features=torch.eye(6), labels=labels, num_classes=2,
+        ...     splits={"train": train, "test": ~train},
+        ... )
+        >>> trainer = Trainer(ModelConfig(hidden=8), graph, TrainConfig(epochs=60))
+        >>> trainer.fit().metrics["test"]["accuracy"]
+        1.0
+        >>> trainer.predict().tolist()
+        [0, 0, 0, 1, 1, 1]
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | ModelConfig,
+        graph: Graph,
+        config: TrainConfig | None = None,
+        *,
+        run_dir: str | os.PathLike[str] | None = None,
+        reporter: Reporter | None = None,
+        source: str | None = None,
+        optimizer: OptimizerFactory | None = None,
+        scheduler: SchedulerFactory | None = None,
+        param_groups: ParamGroups | None = None,
+    ) -> None:
+        self.config = config or TrainConfig()
+        self.graph = graph
+        self.run_dir = None if run_dir is None else Path(run_dir)
+        self._reporter: Reporter = reporter or LogReporter()
+        self._source = source or graph.name
+        self._optimizer, self._scheduler, self._param_groups = optimizer, scheduler, param_groups
+        graph.validate()
+        _check_trainable(graph)
+        if self.config.tensorboard:
+            require_tensorboard()
+        device = resolve_device(self.config.device)
+        contract = Contract.of(graph)
+        self.monitor = resolve_monitor(self.config, contract, graph.splits)
+        self.weights = self.config.weights or ("best" if self.monitor.startswith("val/") else "last")
+        self.model_config = model if isinstance(model, ModelConfig) else None
+        if isinstance(model, ModelConfig):
+            with seeded(self.config.seed, device):
+                model = build_model(model, graph)
+        self._predictor = Predictor(model, contract, device=device)
+        self._prepared = self._predictor.prepare(graph, validate=False)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model, with the weights it has now."""
+        return self._predictor.model
+
+    @property
+    def device(self) -> torch.device:
+        """Where the Trainer computes."""
+        return self._predictor.device
+
+    def fit(self, *, resume: bool = False, overwrite: bool = False) -> TrainResult:
+        """Train, from the weights that the model has, or from the newest whole checkpoint.
+
+        Ctrl-C finishes the epoch, writes a checkpoint and returns a result with ``interrupted`` set.
+
+        Args:
+            resume: continue the run in ``run_dir``. The result is bitwise that of a run without interruption,
+                on the same machine with the same versions and number of threads.
+            overwrite: remove the run that is in ``run_dir``.
+        Raises:
+            InputError: the loss became NaN or infinite; or ``run_dir`` holds a run and neither ``resume`` nor
+                ``overwrite`` was asked for.
+            CheckpointError: there is nothing to resume, or the run was started with another model, graph or
+                configuration.
+        """
+        folder = self._run_folder(resume)
+        with ExitStack() as stack:
+            if folder is not None:
+                stack.enter_context(folder.locked())
+            stack.enter_context(seeded(self.config.seed, self.device))
+            stack.enter_context(reproducible(self.config.deterministic))
+            stop = stack.enter_context(stop_on_interrupt(self._reporter.on_message))
+            session = self._session()
+            run = "" if folder is None else self._open_run(folder, session, resume, overwrite)
+            reporter = self._reporter_with_events(folder, stack)
+            reporter.on_start(self._info(session))
+            saved_epoch = session.epoch
+            while not session.finished and not stop.requested:
+                record = session.run_epoch()
+                if folder is not None:
+                    folder.append(record)
+                    if session.epoch % self.config.checkpoint_every == 0:
+                        saved_epoch = _save(session, folder, run)
+                reporter.on_epoch(record)
+            if folder is not None and saved_epoch != session.epoch:
+                _save(session, folder, run)
+            result = self._finish(session, folder)
+            reporter.on_end(result)
+        return result
+
+    def resume(self) -> TrainResult:
+        """Continue the run in ``run_dir``: ``fit(resume=True)``."""
+        return self.fit(resume=True)
+
+    def evaluate(self, graph: Graph | None = None) -> dict[str, Metrics]:
+        """Measure the model on each split of the training graph, or of a new one: split to metric to value.
+
+        A graph without splits counts as one split, 'all'.
+        """
+        return self._predictor.evaluate(self._prepared if graph is None else graph)
+
+    def predict(self, graph: Graph | None = None, *, probabilities: bool = False) -> Tensor:
+        """Class ids int64 [num_vertices], or uint8 [num_vertices, C] of 0/1 for multi-label; on the CPU.
+
+        Args:
+            graph: a new graph; by default the training graph.
+            probabilities: return floats [num_vertices, C] instead.
+        """
+        return self._predictor.predict(self._prepared if graph is None else graph, probabilities=probabilities)
+
+    def embed(self, graph: Graph | None = None) -> Tensor:
+        """The input of the last SAGA layer, float [num_vertices, F], on the CPU."""
+        return self._predictor.embed(self._prepared if graph is None else graph)
+
+    def _session(self) -> TrainSession:
+        # One pass before anything is trained: it makes lazy parameters and finds what does not fit.
+        self._predictor.logits(self._prepared)
+        tracker = BestTracker(self.monitor, keep_weights=self.weights == "best", patience=self.config.patience)
+        policy = self._param_groups or DECAY_POLICIES[self.config.decay]
+        groups = policy(self.model, self.config.weight_decay)
+        optimizer = self._optimizer(groups) if self._optimizer else build_optimizer(self.config, groups)
+        scheduler = (
+            self._scheduler(optimizer)
+            if self._scheduler
+            else build_scheduler(self.config, optimizer, maximise=tracker.maximise)
+        )
+        return TrainSession(
+            predictor=self._predictor,
+            prepared=self._prepared,
+            config=self.config,
+            optimizer=optimizer,
+            scheduler=scheduler,
+            tracker=tracker,
+        )
+
+    def _run_folder(self, resume: bool) -> RunFolder | None:
+        if self.run_dir is not None:
+            return RunFolder(self.run_dir, keep_checkpoints=self.config.keep_checkpoints)
+        if resume:
+            raise CheckpointError(
+                "nothing to resume",
+                value="the Trainer has no run folder",
+                where="Trainer.run_dir",
+                fix="Pass run_dir, when the run is started and when it is resumed.",
+            )
+        if self.config.tensorboard:
+            self._reporter.on_message("TensorBoard events are not written: the Trainer has no run folder.")
+        return None
+
+    def _open_run(self, folder: RunFolder, session: TrainSession, resume: bool, overwrite: bool) -> str:
+        """Start a run in ``folder``, or restore it into ``session``; the digest of its identity."""
+        identity = identity_of(
+            self.model,
+            self.graph,
+            self.config,
+            device=self.device,
+            optimizer=session.optimizer,
+            scheduler=session.scheduler,
+        )
+        if resume:
+            self._restore(folder, session, identity)
+        elif folder.exists and not overwrite:
+            raise InputError(
+                "the run folder holds a run",
+                value="neither resume nor overwrite was asked for",
+                where=str(folder.path),
+                fix="Continue it with fit(resume=True), replace it with fit(overwrite=True), or choose another folder.",
+            )
+        else:
+            folder.clear()
+        folder.write_run(
+            {
+                "model": describe_model(self.model, self.model_config),
+                "train": self.config.to_json(),
+                "data": self._source,
+                "seed": self.config.seed,
+                "monitor": self.monitor,
+                "weights": self.weights,
+                "contract": self._predictor.contract.to_json(),
+                "versions": versions(),
+                "identity": identity,
+            }
+        )
+        return digest_of(identity)
+
+    def _restore(self, folder: RunFolder, session: TrainSession, identity: dict[str, Any]) -> None:
+        saved = folder.read_run()
+        check_same(saved["identity"], identity, where=str(folder.path))
+        for name, now in versions().items():
+            before = saved["versions"].get(name)
+            if before != now:
+                self._reporter.on_message(
+                    f"The run was started with {name} {before}, this is {now}: its last bits may differ."
+                )
+        checkpoint = folder.checkpoints.newest(on_damaged=self._reporter.on_message)
+        if checkpoint is None:
+            self._reporter.on_message("There is no checkpoint yet; the run starts from its first epoch.")
+            folder.cut_history(0)
+            return
+        where = f"checkpoint of epoch {checkpoint.epoch} in {folder.path}"
+        if checkpoint.state["run"] != digest_of(identity):
+            raise CheckpointError(
+                "the checkpoint belongs to another run",
+                value="its identity differs from run.json's",
+                where=where,
+                fix="Remove it from the folder.",
+            )
+        if checkpoint.epoch > self.config.epochs:
+            raise CheckpointError(
+                "the run is past its last epoch",
+                value=f"epoch {checkpoint.epoch}, epochs is {self.config.epochs}",
+                where=where,
+                fix=f"Set epochs to at least {checkpoint.epoch}.",
+            )
+        history_bytes = checkpoint.state["history_bytes"]
+        history = folder.read_history(checkpoint.state["history_epochs"], history_bytes)
+        session.restore(checkpoint, history)
+        folder.cut_history(history_bytes)
+
+    def _reporter_with_events(self, folder: RunFolder | None, stack: ExitStack) -> Reporter:
+        if folder is None or not self.config.tensorboard:
+            return self._reporter
+        events = TensorBoardReporter(folder.path / "events")
+        stack.callback(events.close)
+        return Reporters([self._reporter, events])
+
+    def _info(self, session: TrainSession) -> RunInfo:
+        return RunInfo(
+            model=describe_model(self.model, self.model_config)["name"],
+            data=self._source,
+            num_vertices=session.graph.num_vertices,
+            num_edges=session.graph.num_edges,
+            num_hops=self._predictor.num_hops,
+            epochs=self.config.epochs,
+            first_epoch=session.epoch + 1,
+            monitor=self.monitor,
+            device=str(self.device),
+        )
+
+    def _finish(self, session: TrainSession, folder: RunFolder | None) -> TrainResult:
+        """Choose the weights and measure them, unless the run was interrupted; the model ends with these weights."""
+        interrupted = not session.finished
+        best = session.tracker.weights
+        use_best = not interrupted and best is not None
+        if use_best:
+            self.model.load_state_dict(best)  # type: ignore[arg-type]
+        result = TrainResult(
+            epochs=session.epoch,
+            best_epoch=session.tracker.epoch,
+            weights="best" if use_best else "last",
+            stopped_early=session.tracker.exhausted and session.epoch < self.config.epochs,
+            interrupted=interrupted,
+            epoch_s=statistics.median(record.epoch_s for record in session.history) if session.history else 0.0,
+            peak_rss_bytes=peak_rss_bytes(),
+            metrics={} if interrupted else self.evaluate(),
+            history=tuple(session.history),
+            run_dir=self.run_dir,
+        )
+        if folder is not None and not interrupted:
+            folder.write_weights(copy_of(self.model.state_dict()))
+            folder.write_summary(self._summary(result))
+        return result
+
+    def _summary(self, result: TrainResult) -> dict[str, Any]:
+        return {
+            "model": describe_model(self.model, self.model_config)["name"],
+            "data": self._source,
+            "num_vertices": self.graph.num_vertices,
+            "num_edges": self.graph.num_edges,
+            "epochs": result.epochs,
+            "best_epoch": result.best_epoch,
+            "monitor": self.monitor,
+            "weights": result.weights,
+            "stopped_early": result.stopped_early,
+            "epoch_s": result.epoch_s,
+            "peak_rss_bytes": result.peak_rss_bytes,
+            "seed": self.config.seed,
+            "device": str(self.device),
+            **{split: result.metrics.get(split, {}) for split in ("train", "val", "test")},
+        }
+
+
+def _save(session: TrainSession, folder: RunFolder, run: str) -> int:
+    history_bytes = folder.sync_history()
+    folder.checkpoints.write(session.checkpoint(run=run, history_bytes=history_bytes))
+    return session.epoch
+
+
+def _check_trainable(graph: Graph) -> None:
+    where = f"graph '{graph.name}'"
+    if graph.labels is None or graph.num_classes < 1:
+        raise InputError(
+            "the graph has nothing to learn",
+            value=f"labels {'are None' if graph.labels is None else 'are there'}, num_classes {graph.num_classes}",
+            where=where,
+            fix="Give the graph labels and num_classes.",
+        )
+    if "train" not in graph.splits or not len(labelled_rows(graph, graph.splits["train"])[0]):
+        raise InputError(
+            "no vertex to train on",
+            value="the split 'train' is missing"
+            if "train" not in graph.splits
+            else "0 labelled vertices in 'train'",
+            where=where,
+            fix="Give the graph a bool mask 'train' that holds labelled vertices.",
+        )
