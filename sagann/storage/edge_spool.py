@@ -1,0 +1,160 @@
+"""Edges as they arrive, spooled to a file, with what the sort needs to know: largest id, coarse degrees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sagann.storage._partition_kernels import count_bins
+from sagann.storage.edge_chunk import EdgeChunk, EdgeColumn, check_chunk
+from sagann.storage.edge_run import EdgeRun
+
+Array = np.ndarray[Any, Any]
+
+_MAX_BINS = 2**20
+
+
+class Histogram:
+    """Number of edges by bins of 2^shift consecutive ids, from ``first`` on.
+
+    The bins double in width whenever an id falls behind the last one, so their number stays bounded.
+    """
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.shift = 0
+        self.num_bins = 0
+        self.counts: Array = np.zeros(_MAX_BINS, dtype=np.int64)
+
+    @classmethod
+    def of_range(cls, first: int, stop: int) -> Histogram:
+        """A histogram for ids from ``first`` to ``stop - 1``."""
+        histogram = cls()
+        histogram.first = first
+        histogram.cover(stop - 1)
+        return histogram
+
+    def cover(self, largest: int) -> None:
+        """Widen the bins until id ``largest`` has one."""
+        while (largest - self.first) >> self.shift >= _MAX_BINS:
+            half = _MAX_BINS // 2
+            self.counts[:half] = self.counts[0::2] + self.counts[1::2]
+            self.counts[half:] = 0
+            self.shift += 1
+            self.num_bins = (self.num_bins + 1) // 2
+        self.num_bins = max(self.num_bins, ((largest - self.first) >> self.shift) + 1)
+
+    def add(self, ids: Array) -> None:
+        """Count ids; all are covered."""
+        count_bins(ids, self.first, self.shift, self.counts)
+
+
+class EdgeSpool:
+    """Take chunks of edges, check them, and spool them in blocks.
+
+    Args:
+        path: file to make.
+        columns: form of the edge data, by name.
+        num_vertices: ids must be below; None where the largest id tells.
+        drop_self_loops: leave out edges v -> v.
+        mirrors: the sort will add the mirror image of each edge, so count that as well.
+        block_edges: edges in a block.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        columns: Mapping[str, EdgeColumn],
+        num_vertices: int | None,
+        drop_self_loops: bool,
+        mirrors: bool,
+        block_edges: int,
+    ) -> None:
+        self.columns = dict(columns)
+        self.mirrors = mirrors
+        self.histogram = Histogram()
+        self.largest_id = -1
+        self.largest_type = -1
+        self._num_vertices = num_vertices
+        self._drop_self_loops = drop_self_loops
+        self._block_edges = block_edges
+        self._waiting: list[list[Array]] = []
+        self._num_waiting = 0
+        # Ids that need 64 bits are rare, and when they come the blocks before them are written already.
+        wide = num_vertices is not None and num_vertices > 2**31 - 1
+        self._id_dtype = "int64" if wide else "int32"
+        self._path = path
+        self.run = EdgeRun(path, self._forms())
+
+    @property
+    def num_edges(self) -> int:
+        """Edges taken, mirror images not counted."""
+        return self.run.num_edges + self._num_waiting
+
+    def add(self, chunk: EdgeChunk) -> None:
+        """Take a chunk.
+
+        Raises:
+            DatasetError: an edge is no good; names file and row.
+        """
+        check_chunk(chunk, self._num_vertices)
+        columns = [chunk.src, chunk.dst, *(chunk.data[name] for name in self.columns)]
+        if self._drop_self_loops:
+            keep = chunk.src != chunk.dst
+            columns = [column[keep] for column in columns]
+        if len(columns[0]) == 0:
+            return
+        self.largest_id = max(self.largest_id, int(chunk.src.max()), int(chunk.dst.max()))
+        if "type" in chunk.data:
+            self.largest_type = max(self.largest_type, int(chunk.data["type"].max()))
+        self.histogram.cover(self.largest_id)
+        self.histogram.add(columns[1])
+        if self.mirrors:
+            self.histogram.add(columns[0])
+        if self.largest_id > 2**31 - 1 and self._id_dtype == "int32":
+            self._id_dtype = "int64"
+            self._rewrite_wide()
+        for begin in range(0, len(columns[0]), self._block_edges):
+            self._wait([column[begin : begin + self._block_edges] for column in columns])
+
+    def finish(self, num_vertices: int) -> None:
+        """Write what waits, and let the histogram reach over all vertices."""
+        self._flush()
+        self.run.close()
+        if num_vertices:
+            self.histogram.cover(num_vertices - 1)
+
+    def _wait(self, columns: list[Array]) -> None:
+        self._waiting.append(columns)
+        self._num_waiting += len(columns[0])
+        if self._num_waiting >= self._block_edges:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            block = [np.concatenate(parts) for parts in zip(*self._waiting, strict=True)]
+            self._waiting.clear()
+            self._num_waiting = 0
+            self.run.append(block)
+
+    def _forms(self) -> tuple[EdgeColumn, ...]:
+        ids = EdgeColumn(dtype=self._id_dtype)
+        return (ids, ids, *self.columns.values())
+
+    def _rewrite_wide(self) -> None:
+        """Copy the blocks with 32-bit ids to a file with 64-bit ids."""
+        narrow = self.run
+        self._path = self._path.with_name(f"wide-{self._path.name}")
+        self.run = EdgeRun(self._path, self._forms())
+        for block in narrow.blocks():
+            self.run.append(block)
+        narrow.delete()
+
+
+def mirror_block(block: list[Array]) -> list[Array]:
+    """The same edges the other way round, with the same data."""
+    return [block[1], block[0], *block[2:]]

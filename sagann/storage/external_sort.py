@@ -1,0 +1,275 @@
+"""Edges sorted by destination in bounded memory: what turns any number of edges into CSC on disk.
+
+The edges have been spooled to a file together with a coarse histogram of their destinations. Parts of
+consecutive destinations are chosen so that each fits memory, the spool is split into one file for each, and
+the parts are sorted and appended one after the other. A part that turns out too large is split again by a
+histogram of its own; a single destination too large for memory needs no sort, or is split by its sources
+where multi-edges are merged. The result is that of sorting everything at once, stably.
+
+Working memory is ``memory_bytes``; disk beside the result is twice the spool.
+
+References:
+    The distribution sort of Vitter, External Memory Algorithms and Data Structures, ACM Computing Surveys
+    33(2), 2001, Sec. 5.1, with buckets chosen by counting instead of sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sagann.graph.counting_sort import group_by_key
+from sagann.storage._partition_kernels import split_by_part
+from sagann.storage.edge_chunk import EdgeColumn
+from sagann.storage.edge_run import EdgeRun
+from sagann.storage.edge_spool import EdgeSpool, Histogram, mirror_block
+from sagann.storage.merge import MergeRules, drop_mirrored, merge_pairs, merge_with_data
+from sagann.storage.npy import NpyWriter
+from sagann.storage.progress import Progress
+
+Array = np.ndarray[Any, Any]
+
+# Parts of one split: each needs an open file, and slices of a block that are not too small to write.
+_MAX_PARTS = 128
+# Bytes for each destination of a part: its offset, counted and written.
+_BYTES_PER_DST = 24
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CscWriters:
+    """Where the sorted edges go."""
+
+    indptr: NpyWriter
+    "Offsets, one more than there are destinations."
+    indices: NpyWriter
+    "Sources."
+    data: Mapping[str, NpyWriter]
+    "Edge data by name."
+
+
+class ExternalSort:
+    """Sort a spool into CSC.
+
+    Args:
+        spool: the edges; its file is removed on the way.
+        num_vertices: ids are below.
+        merge: merge multi-edges; implied by a spool that mirrors.
+        memory_bytes: working memory.
+        folder: where temporary files go.
+        writers: where the result goes.
+        progress: is told of the stages "partitioning" and "sorting".
+    """
+
+    def __init__(
+        self,
+        spool: EdgeSpool,
+        *,
+        num_vertices: int,
+        merge: bool,
+        memory_bytes: int,
+        folder: Path,
+        writers: CscWriters,
+        progress: Progress,
+    ) -> None:
+        self._spool = spool
+        self._num_vertices = num_vertices
+        self._merge = merge or spool.mirrors
+        self._memory_bytes = memory_bytes
+        self._folder = folder
+        self._writers = writers
+        self._progress = progress
+        self._num_written = 0
+        self._num_sorted = 0
+        self._num_runs = 0
+        self._num_edges = spool.num_edges * (2 if spool.mirrors else 1)
+        self._data_names = tuple(spool.columns)
+        # A mirror image has to be told from an edge only where they may differ in data.
+        self._mark_mirrors = spool.mirrors and bool(self._data_names)
+        data = [*spool.columns.values()] + ([EdgeColumn(dtype="uint8")] if self._mark_mirrors else [])
+        ids = EdgeColumn(dtype="int32" if num_vertices <= 2**31 - 1 else "int64")
+        self._columns = (ids, ids, *data)
+        self._rules = MergeRules(
+            weight=self._data_names.index("weight") if "weight" in self._data_names else None,
+            edge_type=self._data_names.index("type") if "type" in self._data_names else None,
+            mirror=len(data) - 1 if self._mark_mirrors else None,
+        )
+        record_bytes = sum(column.row_bytes for column in self._columns)
+        if not self._merge:
+            # As they are read, as the counting sort holds them, and sorted.
+            self._bytes_per_edge = 2 * record_bytes + 2 * ids.row_bytes + (8 if data else 2)
+        else:
+            self._bytes_per_edge = 2 * record_bytes + 40 if data else 2 * ids.row_bytes + 20
+
+    def run(self) -> int:
+        """Sort, write, and return the number of edges written."""
+        self._writers.indptr.append(np.zeros(1, dtype=np.int64))
+        if self._fits(self._num_edges, self._num_vertices):
+            blocks = [block for part in self._spool.run.blocks() for block in self._with_mirrors(part)]
+            self._spool.run.delete()
+            columns = [np.concatenate(parts) for parts in zip(*blocks, strict=True)] if blocks else self._no_edges()
+            del blocks
+            self._sort_in_memory(columns, 0, self._num_vertices)
+        else:
+            blocks_in_parts = (part for block in self._spool.run.blocks() for part in self._with_mirrors(block))
+            parts = self._split(blocks_in_parts, self._spool.histogram, 0, self._num_vertices, by_src=False)
+            self._spool.run.delete()
+            for run, first, stop in parts:
+                self._sort(run, first, stop)
+        return self._num_written
+
+    def _fits(self, num_edges: int, num_dst: int) -> bool:
+        return num_edges * self._bytes_per_edge + num_dst * _BYTES_PER_DST <= self._memory_bytes
+
+    def _no_edges(self) -> list[Array]:
+        return [np.empty((0, *column.row_shape), dtype=column.dtype) for column in self._columns]
+
+    def _with_mirrors(self, block: list[Array]) -> Iterator[list[Array]]:
+        yield self._marked(block, 0)
+        if self._spool.mirrors:
+            yield self._marked(mirror_block(block), 1)
+
+    def _marked(self, block: list[Array], mark: int) -> list[Array]:
+        ids = self._columns[0].dtype
+        marks = [np.full(len(block[0]), mark, dtype=np.uint8)] if self._mark_mirrors else []
+        return [block[0].astype(ids, copy=False), block[1].astype(ids, copy=False), *block[2:], *marks]
+
+    def _sort(self, run: EdgeRun, first: int, stop: int) -> None:
+        """Sort and append the part of destinations ``first`` to ``stop - 1``; remove its file."""
+        if self._fits(run.num_edges, stop - first):
+            columns = run.load()
+            run.delete()
+            self._sort_in_memory(columns, first, stop)
+        elif stop - first == 1:
+            num_edges = self._sort_one_destination(run, 0, self._num_vertices)
+            self._append_offsets(np.array([num_edges], dtype=np.int64))
+        else:
+            histogram = Histogram.of_range(first, stop)
+            for block in run.blocks():
+                histogram.add(block[1])
+            parts = self._split(run.blocks(), histogram, first, stop, by_src=False)
+            run.delete()
+            for part, part_first, part_stop in parts:
+                self._sort(part, part_first, part_stop)
+
+    def _sort_in_memory(self, columns: list[Array], first: int, stop: int) -> None:
+        num_in = len(columns[0])
+        if self._merge and len(columns) == 2:
+            src, dst = columns
+            columns.clear()
+            offsets, src = merge_pairs(src, dst, first, stop - first, self._num_vertices)
+            data: list[Array] = []
+        elif self._merge:
+            src, dst, data = merge_with_data(columns[0], columns[1], columns[2:], self._rules)
+            columns.clear()
+            src, dst, data = drop_mirrored(src, dst, data, self._rules)
+            offsets = np.searchsorted(dst, np.arange(first, stop + 1))
+        else:
+            columns[1] -= columns[1].dtype.type(first)
+            grouped = group_by_key(
+                torch.from_numpy(columns[1]),
+                stop - first,
+                values=torch.from_numpy(columns[0]),
+                positions=len(columns) > 2,
+            )
+            assert grouped.values is not None
+            src, offsets = grouped.values.numpy(), grouped.indptr.numpy()
+            positions = None if grouped.positions is None else grouped.positions.numpy()
+            data = [column[positions] for column in columns[2:]]
+        self._append_edges(src, data)
+        self._append_offsets(offsets[1:])
+        self._tell_sorted(num_in)
+
+    def _sort_one_destination(self, run: EdgeRun, first: int, stop: int) -> int:
+        """Append the in-edges of one destination from sources ``first`` to ``stop - 1``; return their number."""
+        if not self._merge:
+            for block in run.blocks():
+                self._append_edges(block[0], block[2:])
+                self._tell_sorted(len(block[0]))
+            run.delete()
+            return run.num_edges
+        if self._fits(run.num_edges, 0) or stop - first == 1:
+            # One source as well: whatever number of edges there is, few are left once blocks are merged.
+            whole = [run.load()] if self._fits(run.num_edges, 0) else run.blocks()
+            merged = self._no_edges()
+            for block in whole:
+                joined = [np.concatenate(pair) for pair in zip(merged, block, strict=True)]
+                src, dst, data = merge_with_data(joined[0], joined[1], joined[2:], self._rules)
+                merged = [src, dst, *data]
+                self._tell_sorted(len(block[0]))
+            run.delete()
+            src, dst, data = drop_mirrored(merged[0], merged[1], merged[2:], self._rules)
+            self._append_edges(src, data)
+            return len(src)
+        histogram = Histogram.of_range(first, stop)
+        for block in run.blocks():
+            histogram.add(block[0])
+        parts = self._split(run.blocks(), histogram, first, stop, by_src=True)
+        run.delete()
+        return sum(self._sort_one_destination(part, part_first, part_stop) for part, part_first, part_stop in parts)
+
+    def _split(
+        self, blocks: Iterator[list[Array]], histogram: Histogram, first: int, stop: int, *, by_src: bool
+    ) -> list[tuple[EdgeRun, int, int]]:
+        """Split edges into files for ranges of ids that fit memory, or come nearer to it."""
+        bounds = self._choose_bounds(histogram, count_ids=not by_src)
+        part_of_bin = np.repeat(np.arange(len(bounds) - 1, dtype=np.uint8), np.diff(bounds))
+        runs = [self._new_run() for _ in range(len(bounds) - 1)]
+        ends = np.empty(len(runs), dtype=np.int64)
+        done = 0
+        for block in blocks:
+            keys, others = (block[0], block[1]) if by_src else (block[1], block[0])
+            out_keys, out_others = np.empty_like(keys), np.empty_like(others)
+            positions = np.empty(len(keys) if len(block) > 2 else 0, dtype=np.int32)
+            split_by_part(
+                keys, others, histogram.first, histogram.shift, part_of_bin, ends, out_keys, out_others, positions
+            )
+            src, dst = (out_keys, out_others) if by_src else (out_others, out_keys)
+            grouped = [src, dst, *(column[positions] for column in block[2:])]
+            begin = 0
+            for run, end in zip(runs, ends.tolist(), strict=True):
+                run.append([column[begin:end] for column in grouped])
+                begin = end
+            done += len(keys)
+            self._progress(done, None if by_src else self._num_edges, "edges", "partitioning")
+        for run in runs:
+            run.close()
+        limits = [min(stop, histogram.first + (int(bound) << histogram.shift)) for bound in bounds]
+        return list(zip(runs, limits[:-1], limits[1:], strict=True))
+
+    def _choose_bounds(self, histogram: Histogram, *, count_ids: bool) -> list[int]:
+        """Cut the bins so that every part fits memory, or is one bin, or there are _MAX_PARTS of them."""
+        counts = histogram.counts[: histogram.num_bins]
+        costs = np.cumsum(counts * self._bytes_per_edge + (_BYTES_PER_DST << histogram.shift if count_ids else 0))
+        # Greedy filling leaves a part at least half full together with its neighbour.
+        limit = max(self._memory_bytes, int(2 * costs[-1] // _MAX_PARTS) + 1)
+        bounds = [0]
+        while bounds[-1] < len(costs):
+            begin = bounds[-1]
+            spent = int(costs[begin - 1]) if begin else 0
+            bounds.append(max(begin + 1, int(np.searchsorted(costs, spent + limit, side="right"))))
+        if len(bounds) == 2 and len(costs) > 1:
+            bounds.insert(1, len(costs) // 2)
+        return bounds
+
+    def _new_run(self) -> EdgeRun:
+        self._num_runs += 1
+        return EdgeRun(self._folder / f"edges-{self._num_runs}.tmp", self._columns)
+
+    def _append_edges(self, src: Array, data: Sequence[Array]) -> None:
+        self._writers.indices.append(src)
+        for name, column in zip(self._data_names, data, strict=False):
+            self._writers.data[name].append(column)
+
+    def _append_offsets(self, ends: Array) -> None:
+        """Append the offsets of a part, relative to its first edge; its edges are appended already."""
+        self._writers.indptr.append(ends + self._num_written)
+        self._num_written += int(ends[-1]) if len(ends) else 0
+
+    def _tell_sorted(self, num_edges: int) -> None:
+        self._num_sorted += num_edges
+        self._progress(self._num_sorted, self._num_edges, "edges", "sorting")

@@ -1,0 +1,96 @@
+"""Multi-edges merged within a part of the edges that fits memory.
+
+The rules are those of :func:`sagann.graph.transform.coalesce` and ``symmetrise``: weights are summed, types
+tell edges apart, other data are those of the first edge; a mirror image gives way to an edge that was there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MergeRules:
+    """Which data column means what."""
+
+    weight: int | None = None
+    "Index of the column that is summed."
+    edge_type: int | None = None
+    "Index of the column that tells edges of the same ends apart."
+    mirror: int | None = None
+    "Index of the column that is 1 on mirror images."
+
+
+def merge_pairs(src: Array, dst: Array, first_dst: int, num_dst: int, num_vertices: int) -> tuple[Array, Array]:
+    """Merge multi-edges that carry no data.
+
+    Args:
+        src, dst: integer [n].
+        first_dst, num_dst: destinations are ``first_dst`` to ``first_dst + num_dst - 1``.
+        num_vertices: source ids are below.
+    Returns:
+        int64 offsets [num_dst + 1], and the sources grouped by destination, ascending.
+    """
+    bits = max(1, (num_vertices - 1).bit_length())
+    assert bits + num_dst.bit_length() <= 64
+    keys = dst.astype(np.uint64)
+    keys -= np.uint64(first_dst)
+    keys <<= np.uint64(bits)
+    keys |= src.astype(np.uint64)
+    # Plain sorting of 64-bit integers is vectorised in numpy: faster than a counting sort that must then sort
+    # each destination's sources.
+    keys.sort()
+    if len(keys):
+        keep = np.empty(len(keys), dtype=np.bool_)
+        keep[0] = True
+        np.not_equal(keys[1:], keys[:-1], out=keep[1:])
+        keys = keys[keep]
+    starts = np.arange(num_dst + 1, dtype=np.uint64) << np.uint64(bits)
+    offsets = np.searchsorted(keys, starts)
+    keys &= np.uint64((1 << bits) - 1)
+    return offsets, keys.astype(src.dtype)
+
+
+def merge_with_data(
+    src: Array, dst: Array, data: Sequence[Array], rules: MergeRules
+) -> tuple[Array, Array, list[Array]]:
+    """Merge multi-edges that carry data, except that mirror images stay beside the edges they mirror.
+
+    Returns:
+        sources, destinations and data, ascending by destination, source, type, and mirror images last.
+    """
+    keys: list[Array] = [src, dst]
+    for column in (rules.edge_type, rules.mirror):
+        if column is not None:
+            keys.insert(0, data[column])
+    order = np.lexsort(keys)
+    first = _first_of_equals([key[order] for key in keys])
+    starts = np.flatnonzero(first)
+    kept = order[starts]
+    merged = [column[kept] for column in data]
+    if rules.weight is not None and len(starts):
+        merged[rules.weight] = np.add.reduceat(data[rules.weight][order], starts, axis=0)
+    return src[kept], dst[kept], merged
+
+
+def drop_mirrored(
+    src: Array, dst: Array, data: Sequence[Array], rules: MergeRules
+) -> tuple[Array, Array, list[Array]]:
+    """Drop the mirror images of edges that are there themselves, after :func:`merge_with_data`."""
+    keys = [src, dst] + ([data[rules.edge_type]] if rules.edge_type is not None else [])
+    first = _first_of_equals(keys)
+    return src[first], dst[first], [column[first] for column in data]
+
+
+def _first_of_equals(keys: Sequence[Array]) -> Array:
+    first = np.zeros(len(keys[0]), dtype=np.bool_)
+    first[:1] = True
+    for key in keys:
+        first[1:] |= key[1:] != key[:-1]
+    return first
