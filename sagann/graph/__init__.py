@@ -1,29 +1,68 @@
-"""Topology and Graph: vertices, edges and what they carry. Opens no file."""
+"""Topology and Graph: vertices, edges and what they carry. Opens no file.
 
+The generators need Numba, which is slow to import, so they are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from sagann.graph.feature_norm import normalise_features
 from sagann.graph.graph import SPLIT_NAMES, Graph
 from sagann.graph.normalise import normalise
-from sagann.graph.split import graph_split, per_class_split, random_split
+from sagann.graph.split import graph_split, per_class_split, planetoid_split, random_split
 from sagann.graph.subgraph import relabel, subgraph
 from sagann.graph.topology import Csr, Topology, id_dtype
 from sagann.graph.transform import add_inverse_edges, add_self_loops, coalesce, remove_self_loops, symmetrise
 from sagann.graph.validate import validate_graph
 
+if TYPE_CHECKING:
+    from sagann.graph.demo import demo_graph
+    from sagann.graph.rmat import Quadrants, rmat_chunks, rmat_edges, rmat_graph
+    from sagann.graph.sbm import sbm_graph
+
 __all__ = [
     "SPLIT_NAMES",
     "Csr",
     "Graph",
+    "Quadrants",
     "Topology",
     "add_inverse_edges",
     "add_self_loops",
     "coalesce",
+    "demo_graph",
     "graph_split",
     "id_dtype",
     "normalise",
+    "normalise_features",
     "per_class_split",
+    "planetoid_split",
     "random_split",
     "relabel",
     "remove_self_loops",
+    "rmat_chunks",
+    "rmat_edges",
+    "rmat_graph",
+    "sbm_graph",
     "subgraph",
     "symmetrise",
     "validate_graph",
 ]
+
+_GENERATORS = {
+    "Quadrants": "sagann.graph.rmat",
+    "demo_graph": "sagann.graph.demo",
+    "rmat_chunks": "sagann.graph.rmat",
+    "rmat_edges": "sagann.graph.rmat",
+    "rmat_graph": "sagann.graph.rmat",
+    "sbm_graph": "sagann.graph.sbm",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _GENERATORS:
+        raise AttributeError(f"module 'sagann.graph' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_GENERATORS[name]), name)
+    globals()[name] = value
+    return value
