@@ -54,6 +54,36 @@ def per_class_split(graph: Graph, *, train: int = 20, val: int = 30, seed: int) 
     References:
         Shchur et al., Pitfalls of Graph Neural Network Evaluation, 2018, Sec. 3 (20 and 30 per class).
     """
+    return _with_splits(graph, *_parts_per_class(graph, train, val, seed))
+
+
+def planetoid_split(graph: Graph, *, train: int = 20, val: int = 500, test: int = 1000, seed: int) -> Graph:
+    """Draw ``train`` labelled vertices of every class, then ``val`` and ``test`` of all the others.
+
+    Args:
+        graph: a graph with one label per vertex.
+        train: vertices per class for training.
+        val: vertices in all for validation.
+        test: vertices in all for testing.
+        seed: of the draw.
+    Raises:
+        InputError: no labels, several labels per vertex, or too few vertices.
+    References:
+        Yang, Cohen and Salakhutdinov, Revisiting Semi-Supervised Learning with Graph Embeddings, ICML 2016.
+    """
+    chosen, _, rest = _parts_per_class(graph, train, 0, seed)
+    if len(rest) < val + test:
+        raise InputError(
+            "too few labelled vertices to split",
+            value=f"{len(rest)} beside training, val {val} and test {test} are needed",
+            where=f"graph '{graph.name}'",
+            fix="Lower val or test, or use random_split.",
+        )
+    rest = rest[_shuffled(len(rest), seed + 1)]
+    return _with_splits(graph, chosen, rest[:val], rest[val : val + test])
+
+
+def _parts_per_class(graph: Graph, train: int, val: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     vertices = labelled_vertices(graph)
     if graph.multi_label or graph.labels is None:
         raise InputError(
@@ -64,7 +94,8 @@ def per_class_split(graph: Graph, *, train: int = 20, val: int = 30, seed: int) 
         )
     vertices = vertices[_shuffled(len(vertices), seed)]
     labels = graph.labels[vertices]
-    parts: dict[str, list[Tensor]] = {"train": [], "val": [], "test": []}
+    # Starting with none of the vertices, for a graph without classes.
+    parts = [[vertices[:0]], [vertices[:0]], [vertices[:0]]]
     for label in range(graph.num_classes):
         members = vertices[labels == label]
         if len(members) < train + val:
@@ -74,11 +105,10 @@ def per_class_split(graph: Graph, *, train: int = 20, val: int = 30, seed: int) 
                 where=f"class {label} of graph '{graph.name}'",
                 fix="Lower the number per class, or use random_split.",
             )
-        parts["train"].append(members[:train])
-        parts["val"].append(members[train : train + val])
-        parts["test"].append(members[train + val :])
-    none = [vertices[:0]]
-    return _with_splits(graph, *(torch.cat(parts[name] or none) for name in ("train", "val", "test")))
+        for part, chosen in zip(parts, members.tensor_split([train, train + val]), strict=True):
+            part.append(chosen)
+    chosen_train, chosen_val, rest = (torch.cat(part) for part in parts)
+    return chosen_train, chosen_val, rest
 
 
 def graph_split(

@@ -1,0 +1,193 @@
+"""A degree-corrected stochastic block model with features and labels: a graph from which a GNN can learn.
+
+Vertices have a class, a wish for edges drawn from a power law, and features that lie around a centre of their
+class. An undirected edge starts at a vertex drawn by its wish and ends in the same class with probability
+``homophily``, otherwise in another one, at a vertex drawn by its wish again. Neighbours thus average out the
+noise of the features. Draws depend on the seed and a counter alone, so threads do not matter.
+
+References:
+    Karrer and Newman, Stochastic blockmodels and community structure in networks, Physical Review E 83, 2011.
+    We differ in fixing the share of edges inside classes (homophily) rather than a matrix of rates.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit, prange
+from torch import Tensor
+
+from sagann.errors import InputError
+from sagann.graph.graph import Graph
+from sagann.graph.random_numbers import GOLDEN, key_of, mix, normals, stream_of, uniforms, unit
+from sagann.graph.topology import Topology
+
+LABELS, WISHES, EDGES, CENTRES, NOISE = range(5)
+# Draws that repeat an edge are replaced in further rounds; dense graphs converge slowly, so rounds are limited.
+MAX_ROUNDS = 20
+# A draw that hits its own start is repeated; a class may have only one vertex, so repeats are limited.
+MAX_TRIES = 16
+
+
+def sbm_graph(
+    num_vertices: int,
+    *,
+    num_classes: int,
+    average_degree: float,
+    homophily: float,
+    degree_exponent: float = 2.5,
+    num_features: int,
+    feature_noise: float,
+    seed: int,
+) -> Graph:
+    """Draw an undirected graph (both directions stored), without self-loops and multi-edges, and without splits.
+
+    Args:
+        num_vertices: vertices, in classes of about equal size.
+        num_classes: classes, at least 1.
+        average_degree: directed edges per vertex.
+        homophily: expected share of the edges that join vertices of one class, in [0, 1].
+        degree_exponent: of the power law of the degrees, above 2; the higher, the more even. They are cut at
+            ``sqrt(num_vertices * average_degree)``.
+        num_features: features per vertex, float32.
+        feature_noise: standard deviation of the noise in every feature. Centres of classes are at a distance
+            of about sqrt(2) from each other.
+        seed: of everything.
+    Raises:
+        InputError: an argument is out of range, or there are more edges asked for than pairs of vertices.
+    """
+    _check(num_vertices, num_classes, average_degree, homophily, degree_exponent, feature_noise)
+    labels = (uniforms(num_vertices, seed=seed, purpose=LABELS) * num_classes).long()
+    src, dst = _draw_edges(num_vertices, labels, num_classes, average_degree, homophily, degree_exponent, seed)
+    centres = normals(num_classes, num_features, seed=seed, purpose=CENTRES) / max(1, num_features) ** 0.5
+    features = normals(num_vertices, num_features, seed=seed, purpose=NOISE)
+    features.mul_(feature_noise).add_(centres[labels])
+    return Graph(
+        topology=Topology.from_coo(src=torch.cat([src, dst]), dst=torch.cat([dst, src]), num_src=num_vertices),
+        features=features,
+        labels=labels,
+        num_classes=num_classes,
+        name=f"sbm-{num_vertices}",
+    )
+
+
+def _draw_edges(
+    num_vertices: int,
+    labels: Tensor,
+    num_classes: int,
+    average_degree: float,
+    homophily: float,
+    degree_exponent: float,
+    seed: int,
+) -> tuple[Tensor, Tensor]:
+    """Distinct pairs src < dst, as many as ``average_degree`` asks for or as the rounds yield."""
+    # Vertices grouped by class, with running sums of their wishes: drawing is a binary search.
+    order = torch.sort(labels, stable=True).indices
+    wishes = (1 - uniforms(num_vertices, seed=seed, purpose=WISHES)) ** (-1 / (degree_exponent - 1))
+    if num_vertices:
+        # A wish of the mean is worth average_degree edges.
+        limit = max(1.0, (num_vertices / max(average_degree, 1e-9)) ** 0.5)
+        wishes.clamp_(max=limit * float(wishes.mean()))
+    running = torch.zeros(num_vertices + 1, dtype=torch.float64)
+    torch.cumsum(wishes[order], 0, out=running[1:])
+    class_ptr = torch.zeros(num_classes + 1, dtype=torch.int64)
+    torch.cumsum(torch.bincount(labels, minlength=num_classes), 0, out=class_ptr[1:])
+
+    wanted = round(num_vertices * average_degree / 2)
+    pairs = torch.empty(0, dtype=torch.int64)
+    drawn = 0
+    for _ in range(MAX_ROUNDS):
+        missing = wanted - len(pairs)
+        if missing <= 0:
+            break
+        fresh = torch.empty(missing, dtype=torch.int64)
+        _fill_pairs(
+            key_of(seed, EDGES), drawn, homophily, running.numpy(), class_ptr.numpy(), order.numpy(), fresh.numpy()
+        )
+        drawn += missing
+        pairs = torch.cat([pairs, fresh[fresh >= 0]]).unique()
+    return pairs // max(1, num_vertices), pairs % max(1, num_vertices)
+
+
+def _check(
+    num_vertices: int,
+    num_classes: int,
+    average_degree: float,
+    homophily: float,
+    degree_exponent: float,
+    feature_noise: float,
+) -> None:
+    limits = (
+        ("num_vertices", num_vertices, num_vertices >= 0, "at least 0"),
+        ("num_classes", num_classes, num_classes >= 1, "at least 1"),
+        (
+            "average_degree",
+            average_degree,
+            0 <= average_degree <= max(0, num_vertices - 1),
+            "from 0 to num_vertices - 1",
+        ),
+        ("homophily", homophily, 0 <= homophily <= 1, "from 0 to 1"),
+        ("degree_exponent", degree_exponent, degree_exponent > 2, "above 2"),
+        ("feature_noise", feature_noise, feature_noise >= 0, "at least 0"),
+    )
+    for name, value, fits, expected in limits:
+        if not fits:
+            raise InputError(
+                "parameter of the block model out of range",
+                value=f"{value:g}, expected {expected}",
+                where=f"{name} of sbm_graph",
+                fix="Pass a value in the range.",
+            )
+
+
+@njit(cache=True, parallel=True, nogil=True)
+def _fill_pairs(
+    key: Any, first: int, homophily: float, running: Any, class_ptr: Any, order: Any, pairs: Any
+) -> None:
+    """Encode each drawn edge as low * num_vertices + high; -1 where no partner was found."""
+    num_vertices = len(order)
+    num_classes = len(class_ptr) - 1
+    total = running[num_vertices]
+    for i in prange(len(pairs)):
+        state = stream_of(key, first + i)
+        pairs[i] = -1
+        for _ in range(MAX_TRIES):
+            state += GOLDEN
+            at = _draw(running, 0, num_vertices, unit(mix(state)) * total)
+            own = np.searchsorted(class_ptr, at, side="right") - 1
+            begin, end = class_ptr[own], class_ptr[own + 1]
+            state += GOLDEN
+            same = num_classes == 1 or unit(mix(state)) < homophily
+            state += GOLDEN
+            if same:
+                partner = _draw(
+                    running, begin, end, running[begin] + unit(mix(state)) * (running[end] - running[begin])
+                )
+            else:
+                # The wishes of all other classes, with the own one cut out of the line.
+                outside = total - (running[end] - running[begin])
+                if outside <= 0:
+                    continue
+                point = unit(mix(state)) * outside
+                if point >= running[begin]:
+                    point += running[end] - running[begin]
+                partner = _draw(running, 0, num_vertices, point)
+            if partner != at:
+                low, high = min(order[at], order[partner]), max(order[at], order[partner])
+                pairs[i] = low * num_vertices + high
+                break
+
+
+@njit(cache=True, nogil=True)
+def _draw(running: Any, begin: int, end: int, point: float) -> int:
+    """The position in [begin, end) whose piece of the running sum holds ``point``."""
+    low, high = begin, end - 1
+    while low < high:
+        middle = (low + high) // 2
+        if running[middle + 1] > point:
+            high = middle
+        else:
+            low = middle + 1
+    return low
