@@ -1,0 +1,84 @@
+"""``sagann evaluate``, ``predict`` and ``embed``: declared here, done in sagann.cli.apply_run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sagann.cli.options import Shared, with_settings
+
+RunOption = Annotated[Path, typer.Option("--run", help="Folder that 'sagann train' wrote.", metavar="RUN_DIR")]
+DataOption = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        help="Another graph: a dataset folder, an .npz file or a name. It is prepared as the run's own was.",
+        metavar="PATH|NAME",
+        show_default="the run's",
+    ),
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="Where to compute.", metavar="auto|cpu|cuda|cuda:N")]
+
+
+@with_settings(())
+def evaluate(
+    context: typer.Context,
+    run: RunOption,
+    data: DataOption = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="Split to measure on, as for 'sagann train'.",
+            metavar="SPLIT",
+            show_default="the run's; with --data that dataset's own, else all labelled vertices",
+        ),
+    ] = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Measure a trained model on each split of its graph, or of another one.
+
+    Example: sagann evaluate --run runs/demo
+    """
+    # Imported here: it loads torch, for which --help must not wait.
+    from sagann.cli.apply_run import evaluate_run
+
+    evaluate_run(run, data=data, split=split, device=device, shared=context.ensure_object(Shared))
+
+
+@with_settings(())
+def predict(
+    context: typer.Context,
+    run: RunOption,
+    out: Annotated[Path, typer.Option(help="File to write: .csv, .parquet or .npy.", metavar="FILE")],
+    data: DataOption = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Predict the class of every vertex, with its probability.
+
+    One row per vertex: vertex, class, class_name, probability. Where a vertex may have several classes: vertex,
+    and a column per class with its probability (.npy: float32 [vertices, classes]).
+
+    Example: sagann predict --run runs/demo --out predictions.csv
+    """
+    from sagann.cli.apply_run import predict_run
+
+    predict_run(run, data=data, out=out, device=device, shared=context.ensure_object(Shared))
+
+
+@with_settings(())
+def embed(
+    context: typer.Context,
+    run: RunOption,
+    out: Annotated[Path, typer.Option(help="File to write: .npy.", metavar="FILE")],
+    data: DataOption = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Write an embedding of every vertex: what the last layer is given, float32 [vertices, width].
+
+    Example: sagann embed --run runs/demo --out embeddings.npy
+    """
+    from sagann.cli.apply_run import embed_run
+
+    embed_run(run, data=data, out=out, device=device, shared=context.ensure_object(Shared))

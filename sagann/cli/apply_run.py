@@ -1,0 +1,79 @@
+"""The work of ``sagann evaluate``, ``predict`` and ``embed``: a run folder and a graph in, a table or a file out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from sagann.cli.options import Shared
+from sagann.cli.prepare import class_names_of, open_checked, training_graph
+from sagann.cli.result_file import check_target, write_embeddings, write_predictions
+from sagann.cli.run_settings import CONFIG_FILE, DataConfig, RunSettings, read_tables, settings_of
+from sagann.cli.split_choice import apply_split
+from sagann.errors import CheckpointError
+from sagann.graph import Graph
+from sagann.report.metrics_table import metrics_table
+from sagann.report.terminal import Terminal
+from sagann.train import Predictor, load_run
+
+
+def evaluate_run(run_dir: Path, *, data: str | None, split: str | None, device: str, shared: Shared) -> None:
+    """Print the metrics of a run's model, per split of its graph or of ``data``."""
+    terminal = Terminal(quiet=shared.quiet)
+    settings = _settings(run_dir, shared)
+    predictor = load_run(run_dir, device=device)
+    seed = settings.train.seed
+    if split is None and data is None:
+        graph = training_graph(settings.data, seed=seed, say=terminal.say)
+    else:
+        graph = open_checked(_data(settings, data), keep_splits=split is None)
+        graph = graph if split is None else apply_split(graph, split, seed=seed)
+    metrics = predictor.evaluate(graph)
+    terminal.show(metrics_table(metrics, title=f"{settings.model.model} on {graph.name}"))
+
+
+def predict_run(run_dir: Path, *, data: str | None, out: Path, device: str, shared: Shared) -> None:
+    """Write class and probability of every vertex to ``out``."""
+    check_target(out, (".csv", ".parquet", ".npy"))
+    predictor, graph, source = _load(run_dir, data, device, shared)
+    probabilities = predictor.predict(graph, probabilities=True)
+    names = class_names_of(source, predictor.contract.num_classes)
+    write_predictions(out, probabilities.float(), names, multi_label=predictor.contract.multi_label)
+    Terminal(quiet=shared.quiet).show(f"Predictions of {graph.num_vertices} vertices written to {out}")
+
+
+def embed_run(run_dir: Path, *, data: str | None, out: Path, device: str, shared: Shared) -> None:
+    """Write the embedding of every vertex to ``out``."""
+    check_target(out, (".npy",))
+    predictor, graph, _ = _load(run_dir, data, device, shared)
+    embeddings = predictor.embed(graph).float()
+    write_embeddings(out, embeddings)
+    rows, width = embeddings.shape
+    Terminal(quiet=shared.quiet).show(f"Embeddings of {rows} vertices, {width} wide, written to {out}")
+
+
+def _load(run_dir: Path, data: str | None, device: str, shared: Shared) -> tuple[Predictor, Graph, str]:
+    settings = _settings(run_dir, shared)
+    config = _data(settings, data)
+    predictor = load_run(run_dir, device=device)
+    # Splits play no part, so bad ones are no reason to refuse.
+    return predictor, open_checked(config, keep_splits=False), config.data
+
+
+def _settings(run_dir: Path, shared: Shared) -> RunSettings:
+    file = run_dir / CONFIG_FILE
+    if not file.is_file():
+        raise CheckpointError(
+            "not a run folder",
+            value=f"there is no {CONFIG_FILE}",
+            where=str(run_dir),
+            fix="Name the folder of a run that 'sagann train' wrote; open others with sagann.load_run.",
+        )
+    settings = settings_of(read_tables(file))
+    if ".py:" in settings.model.model:
+        shared.user_files.add(settings.model.model.rpartition(":")[0])
+    return settings
+
+
+def _data(settings: RunSettings, data: str | None) -> DataConfig:
+    return settings.data if data is None else replace(settings.data, data=data, split=None)

@@ -1,0 +1,56 @@
+"""A run that cannot fit memory is refused before it starts: the system would kill it without a word."""
+
+from __future__ import annotations
+
+import torch
+
+from sagann.cli.run_settings import RunSettings
+from sagann.errors import InputError
+from sagann.graph import Graph
+from sagann.nn import MODELS
+from sagann.report.machine import format_bytes, memory
+from sagann.train.resources import resolve_device
+
+_FLOAT_BYTES = 4
+
+
+def check_memory(settings: RunSettings, graph: Graph) -> None:
+    """Refuse a model of the zoo that needs more memory than there is, whatever the details.
+
+    Raises:
+        InputError: the least it can need is more than this process may take.
+    """
+    if settings.model.model not in MODELS or resolve_device(settings.train.device).type != "cpu":
+        # Of the user's own model nothing is known; CUDA refuses by itself, without harm.
+        return
+    needed = least_bytes(settings, graph)
+    usable = memory().usable_bytes
+    if usable is not None and needed > usable:
+        raise InputError(
+            "the run does not fit memory",
+            value=f"at least {format_bytes(needed)} are needed, {format_bytes(usable)} are free",
+            where=f"{settings.model.model}, {settings.model.layers} layers, hidden {settings.model.hidden}, "
+            f"on {graph.num_vertices} vertices and {graph.num_edges} edges",
+            fix="Use a smaller --hidden or fewer --layers, or a machine with more memory.",
+        )
+
+
+def least_bytes(settings: RunSettings, graph: Graph) -> int:
+    """Bytes that training takes at the very least: weights with gradients, activations, one tensor over edges."""
+    hidden, boundaries = settings.model.hidden, settings.model.layers - 1
+    weights = graph.num_features * hidden + max(0, boundaries - 1) * hidden**2 if boundaries else 0
+    if settings.model.model == "ggnn":
+        # Steps share their weights, and each works at full width.
+        weights, boundaries = 3 * hidden**2, settings.model.layers
+    activations = boundaries * graph.num_vertices * hidden
+    edges = graph.num_edges * hidden if boundaries else 0
+    dense = 0
+    if graph.features is not None and graph.features.layout == torch.sparse_csr and not _has_encoder(settings):
+        dense = graph.num_vertices * graph.num_features
+    return (2 * weights + activations + edges + dense) * _FLOAT_BYTES
+
+
+def _has_encoder(settings: RunSettings) -> bool:
+    return settings.model.encoder == "linear" or (
+        settings.model.encoder == "auto" and settings.model.model == "ggnn"
+    )

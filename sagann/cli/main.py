@@ -1,0 +1,99 @@
+"""The program ``sagann``: its commands, and the one place where an exception becomes a message and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+from sagann import __version__
+from sagann.cli import apply, data, doctor, train
+from sagann.cli.failure import (
+    BAD_INPUT,
+    INTERRUPTED,
+    failure_of,
+    is_closed_pipe,
+    print_traceback,
+)
+from sagann.cli.options import DebugOption, QuietOption, Shared
+
+# The base of every error of usage, which Typer keeps in another place from version to version.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+app = typer.Typer(
+    name="sagann",
+    help="Train graph neural networks on graphs larger than the memory of the device that computes.",
+    epilog="Start with: sagann train --data demo",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"sagann {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _sagann(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:
+    pass
+
+
+app.command("train")(train.train)
+app.command("evaluate")(apply.evaluate)
+app.command("predict")(apply.predict)
+app.command("embed")(apply.embed)
+app.add_typer(data.app, name="data")
+app.command("doctor")(doctor.doctor)
+
+
+def run() -> NoReturn:
+    """Run the command that the process was started with, and exit."""
+    code = main(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python would complain once more while it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command; the exit code (see sagann.cli.failure)."""
+    shared = Shared()
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(list(arguments), prog_name="sagann", standalone_mode=False, obj=shared)
+    except _UsageError as error:
+        error.show()  # type: ignore[attr-defined]
+        return BAD_INPUT
+    except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - every failure ends here
+        return _fail(error, shared)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(error: BaseException, shared: Shared) -> int:
+    # Typer itself turns a closed pipe into SystemExit, and Ctrl-C at a prompt into Abort.
+    if is_closed_pipe(error) or (isinstance(error, SystemExit) and is_closed_pipe(error.__context__)):
+        return 0
+    if isinstance(error, typer.Abort):
+        return INTERRUPTED
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else BAD_INPUT
+    if shared.debug:
+        print_traceback(error)
+    failure = failure_of(error, user_files=shared.user_files)
+    typer.echo(failure.text, err=True)
+    return failure.code

@@ -1,0 +1,72 @@
+"""The graph of a run: opened, checked, changed as asked, and split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from sagann.cli.run_settings import DataConfig
+from sagann.cli.split_choice import DEFAULT_SPLIT, apply_split
+from sagann.errors import InputError
+from sagann.graph import Graph, add_inverse_edges, symmetrise
+from sagann.graph.feature_norm import normalise_features
+from sagann.storage import dataset_info, load_graph
+from sagann.storage.npz_graph import describe_npz
+
+
+def training_graph(config: DataConfig, *, seed: int, say: Callable[[str], None]) -> Graph:
+    """Open the graph that ``config`` names, with a split to train on.
+
+    Args:
+        config: which graph, and what to do to it.
+        seed: of a split that is drawn.
+        say: is told of a split that nobody asked for.
+    Raises:
+        InputError: the graph is bad, or cannot be changed or split as asked.
+    """
+    graph = open_checked(config, keep_splits=config.split is None)
+    if config.split is not None:
+        return apply_split(graph, config.split, seed=seed)
+    if "train" in graph.splits:
+        return graph
+    if graph.splits:
+        raise InputError(
+            "the dataset has splits, but none to train on",
+            value=", ".join(graph.splits),
+            where=f"graph '{graph.name}'",
+            fix="Ask for a split of its labelled vertices, as --split random:0.6,0.2.",
+        )
+    graph = apply_split(graph, DEFAULT_SPLIT, seed=seed)
+    say(f"The dataset has no splits: 60 % of the labelled vertices train, 20 % validate, 20 % test (seed {seed}).")
+    return graph
+
+
+def open_checked(config: DataConfig, *, keep_splits: bool) -> Graph:
+    """Open the graph that ``config`` names, check every value, and change it as asked.
+
+    Args:
+        config: which graph; its split is not looked at.
+        keep_splits: whether the dataset's own splits are wanted; else they may be anything.
+    """
+    graph = load_graph(config.data)
+    if not keep_splits:
+        graph = replace(graph, splits={})
+    # Before anything is computed on it: a folder is opened without a look at its values.
+    graph.validate()
+    if config.undirected:
+        graph = symmetrise(graph)
+    if config.inverse_edges:
+        graph = add_inverse_edges(graph)
+    return normalise_features(graph) if config.normalise_features else graph
+
+
+def class_names_of(source: str, num_classes: int) -> tuple[str, ...]:
+    """Names of a dataset's classes; their numbers where it has none."""
+    path = Path(source)
+    names: tuple[str, ...] = ()
+    if path.is_dir():
+        names = tuple(dataset_info(path)["class_names"])
+    elif path.suffix == ".npz" and path.is_file():
+        names = describe_npz(path).class_names
+    return names if len(names) == num_classes else tuple(str(number) for number in range(num_classes))

@@ -1,0 +1,73 @@
+"""TOML files: read with errors that name file and key; write the flat tables that a run is described by."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sagann.errors import InputError
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises:
+        InputError: it is missing, no text, or no TOML; the message names line and column.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            "configuration file cannot be read",
+            value=error.strerror or type(error).__name__,
+            where=str(path),
+            fix="Check the path.",
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            "configuration file is not TOML",
+            value=str(error),
+            where=str(path),
+            fix="Mend that line; the sections are [data], [model] and [train].",
+        ) from error
+
+
+def format_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """Write tables of strings, numbers, booleans, lists and mappings as TOML.
+
+    Example:
+        >>> print(format_toml({"train": {"lr": 0.1, "optimizer_options": {"betas": [0.9, 0.99]}}}), end="")
+        [train]
+        lr = 0.1
+        optimizer_options = {"betas" = [0.9, 0.99]}
+    """
+    parts = []
+    for name, table in tables.items():
+        lines = [f"{key} = {_value(value)}" for key, value in table.items()]
+        parts.append("\n".join([f"[{name}]", *lines]) + "\n")
+    return "\n".join(parts)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else {math.inf: "inf", -math.inf: "-inf"}.get(value, "nan")
+    if isinstance(value, str):
+        return _string(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_string(str(key))} = {_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    raise TypeError(f"{type(value).__name__} has no form in TOML")
+
+
+def _string(text: str) -> str:
+    # TOML's basic strings escape as JSON does, but for DEL, and for characters that JSON writes as a pair.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,136 @@
+"""The work of ``sagann train``: settings and graph in, a run folder and a table of metrics out."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from sagann.cli.failure import INTERRUPTED
+from sagann.cli.fit_memory import check_memory
+from sagann.cli.options import Given, Shared
+from sagann.cli.prepare import training_graph
+from sagann.cli.run_settings import CONFIG_FILE, RunSettings, Tables, merge, read_tables, settings_of
+from sagann.errors import CheckpointError, InputError
+from sagann.nn import MODELS
+from sagann.report.metrics_table import metrics_table
+from sagann.report.terminal import Terminal
+from sagann.train import Trainer, TrainResult
+from sagann.train.atomic import write_bytes
+
+RUN_FILE = "run.json"
+"What makes a folder a run: the trainer writes it before the first epoch."
+
+
+def train_run(
+    given: Given, *, out: Path | None, file: Path | None, resume: bool, overwrite: bool, shared: Shared
+) -> int:
+    """Train, save and report a run; the exit code.
+
+    Args:
+        given: settings from the command line.
+        out: the run folder; None for a new one under ``runs``.
+        file: a TOML file of settings.
+        resume: continue the run in ``out``.
+        overwrite: replace the run in ``out``.
+        shared: options that every command has.
+    """
+    terminal = Terminal(quiet=shared.quiet)
+    tables = _tables(out, file, resume=resume, overwrite=overwrite)
+    settings = settings_of(merge(tables, given))
+    if ".py:" in settings.model.model:
+        shared.user_files.add(settings.model.model.rpartition(":")[0])
+    run_dir = out or _free_folder(settings)
+    _check_folder(run_dir, resume=resume, overwrite=overwrite)
+    graph = training_graph(settings.data, seed=settings.train.seed, say=terminal.say)
+    check_memory(settings, graph)
+    trainer = Trainer(
+        settings.model,
+        graph,
+        settings.train,
+        run_dir=run_dir,
+        source=settings.data.data,
+        reporter=terminal.reporter(),
+    )
+    # A run that was killed before its first epoch has a configuration and nothing to resume.
+    resume = resume and (run_dir / RUN_FILE).exists()
+    run_dir.mkdir(parents=True, exist_ok=True)
+    write_bytes(run_dir / CONFIG_FILE, settings.to_toml().encode())
+    result = trainer.fit(resume=resume, overwrite=overwrite)
+    if result.interrupted:
+        terminal.say(f"Interrupted after epoch {result.epochs}, and saved. Continue with:")
+        terminal.say(f"  sagann train --resume --out {shlex.quote(str(run_dir))}")
+        return INTERRUPTED
+    _report(result, run_dir, terminal)
+    return 0
+
+
+def _tables(out: Path | None, file: Path | None, *, resume: bool, overwrite: bool) -> Tables:
+    """The settings of the file, or of the run that is continued."""
+    if not resume:
+        return {} if file is None else read_tables(file)
+    if overwrite:
+        raise InputError(
+            "a run cannot be continued and replaced",
+            value="--resume and --overwrite",
+            where="sagann train",
+            fix="Leave one of them out.",
+        )
+    if out is None:
+        raise InputError(
+            "nothing to resume", value="no --out", where="sagann train", fix="Name the run folder with --out."
+        )
+    if file is not None:
+        return read_tables(file)
+    if not (out / CONFIG_FILE).is_file():
+        raise CheckpointError(
+            "nothing to resume",
+            value=f"there is no {CONFIG_FILE}",
+            where=str(out),
+            fix="Name the folder of a run that 'sagann train' started.",
+        )
+    return read_tables(out / CONFIG_FILE)
+
+
+def _free_folder(settings: RunSettings) -> Path:
+    """runs/DATA-MODEL, or the first of runs/DATA-MODEL-2, -3, ... that is free."""
+    data = Path(settings.data.data).stem
+    model = settings.model.model if settings.model.model in MODELS else settings.model.model.rpartition(":")[2]
+    base = Path("runs") / f"{data}-{model}"
+    folder, number = base, 1
+    while folder.exists():
+        number += 1
+        folder = base.with_name(f"{base.name}-{number}")
+    return folder
+
+
+def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
+    """Refuse a folder that holds a run or something else, before the graph is opened."""
+    if resume or not run_dir.exists():
+        return
+    if (run_dir / RUN_FILE).exists():
+        if overwrite:
+            return
+        raise InputError(
+            "the folder holds a run",
+            value="neither --resume nor --overwrite was given",
+            where=str(run_dir),
+            fix="Continue it with --resume, replace it with --overwrite, or choose another folder with --out.",
+        )
+    if not run_dir.is_dir():
+        raise InputError(
+            "the run folder is a file", value="a folder is needed", where=str(run_dir), fix="Choose another --out."
+        )
+    if any(run_dir.iterdir()) and not (run_dir / CONFIG_FILE).exists():
+        raise InputError(
+            "the folder holds something else than a run",
+            value=f"{sum(1 for _ in run_dir.iterdir())} files and folders, no {RUN_FILE}",
+            where=str(run_dir),
+            fix="Choose an empty or a new folder with --out.",
+        )
+
+
+def _report(result: TrainResult, run_dir: Path, terminal: Terminal) -> None:
+    ended = "stopped early" if result.stopped_early else "done"
+    terminal.show(metrics_table(result.metrics, title=f"Metrics of the {result.weights} weights"))
+    terminal.show(f"{result.epochs} epochs {ended}, {result.epoch_s * 1000:.3g} ms each (median).")
+    terminal.show(f"Run saved in {run_dir}")

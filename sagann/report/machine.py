@@ -1,0 +1,153 @@
+"""Facts of the machine that this process may use: cores, memory, disk. A container's limits (cgroups) count.
+
+Read from the system's files on Linux; elsewhere what cannot be known is None.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+_PROC = Path("/proc")
+# cgroup v1 writes "no limit" as the largest multiple of a page.
+_UNLIMITED_BYTES = 2**62
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Memory:
+    """Memory of the machine, in bytes."""
+
+    total_bytes: int | None
+    "Memory that the machine has."
+    available_bytes: int | None
+    "What a new program could take now without swapping, as the machine sees it."
+    limit_bytes: int | None
+    "The tightest limit that a cgroup sets to this process; None without one."
+    limit_used_bytes: int | None
+    "What is used up of that limit by all processes under it, caches not counted."
+
+    @property
+    def usable_bytes(self) -> int | None:
+        """What this process may still take, under the machine's memory and its own limit."""
+        bounds = [self.available_bytes]
+        if self.limit_bytes is not None:
+            bounds.append(max(0, self.limit_bytes - (self.limit_used_bytes or 0)))
+        known = [bound for bound in bounds if bound is not None]
+        return min(known) if known else None
+
+
+def memory(*, proc: Path = _PROC, cgroup_root: Path = _CGROUP_ROOT) -> Memory:
+    """Measure the memory.
+
+    Args:
+        proc: where the process files are; another folder only in tests.
+        cgroup_root: where cgroups are mounted; another folder only in tests.
+    """
+    found = _meminfo(proc / "meminfo")
+    limits = [
+        (limit, used)
+        for folder in _memory_cgroups(proc, cgroup_root)
+        for limit, used in [_limit_of(folder)]
+        if limit
+    ]
+    # The one that leaves least room is the one that is met first.
+    limit, used = min(limits, key=lambda pair: pair[0] - pair[1], default=(None, None))
+    return Memory(
+        total_bytes=found.get("MemTotal"),
+        available_bytes=found.get("MemAvailable"),
+        limit_bytes=limit,
+        limit_used_bytes=used,
+    )
+
+
+def num_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def free_disk_bytes(folder: Path) -> int:
+    """Bytes free on the disk that holds ``folder``, or its nearest parent that exists."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def format_bytes(count: int | None) -> str:
+    """A number of bytes for a reader.
+
+    Example:
+        >>> format_bytes(512), format_bytes(3 * 2**30 + 2**29), format_bytes(None)
+        ('512 B', '3.5 GiB', 'unknown')
+    """
+    if count is None:
+        return "unknown"
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def _meminfo(path: Path) -> dict[str, int]:
+    if not path.is_file():
+        return {}
+    lines = (line.split() for line in path.read_text().splitlines())
+    # "MemTotal:  16316412 kB"
+    return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if len(words) == 3 and words[2] == "kB"}
+
+
+def _memory_cgroups(proc: Path, root: Path) -> Iterator[Path]:
+    """The cgroup of this process and those above it, in either version, as far as they are to be seen here."""
+    listed = proc / "self" / "cgroup"
+    if not listed.is_file():
+        return
+    for line in listed.read_text().splitlines():
+        _, controllers, inside = line.split(":", 2)
+        if controllers == "":
+            mounts = [root, root / "unified"]
+        elif "memory" in controllers.split(","):
+            mounts = [root / "memory"]
+        else:
+            continue
+        for mount in mounts:
+            # In a container the path may be the host's, and only the mount itself is there.
+            folder = mount / inside.lstrip("/")
+            while folder.is_relative_to(mount):
+                yield folder
+                folder = folder.parent
+
+
+def _limit_of(folder: Path) -> tuple[int | None, int]:
+    names = (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    )
+    for limit_name, usage_name, cache_name in names:
+        limit = _number(folder / limit_name)
+        if limit is not None and limit < _UNLIMITED_BYTES:
+            cache = _stat(folder / "memory.stat", cache_name)
+            return limit, max(0, (_number(folder / usage_name) or 0) - cache)
+    return None, 0
+
+
+def _number(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _stat(path: Path, name: str) -> int:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), 0)

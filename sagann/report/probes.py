@@ -1,0 +1,235 @@
+"""Probes: small computations with a known answer that show whether a part of sagann works on this machine.
+
+They run in a process of their own (``python -m sagann.report.probes``), because what they look for may crash a
+process: a library built for another processor, a broken driver. Each probe is announced before it starts, so
+the one that crashed is known.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+_TIMEOUT_S = 300
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """What a probe found."""
+
+    name: str
+    "Name of the probe."
+    ok: bool
+    "Whether the part works."
+    detail: str
+    "What it found, or why the part does not work."
+    core: bool
+    "Whether sagann needs this part."
+
+
+def _torch() -> str:
+    import torch
+
+    product = (torch.arange(6.0).reshape(2, 3) @ torch.ones(3, 1)).flatten().tolist()
+    _expect(product, [3.0, 12.0])
+    return f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def _naive_kernels() -> str:
+    import torch
+
+    from sagann.graph import Topology
+    from sagann.kernels.gather.naive import gather_sum
+    from sagann.kernels.scatter.naive import scatter_src
+
+    topology = Topology(indptr=torch.tensor([0, 2, 2, 3]), indices=torch.tensor([0, 2, 1]).int(), num_src=3)
+    x = torch.tensor([[1.0], [10.0], [100.0]], requires_grad=True)
+    gathered = gather_sum(topology, scatter_src(topology, x))
+    (gathered * torch.tensor([[1.0], [2.0], [3.0]])).sum().backward()
+    _expect(gathered.flatten().tolist(), [101.0, 0.0, 10.0])
+    assert x.grad is not None
+    _expect(x.grad.flatten().tolist(), [1.0, 3.0, 1.0])
+    return "forward and backward"
+
+
+def _counting_sort() -> str:
+    import torch
+
+    from sagann.graph.counting_sort import group_by_key
+
+    generator = torch.Generator().manual_seed(0)
+    # Enough for several threads, and for both passes.
+    keys = torch.randint(5000, (200_000,), generator=generator)
+    grouped = group_by_key(keys, 5000, positions=True)
+    order = torch.sort(keys, stable=True).indices
+    assert grouped.positions is not None
+    if not torch.equal(grouped.positions.long(), order):
+        raise ValueError("the order is wrong")
+    return "200000 keys as a stable sort orders them"
+
+
+def _numba_threads() -> str:
+    import numba
+    import numpy as np
+
+    @numba.njit(parallel=True)  # type: ignore[untyped-decorator,unused-ignore]
+    def double(values: np.ndarray) -> None:
+        for i in numba.prange(len(values)):
+            values[i] *= 2
+
+    values = np.arange(1000)
+    double(values)
+    _expect(int(values.sum()), 999_000)
+    layer = numba.threading_layer()
+    several = (
+        "only one Python thread at a time may enter; with several, install one of tbb or an OpenMP library"
+        if layer == "workqueue"
+        else "several Python threads may enter at once"
+    )
+    return f"threading layer '{layer}', {numba.get_num_threads()} threads; {several}"
+
+
+def _storage() -> str:
+    import torch
+
+    from sagann.graph import Graph, Topology
+    from sagann.storage import check_dataset, open_graph, save_graph
+
+    topology = Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([1, 2]), num_src=3)
+    with tempfile.TemporaryDirectory() as folder:
+        save_graph(Graph(topology=topology, features=torch.eye(3)), f"{folder}/graph")
+        check_dataset(f"{folder}/graph")
+        _expect(open_graph(f"{folder}/graph").topology.indices.tolist(), [0, 1])
+    return "a dataset written, checked and opened by memory map"
+
+
+def _arrow() -> str:
+    import io
+
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    _expect(pyarrow.csv.read_csv(io.BytesIO(b"src,dst\n1,2\n")).column("dst").to_pylist(), [2])
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(pa.table({"src": [1]}), buffer)
+    _expect(pyarrow.parquet.read_table(buffer).column("src").to_pylist(), [1])
+    return "CSV and Parquet"
+
+
+def _checkpoints() -> str:
+    import torch
+    from safetensors.torch import load, save
+
+    _expect(load(save({"w": torch.ones(2)}))["w"].tolist(), [1.0, 1.0])
+    return "safetensors written and read"
+
+
+def _metrics() -> str:
+    import torch
+
+    from sagann.train.metrics import compute_metrics
+
+    found = compute_metrics(torch.eye(2), torch.tensor([0, 1]), multi_label=False, names=("accuracy",))
+    _expect(found, {"accuracy": 1.0})
+    return "torchmetrics"
+
+
+def _cuda() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        built = (
+            f"torch is built for CUDA {torch.version.cuda}" if torch.version.cuda else "torch is built without CUDA"
+        )
+        raise ValueError(f"no CUDA device; {built}")
+    found = []
+    for number in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(number)
+        _expect(float(torch.ones(8, device=f"cuda:{number}").sum()), 8.0)
+        found.append(f"cuda:{number} {properties.name}, {properties.total_memory / 2**30:.0f} GiB")
+    return "; ".join(found)
+
+
+_PROBES: dict[str, Callable[[], str]] = {
+    "torch": _torch,
+    "naive scatter and gather": _naive_kernels,
+    "numba threads": _numba_threads,
+    "counting sort": _counting_sort,
+    "datasets on disk": _storage,
+    "tables": _arrow,
+    "checkpoints": _checkpoints,
+    "metrics": _metrics,
+    "CUDA": _cuda,
+}
+_OPTIONAL = ("CUDA",)
+
+
+def run_probes(command: tuple[str, ...] = (sys.executable, "-m", "sagann.report.probes")) -> Iterator[Finding]:
+    """Run every probe in a process of its own, and tell what each found as soon as it is known.
+
+    Args:
+        command: what to start; another program only in tests.
+    """
+    waiting = list(_PROBES)
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        # Its end closes the pipe, so a probe that hangs ends the loop as a crash does.
+        killer = _kill_after(process, _TIMEOUT_S)
+        assert process.stdout is not None
+        for line in process.stdout:
+            try:
+                found = Finding(**json.loads(line))
+            except (ValueError, TypeError):
+                # A library wrote to stdout.
+                continue
+            waiting.remove(found.name)
+            yield found
+        code = process.wait()
+        killer()
+        errors.seek(0)
+        words = errors.read().strip().splitlines()
+    if not waiting:
+        return
+    crashed, *unknown = waiting
+    reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    detail = f"the process ended with {reason}" + (f": {words[-1]}" if words else "")
+    yield Finding(name=crashed, ok=False, detail=detail, core=crashed not in _OPTIONAL)
+    for name in unknown:
+        yield Finding(name=name, ok=False, detail="not tried after the crash", core=name not in _OPTIONAL)
+
+
+def _kill_after(process: subprocess.Popen[str], seconds: float) -> Callable[[], None]:
+    import threading
+
+    timer = threading.Timer(seconds, process.kill)
+    timer.daemon = True
+    timer.start()
+    return timer.cancel
+
+
+def _expect(found: object, expected: object) -> None:
+    if found != expected:
+        raise ValueError(f"{found}, expected {expected}")
+
+
+def _main() -> None:
+    for name, probe in _PROBES.items():
+        try:
+            ok, detail = True, probe()
+        except Exception as error:  # noqa: BLE001 - whatever is wrong is what a probe is to find
+            ok, detail = False, f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        found = {"name": name, "ok": ok, "detail": detail.splitlines()[0], "core": name not in _OPTIONAL}
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    _main()
