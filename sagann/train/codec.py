@@ -35,6 +35,9 @@ def encode(value: Any, tensors: dict[str, Tensor], *, name: str) -> Any:
         return value
     if isinstance(value, Tensor):
         # A copy on the CPU: contiguous, sharing memory with nothing, as safetensors wants it.
+        while name in tensors:
+            # Two paths may read alike: {"a": {"b": ...}} and {"a.b": ...}, or the keys 1 and "1".
+            name += "'"
         tensors[name] = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         return {f"{_SPECIAL}tensor": name}
     if isinstance(value, int):

@@ -75,7 +75,8 @@ def _single_label(logits: Tensor, labels: Tensor, names: Collection[str]) -> Met
     if "macro_f1" in names:
         found["macro_f1"] = score(multiclass_f1_score, "macro")
     if "roc_auc" in names:
-        scores, truth = logits.float().softmax(dim=1).cpu(), F.one_hot(labels, num_classes)
+        # float64, because in float32 confident predictions would all round to 1 and tie.
+        scores, truth = logits.cpu().double().softmax(dim=1), F.one_hot(labels, num_classes)
         # For two classes both areas are the same; with one column the area is class 1's.
         found |= _roc_auc(scores[:, 1:], truth[:, 1:]) if num_classes == 2 else _roc_auc(scores, truth)
     return found
@@ -98,7 +99,7 @@ def _multi_label(logits: Tensor, labels: Tensor, names: Collection[str]) -> Metr
     if "macro_f1" in names:
         found["macro_f1"] = score(multilabel_f1_score, "macro")
     if "roc_auc" in names:
-        found |= _roc_auc(logits.float().sigmoid().cpu(), labels)
+        found |= _roc_auc(logits.cpu(), labels)
     return found
 
 
@@ -111,6 +112,14 @@ def _roc_auc(scores: Tensor, truth: Tensor) -> Metrics:
     num_defined = int(defined.sum())
     if num_defined == 0:
         return {}
-    scores, truth = scores[:, defined], truth[:, defined]
-    area = multilabel_auroc(scores, truth, num_defined, average="macro", validate_args=False)
+    # The area depends on the order alone. Ranks hand the order on exactly; torchmetrics would take the sigmoid,
+    # whose last bit depends on where in the array an element stands, so that equal scores no longer tie.
+    ranks = torch.stack([_ranks(column) for column in scores[:, defined].unbind(dim=1)], dim=1)
+    area = multilabel_auroc(ranks, truth[:, defined], num_defined, average="macro", validate_args=False)
     return {"roc_auc": float(area)}
+
+
+def _ranks(scores: Tensor) -> Tensor:
+    """Ranks of [n] scores from 0 to 1, equal for equal scores: float64 [n]."""
+    distinct, ranks = scores.unique(return_inverse=True)
+    return ranks.double() / max(1, len(distinct) - 1)

@@ -34,7 +34,7 @@ from sagann.train.policies import (
     build_optimizer,
     build_scheduler,
 )
-from sagann.train.predictor import Predictor, labelled_rows
+from sagann.train.predictor import Predictor
 from sagann.train.reporter import LogReporter, Reporter, Reporters, RunInfo, TrainResult
 from sagann.train.resources import peak_rss_bytes, reproducible, resolve_device, versions
 from sagann.train.rng import seeded
@@ -370,12 +370,10 @@ def _check_trainable(graph: Graph) -> None:
             where=where,
             fix="Give the graph labels and num_classes.",
         )
-    if "train" not in graph.splits or not len(labelled_rows(graph, graph.splits["train"])[0]):
+    if "train" not in graph.splits:
         raise InputError(
             "no vertex to train on",
-            value="the split 'train' is missing"
-            if "train" not in graph.splits
-            else "0 labelled vertices in 'train'",
+            value="the split 'train' is missing",
             where=where,
-            fix="Give the graph a bool mask 'train' that holds labelled vertices.",
+            fix="Give the graph a bool mask 'train' of labelled vertices.",
         )

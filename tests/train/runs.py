@@ -1,0 +1,102 @@
+"""Graphs, models and comparisons that the tests of training share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sagann.graph import Graph, Topology
+from sagann.saga import SagaLayer
+from sagann.train import TrainResult
+
+
+class Mean(SagaLayer):
+    """Mean over in-edges, then a linear map of it beside the vertex's own row."""
+
+    accumulator = "mean"
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.own = nn.Linear(in_dim, out_dim)
+        self.neighbours = nn.Linear(in_dim, out_dim, bias=False)
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.own(vertex) + self.neighbours(accum)
+
+
+class TwoLayers(nn.Module):
+    """Two layers with dropout and a BatchNorm between them: random numbers, and state beside the parameters."""
+
+    def __init__(self, in_dim: int = 8, out_dim: int = 3, *, hidden: int = 8, dropout: float = 0.5) -> None:
+        super().__init__()
+        self.first = Mean(in_dim, hidden)
+        self.norm = nn.BatchNorm1d(hidden)
+        self.second = Mean(hidden, out_dim)
+        self.dropout = dropout
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        hidden = torch.relu(self.norm(self.first(hops[0], x)))
+        return self.second(hops[1], F.dropout(hidden, self.dropout, self.training))
+
+
+class Plain(nn.Module):
+    """No SAGA layer and no hops: a linear map of the features."""
+
+    def __init__(self, in_dim: int = 8, out_dim: int = 3) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_dim, out_dim)
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        return self.linear(x)
+
+
+def seeded_model(kind: type[nn.Module] = TwoLayers, *, seed: int = 0, **options: Any) -> nn.Module:
+    """A model whose weights are the same in every test."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return kind(**options)
+
+
+def community_graph(num_vertices: int = 90, *, multi_label: bool = False, num_classes: int = 3) -> Graph:
+    """Classes that both features and neighbours tell apart, with noise; splits by turns."""
+    generator = torch.Generator().manual_seed(7)
+    labels = torch.arange(num_vertices) % num_classes
+    step = torch.randint(1, 6, (6 * num_vertices,), generator=generator) * num_classes
+    src = torch.arange(num_vertices).repeat(6)
+    noise = torch.rand(len(src), generator=generator) < 0.15
+    dst = (src + torch.where(noise, step + 1, step)) % num_vertices
+    features = 1.5 * F.one_hot(labels, 8) + torch.randn(num_vertices, 8, generator=generator)
+    part = (torch.arange(num_vertices) // num_classes) % 3
+    return Graph(
+        topology=Topology.from_coo(src=src, dst=dst, num_src=num_vertices),
+        features=features,
+        labels=F.one_hot(labels, num_classes).to(torch.uint8) if multi_label else labels,
+        num_classes=num_classes,
+        splits={"train": part == 0, "val": part == 1, "test": part == 2},
+        name="communities",
+    )
+
+
+def without_split(graph: Graph, name: str) -> Graph:
+    return replace(graph, splits={key: mask for key, mask in graph.splits.items() if key != name})
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def assert_same_bits(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
+    assert list(first) == list(second)
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
+
+
+def numbers_of(result: TrainResult) -> list[dict[str, Any]]:
+    """The history without what a clock says."""
+    lines = [record.to_json() for record in result.history]
+    return [{name: value for name, value in line.items() if name != "epoch_s"} for line in lines]

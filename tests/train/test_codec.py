@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, OrderedDict, defaultdict, deque
+
+import pytest
+import torch
+
+from sagann.errors import CheckpointError
+from sagann.train.codec import decode, encode
+
+
+def there_and_back(value):
+    tensors = {}
+    text = json.dumps(encode(value, tensors, name="state"), allow_nan=False)
+    return decode(json.loads(text), tensors)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        3,
+        0.1,
+        1e-300,
+        math.inf,
+        -math.inf,
+        "text",
+        [1, [2.5, None]],
+        (1, (2, [3])),
+        {1, 2},
+        {"a": {"b": 1}},
+        {0: "zero", 1: {"x": (1,)}},
+        {"$tensor": "not a reference"},
+        {("a", 1): 2},
+        Counter({5: 1, 3: 2}),
+        OrderedDict(b=1, a=2),
+        deque([1, 2]),
+    ],
+)
+def test_values_and_their_types_come_back(value):
+    back = there_and_back(value)
+    assert back == value
+    assert type(back) is type(value)
+
+
+def test_a_float_keeps_every_bit():
+    assert there_and_back(0.1 + 0.2).hex() == (0.1 + 0.2).hex()
+    assert math.isnan(there_and_back(math.nan))
+
+
+def test_a_default_factory_is_not_kept():
+    assert there_and_back(defaultdict(list, {1: [2]})) == {1: [2]}
+
+
+def test_tensors_are_copied_with_their_bits():
+    tensor = torch.tensor([[1.0, -0.0], [math.nan, math.inf]]).T
+    tensors = {}
+    encoded = encode({0: [tensor, tensor]}, tensors, name="s")
+    assert sorted(tensors) == ["s.0.0", "s.0.1"]
+    assert all(copy.is_contiguous() and copy.data_ptr() != tensor.data_ptr() for copy in tensors.values())
+    back = decode(encoded, tensors)[0][1]
+    assert torch.equal(back.view(torch.int32), tensor.contiguous().view(torch.int32))
+
+
+def test_keys_that_look_alike_do_not_collide():
+    value = {1: torch.tensor([1.0]), "1": torch.tensor([2.0])}
+    assert {key: float(tensor) for key, tensor in there_and_back(value).items()} == {1: 1.0, "1": 2.0}
+
+
+@pytest.mark.parametrize("value", [lambda: 0, object(), {"f": print}, [1 + 2j]])
+def test_what_is_no_plain_value_is_refused_by_name(value):
+    with pytest.raises(CheckpointError, match="training state cannot be saved") as caught:
+        there_and_back(value)
+    assert caught.value.where.startswith("state")
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(CheckpointError, match="unknown entry \\$pickle"):
+        decode({"$pickle": "gASV"}, {})
+    with pytest.raises(CheckpointError, match="unknown entry \\$tensor: 'absent'"):
+        decode({"$tensor": "absent"}, {})

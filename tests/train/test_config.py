@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from sagann.errors import InputError
+from sagann.train import TrainConfig
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "training option epochs is refused: 0, expected an integer of at least 1"),
+        ({"epochs": 2.5}, "epochs is refused: 2.5"),
+        ({"epochs": True}, "epochs is refused: True"),
+        ({"lr": 0}, "lr is refused: 0, expected a finite number above 0"),
+        ({"lr": float("nan")}, "lr is refused: nan"),
+        ({"lr": "fast"}, "lr is refused: 'fast'"),
+        ({"lr": None}, "lr is refused: None"),
+        ({"weight_decay": -1e-3}, "weight_decay is refused: -0.001, expected a finite number of at least 0"),
+        ({"clip_norm": 0.0}, "clip_norm is refused: 0.0"),
+        ({"seed": -1}, "seed is refused: -1"),
+        ({"seed": 2**63}, "an integer below 2^63"),
+        ({"patience": 0}, "patience is refused: 0"),
+        ({"eval_every": 0}, "eval_every is refused: 0"),
+        ({"checkpoint_every": 0}, "checkpoint_every is refused: 0"),
+        ({"keep_checkpoints": 0}, "keep_checkpoints is refused: 0"),
+        ({"device": "tpu"}, "device is refused: 'tpu', expected 'cpu', 'cuda', 'cuda:N' or 'auto'"),
+        ({"deterministic": 1}, "deterministic is refused: 1, expected true or false"),
+        ({"decay": "some"}, "decay is refused: 'some', expected one of all, first-layer, matrices"),
+        ({"weights": "worst"}, "weights is refused: 'worst', expected 'best' or 'last'"),
+        ({"monitor": "val/precision"}, "monitor is refused: 'val/precision'"),
+        ({"monitor": "accuracy"}, "monitor is refused: 'accuracy'"),
+        ({"monitor": "test/accuracy"}, "the test split cannot be monitored: 'test/accuracy'"),
+        ({"optimizer": "adam"}, "unknown optimizer: 'adam' (in TrainConfig.optimizer). Did you mean 'Adam'?"),
+        ({"optimizer": "Optimizer"}, "unknown optimizer: 'Optimizer'"),
+        ({"scheduler": "StepRL"}, "unknown scheduler: 'StepRL' (in TrainConfig.scheduler). Did you mean 'StepLR'?"),
+        ({"optimizer_options": {"beta": 1}}, "Adam has no such option: 'beta'"),
+        ({"optimizer_options": {"lr": 1}}, "optimizer_options sets what has its own place: 'lr'"),
+        ({"optimizer_options": [1]}, "optimizer_options is refused: [1], expected a mapping"),
+        ({"optimizer_options": {"betas": {1, 2}}}, "optimizer_options cannot be saved as JSON: 'betas'"),
+        ({"scheduler": "StepLR", "scheduler_options": {"steps": 1}}, "StepLR has no such option: 'steps'"),
+        ({"scheduler_options": {"gamma": 1}}, "scheduler_options is refused: {'gamma': 1}, expected nothing"),
+        ({"optimizer": "LBFGS", "weight_decay": 0.1}, "the optimizer has no weight decay: weight_decay 0.1"),
+    ],
+)
+def test_bad_options_are_refused_by_name(options, message):
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
+        TrainConfig(**options)
+    assert caught.value.fix.endswith(".") or "Known" in caught.value.fix
+
+
+def test_json_and_back():
+    config = TrainConfig(
+        optimizer="SGD",
+        optimizer_options={"momentum": 0.9},
+        scheduler="StepLR",
+        scheduler_options={"step_size": 5},
+        patience=3,
+    )
+    assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+def test_an_unknown_field_is_refused():
+    with pytest.raises(InputError, match=r"unknown training option: 'epoch' .* Did you mean 'epochs'"):
+        TrainConfig.from_json({"epoch": 3})

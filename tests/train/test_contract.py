@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sagann.errors import InputError, LayerError
+from sagann.nn import ModelConfig, build_model
+from sagann.train import Contract
+from tests.train.runs import community_graph
+
+
+def test_json_and_back():
+    contract = Contract.of(community_graph())
+    assert Contract.from_json(json.loads(json.dumps(contract.to_json()))) == contract
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+@pytest.mark.parametrize("model", ["gcn", "ggnn"])
+@pytest.mark.parametrize("featureless", [False, True])
+def test_models_of_the_zoo_are_built_from_sizes_alone(multi_label, model, featureless):
+    graph = replace(community_graph(multi_label=multi_label), num_edge_types=2)
+    graph = replace(graph, features=None) if featureless else graph
+    shapes = Contract.of(graph).shape_only_graph()
+    assert Contract.of(shapes) == Contract.of(graph)
+    config = ModelConfig(model=model, hidden=8)
+    expected = {name: value.shape for name, value in build_model(config, graph).state_dict().items()}
+    assert {name: value.shape for name, value in build_model(config, shapes).state_dict().items()} == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"features": torch.zeros(90, 5)}, "5 features per vertex, the model expects 8"),
+        ({"features": None}, "0 features per vertex, the model expects 8"),
+        ({"num_edge_types": 2}, "2 edge types, the model expects 0"),
+    ],
+)
+def test_graphs_that_do_not_fit_are_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        Contract.of(community_graph()).check(replace(community_graph(), **change))
+
+
+def test_a_model_without_features_knows_its_own_vertices_only():
+    contract = Contract.of(replace(community_graph(), features=None))
+    contract.check(replace(community_graph(), features=None))
+    with pytest.raises(InputError, match="30 vertices, the model has weights for 90"):
+        contract.check(replace(community_graph(30), features=None))
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (replace(community_graph(), labels=None), "the graph has no labels"),
+        (replace(community_graph(), num_classes=4), "4 exclusive classes, the model predicts 3 exclusive classes"),
+        (community_graph(multi_label=True), "3 multi-label classes, the model predicts 3 exclusive classes"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(graph, message):
+    with pytest.raises(InputError, match=message):
+        Contract.of(community_graph()).check_labels(graph)
+
+
+@pytest.mark.parametrize(
+    ("logits", "message"),
+    [
+        (torch.zeros(90, 4), r"torch.float32 \[90, 4\], expected a float tensor \[90, 3\] \(in model M\)"),
+        (torch.zeros(90, 3, dtype=torch.int64), r"torch.int64 \[90, 3\]"),
+        (None, "a NoneType"),
+        ((torch.zeros(90, 3),), "a tuple"),
+    ],
+)
+def test_logits_of_another_form_are_refused(logits, message):
+    with pytest.raises(LayerError, match=message):
+        Contract.of(community_graph()).check_logits(logits, community_graph(), "M")

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from sagann.train.metrics import METRICS, compute_metrics, predict_classes
+
+
+def f1(predicted: list[bool], truth: list[bool]) -> float:
+    both = sum(p and t for p, t in zip(predicted, truth, strict=True))
+    wrong = sum(p != t for p, t in zip(predicted, truth, strict=True))
+    return 2 * both / (2 * both + wrong) if both + wrong else 0.0
+
+
+def area(scores: list[float], truth: list[bool]) -> float | None:
+    """The probability that a positive scores above a negative, by counting pairs."""
+    pairs = [
+        (a, b) for a, t in zip(scores, truth, strict=True) if t for b, u in zip(scores, truth, strict=True) if not u
+    ]
+    return sum((a > b) + 0.5 * (a == b) for a, b in pairs) / len(pairs) if pairs else None
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+@st.composite
+def single_label(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor]:
+    num_classes = draw(st.integers(1, 5))
+    n = draw(st.integers(1, 12))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**20)))
+    # Few distinct logits, so that scores tie.
+    logits = torch.randint(-2, 3, (n, num_classes), generator=generator).float()
+    return logits, torch.randint(num_classes, (n,), generator=generator)
+
+
+@settings(deadline=None, max_examples=60)
+@given(single_label())
+def test_single_label_metrics_equal_those_counted_by_hand(case):
+    logits, labels = case
+    num_classes = logits.shape[1]
+    found = compute_metrics(logits, labels, multi_label=False)
+
+    predicted = [row.index(max(row)) for row in logits.tolist()]
+    truth = labels.tolist()
+    correct = mean([float(p == t) for p, t in zip(predicted, truth, strict=True)])
+    occurring = sorted({*predicted, *truth})
+    # As precise as the metric's: rows with different logits may have probabilities that differ by rounding alone.
+    scores = torch.softmax(logits.double(), 1).tolist()
+    areas = [
+        area([row[c] for row in scores], [t == c for t in truth])
+        for c in ([1] if num_classes == 2 else range(num_classes))
+    ]
+    defined = [value for value in areas if value is not None]
+    expected = {
+        "loss": mean([-math.log(scores[v][t]) for v, t in enumerate(truth)]),
+        "accuracy": correct,
+        "micro_f1": correct,
+        "macro_f1": mean([f1([p == c for p in predicted], [t == c for t in truth]) for c in occurring]),
+        **({"roc_auc": mean(defined)} if defined else {}),
+    }
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 4), st.integers(1, 10), st.integers(0, 2**20))
+def test_multi_label_metrics_equal_those_counted_by_hand(num_classes, n, seed):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randint(-2, 3, (n, num_classes), generator=generator).float() + 0.25
+    labels = torch.randint(2, (n, num_classes), generator=generator).to(torch.uint8)
+    found = compute_metrics(logits, labels, multi_label=True)
+
+    predicted = [[value > 0 for value in row] for row in logits.tolist()]
+    truth = labels.bool().tolist()
+    columns = list(zip(zip(*predicted, strict=True), zip(*truth, strict=True), strict=True))
+    flat = [(p, t) for ps, ts in columns for p, t in zip(ps, ts, strict=True)]
+    areas = [area(logits[:, c].tolist(), labels[:, c].bool().tolist()) for c in range(num_classes)]
+    defined = [value for value in areas if value is not None]
+    probability = torch.sigmoid(logits)
+    chosen = torch.where(labels.bool(), probability, 1 - probability)
+    expected = {
+        "loss": float(-chosen.log().mean()),
+        "accuracy": mean([float(p == t) for p, t in flat]),
+        "micro_f1": f1([p for p, _ in flat], [t for _, t in flat]),
+        "macro_f1": mean([f1(list(p), list(t)) for p, t in columns]),
+        **({"roc_auc": mean(defined)} if defined else {}),
+    }
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_auc_is_left_out_where_no_class_has_both_kinds_of_vertices():
+    found = compute_metrics(torch.randn(4, 3), torch.full((4,), 2), multi_label=False)
+    assert set(found) == set(METRICS) - {"roc_auc"}
+
+
+def test_auc_averages_over_the_classes_that_are_defined():
+    logits = torch.tensor([[3.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 2.0, 0.0]])
+    found = compute_metrics(logits, torch.tensor([0, 1, 1]), multi_label=False, names=["roc_auc"])
+    assert found == {"roc_auc": 1.0}
+
+
+def test_no_vertex_no_metric():
+    assert compute_metrics(torch.empty(0, 3), torch.empty(0, dtype=torch.int64), multi_label=False) == {}
+
+
+def test_only_the_named_metrics_are_computed():
+    found = compute_metrics(torch.randn(4, 3), torch.tensor([0, 1, 2, 0]), multi_label=False, names=["accuracy"])
+    assert set(found) == {"accuracy"}
+
+
+def test_predictions_of_multi_label_are_bits():
+    predicted = predict_classes(torch.tensor([[1.0, -1.0]]), multi_label=True)
+    assert predicted.dtype == torch.uint8
+    assert predicted.tolist() == [[1, 0]]

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from sagann.errors import InputError, LayerError
+from sagann.train import Contract, Predictor, TrainConfig, Trainer
+from sagann.train.predictor import count_hops
+from tests.train.runs import Mean, Plain, TwoLayers, community_graph, seeded_model
+
+CPU = torch.device("cpu")
+
+
+def predictor_of(model=None, graph=None):
+    graph = graph if graph is not None else community_graph()
+    return Predictor(model if model is not None else seeded_model(), Contract.of(graph), device=CPU)
+
+
+def test_predictions_are_those_of_the_model_without_dropout():
+    graph, model = community_graph(), seeded_model()
+    logits = model.eval()(graph.hops(2), graph.features)
+    model.train()
+    predictor = predictor_of(model, graph)
+    assert torch.equal(predictor.predict(graph), logits.argmax(1))
+    assert torch.equal(predictor.predict(graph, probabilities=True), logits.softmax(1))
+    assert model.training
+
+
+def test_multi_label_predictions():
+    graph, model = community_graph(multi_label=True), seeded_model()
+    logits = model.eval()(graph.hops(2), graph.features)
+    predictor = predictor_of(model, graph)
+    assert torch.equal(predictor.predict(graph), (logits > 0).to(torch.uint8))
+    assert torch.equal(predictor.predict(graph, probabilities=True), logits.sigmoid())
+
+
+def test_an_embedding_is_the_input_of_the_last_layer():
+    graph, model = community_graph(), seeded_model()
+    expected = torch.relu(model.eval().norm(model.first(graph.topology, graph.features)))
+    predictor = predictor_of(model, graph)
+    embedding = predictor.embed(graph)
+    assert torch.equal(embedding, expected)
+    assert not embedding.requires_grad
+    assert not model.second._forward_pre_hooks
+
+
+def test_the_last_layer_is_the_last_to_run_not_to_be_registered():
+    class Backwards(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.late = Mean(5, 3)
+            self.early = Mean(8, 5)
+
+        def forward(self, hops, x):
+            return self.late(hops[1], x=self.early(hops[0], x))
+
+    graph, model = community_graph(), seeded_model(Backwards)
+    assert torch.equal(predictor_of(model).embed(graph), model.early(graph.topology, graph.features))
+
+
+def test_the_embedding_of_a_one_layer_model_is_a_copy_of_its_input():
+    class One(Mean):
+        def forward(self, hops, x):
+            return super().forward(hops[0], x)
+
+    graph = community_graph()
+    embedding = predictor_of(seeded_model(One, in_dim=8, out_dim=3)).embed(graph)
+    assert torch.equal(embedding, graph.features)
+    embedding.zero_()
+    assert graph.features.abs().sum() > 0
+
+
+def test_a_model_without_saga_layers_has_no_embedding():
+    with pytest.raises(LayerError, match="embed needs a SAGA layer: the model ran no SagaLayer"):
+        predictor_of(seeded_model(Plain)).embed(community_graph())
+
+
+def test_a_new_graph_of_another_size_is_predicted():
+    trainer = Trainer(seeded_model(), community_graph(), TrainConfig(epochs=60, device="cpu"))
+    trainer.fit()
+    new = community_graph(30)
+    assert trainer.predict(new).shape == (30,)
+    assert trainer.embed(new).shape == (30, 8)
+    assert trainer.evaluate(new)["test"]["accuracy"] > 0.8
+    assert trainer.evaluate(new) != trainer.evaluate()
+
+
+def test_a_graph_without_splits_is_one_split():
+    graph = replace(community_graph(), splits={})
+    assert set(predictor_of().evaluate(graph)) == {"all"}
+
+
+def test_vertices_of_unknown_label_are_not_measured():
+    graph = replace(community_graph(), splits={})
+    wrong = predictor_of().predict(graph) != graph.labels
+    known = replace(graph, labels=graph.labels.masked_fill(wrong, -1))
+    assert predictor_of().evaluate(known)["all"]["accuracy"] == 1.0
+
+
+def test_a_graph_without_labels_is_predicted_but_not_evaluated():
+    graph = replace(community_graph(), labels=None, num_classes=0, splits={})
+    assert predictor_of().predict(graph).shape == (90,)
+    with pytest.raises(InputError, match="the graph has no labels"):
+        predictor_of().evaluate(graph)
+
+
+def test_bad_values_in_a_new_graph_are_refused():
+    graph = community_graph()
+    graph.features[3, 1] = torch.inf
+    with pytest.raises(InputError, match="vertex 3"):
+        predictor_of().predict(graph)
+
+
+def test_prepare_is_called_once_per_graph():
+    class Counts(TwoLayers):
+        def __init__(self):
+            super().__init__()
+            self.prepared = []
+
+        def prepare(self, graph):
+            self.prepared.append(graph.name)
+            return replace(graph, features=graph.features + 1)
+
+    model = seeded_model(Counts)
+    trainer = Trainer(model, community_graph(), TrainConfig(epochs=3, device="cpu"))
+    trainer.fit()
+    trainer.predict()
+    trainer.evaluate()
+    assert model.prepared == ["communities"]
+    trainer.predict(replace(community_graph(), name="new"))
+    assert model.prepared == ["communities", "new"]
+
+
+def test_prepare_must_return_a_graph():
+    class Forgets(TwoLayers):
+        def prepare(self, graph):
+            graph.hops(2)
+
+    with pytest.raises(LayerError, match="prepare must return a graph: a NoneType"):
+        predictor_of(seeded_model(Forgets)).predict(community_graph())
+
+
+def test_hops_are_counted_or_stated():
+    assert count_hops(TwoLayers()) == 2
+    assert count_hops(nn.Linear(1, 1)) == 0
+    model = nn.Linear(1, 1)
+    model.num_hops = 5
+    assert count_hops(model) == 5
+    model.num_hops = "two"
+    with pytest.raises(InputError, match="a model's num_hops is no count: 'two'"):
+        count_hops(model)

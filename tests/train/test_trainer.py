@@ -1,0 +1,384 @@
+from __future__ import annotations
+
+import json
+import logging
+import math
+import statistics
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from sagann.errors import CheckpointError, InputError, LayerError
+from sagann.nn import ModelConfig
+from sagann.train import METRICS, TrainConfig, Trainer
+from tests.train.runs import (
+    Plain,
+    TwoLayers,
+    assert_same_bits,
+    community_graph,
+    numbers_of,
+    seeded_model,
+    weights_of,
+    without_split,
+)
+
+
+class Recorder:
+    """A reporter that writes down what it is told."""
+
+    def __init__(self):
+        self.calls = []
+
+    def on_start(self, info):
+        self.calls.append(("start", info))
+
+    def on_epoch(self, record):
+        self.calls.append(("epoch", record))
+
+    def on_end(self, result):
+        self.calls.append(("end", result))
+
+    def on_message(self, text):
+        self.calls.append(("message", text))
+
+    def of(self, kind):
+        return [value for name, value in self.calls if name == kind]
+
+
+def trainer_of(model=None, graph=None, *, run_dir=None, reporter=None, **options):
+    options = {"epochs": 20, "device": "cpu", **options}
+    model = model if model is not None else seeded_model()
+    graph = graph if graph is not None else community_graph()
+    return Trainer(model, graph, TrainConfig(**options), run_dir=run_dir, reporter=reporter)
+
+
+def test_training_learns_what_features_alone_do_not_tell():
+    graph = community_graph(300)
+    trainer = trainer_of(graph=graph, epochs=60)
+    before = trainer.evaluate()["test"]["accuracy"]
+    result = trainer.fit()
+    from_features = trainer_of(seeded_model(Plain), graph, epochs=200).fit()
+    assert before < 0.6
+    assert result.metrics["test"]["accuracy"] > 0.9
+    assert result.metrics["test"]["accuracy"] > from_features.metrics["test"]["accuracy"] + 0.1
+    assert set(result.metrics) == {"train", "val", "test"}
+    assert all(set(found) == set(METRICS) for found in result.metrics.values())
+    assert result.metrics == trainer.evaluate()
+    assert result.epochs == len(result.history) == 60
+    assert result.epoch_s == statistics.median(record.epoch_s for record in result.history)
+    assert result.peak_rss_bytes > 50 * 2**20
+
+
+def test_multi_label_training():
+    graph = community_graph(300, multi_label=True)
+    trainer = trainer_of(graph=graph, epochs=60)
+    result = trainer.fit()
+    assert trainer.monitor == "val/micro_f1"
+    assert result.metrics["test"]["micro_f1"] > 0.9
+    predicted = trainer.predict()
+    assert predicted.dtype == torch.uint8
+    assert predicted.shape == (300, 3)
+
+
+def test_one_step_is_the_textbook_one():
+    graph, model = community_graph(), seeded_model(Plain)
+    expected = seeded_model(Plain)
+    trainer_of(model, graph, epochs=1, optimizer="SGD", lr=0.5, weight_decay=0.25).fit()
+
+    loss = nn.functional.cross_entropy(
+        expected([], graph.features)[graph.splits["train"]], graph.labels[graph.splits["train"]]
+    )
+    loss.backward()
+    for name, parameter in expected.named_parameters():
+        stepped = parameter - 0.5 * (parameter.grad + 0.25 * parameter)
+        torch.testing.assert_close(dict(model.named_parameters())[name], stepped)
+
+
+def test_gradients_are_clipped():
+    before, after = seeded_model(Plain), seeded_model(Plain)
+    trainer_of(after, epochs=1, optimizer="SGD", lr=1.0, clip_norm=0.01).fit()
+    steps = [a - b for a, b in zip(after.parameters(), before.parameters(), strict=True)]
+    assert torch.cat([step.detach().flatten() for step in steps]).norm().item() == pytest.approx(0.01, rel=1e-3)
+
+
+def test_the_same_seed_is_bitwise_the_same_run():
+    first, second = seeded_model(), seeded_model()
+    torch.manual_seed(1)
+    one = trainer_of(first, seed=3).fit()
+    torch.manual_seed(2)
+    two = trainer_of(second, seed=3).fit()
+    assert numbers_of(one) == numbers_of(two)
+    assert one.metrics == two.metrics
+    assert_same_bits(weights_of(first), weights_of(second))
+
+
+def test_another_seed_is_another_run():
+    assert numbers_of(trainer_of(seed=3).fit()) != numbers_of(trainer_of(seed=4).fit())
+
+
+def test_a_model_config_is_built_under_the_seed():
+    def run(seed):
+        trainer = trainer_of(ModelConfig(hidden=8), epochs=3, seed=seed)
+        trainer.fit()
+        return weights_of(trainer.model)
+
+    assert_same_bits(run(3), run(3))
+    assert not torch.equal(next(iter(run(3).values())), next(iter(run(4).values())))
+
+
+def test_the_callers_random_numbers_are_left_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    trainer_of(ModelConfig(hidden=8), epochs=2).fit()
+    assert torch.equal(torch.rand(3), expected)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_the_best_weights_are_kept_and_measured():
+    result = trainer_of(epochs=30, lr=0.1, monitor="val/loss").fit()
+    values = [record.metrics["val"]["loss"] for record in result.history]
+    assert result.weights == "best"
+    assert result.best_epoch == values.index(min(values)) + 1
+    assert result.metrics["val"]["loss"] == min(values) < values[-1]
+
+
+def test_the_last_weights_where_they_are_asked_for():
+    result = trainer_of(epochs=5, lr=0.1, weights="last").fit()
+    assert result.weights == "last"
+    assert result.metrics["val"]["accuracy"] == result.history[-1].metrics["val"]["accuracy"]
+
+
+def test_early_stopping():
+    result = trainer_of(epochs=500, lr=0.1, patience=7, monitor="val/loss").fit()
+    losses = [record.metrics["val"]["loss"] for record in result.history]
+    assert result.stopped_early
+    assert result.epochs == result.best_epoch + 7 < 500
+    assert result.best_epoch == losses.index(min(losses)) + 1
+    assert result.metrics["val"]["loss"] == pytest.approx(min(losses))
+
+
+def test_patience_never_stops_what_improves():
+    result = trainer_of(seeded_model(Plain), epochs=20, lr=1e-4, patience=1, monitor="train/loss").fit()
+    assert result.epochs == 20
+    assert not result.stopped_early
+
+
+def test_without_val_the_training_loss_is_monitored_and_the_last_weights_are_kept():
+    trainer = trainer_of(graph=without_split(community_graph(), "val"))
+    result = trainer.fit()
+    assert trainer.monitor == "train/loss"
+    assert result.weights == "last"
+    assert set(result.metrics) == {"train", "test"}
+
+
+def test_monitoring_an_absent_split_is_refused():
+    with pytest.raises(
+        InputError, match="the monitored split is not there: 'val/loss', the graph has the splits train"
+    ):
+        trainer_of(graph=without_split(community_graph(), "val"), monitor="val/loss")
+
+
+def test_monitoring_an_undefined_metric_is_refused():
+    graph = community_graph()
+    one_class = graph.splits["val"] & (graph.labels == 0)
+    graph = replace(graph, splits={**graph.splits, "val": one_class})
+    with pytest.raises(InputError, match="the monitored metric is undefined: 'val/roc_auc' has no value"):
+        trainer_of(graph=graph, monitor="val/roc_auc").fit()
+
+
+def test_evaluation_every_few_epochs_and_at_the_end():
+    result = trainer_of(epochs=8, eval_every=3).fit()
+    assert [record.epoch for record in result.history if record.metrics] == [3, 6, 8]
+
+
+def test_evaluation_does_not_change_training():
+    often, seldom = seeded_model(), seeded_model()
+    trainer_of(often, epochs=12, weights="last").fit()
+    trainer_of(seldom, epochs=12, weights="last", eval_every=5).fit()
+    assert_same_bits(weights_of(often), weights_of(seldom))
+
+
+def test_schedulers_are_stepped_once_per_epoch():
+    result = trainer_of(
+        epochs=6, scheduler="StepLR", scheduler_options={"step_size": 2, "gamma": 0.5}, lr=0.4
+    ).fit()
+    assert [record.lr for record in result.history] == [0.4, 0.4, 0.2, 0.2, 0.1, 0.1]
+
+
+def test_plateau_follows_the_monitored_metric():
+    options = {"patience": 2, "factor": 0.5}
+    result = trainer_of(
+        seeded_model(Plain), epochs=12, lr=1e-6, scheduler="ReduceLROnPlateau", scheduler_options=options
+    ).fit()
+    assert [record.lr for record in result.history][:8] == [1e-6] * 4 + [5e-7] * 3 + [2.5e-7]
+
+
+def test_callables_take_the_place_of_names():
+    seen = {}
+
+    def groups(model, weight_decay):
+        seen["weight_decay"] = weight_decay
+        return [{"params": list(model.parameters())}]
+
+    def optimizer(groups):
+        seen["optimizer"] = torch.optim.SGD(groups, lr=0.3)
+        return seen["optimizer"]
+
+    def scheduler(optimizer):
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5**epoch)
+
+    trainer = Trainer(
+        seeded_model(),
+        community_graph(),
+        TrainConfig(epochs=3, weight_decay=0.125),
+        optimizer=optimizer,
+        scheduler=scheduler,
+        param_groups=groups,
+    )
+    result = trainer.fit()
+    assert seen["weight_decay"] == 0.125
+    assert [record.lr for record in result.history] == [0.3, 0.15, 0.075]
+
+
+def test_a_loss_that_is_no_number_stops_training():
+    class Breaks(Plain):
+        calls = 0
+
+        def forward(self, hops, x):
+            self.calls += self.training
+            return super().forward(hops, x) * (math.nan if self.calls == 3 and self.training else 1.0)
+
+    trainer = trainer_of(seeded_model(Breaks))
+    message = r"training diverged: the training loss of epoch 3 is nan \(in optimizer Adam with lr 0.01\). Lower lr"
+    with pytest.raises(InputError, match=message):
+        trainer.fit()
+    assert all(torch.isfinite(parameter).all() for parameter in trainer.model.parameters())
+
+
+def test_an_evaluated_loss_that_is_no_number_stops_training():
+    with pytest.raises(InputError, match="training diverged"):
+        trainer_of(seeded_model(Plain), optimizer="SGD", lr=1e38, weights="last").fit()
+
+
+def test_the_reporter_is_told_of_everything():
+    recorder = Recorder()
+    result = trainer_of(epochs=3, reporter=recorder).fit()
+    assert [name for name, _ in recorder.calls] == ["start", "epoch", "epoch", "epoch", "end"]
+    (info,) = recorder.of("start")
+    assert (info.num_vertices, info.num_edges, info.num_hops) == (90, 540, 2)
+    assert (info.epochs, info.first_epoch, info.monitor, info.device) == (3, 1, "val/accuracy", "cpu")
+    assert recorder.of("epoch") == list(result.history)
+    assert recorder.of("end") == [result]
+
+
+def test_by_default_messages_are_logged(caplog):
+    with caplog.at_level(logging.WARNING, logger="sagann.train"):
+        trainer_of(epochs=1, tensorboard=True).fit()
+    assert "TensorBoard events are not written: the Trainer has no run folder." in caplog.text
+
+
+def test_nothing_is_printed(capsys):
+    trainer_of(epochs=2).fit()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_run_folder(tmp_path):
+    graph = community_graph()
+    trainer = Trainer(
+        ModelConfig(model="gcn", hidden=8),
+        graph,
+        TrainConfig(epochs=12, checkpoint_every=5, seed=9, device="cpu"),
+        run_dir=tmp_path / "run",
+        source="data/communities",
+    )
+    result = trainer.fit()
+    found = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert found["model"] == "gcn"
+    assert found["data"] == "data/communities"
+    assert (found["num_vertices"], found["num_edges"], found["epochs"]) == (90, 540, 12)
+    assert (found["epoch_s"], found["peak_rss_bytes"]) == (result.epoch_s, result.peak_rss_bytes)
+    assert {split: found[split] for split in ("train", "val", "test")} == result.metrics
+
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == list(range(1, 13))
+    assert set(lines[0]) == {
+        "epoch", "loss", "epoch_s", "lr", "train/loss", "train/accuracy", "val/loss", "val/accuracy",
+    }  # fmt: skip
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run["model"]["config"]["hidden"] == 8
+    assert run["train"]["epochs"] == 12
+    assert run["seed"] == 9
+    assert run["data"] == "data/communities"
+    assert run["versions"]["torch"] == torch.__version__
+    checkpoints = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert checkpoints == ["epoch-000010", "epoch-000012"]
+
+
+def test_splits_that_are_absent_are_empty_in_the_summary(tmp_path):
+    trainer_of(graph=without_split(community_graph(), "val"), epochs=2, run_dir=tmp_path).fit()
+    assert json.loads((tmp_path / "metrics.json").read_text())["val"] == {}
+
+
+def test_a_used_run_folder_is_not_overwritten_unasked(tmp_path):
+    trainer_of(epochs=2, run_dir=tmp_path).fit()
+    with pytest.raises(InputError, match="the run folder holds a run: neither resume nor overwrite"):
+        trainer_of(epochs=2, run_dir=tmp_path).fit()
+    trainer_of(epochs=1, run_dir=tmp_path).fit(overwrite=True)
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["epoch-000001"]
+
+
+def test_a_file_in_place_of_the_run_folder_is_refused(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match="the run folder cannot be made: FileExistsError"):
+        trainer_of(epochs=2, run_dir=tmp_path / "file").fit()
+
+
+def test_resume_needs_a_run_folder():
+    with pytest.raises(CheckpointError, match="nothing to resume: the Trainer has no run folder"):
+        trainer_of().resume()
+
+
+def test_resume_needs_a_run_in_it(tmp_path):
+    with pytest.raises(CheckpointError, match=r"not a run folder: run\.json cannot be read"):
+        trainer_of(run_dir=tmp_path / "typo").resume()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": None, "num_classes": 0}, "the graph has nothing to learn: labels are None"),
+        ({"splits": {}}, "no vertex to train on: the split 'train' is missing"),
+        ({"splits": {"train": torch.zeros(90, dtype=torch.bool)}}, "0 vertices, at least 1 is needed"),
+        ({"features": torch.full((90, 8), math.nan)}, "(?i)nan|finite"),
+        ({"labels": torch.full((90,), 3)}, "label"),
+    ],
+)
+def test_a_graph_that_cannot_be_trained_on_is_refused_before_training(change, message):
+    with pytest.raises(InputError, match=message):
+        trainer_of(graph=replace(community_graph(), **change))
+
+
+def test_a_model_with_the_wrong_number_of_columns_is_refused_before_training():
+    with pytest.raises(LayerError, match=r"found|torch.float32 \[90, 4\], expected a float tensor \[90, 3\]"):
+        trainer_of(TwoLayers(out_dim=4)).fit()
+
+
+def test_a_device_that_is_not_there_is_refused():
+    with pytest.raises(InputError, match="no such device: 'cuda:77'"):
+        trainer_of(device="cuda:77")
+
+
+def test_an_operator_without_reproducible_form_is_explained():
+    class Refused(Plain):
+        def forward(self, hops, x):
+            if self.training and torch.are_deterministic_algorithms_enabled():
+                raise RuntimeError("cumsum does not have a deterministic implementation, but you set ...\nmore")
+            return super().forward(hops, x)
+
+    with pytest.raises(InputError, match="an operator of the model is not reproducible: cumsum does not have"):
+        trainer_of(seeded_model(Refused)).fit()
+    trainer_of(seeded_model(Refused), deterministic=False, epochs=1).fit()
