@@ -62,16 +62,16 @@ class GAT(SagaLayer):
 
     def apply_edge(self, edge: Edge) -> tuple[Tensor, Tensor]:
         """Scores [num_edges, H] and values [num_edges, H, D]."""
-        src, dst = self._heads(edge.src), self._heads(edge.dst)
-        score = (src * self.attend_src).sum(-1) + (dst * self.attend_dst).sum(-1)
+        value = self.project(edge.src).view(-1, self.num_heads, self.head_dim)
+        # The destination matters through its scores alone, so its projection is folded into the attention.
+        matrices = self.project.weight.view(self.num_heads, self.head_dim, -1)
+        attend_dst = torch.einsum("hd,hdf->hf", self.attend_dst, matrices)
+        score = (value * self.attend_src).sum(-1) + F.linear(edge.dst, attend_dst)
         score = F.leaky_relu(score, self.negative_slope)
         if self.attention_dropout:
-            src = src * F.dropout(torch.ones_like(score), self.attention_dropout, self.training).unsqueeze(-1)
-        return score, src
+            value = value * F.dropout(torch.ones_like(score), self.attention_dropout, self.training).unsqueeze(-1)
+        return score, value
 
     def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
         """Concatenate or average the heads, add the bias."""
         return (accum.flatten(1) if self.concat else accum.mean(1)) + self.bias
-
-    def _heads(self, x: Tensor) -> Tensor:
-        return self.project(x).view(-1, self.num_heads, self.head_dim)

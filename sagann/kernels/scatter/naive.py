@@ -13,9 +13,10 @@ from sagann.graph.topology import Topology
 
 def scatter_src(topology: Topology, x: Tensor) -> Tensor:
     """Copy each edge's source row: [num_src, ...] -> [num_edges, ...]."""
-    return x.index_select(0, topology.indices)
+    # int64 ids, because PyTorch's gradient of index_select runs in parallel for these alone.
+    return x.index_select(0, topology.indices.long())
 
 
 def scatter_dst(topology: Topology, x: Tensor) -> Tensor:
     """Copy each edge's destination row: [num_src or num_dst, ...] -> [num_edges, ...]."""
-    return x.index_select(0, topology.edge_dst())
+    return x.index_select(0, topology.edge_dst().long())

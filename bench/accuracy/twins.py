@@ -1,0 +1,170 @@
+"""PyG's twin of a model and of a run: the same architecture and settings, PyG's layers, a training loop of its own.
+
+Nothing of sagann's layers, kernels, Trainer or metrics is used here, so that a mistake in them shows.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
+
+from bench.accuracy.experiments import Experiment
+from sagann.graph import Graph
+from sagann.nn import ModelConfig
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from torch_geometric import EdgeIndex
+    from torch_geometric.nn import GATConv, GCNConv, RGCNConv, SAGEConv
+
+
+class Encoder(nn.Module):
+    """Linear in the features, dense or sparse, or a row per vertex; then ReLU unless told otherwise."""
+
+    def __init__(self, config: ModelConfig, graph: Graph) -> None:
+        super().__init__()
+        rows = graph.num_features or graph.num_vertices
+        self.weight = nn.Parameter(torch.empty(rows, config.hidden))
+        nn.init.xavier_uniform_(self.weight)
+        self.bias = nn.Parameter(torch.zeros(config.hidden)) if graph.num_features else None
+
+    def forward(self, x: Tensor | None) -> Tensor:
+        if x is None:
+            return self.weight
+        assert self.bias is not None
+        return x @ self.weight + self.bias
+
+
+class Stack(nn.Module):
+    """PyG layers with dropout before and an activation after each but the last."""
+
+    def __init__(self, config: ModelConfig, graph: Graph) -> None:
+        super().__init__()
+        self.config = config
+        encoded = config.encoder == "linear" or not graph.num_features
+        self.encoder = Encoder(config, graph) if encoded else None
+        in_dim = config.hidden if encoded else graph.num_features
+        dims = [in_dim, *[config.hidden] * (config.layers - 1), graph.num_classes]
+        self.convs = nn.ModuleList(self.layer(a, b, hop) for hop, (a, b) in enumerate(pairwise(dims)))
+
+    def layer(self, in_dim: int, out_dim: int, hop: int) -> nn.Module:
+        config, last = self.config, hop == self.config.layers - 1
+        if config.model == "gat":
+            heads = config.out_heads if last else config.heads
+            head_dim = out_dim if last else out_dim // heads
+            return GATConv(in_dim, head_dim, heads=heads, concat=not last, dropout=config.attention_dropout)
+        return {"gcn": GCNConv, "sage": SAGEConv, "residual-gcn": GCNConv}[config.model](in_dim, out_dim)
+
+    def forward(self, x: Tensor | None, edge_index: Tensor, edge_type: Tensor | None) -> Tensor:
+        activation = F.elu if self.config.model == "gat" else F.relu
+        if self.encoder is not None:
+            x = activation(self.encoder(x))
+        assert x is not None
+        for hop, conv in enumerate(self.convs):
+            x = conv(F.dropout(x, self.config.dropout, self.training), edge_index)
+            x = x if hop == len(self.convs) - 1 else activation(x)
+        return x
+
+
+class ResidualStack(Stack):
+    """ROC, Sec. 7.5, of GCNConv: no activation but the convolution's own."""
+
+    def __init__(self, config: ModelConfig, graph: Graph) -> None:
+        super().__init__(config, graph)
+        sizes = [(conv.in_channels, conv.out_channels) for conv in self.convs]
+        self.shortcuts = nn.ModuleList(nn.Identity() if a == b else nn.Linear(a, b, bias=False) for a, b in sizes)
+
+    def forward(self, x: Tensor | None, edge_index: Tensor, edge_type: Tensor | None) -> Tensor:
+        assert x is not None
+        last = len(self.convs) - 1
+        for hop, (conv, shortcut) in enumerate(zip(self.convs, self.shortcuts, strict=True)):
+            x = F.dropout(x, self.config.dropout, self.training)
+            convolved = conv(x, edge_index)
+            x = (convolved if hop == last else F.relu(convolved)) + shortcut(x)
+        return x
+
+
+class TypedGatedStack(nn.Module):
+    """GG-NN with edge types: PyG has no such layer, but the sum of RGCNConv and a GRU cell make it."""
+
+    def __init__(self, config: ModelConfig, graph: Graph) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config, graph)
+        width = config.hidden
+        self.messages = RGCNConv(width, width, graph.num_edge_types, aggr="add", root_weight=False, bias=False)
+        self.gru = nn.GRUCell(width, width)
+        self.decoder = nn.Linear(width, graph.num_classes)
+
+    def forward(self, x: Tensor | None, edge_index: Tensor, edge_type: Tensor | None) -> Tensor:
+        h = self.encoder(x)
+        for _ in range(self.config.layers):
+            h = F.dropout(h, self.config.dropout, self.training)
+            h = self.gru(self.messages(h, edge_index, edge_type), h)
+        return self.decoder(F.dropout(h, self.config.dropout, self.training))
+
+
+def run_twin(experiment: Experiment, graph: Graph, seed: int) -> float:
+    """Train PyG's twin and return its test metric, in percent, at the best validation epoch."""
+    torch.manual_seed(seed)
+    config, train = experiment.model, experiment.train_config(seed)
+    kinds = {"ggnn": TypedGatedStack, "residual-gcn": ResidualStack}
+    model = kinds.get(config.model, Stack)(config, graph)
+    inputs = _inputs(graph, dense=not (graph.features is None or config.encoder == "linear"))
+    optimizer = torch.optim.Adam(model.parameters(), lr=train.lr, weight_decay=train.weight_decay)
+    monitored = "val" in graph.splits
+    metric = (train.monitor or "val/accuracy").partition("/")[2]
+    assert graph.labels is not None
+    best, weights = -1.0, model.state_dict()
+    for epoch in range(1, train.epochs + 1):
+        model.train()
+        optimizer.zero_grad()
+        _loss(model(*inputs), graph.labels, graph.splits["train"]).backward()
+        optimizer.step()
+        if monitored and (epoch % train.eval_every == 0 or epoch == train.epochs):
+            value = _measure(_predict(model, inputs), graph, "val", metric)
+            if value > best:
+                best, weights = value, copy.deepcopy(model.state_dict())
+    if monitored:
+        model.load_state_dict(weights)
+    return 100 * _measure(_predict(model, inputs), graph, "test", experiment.metric)
+
+
+def _inputs(graph: Graph, *, dense: bool) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    topology = graph.topology
+    edges = torch.stack([topology.indices.long(), topology.edge_dst().long()])
+    size = (graph.num_vertices, graph.num_vertices)
+    edge_type = topology.edge_data.get("type")
+    # PyG's fast form where it may be used: sorted by destination.
+    edge_index = edges if edge_type is not None else EdgeIndex(edges, sparse_size=size, sort_order="col")
+    x = graph.features.to_dense() if dense and graph.features is not None else graph.features
+    return x, edge_index, None if edge_type is None else edge_type.long()
+
+
+def _loss(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+    if labels.ndim == 2:
+        return F.binary_cross_entropy_with_logits(logits[mask], labels[mask].float())
+    return F.cross_entropy(logits[mask], labels[mask])
+
+
+@torch.no_grad()
+def _predict(model: nn.Module, inputs: tuple[Tensor | None, Tensor, Tensor | None]) -> Tensor:
+    model.eval()
+    return model(*inputs)
+
+
+def _measure(logits: Tensor, graph: Graph, split: str, metric: str) -> float:
+    assert graph.labels is not None
+    mask = graph.splits[split]
+    logits, labels = logits[mask], graph.labels[mask]
+    if metric == "accuracy":
+        return float((logits.argmax(1) == labels).float().mean())
+    if labels.ndim == 1:
+        return float(roc_auc_score(labels.numpy(), logits.softmax(1)[:, 1].numpy()))
+    return float(roc_auc_score(labels.numpy(), logits.sigmoid().numpy(), average="macro"))
