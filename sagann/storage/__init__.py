@@ -1,7 +1,48 @@
-"""Graphs on disk: our own folder format, and what imports into it. Importers load their libraries when used."""
+"""Graphs on disk: our own folder format, and what imports into it.
+
+Importers bring libraries that take long to load (pyarrow, Numba), so their names are imported when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from sagann.storage.dataset import check_dataset, dataset_info, open_graph, save_graph
+from sagann.storage.importer import ImportOptions
 from sagann.storage.load import load_graph
 from sagann.storage.npz_graph import read_npz
+from sagann.storage.progress import Progress
 
-__all__ = ["check_dataset", "dataset_info", "load_graph", "open_graph", "read_npz", "save_graph"]
+if TYPE_CHECKING:
+    from sagann.storage.edge_list import EdgeListFormat, import_edge_list
+    from sagann.storage.npz_import import import_npz
+    from sagann.storage.rmat_dataset import write_rmat
+
+_HOMES = {
+    "EdgeListFormat": "sagann.storage.edge_list",
+    "import_edge_list": "sagann.storage.edge_list",
+    "import_npz": "sagann.storage.npz_import",
+    "write_rmat": "sagann.storage.rmat_dataset",
+}
+
+__all__ = [
+    "EdgeListFormat",
+    "ImportOptions",
+    "Progress",
+    "check_dataset",
+    "dataset_info",
+    "import_edge_list",
+    "import_npz",
+    "load_graph",
+    "open_graph",
+    "read_npz",
+    "save_graph",
+    "write_rmat",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'sagann.storage' has no attribute {name!r}")

@@ -32,6 +32,10 @@ LEAST_MEMORY_BYTES = 2**20
 "Working memory below which an import is refused."
 
 
+# Above this, ids without a stated number of vertices are taken for what they most often are: hashes.
+_MOST_VERTICES_PER_EDGE = 64
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportOptions:
     """What a user may decide about any import."""
@@ -192,7 +196,7 @@ def _write_edges(
     for chunk in source.chunks():
         spool.add(chunk)
         options.progress(spool.num_edges, source.num_edges, "edges", "reading edges")
-    count = num_vertices if num_vertices is not None else spool.largest_id + 1
+    count = num_vertices if num_vertices is not None else _count_by_ids(spool.largest_id, spool.num_edges, folder)
     spool.finish(count)
     _check_space(folder, 8 * count + spool.num_edges * copies * record_bytes)
 
@@ -218,6 +222,19 @@ def _write_edges(
         arrays = {"indptr": writers.indptr.finish(), "indices": writers.indices.finish()}
         arrays |= {f"edge_{name}": data.finish() for name, data in writers.data.items()}
     return _WrittenEdges(num_edges=num_edges, num_vertices=count, largest_type=spool.largest_type, arrays=arrays)
+
+
+def _count_by_ids(largest_id: int, num_edges: int, folder: Path) -> int:
+    """Number of vertices that ids tell; ids that are no numbering (hashes, for one) are refused."""
+    if largest_id + 1 > _MOST_VERTICES_PER_EDGE * num_edges + 2**20:
+        raise DatasetError(
+            "vertex ids are no numbering from 0",
+            value=f"the largest is {largest_id}, with {num_edges} edges",
+            where=str(folder.parent),
+            fix="Number the vertices from 0 without gaps (pandas.factorize does), or state num_vertices "
+            "(--num-vertices) if there are so many.",
+        )
+    return largest_id + 1
 
 
 class _VertexWriter:
@@ -273,7 +290,8 @@ class _VertexWriter:
                     check_features(chunk)
                 elif name == "labels":
                     check_labels(chunk, stated)
-                    largest = max(largest, int(chunk.rows.max(initial=-1)))
+                    if chunk.rows.ndim == 1 and len(chunk.rows):
+                        largest = max(largest, int(chunk.rows.max()))
                 writer.append(chunk.rows)
                 file = chunk.file
                 self._options.progress(writer.num_rows, self.num_vertices, "vertices", f"writing {name}")

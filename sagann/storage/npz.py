@@ -107,17 +107,24 @@ class NpzArchive:
         side by side on one archive.
         """
         member = self.members[name]
-        num_rows = _rows(member)
-        stop = num_rows if stop is None else stop
         step = max(1, chunk_bytes // max(1, member.row_bytes))
+        return self._slabs(name, member.stored_shape[1:], first, _rows(member) if stop is None else stop, step)
+
+    def elements(self, name: str, first: int, stop: int, count: int) -> Iterator[Array]:
+        """Read elements ``first`` to ``stop`` of an array, taken as one long vector, ``count`` at a time."""
+        return self._slabs(name, (), first, stop, count)
+
+    def _slabs(self, name: str, row_shape: tuple[int, ...], first: int, stop: int, step: int) -> Iterator[Array]:
+        member = self.members[name]
+        row_bytes = member.dtype.itemsize * math.prod(row_shape)
         with _errors_of(self.path, f"array '{name}'"), self._zip.open(member.file) as stream:
-            _skip(stream, member.data_offset + first * member.row_bytes)
+            _skip(stream, member.data_offset + first * row_bytes)
             for start in range(first, stop, step):
-                count = min(step, stop - start)
-                rows = np.empty((count, *member.stored_shape[1:]), member.dtype)
+                rows = np.empty((min(step, stop - start), *row_shape), member.dtype)
                 _read_into(stream, rows)
                 yield rows
-            if stop == num_rows and stream.read(1):
+            # At the end of an array zipfile compares its checksum.
+            if stop * row_bytes == member.dtype.itemsize * math.prod(member.shape) and stream.read(1):
                 raise ValueError("it goes on after its last row")
 
     def close(self) -> None:

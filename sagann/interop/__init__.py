@@ -1,0 +1,28 @@
+"""Bridges to what users have today: PyG, SciPy, OGB folders, GraphBolt folders."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sagann.interop.graphbolt import import_graphbolt
+    from sagann.interop.ogb import import_ogb
+    from sagann.interop.pyg import from_pyg, to_pyg
+    from sagann.interop.scipy_sparse import from_scipy
+
+_HOMES = {
+    "from_pyg": "sagann.interop.pyg",
+    "from_scipy": "sagann.interop.scipy_sparse",
+    "import_graphbolt": "sagann.interop.graphbolt",
+    "import_ogb": "sagann.interop.ogb",
+    "to_pyg": "sagann.interop.pyg",
+}
+
+__all__ = ["from_pyg", "from_scipy", "import_graphbolt", "import_ogb", "to_pyg"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'sagann.interop' has no attribute {name!r}")

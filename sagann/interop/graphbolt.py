@@ -1,0 +1,294 @@
+"""Datasets of DGL GraphBolt in their raw layout: a ``metadata.yaml`` that names CSV and ``.npy`` files.
+
+Homogeneous graphs with a vertex task. Files in torch's format are refused, since reading them may unpickle.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sagann.errors import DatasetError, MissingDependencyError
+from sagann.storage.edge_chunk import EdgeChunk, EdgeColumn
+from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
+from sagann.storage.tables import CsvTable
+from sagann.storage.vertex_arrays import RowSource
+from sagann.storage.vertex_files import label_rows, map_array, masks_of, open_features
+
+Array = np.ndarray[Any, Any]
+
+_SETS = {"train": "train_set", "val": "validation_set", "test": "test_set"}
+
+
+def import_graphbolt(
+    source: str | os.PathLike[str], out: str | os.PathLike[str], *, options: ImportOptions | None = None
+) -> None:
+    """Import a GraphBolt dataset, streaming the edges in bounded memory.
+
+    Vertex features are the ones named 'feat', or the only ones; edge features become edge data of the same
+    name; labels and splits come from the first task.
+
+    Args:
+        source: folder with ``metadata.yaml``, or that file.
+        out: dataset folder to make.
+        options: symmetrise, memory, and so on.
+    Raises:
+        MissingDependencyError: PyYAML is not installed.
+        DatasetError: a file is missing or damaged, or the graph is heterogeneous; names file and row.
+    """
+    path = Path(source)
+    path = path / "metadata.yaml" if path.is_dir() else path
+    meta = _Metadata(path=path, body=_read_yaml(path))
+    graph = meta.mapping(meta.body, "graph")
+    num_vertices = _only_nodes(meta, graph)
+    labels, splits, num_classes = _task(meta, num_vertices)
+    import_dataset(
+        ImportSource(
+            name=str(meta.body.get("dataset_name") or path.parent.name),
+            description=f"GraphBolt folder {path.parent.name}",
+            edges=_edges(meta, graph),
+            features=_features(meta),
+            labels=labels,
+            splits=splits,
+            num_vertices=num_vertices,
+            num_classes=num_classes,
+        ),
+        out,
+        options or ImportOptions(),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Metadata:
+    path: Path
+    body: Mapping[str, Any]
+
+    def mapping(self, parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+        value = parent.get(key)
+        if not isinstance(value, dict):
+            raise self.wrong(f"'{key}' is missing or not a mapping")
+        return value
+
+    def items(self, parent: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+        value = parent.get(key) or []
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise self.wrong(f"'{key}' is not a list of mappings")
+        return value
+
+    def file(self, item: Mapping[str, Any], kinds: tuple[str, ...] = ("numpy",)) -> Path:
+        kind, name = item.get("format"), item.get("path")
+        if kind not in kinds or not isinstance(name, str):
+            raise DatasetError(
+                "file format not supported",
+                value=f"format {kind!r} of {name!r}, expected {' or '.join(kinds)}",
+                where=str(self.path),
+                fix="Save the array with numpy.save; files in torch's format are not opened, they may run code.",
+            )
+        return self.path.parent / name
+
+    def wrong(self, problem: str) -> DatasetError:
+        return DatasetError(
+            "metadata.yaml cannot be used",
+            value=problem,
+            where=str(self.path),
+            fix="Follow GraphBolt's layout for on-disk datasets in the raw form.",
+        )
+
+
+def _read_yaml(path: Path) -> Mapping[str, Any]:
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingDependencyError("yaml", extra="graphbolt", feature="import of GraphBolt datasets") from error
+    try:
+        body = yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise DatasetError(
+            "file not found", value=error.strerror or str(error), where=str(path), fix="Check the path."
+        ) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise DatasetError(
+            "metadata.yaml cannot be used",
+            value=str(error).splitlines()[0],
+            where=str(path),
+            fix="Mend the file; it is not YAML.",
+        ) from error
+    if not isinstance(body, dict):
+        raise _Metadata(path=path, body={}).wrong("it is not a mapping")
+    return body
+
+
+def _only_nodes(meta: _Metadata, graph: Mapping[str, Any]) -> int:
+    nodes, edges = meta.items(graph, "nodes"), meta.items(graph, "edges")
+    types = [item.get("type") for item in (*nodes, *edges) if item.get("type") is not None]
+    if len(nodes) > 1 or len(edges) > 1 or types:
+        raise DatasetError(
+            "kind of graph not supported",
+            value=f"a heterogeneous graph, with {', '.join(str(name) for name in types) or 'several types'}",
+            where=str(meta.path),
+            fix="Choose a homogeneous dataset; edge types are supported in edge lists, vertex types are not.",
+        )
+    if len(nodes) != 1 or len(edges) != 1:
+        raise meta.wrong("'graph' needs one entry under 'nodes' and one under 'edges'")
+    count = nodes[0].get("num")
+    if type(count) is not int or count < 0:
+        raise meta.wrong(f"'num' of the nodes is {count!r}")
+    return count
+
+
+def _edges(meta: _Metadata, graph: Mapping[str, Any]) -> _GraphBoltEdges:
+    item = meta.items(graph, "edges")[0]
+    data = {}
+    for feature in meta.items(meta.body, "feature_data"):
+        if feature.get("domain") == "edge":
+            file = meta.file(feature)
+            array = map_array(file)
+            if array.dtype.kind not in "fiu" or array.ndim == 0:
+                raise meta.wrong(f"edge feature '{feature.get('name')}' is not an array of numbers")
+            data[str(feature.get("name"))] = array
+    return _GraphBoltEdges(path=meta.file(item, ("csv", "numpy")), data=data)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _GraphBoltEdges:
+    path: Path
+    data: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def num_edges(self) -> int | None:
+        if self.path.suffix == ".npy":
+            return self._array().shape[1]
+        return CsvTable(self.path, header=False).estimate_rows()
+
+    @property
+    def columns(self) -> Mapping[str, EdgeColumn]:
+        forms = {}
+        for name, rows in self.data.items():
+            dtype = "int64" if name == "type" else rows.dtype.name
+            dtype = dtype if dtype in ("int32", "int64", "float16", "float32", "float64") else "float32"
+            forms[name] = EdgeColumn(dtype=dtype, row_shape=rows.shape[1:])
+        return forms
+
+    def chunks(self) -> Iterator[EdgeChunk]:
+        done = 0
+        for src, dst, first_row in self._array_ends() if self.path.suffix == ".npy" else self._csv_ends():
+            stop = done + len(src)
+            data = {name: np.asarray(rows[done:stop]) for name, rows in self.data.items()}
+            for name, rows in data.items():
+                if len(rows) != len(src):
+                    raise self._uneven(name, f"fewer than {stop}")
+            yield EdgeChunk(src=src, dst=dst, data=data, file=str(self.path), first_row=first_row)
+            done = stop
+        for name, rows in self.data.items():
+            if len(rows) != done:
+                raise self._uneven(name, str(done))
+
+    def _csv_ends(self) -> Iterator[tuple[Array, Array, int]]:
+        table = CsvTable(self.path, header=False)
+        for batch in table.batches(table.names[:2], ["int64"] * min(2, len(table.names))):
+            if len(batch.columns) < 2:
+                raise DatasetError(
+                    "edge file has one column",
+                    value="expected source and destination",
+                    where=str(self.path),
+                    fix="Write the two ids of an edge in a row, separated by a comma.",
+                )
+            yield batch.columns[0], batch.columns[1], batch.first_row
+
+    def _array_ends(self) -> Iterator[tuple[Array, Array, int]]:
+        array = self._array()
+        for begin in range(0, array.shape[1], 2**20):
+            part = np.asarray(array[:, begin : begin + 2**20]).astype(np.int64)
+            yield part[0], part[1], begin
+
+    def _array(self) -> Array:
+        array = map_array(self.path)
+        if array.ndim != 2 or array.shape[0] != 2 or array.dtype.kind not in "iu":
+            raise DatasetError(
+                "array has the wrong form",
+                value=f"{array.dtype} {list(array.shape)}, expected integers [2, num_edges]",
+                where=str(self.path),
+                fix="Save sources in the first row and destinations in the second.",
+            )
+        return array
+
+    def _uneven(self, name: str, expected: str) -> DatasetError:
+        return DatasetError(
+            "edges and their features differ in number",
+            value=f"{len(self.data[name])} rows of '{name}', the number of edges is {expected}",
+            where=str(self.path),
+            fix="Bring one row for each edge.",
+        )
+
+
+def _features(meta: _Metadata) -> RowSource | None:
+    items = [item for item in meta.items(meta.body, "feature_data") if item.get("domain") == "node"]
+    if not items:
+        return None
+    named = [item for item in items if item.get("name") == "feat"] or (items if len(items) == 1 else [])
+    if not named:
+        names = ", ".join(str(item.get("name")) for item in items)
+        raise meta.wrong(f"several vertex features and none named 'feat': {names}")
+    return open_features(meta.file(named[0]))
+
+
+def _task(meta: _Metadata, num_vertices: int) -> tuple[RowSource | None, dict[str, RowSource], int | None]:
+    """Labels for the vertices of the sets, masks for the sets, and the number of classes."""
+    tasks = meta.items(meta.body, "tasks")
+    if not tasks:
+        return None, {}, None
+    task = tasks[0]
+    ids: dict[str, tuple[Array, str]] = {}
+    known: list[tuple[Array, Array, str]] = []
+    for split, key in _SETS.items():
+        for part in meta.items(task, key):
+            data = meta.items(part, "data")
+            by_name = {item.get("name") or ("seeds", "labels")[min(at, 1)]: item for at, item in enumerate(data)}
+            seeds_item = by_name.get("seeds") or by_name.get("seed_nodes")
+            if seeds_item is None:
+                raise meta.wrong(f"'{key}' of the task has no seeds")
+            file = meta.file(seeds_item)
+            seeds = np.asarray(map_array(file))
+            if seeds.ndim != 1 or seeds.dtype.kind not in "iu":
+                raise meta.wrong(
+                    f"seeds of '{key}' are {seeds.dtype} {list(seeds.shape)}; only vertex tasks are known"
+                )
+            ids[split] = (seeds.astype(np.int64), str(file))
+            if "labels" in by_name:
+                label_file = meta.file(by_name["labels"])
+                known.append((seeds.astype(np.int64), np.asarray(map_array(label_file)), str(label_file)))
+    masks = masks_of(ids, num_vertices)
+    classes = task.get("num_classes")
+    if classes is not None and (type(classes) is not int or classes < 0):
+        raise meta.wrong(f"'num_classes' is {classes!r}")
+    return _labels(known, num_vertices), masks, classes
+
+
+def _labels(known: list[tuple[Array, Array, str]], num_vertices: int) -> RowSource | None:
+    if not known:
+        return None
+    whole: Array | None = None
+    for seeds, labels, file in known:
+        if len(labels) != len(seeds):
+            raise DatasetError(
+                "labels and seeds differ in number",
+                value=f"{len(labels)} labels, {len(seeds)} seeds",
+                where=file,
+                fix="Bring one label for each seed.",
+            )
+        if whole is None:
+            multi = labels.ndim == 2 and labels.shape[1] > 1
+            whole = np.zeros((num_vertices, labels.shape[1]), np.int64) if multi else np.full(num_vertices, -1.0)
+        try:
+            whole[seeds] = labels.reshape((len(labels), *whole.shape[1:]))
+        except (ValueError, TypeError) as error:
+            raise DatasetError(
+                "labels of the sets differ in form", value=str(error), where=file, fix="Give all sets one form."
+            ) from error
+    assert whole is not None
+    return label_rows(whole, known[0][2])

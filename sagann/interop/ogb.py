@@ -1,0 +1,279 @@
+"""Node-property datasets of the Open Graph Benchmark, as they lie in their folders after download.
+
+Both raw layouts are read, the CSV files (``raw/edge.csv.gz`` and so on) and the archives of the largest sets
+(``raw/data.npz``), and the split under ``split/``. No file of torch or pandas pickles is ever opened, so the
+``processed`` and ``mapping`` folders are left alone.
+
+References:
+    Hu et al., Open Graph Benchmark: Datasets for Machine Learning on Graphs, NeurIPS 2020.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sagann.errors import DatasetError
+from sagann.storage.edge_chunk import EdgeChunk, EdgeColumn
+from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
+from sagann.storage.npz import NpzArchive
+from sagann.storage.npz_import import NpzEdges, npz_dense, npz_labels
+from sagann.storage.tables import CsvTable
+from sagann.storage.vertex_arrays import RowSource
+from sagann.storage.vertex_files import LabelRows, TableRows, masks_of
+
+Array = np.ndarray[Any, Any]
+
+_SPLIT_FILES = {"train": "train", "val": "valid", "test": "test"}
+
+
+def import_ogb(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    split: str | None = None,
+    options: ImportOptions | None = None,
+) -> None:
+    """Import a node-property dataset of OGB, streaming in bounded memory.
+
+    OGB says of some sets that inverse edges are to be added (``add_inverse_edge``); here that is the user's
+    choice, ``ImportOptions(symmetrise=True)``.
+
+    Args:
+        source: the dataset's folder, which holds ``raw`` and ``split`` (``dataset/ogbn_arxiv``).
+        out: dataset folder to make.
+        split: name of the split scheme; default the only one.
+        options: symmetrise, memory, and so on.
+    Raises:
+        DatasetError: a file is missing, damaged, or of another kind of dataset; names file and row.
+    """
+    folder = Path(source)
+    raw = folder / "raw"
+    _refuse_other_kinds(folder)
+    with ExitStack() as stack:
+        parts = _archive_parts(raw, stack) if (raw / "data.npz").is_file() else _csv_parts(raw)
+        import_dataset(
+            ImportSource(
+                name=folder.name,
+                description=f"OGB folder {folder.name}",
+                edges=parts.edges,
+                features=parts.features,
+                labels=parts.labels,
+                splits=_masks(folder / "split", split, parts.num_vertices),
+                num_vertices=parts.num_vertices,
+            ),
+            out,
+            options or ImportOptions(),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Parts:
+    edges: Any
+    features: RowSource | None
+    labels: RowSource | None
+    num_vertices: int
+
+
+def _csv_parts(raw: Path) -> _Parts:
+    features = _find(raw, "node-feat.csv")
+    labels = _find(raw, "node-label.csv")
+    edge_features = _find(raw, "edge-feat.csv")
+    edges = _require(raw, "edge.csv")
+    return _Parts(
+        edges=_OgbEdges(
+            edges=CsvTable(edges, header=False),
+            features=None if edge_features is None else CsvTable(edge_features, header=False),
+            num_edges=_one_number(_require(raw, "num-edge-list.csv")),
+        ),
+        features=None if features is None else _table_features(CsvTable(features, header=False)),
+        labels=None if labels is None else _table_labels(CsvTable(labels, header=False)),
+        num_vertices=_one_number(_require(raw, "num-node-list.csv")),
+    )
+
+
+def _archive_parts(raw: Path, stack: ExitStack) -> _Parts:
+    data = stack.enter_context(NpzArchive(raw / "data.npz"))
+    for name in ("edge_index", "num_nodes_list"):
+        if name not in data.members:
+            raise DatasetError(
+                "archive is not one of OGB",
+                value=f"no array '{name}'; it holds {', '.join(sorted(data.members))}",
+                where=str(data.path),
+                fix="Give a node-property dataset of OGB as it was downloaded.",
+            )
+    counts = data.read("num_nodes_list").reshape(-1)
+    if len(counts) != 1:
+        raise _several_graphs(len(counts), data.path)
+    labels = None
+    if (raw / "node-label.npz").is_file():
+        archive = stack.enter_context(NpzArchive(raw / "node-label.npz"))
+        name = "node_label" if "node_label" in archive.members else next(iter(archive.members), "")
+        labels = npz_labels(archive, name) if name else None
+    edge_data = {}
+    if "edge_feat" in data.members and data.members["edge_feat"].dtype.kind == "f":
+        width = data.members["edge_feat"].shape[1:]
+        edge_data["feat"] = ("edge_feat", EdgeColumn(dtype="float32", row_shape=width))
+    return _Parts(
+        edges=NpzEdges(archive=data, edge_index="edge_index", data=edge_data),
+        features=npz_dense(data, "node_feat") if "node_feat" in data.members else None,
+        labels=labels,
+        num_vertices=int(counts[0]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _OgbEdges:
+    """Edges and, side by side in a file of their own, their features."""
+
+    edges: CsvTable
+    features: CsvTable | None
+    num_edges: int
+
+    @property
+    def columns(self) -> Mapping[str, EdgeColumn]:
+        if self.features is None:
+            return {}
+        return {"feat": EdgeColumn(dtype="float32", row_shape=(len(self.features.names),))}
+
+    def chunks(self) -> Iterator[EdgeChunk]:
+        names = self.edges.names
+        if len(names) != 2:
+            raise DatasetError(
+                "edge file has the wrong form",
+                value=f"{len(names)} columns, expected source and destination",
+                where=str(self.edges.path),
+                fix="Give a node-property dataset of OGB as it was downloaded.",
+            )
+        features = None if self.features is None else _Rows(self.features)
+        found = 0
+        for batch in self.edges.batches(names, ["int64", "int64"]):
+            src, dst = batch.columns
+            data = {} if features is None else {"feat": features.take(len(src))}
+            yield EdgeChunk(src=src, dst=dst, data=data, file=str(self.edges.path), first_row=batch.first_row)
+            found += len(src)
+        if found != self.num_edges:
+            raise DatasetError(
+                "number of edges differs from what is stated",
+                value=f"{found} rows, num-edge-list says {self.num_edges}",
+                where=str(self.edges.path),
+                fix="The file is truncated or of another dataset; fetch it again.",
+            )
+
+
+class _Rows:
+    """Rows of a table in portions of any size."""
+
+    def __init__(self, table: CsvTable) -> None:
+        self._path = table.path
+        self._batches = table.batches(table.names, ["float32"] * len(table.names))
+        self._rows: Array = np.empty((0, len(table.names)), dtype=np.float32)
+
+    def take(self, count: int) -> Array:
+        """The next rows, as many as asked for."""
+        parts = [self._rows]
+        have = len(self._rows)
+        while have < count:
+            batch = next(self._batches, None)
+            if batch is None:
+                raise DatasetError(
+                    "fewer edge features than edges",
+                    value=f"{count - have} rows are missing",
+                    where=str(self._path),
+                    fix="The file is truncated or of another dataset; fetch it again.",
+                )
+            parts.append(np.stack(batch.columns, axis=1))
+            have += len(parts[-1])
+        rows = np.concatenate(parts)
+        self._rows = rows[count:]
+        return rows[:count]
+
+
+def _table_features(table: CsvTable) -> RowSource:
+    return TableRows(table=table, dtype="float32", row_shape=(len(table.names),))
+
+
+def _table_labels(table: CsvTable) -> RowSource:
+    if len(table.names) == 1:
+        # Some sets write unknown labels as nan.
+        return LabelRows(rows=TableRows(table=table, dtype="float64", row_shape=()))
+    return TableRows(table=table, dtype="uint8", row_shape=(len(table.names),))
+
+
+def _masks(folder: Path, scheme: str | None, num_vertices: int) -> dict[str, RowSource]:
+    if not folder.is_dir():
+        return {}
+    schemes = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    if scheme is None and len(schemes) == 1:
+        scheme = schemes[0]
+    if scheme not in schemes:
+        raise DatasetError(
+            "split scheme is not clear",
+            value=f"{scheme!r}; there are {', '.join(schemes) or 'none'}",
+            where=str(folder),
+            fix="Name one of them: split=... (--split).",
+        )
+    ids = {}
+    for name, file in _SPLIT_FILES.items():
+        path = _require(folder / scheme, f"{file}.csv")
+        table = CsvTable(path, header=False)
+        parts = [batch.columns[0] for batch in table.batches(table.names[:1], ["int64"])]
+        ids[name] = (np.concatenate(parts) if parts else np.empty(0, dtype=np.int64), str(path))
+    return masks_of(ids, num_vertices)
+
+
+def _refuse_other_kinds(folder: Path) -> None:
+    raw = folder / "raw"
+    if not raw.is_dir():
+        raise DatasetError(
+            "not a dataset folder of OGB",
+            value="no folder 'raw' in it",
+            where=str(folder),
+            fix="Give the folder that OGB downloaded, dataset/ogbn_arxiv for one.",
+        )
+    if _find(raw, "triplet-type-list.csv") or (raw / "relations").is_dir():
+        raise DatasetError(
+            "kind of graph not supported",
+            value="a heterogeneous graph, with vertices of several kinds",
+            where=str(raw),
+            fix="Choose a homogeneous dataset; edge types are supported, vertex types are not.",
+        )
+
+
+def _one_number(path: Path) -> int:
+    table = CsvTable(path, header=False)
+    numbers = [int(value) for batch in table.batches(table.names[:1], ["int64"]) for value in batch.columns[0]]
+    if len(numbers) != 1:
+        raise _several_graphs(len(numbers), path)
+    return numbers[0]
+
+
+def _several_graphs(count: int, path: Path) -> DatasetError:
+    return DatasetError(
+        "kind of dataset not supported",
+        value=f"{count} graphs, a node-property dataset has one",
+        where=str(path),
+        fix="Choose one of OGB's node-property datasets (ogbn-...).",
+    )
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    return next((path for path in (folder / f"{name}.gz", folder / name) if path.is_file()), None)
+
+
+def _require(folder: Path, name: str) -> Path:
+    path = _find(folder, name)
+    if path is None:
+        raise DatasetError(
+            "file not found",
+            value=f"neither {name}.gz nor {name}",
+            where=str(folder),
+            fix="Give a node-property dataset of OGB as it was downloaded.",
+        )
+    return path

@@ -1,0 +1,140 @@
+"""PyTorch Geometric: a ``Data`` object made into a Graph, and back. Tensors are shared where they can be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError, MissingDependencyError
+from sagann.graph import SPLIT_NAMES, Graph, Topology
+from sagann.storage.npz_graph import count_classes
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+
+def from_pyg(data: Data, *, num_classes: int | None = None, name: str = "pyg") -> Graph:
+    """Make a Graph of a PyG ``Data`` (or ``Batch``) object.
+
+    Taken over are ``edge_index`` (an edge goes from its first row to its second), ``x``, ``y``, the masks
+    ``train_mask``, ``val_mask`` and ``test_mask``, ``edge_weight``, ``edge_type`` and ``edge_attr`` (as edge
+    data 'weight', 'type' and 'attr'), and ``ptr`` of a Batch. Edges are sorted by destination; the input is
+    not changed.
+
+    Args:
+        data: a homogeneous ``Data`` with ``edge_index``.
+        num_classes: default what the labels tell.
+        name: what to call the graph.
+    Raises:
+        InputError: a heterogeneous object, no ``edge_index``, several splits in one mask, or values that do
+            not make a graph to train on.
+    Example:
+        >>> from torch_geometric.data import Data
+        >>> from_pyg(Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [1, 2]])))
+        Graph(num_vertices=3, num_edges=2, num_features=3, num_classes=0)
+    """
+    if hasattr(data, "node_types"):
+        raise InputError(
+            "kind of graph not supported",
+            value=f"{type(data).__name__} with vertices of several kinds",
+            where="from_pyg",
+            fix="Convert it with data.to_homogeneous(); its edge_type is kept.",
+        )
+    edge_index = getattr(data, "edge_index", None)
+    if edge_index is None or edge_index.ndim != 2 or edge_index.shape[0] != 2:
+        raise InputError(
+            "data has no edges",
+            value=f"edge_index is {None if edge_index is None else list(edge_index.shape)}, expected [2, num_edges]",
+            where="from_pyg",
+            fix="Set data.edge_index; a SparseTensor adj_t converts with its coo().",
+        )
+    edge_data: dict[str, Tensor] = {}
+    for name_here, name_there in (("weight", "edge_weight"), ("type", "edge_type"), ("attr", "edge_attr")):
+        rows = getattr(data, name_there, None)
+        if rows is not None:
+            edge_data[name_here] = rows
+    labels = _labels(getattr(data, "y", None), data.num_nodes or 0)
+    types = edge_data.get("type")
+    graph = Graph(
+        topology=Topology.from_coo(
+            src=edge_index[0], dst=edge_index[1], num_src=data.num_nodes or 0, edge_data=edge_data
+        ),
+        features=getattr(data, "x", None),
+        labels=labels,
+        num_classes=num_classes if num_classes is not None else count_classes(labels),
+        splits=_splits(data),
+        graph_ptr=getattr(data, "ptr", None),
+        num_edge_types=0 if types is None or not len(types) else int(types.max()) + 1,
+        name=name,
+    )
+    graph.validate()
+    return graph
+
+
+def to_pyg(graph: Graph) -> Data:
+    """Make a PyG ``Data`` object of a Graph; edges come in CSC order.
+
+    Sparse features become dense. Edge data 'weight', 'type' and 'attr' become ``edge_weight``, ``edge_type``
+    and ``edge_attr``; other edge data NAME becomes ``edge_NAME``.
+
+    Raises:
+        MissingDependencyError: PyG is not installed.
+    """
+    try:
+        from torch_geometric.data import Data
+    except ImportError as error:
+        raise MissingDependencyError("torch_geometric", extra="pyg", feature="to_pyg") from error
+    topology = graph.topology
+    fields: dict[str, Any] = {f"edge_{name}": rows for name, rows in topology.edge_data.items()}
+    fields |= {f"{name}_mask": mask for name, mask in graph.splits.items()}
+    if graph.graph_ptr is not None:
+        fields["ptr"] = graph.graph_ptr
+    if graph.features is not None:
+        fields["x"] = graph.features.to_dense() if graph.features.layout == torch.sparse_csr else graph.features
+    if graph.labels is not None:
+        fields["y"] = graph.labels
+    edge_index = torch.stack([topology.indices.long(), topology.edge_dst().long()])
+    return Data(edge_index=edge_index, num_nodes=graph.num_vertices, **fields)
+
+
+def _splits(data: Any) -> dict[str, Tensor]:
+    splits = {}
+    for name in SPLIT_NAMES:
+        mask = getattr(data, f"{name}_mask", None)
+        if mask is None:
+            continue
+        if mask.ndim != 1 or mask.dtype != torch.bool:
+            raise InputError(
+                "mask holds several splits, or none",
+                value=f"{mask.dtype} {list(mask.shape)}, expected torch.bool [num_vertices]",
+                where=f"data.{name}_mask",
+                fix="Choose one, data.train_mask[:, 0] for one.",
+            )
+        splits[name] = mask
+    return splits
+
+
+def _labels(y: Tensor | None, num_vertices: int) -> Tensor | None:
+    if y is None:
+        return None
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.shape[0] != num_vertices:
+        raise InputError(
+            "data has no vertex labels",
+            value=f"y {list(y.shape)}, but there are {num_vertices} vertices",
+            where="data.y",
+            fix="sagann trains vertex tasks; give one label per vertex, or delete data.y.",
+        )
+    if y.ndim == 1 and not y.is_floating_point():
+        return y.long()
+    if y.ndim == 2 and bool(((y == 0) | (y == 1)).all()):
+        return y.to(torch.uint8)
+    raise InputError(
+        "labels have the wrong form",
+        value=f"{y.dtype} {list(y.shape)}, expected integers [num_vertices] or 0 and 1 [num_vertices, num_classes]",
+        where="data.y",
+        fix="Number the classes from 0, -1 for unknown.",
+    )

@@ -1,0 +1,158 @@
+"""Edge lists in CSV or Parquet files, with vertex features and labels in files of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from sagann.errors import DatasetError
+from sagann.storage.edge_chunk import EdgeChunk, EdgeColumn
+from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
+from sagann.storage.tables import Column, CsvTable, ParquetTable, column_name, open_table
+from sagann.storage.vertex_files import open_features, open_labels
+
+PathLike: TypeAlias = str | os.PathLike[str]
+
+_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz", ".parquet", ".pq")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EdgeListFormat:
+    """Where an edge list keeps what."""
+
+    src: Column = 0
+    "Column of the source ids: a name, or a position from 0."
+    dst: Column = 1
+    "Column of the destination ids."
+    weight: Column | None = None
+    "Column of the edge weights; None where there are none."
+    edge_type: Column | None = None
+    "Column of the edge types; None where there are none."
+    separator: str = ","
+    "What separates fields in CSV files."
+    header: bool | None = None
+    "Whether CSV files begin with a line of names; None to see for oneself."
+
+
+def import_edge_list(
+    source: PathLike | Sequence[PathLike],
+    out: PathLike,
+    *,
+    form: EdgeListFormat | None = None,
+    features: PathLike | None = None,
+    labels: PathLike | None = None,
+    options: ImportOptions | None = None,
+) -> None:
+    """Import edges from CSV (plain or gzip) or Parquet files, streaming in bounded memory.
+
+    Args:
+        source: a file, several files, or a folder whose files are taken in the order of their names. Vertex
+            ids are integers from 0.
+        out: dataset folder to make.
+        form: which column is what; default the first two are source and destination.
+        features: vertex features, one row per vertex: ``.npy`` [N, F], CSV or Parquet with F columns.
+        labels: vertex labels: ``.npy`` [N] or [N, C], CSV or Parquet with one column, or C of 0/1.
+        options: symmetrise, memory, and so on.
+    Raises:
+        DatasetError: a file is missing or damaged, or a row is no good; the message names file and row.
+    Example:
+        >>> import tempfile, pathlib
+        >>> from sagann.storage import open_graph
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     edges = pathlib.Path(folder, "edges.csv")
+        ...     _ = edges.write_text("from,to,km\\n0,1,2.5\\n1,2,4\\n")
+        ...     import_edge_list(edges, folder + "/roads", form=EdgeListFormat(weight="km"))
+        ...     open_graph(folder + "/roads").topology.edge_data["weight"].tolist()
+        [2.5, 4.0]
+    """
+    options = options or ImportOptions()
+    files = edge_files(source)
+    edges = EdgeListSource(files, form or EdgeListFormat())
+    import_dataset(
+        ImportSource(
+            name=files[0].name.split(".")[0] if len(files) == 1 else files[0].parent.name,
+            description=f"edge list {files[0].name}" + (f" and {len(files) - 1} more" if len(files) > 1 else ""),
+            edges=edges,
+            features=None if features is None else open_features(features),
+            labels=None if labels is None else open_labels(labels),
+        ),
+        out,
+        options,
+    )
+
+
+def edge_files(source: PathLike | Sequence[PathLike]) -> list[Path]:
+    """List the files that a path, or several, stand for.
+
+    Raises:
+        DatasetError: nothing is there, or a folder holds no edge file.
+    """
+    if not isinstance(source, (str, os.PathLike)):
+        paths = [Path(path) for path in source]
+    elif Path(source).is_dir():
+        paths = sorted(path for path in Path(source).iterdir() if path.name.endswith(_SUFFIXES))
+    else:
+        paths = [Path(source)]
+    if not paths:
+        raise DatasetError(
+            "no edge files found",
+            value=f"no file that ends in {', '.join(_SUFFIXES)}",
+            where=str(source),
+            fix="Name the files themselves.",
+        )
+    return paths
+
+
+class EdgeListSource:
+    """The edges of some files, one after the other.
+
+    Args:
+        files: CSV or Parquet files with the same columns.
+        form: which column is what.
+    """
+
+    def __init__(self, files: Sequence[Path], form: EdgeListFormat) -> None:
+        self._tables = [open_table(file, separator=form.separator, header=form.header) for file in files]
+        self._form = form
+        # Every file is looked at before the first edge is read, so that the fiftieth cannot surprise.
+        self._names = [self._columns_of(table) for table in self._tables]
+
+    @property
+    def num_edges(self) -> int | None:
+        """Exact for Parquet, an estimate for plain CSV, None for compressed CSV."""
+        counts = [table.estimate_rows() for table in self._tables]
+        known = [count for count in counts if count is not None]
+        return sum(known) if len(known) == len(counts) else None
+
+    @property
+    def columns(self) -> Mapping[str, EdgeColumn]:
+        """'weight' and 'type', where there are such columns."""
+        columns = {}
+        if self._form.weight is not None:
+            columns["weight"] = EdgeColumn(dtype="float32")
+        if self._form.edge_type is not None:
+            columns["type"] = EdgeColumn(dtype="int32")
+        return columns
+
+    def chunks(self) -> Iterator[EdgeChunk]:
+        """The edges in the order of the files."""
+        data_names = list(self.columns)
+        for table, names in zip(self._tables, self._names, strict=True):
+            dtypes = ["int64", "int64", *("float32" if name == "weight" else "int64" for name in data_names)]
+            for batch in table.batches(names, dtypes):
+                src, dst, *data = batch.columns
+                yield EdgeChunk(
+                    src=src,
+                    dst=dst,
+                    data=dict(zip(data_names, data, strict=True)),
+                    file=str(table.path),
+                    first_row=batch.first_row,
+                )
+
+    def _columns_of(self, table: CsvTable | ParquetTable) -> list[str]:
+        form = self._form
+        wanted = [form.src, form.dst, form.weight, form.edge_type]
+        return [column_name(table, column) for column in wanted if column is not None]

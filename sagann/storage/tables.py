@@ -1,0 +1,312 @@
+"""Columns of CSV and Parquet files, streamed in batches with row numbers for messages.
+
+pyarrow parses; what it refuses is looked up again by Python's own ``csv`` module, which is slow but knows the
+row, so a message can name it. Rows of a CSV file are counted from 1 as an editor does, empty lines left out;
+rows of a Parquet file from 0 as its tools do.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from sagann.errors import DatasetError
+
+Array = np.ndarray[Any, Any]
+Column: TypeAlias = str | int
+
+BATCH_ROWS = 2**19
+_BLOCK_BYTES = 2**22
+_INTEGER = re.compile(r"[+-]?\d{1,19}")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_UNREADABLE = (
+    pa.ArrowException,
+    OSError,
+    EOFError,
+    zlib.error,
+    UnicodeDecodeError,
+    csv.Error,
+    ValueError,
+    KeyError,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """Some rows of a table."""
+
+    columns: tuple[Array, ...]
+    "One array for each column that was asked for, [n] each."
+    first_row: int
+    "Row number of the first."
+
+
+class CsvTable:
+    """A CSV file, plain or compressed by gzip.
+
+    Args:
+        path: the file; a name that ends in '.gz' is decompressed.
+        separator: one character.
+        header: whether the first line holds names; None to see whether it holds numbers.
+
+    Lines at the top that begin with '#' are skipped.
+    Raises:
+        DatasetError: the file is missing, empty, or cannot be decompressed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, separator: str = ",", header: bool | None = None) -> None:
+        self.path = Path(path)
+        self._separator = separator
+        if len(separator) != 1:
+            raise DatasetError(
+                "separator is not one character", value=repr(separator), where=str(path), fix="Pass ',' or '\\t'."
+            )
+        first, self._num_skipped = self._first_line()
+        if header is None:
+            header = not all(_NUMBER.fullmatch(field.strip()) for field in first)
+        self._header = header
+        self.names = [name.strip() for name in first] if header else [f"column {i}" for i in range(len(first))]
+        _refuse_doubles(self.names, self.path)
+        self.first_row = self._num_skipped + 1 + header
+
+    @property
+    def num_rows(self) -> None:
+        """Not known without reading."""
+        return None
+
+    def estimate_rows(self) -> int | None:
+        """Number of rows from the size of the file and its first lines; None for a compressed one."""
+        if self.path.suffix == ".gz":
+            return None
+        size_bytes = self.path.stat().st_size
+        with self.path.open("rb") as file:
+            sample = file.read(2**16)
+        return max(1, size_bytes * max(1, sample.count(b"\n")) // len(sample))
+
+    def batches(self, columns: Sequence[str], dtypes: Sequence[str]) -> Iterator[Batch]:
+        """Stream columns.
+
+        Args:
+            columns: names, of :attr:`names`.
+            dtypes: for each "int64", "float32" or "float64".
+        Raises:
+            DatasetError: a row has too few or too many fields, or a field is no number; names the row.
+        """
+        types = {name: pa.type_for_alias(dtype) for name, dtype in zip(columns, dtypes, strict=True)}
+        first_row = self.first_row
+        try:
+            reader = pyarrow.csv.open_csv(
+                self.path,
+                read_options=pyarrow.csv.ReadOptions(
+                    column_names=self.names, skip_rows=self.first_row - 1, block_size=_BLOCK_BYTES
+                ),
+                parse_options=pyarrow.csv.ParseOptions(delimiter=self._separator),
+                convert_options=pyarrow.csv.ConvertOptions(
+                    include_columns=list(dict.fromkeys(columns)), column_types=types, null_values=[]
+                ),
+            )
+            for batch in reader:
+                yield Batch(columns=tuple(batch.column(name).to_numpy() for name in columns), first_row=first_row)
+                first_row += batch.num_rows
+        except DatasetError:
+            raise
+        except _UNREADABLE as error:
+            # An empty table is no error: open_csv refuses a file that ends after its header.
+            if "Empty CSV file" in str(error):
+                return
+            raise self._located(dict(zip(columns, dtypes, strict=True)), error) from error
+
+    def _open(self) -> IO[str]:
+        if self.path.suffix == ".gz":
+            return gzip.open(self.path, "rt", encoding="utf-8", errors="replace", newline="")
+        return self.path.open(encoding="utf-8", errors="replace", newline="")
+
+    def _first_line(self) -> tuple[list[str], int]:
+        try:
+            with self._open() as file:
+                for number, line in enumerate(file):
+                    if not line.startswith("#") and line.strip():
+                        return next(csv.reader([line], delimiter=self._separator)), number
+        except _UNREADABLE as error:
+            raise _unreadable(self.path, error) from error
+        raise DatasetError(
+            "file is empty", value="there is no row in it", where=str(self.path), fix="Check how it was made."
+        )
+
+    def _located(self, wanted: Mapping[str, str], error: Exception) -> DatasetError:
+        """Find the row that pyarrow refused."""
+        try:
+            with self._open() as file:
+                rows = (row for row in csv.reader(file, delimiter=self._separator) if row)
+                for number, row in enumerate(rows, start=1):
+                    if number >= self.first_row and (problem := self._problem(row, wanted)):
+                        return DatasetError(
+                            "row cannot be used",
+                            value=problem[0],
+                            where=f"{self.path}, row {number}",
+                            fix=problem[1],
+                        )
+        except _UNREADABLE as unreadable:
+            return _unreadable(self.path, unreadable)
+        return _unreadable(self.path, error)
+
+    def _problem(self, row: list[str], wanted: Mapping[str, str]) -> tuple[str, str] | None:
+        if len(row) != len(self.names):
+            return (
+                f"{len(row)} fields, expected {len(self.names)}",
+                "Give every row the same number of fields; check the separator.",
+            )
+        for name, dtype in wanted.items():
+            text = row[self.names.index(name)]
+            if dtype == "int64" and not (_INTEGER.fullmatch(text.strip()) and -(2**63) <= int(text) < 2**63):
+                return (
+                    f"'{text:.40}' in {_quoted(name)} is not an integer",
+                    "Vertex ids, types and labels are integers from 0; replace names by numbers, "
+                    "with pandas.factorize for one, or choose other columns.",
+                )
+            if dtype != "int64" and not _NUMBER.fullmatch(text.strip()):
+                return f"'{text:.40}' in {_quoted(name)} is not a number", "Mend the row, or choose other columns."
+        return None
+
+
+class ParquetTable:
+    """A Parquet file, read row group by row group.
+
+    Raises:
+        DatasetError: the file is missing or not Parquet.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        try:
+            with pq.ParquetFile(self.path) as file:
+                self._schema = file.schema_arrow
+                self.num_rows: int = file.metadata.num_rows
+        except _UNREADABLE as error:
+            raise _unreadable(self.path, error) from error
+        self.names: list[str] = self._schema.names
+        _refuse_doubles(self.names, self.path)
+        self.first_row = 0
+
+    def estimate_rows(self) -> int:
+        """Number of rows, from the file's footer."""
+        return self.num_rows
+
+    def batches(self, columns: Sequence[str], dtypes: Sequence[str]) -> Iterator[Batch]:
+        """Stream columns; arguments and errors as :meth:`CsvTable.batches`."""
+        for name, dtype in zip(columns, dtypes, strict=True):
+            kind = self._schema.field(name).type
+            fits = pa.types.is_integer(kind) or (dtype != "int64" and pa.types.is_floating(kind))
+            if not fits:
+                raise DatasetError(
+                    "column has the wrong type",
+                    value=f"{_quoted(name)} is {kind}, expected {'integers' if dtype == 'int64' else 'numbers'}",
+                    where=str(self.path),
+                    fix="Vertex ids, types and labels are integers from 0; replace names by numbers, "
+                    "or choose other columns.",
+                )
+        first_row = 0
+        try:
+            # A buffered stream, so that a row group larger than memory is not read at once.
+            with pq.ParquetFile(self.path, buffer_size=2**20, pre_buffer=False) as file:
+                for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=list(dict.fromkeys(columns))):
+                    arrays = tuple(
+                        self._array(batch.column(name), name, dtype, first_row)
+                        for name, dtype in zip(columns, dtypes, strict=True)
+                    )
+                    yield Batch(columns=arrays, first_row=first_row)
+                    first_row += batch.num_rows
+        except DatasetError:
+            raise
+        except _UNREADABLE as error:
+            raise _unreadable(self.path, error) from error
+
+    def _array(self, column: Any, name: str, dtype: str, first_row: int) -> Array:
+        if column.null_count:
+            at = int(np.argmin(column.is_valid().to_numpy(zero_copy_only=False)))
+            raise DatasetError(
+                "row cannot be used",
+                value=f"{_quoted(name)} is null",
+                where=f"{self.path}, row {first_row + at}",
+                fix="Drop or fill rows with missing values.",
+            )
+        array: Array = column.to_numpy()
+        if dtype != "int64":
+            return array.astype(dtype, copy=False)
+        if array.dtype == np.uint64 and len(array) and array.max() >= 2**63:
+            at = int(array.argmax())
+            raise DatasetError(
+                "row cannot be used",
+                value=f"{array[at]} in {_quoted(name)} does not fit 63 bits",
+                where=f"{self.path}, row {first_row + at}",
+                fix="Number the vertices from 0 without gaps.",
+            )
+        # Narrow integers may stay narrow, it is less to copy.
+        return array if array.dtype == np.int32 else array.astype(np.int64, copy=False)
+
+
+def column_name(table: CsvTable | ParquetTable, column: Column) -> str:
+    """Find a column by name, or by position from 0.
+
+    Raises:
+        DatasetError: there is no such column; the message lists those that there are.
+    """
+    if isinstance(column, str) and column in table.names:
+        return column
+    position = int(column) if isinstance(column, int) or column.isdecimal() else -1
+    if 0 <= position < len(table.names):
+        return table.names[position]
+    raise DatasetError(
+        "column not found",
+        value=f"no column {column!r}; there are {', '.join(_quoted(name) for name in table.names[:20])}",
+        where=str(table.path),
+        fix="Choose a column by name or by position from 0; check the separator.",
+    )
+
+
+def open_table(
+    path: str | os.PathLike[str], *, separator: str = ",", header: bool | None = None
+) -> CsvTable | ParquetTable:
+    """Open a CSV or Parquet file by the ending of its name."""
+    if Path(path).suffix in (".parquet", ".pq"):
+        return ParquetTable(path)
+    return CsvTable(path, separator=separator, header=header)
+
+
+def _quoted(name: str) -> str:
+    return name if name.startswith("column ") else f"column '{name}'"
+
+
+def _refuse_doubles(names: Sequence[str], path: Path) -> None:
+    doubles = sorted({name for name in names if names.count(name) > 1})
+    if doubles:
+        raise DatasetError(
+            "columns share a name",
+            value=", ".join(repr(name) for name in doubles),
+            where=str(path),
+            fix="Rename one of them, or say that the file has no header.",
+        )
+
+
+def _unreadable(path: Path, error: Exception) -> DatasetError:
+    missing = isinstance(error, FileNotFoundError)
+    return DatasetError(
+        "file not found" if missing else "file cannot be read",
+        value="there is no such file" if missing else str(error).splitlines()[0] if str(error) else "it ends early",
+        where=str(path),
+        fix="Check the path."
+        if missing
+        else "It is damaged, truncated, or of another format; fetch or make it again.",
+    )
