@@ -1,0 +1,33 @@
+import pickle
+
+import pytest
+
+from sagann.errors import (
+    CheckpointError,
+    DatasetError,
+    InputError,
+    LayerError,
+    MissingDependencyError,
+    SagannError,
+)
+
+
+@pytest.mark.parametrize("kind", [SagannError, InputError, DatasetError, LayerError, CheckpointError])
+def test_an_error_tells_four_things(kind: type[SagannError]) -> None:
+    error = kind("id out of range", value="7, limit 5", where="edge 3", fix="Renumber.")
+    assert str(error) == "id out of range: 7, limit 5 (in edge 3). Renumber."
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), copy.where) == (kind, str(error), "edge 3")
+
+
+def test_input_errors_are_value_errors_and_layer_errors_type_errors() -> None:
+    assert issubclass(DatasetError, InputError)
+    assert issubclass(InputError, ValueError)
+    assert issubclass(LayerError, TypeError)
+
+
+def test_a_missing_package_names_its_extra() -> None:
+    error = MissingDependencyError("tensorboard", extra="tensorboard", feature="--tensorboard")
+    assert "pip install 'sagann[tensorboard]'" in str(error)
+    assert isinstance(error, ImportError)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
