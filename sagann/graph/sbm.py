@@ -58,7 +58,7 @@ def sbm_graph(
     Raises:
         InputError: an argument is out of range, or there are more edges asked for than pairs of vertices.
     """
-    _check(num_vertices, num_classes, average_degree, homophily, degree_exponent, feature_noise)
+    _check(num_vertices, num_classes, average_degree, homophily, degree_exponent, num_features, feature_noise)
     labels = (uniforms(num_vertices, seed=seed, purpose=LABELS) * num_classes).long()
     src, dst = _draw_edges(num_vertices, labels, num_classes, average_degree, homophily, degree_exponent, seed)
     centres = normals(num_classes, num_features, seed=seed, purpose=CENTRES) / max(1, num_features) ** 0.5
@@ -117,6 +117,7 @@ def _check(
     average_degree: float,
     homophily: float,
     degree_exponent: float,
+    num_features: int,
     feature_noise: float,
 ) -> None:
     limits = (
@@ -130,6 +131,7 @@ def _check(
         ),
         ("homophily", homophily, 0 <= homophily <= 1, "from 0 to 1"),
         ("degree_exponent", degree_exponent, degree_exponent > 2, "above 2"),
+        ("num_features", num_features, num_features >= 0, "at least 0"),
         ("feature_noise", feature_noise, feature_noise >= 0, "at least 0"),
     )
     for name, value, fits, expected in limits:

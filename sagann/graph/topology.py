@@ -156,16 +156,21 @@ class Topology:
     def edge_dst(self) -> Tensor:
         """The destination of every edge, [num_edges], in CSC order; kept after the first call."""
         if self._edge_dst is None:
-            ids = torch.arange(self.num_dst, dtype=self.indices.dtype, device=self.device)
-            self._edge_dst = torch.repeat_interleave(ids, self.in_degrees(), output_size=self.num_edges)
+            self._edge_dst = self._expand_dst()
         return self._edge_dst
+
+    def _expand_dst(self) -> Tensor:
+        ids = torch.arange(self.num_dst, dtype=self.indices.dtype, device=self.device)
+        return torch.repeat_interleave(ids, self.in_degrees(), output_size=self.num_edges)
 
     def csr(self) -> Csr:
         """The same edges grouped by source; built at the first call, then kept."""
         if self._csr is None:
             from sagann.graph.counting_sort import group_by_key
 
-            grouped = group_by_key(self.indices, self.num_src, values=self.edge_dst(), positions=True)
+            # Destinations that nobody asked for are not kept: they are as large as the indices.
+            dst = self._expand_dst() if self._edge_dst is None else self._edge_dst
+            grouped = group_by_key(self.indices, self.num_src, values=dst, positions=True)
             self._csr = Csr(
                 indptr=grouped.indptr, indices=_present(grouped.values), edge_ids=_present(grouped.positions)
             )
@@ -196,7 +201,8 @@ class Topology:
 
     def to(self, device: torch.device | str) -> Topology:
         """The same topology on ``device``; itself where it is there already."""
-        if self.device == torch.device(device):
+        target = torch.device(device)
+        if target == self.device or (target.type == self.device.type and target.index is None):
             return self
         return Topology(
             indptr=self.indptr.to(device),
@@ -287,9 +293,10 @@ def _check_ids(ids: Tensor, num_vertices: int, *, where: str, side: str) -> None
         if low >= 0 and high < num_vertices:
             continue
         at = int(((part < 0) | (part >= num_vertices)).nonzero()[0])
+        allowed = f"ids go from 0 to {num_vertices - 1}" if num_vertices else "there are no vertices"
         raise InputError(
             f"{side} id out of range",
-            value=f"{int(part[at])} at edge {first + at}, but ids go from 0 to {num_vertices - 1}",
+            value=f"{int(part[at])} at edge {first + at}, but {allowed}",
             where=where,
             fix="Number vertices from 0 without gaps, or raise the number of vertices.",
         )

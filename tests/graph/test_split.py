@@ -4,7 +4,7 @@ from hypothesis import given, strategies as st
 
 from sagann.errors import InputError
 from sagann.graph import Graph
-from sagann.graph.split import graph_split, per_class_split, random_split
+from sagann.graph.split import graph_split, per_class_split, planetoid_split, random_split
 from tests.graph.graphs import make_graph
 
 
@@ -102,6 +102,11 @@ def unlabelled():
             "(in class 1 of graph 'graph'). Lower the number per class, or use random_split.",
         ),
         (
+            lambda: planetoid_split(labelled([0, 0, 1, 1]), train=1, val=1, test=2, seed=0),
+            "too few labelled vertices to split: 2 beside training, val 1 and test 2 are needed "
+            "(in graph 'graph'). Lower val or test, or use random_split.",
+        ),
+        (
             lambda: graph_split(labelled([0, 1]), train=[0]),
             "a single graph cannot be split by graphs: no graph_ptr (in graph 'graph'). "
             "Use random_split or per_class_split.",
@@ -121,3 +126,13 @@ def test_impossible_splits_are_refused(split, message):
     with pytest.raises(InputError) as error:
         split()
     assert str(error.value) == message
+
+
+def test_planetoid_split_takes_the_numbers_asked_for():
+    graph = labelled(torch.arange(400) % 4 - 1)
+    split = planetoid_split(graph, train=5, val=30, test=50, seed=0)
+    split.validate()
+    assert sizes(split) == {"train": 15, "val": 30, "test": 50}
+    assert torch.bincount(split.labels[split.splits["train"]]).tolist() == [5, 5, 5]
+    # Validation is not all of one class, as it would be if the rest were taken in order.
+    assert len(split.labels[split.splits["val"]].unique()) == 3

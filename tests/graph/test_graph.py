@@ -1,0 +1,103 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import sagann.graph
+from sagann.errors import InputError
+from sagann.graph import Graph, Topology
+from tests.graph.graphs import make_graph, sparse
+
+
+def example(**changes):
+    fields = {
+        "topology": make_graph([(0, 1), (1, 2)], 3).topology,
+        "features": torch.zeros(3, 5),
+        "labels": torch.tensor([0, 1, -1]),
+        "num_classes": 2,
+        "splits": {"train": torch.tensor([True, False, False])},
+    }
+    return Graph(**{**fields, **changes})
+
+
+def test_sizes():
+    graph = example()
+    assert (graph.num_vertices, graph.num_edges, graph.num_features, graph.num_graphs) == (3, 2, 5, 1)
+    assert not graph.multi_label
+    assert example(labels=torch.zeros(3, 2, dtype=torch.uint8)).multi_label
+    assert example(features=None).num_features == 0
+    assert example(features=sparse(torch.eye(3))).num_features == 3
+    assert example(graph_ptr=torch.tensor([0, 1, 1, 3])).num_graphs == 3
+
+
+def test_hops_are_the_same_topology():
+    graph = example()
+    assert all(hop is graph.topology for hop in graph.hops(3))
+    assert len(graph.hops(3)) == 3
+    assert graph.hops(0) == []
+
+
+def test_with_topology_shares_the_vertices():
+    graph = example()
+    other = graph.with_topology(make_graph([], 3).topology)
+    assert other.num_edges == 0
+    assert other.features is graph.features
+
+
+def test_a_graph_is_immutable():
+    with pytest.raises(AttributeError):
+        example().name = "other"
+
+
+def test_to_moves_everything():
+    moved = example(features=sparse(torch.eye(3))).to("meta")
+    tensors = [moved.topology.indices, moved.features, moved.labels, *moved.splits.values()]
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+
+
+def test_repr_says_the_sizes():
+    assert repr(example(graph_ptr=torch.tensor([0, 1, 3]))) == (
+        "Graph(num_vertices=3, num_edges=2, num_features=5, num_classes=2, num_graphs=2)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"topology": Topology.from_coo(src=torch.tensor([2]), dst=torch.tensor([0]), num_src=3, num_dst=1)},
+            "a graph needs a square topology: 3 sources, 1 destinations (in graph 'graph'). "
+            "Number sources and destinations alike.",
+        ),
+        (
+            {"features": torch.zeros(2, 5), "name": "toy"},
+            "features and vertices differ in number: 2 rows, 3 vertices (in graph 'toy'). Pass one row per vertex.",
+        ),
+        (
+            {"labels": torch.zeros(4, dtype=torch.int64)},
+            "labels and vertices differ in number: 4 rows, 3 vertices (in graph 'graph'). Pass one row per vertex.",
+        ),
+        (
+            {"splits": {"val": torch.zeros(2, dtype=torch.bool)}},
+            "split 'val' and vertices differ in number: 2 rows, 3 vertices (in graph 'graph'). "
+            "Pass one row per vertex.",
+        ),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(changes, message):
+    with pytest.raises(InputError) as error:
+        example(**changes)
+    assert str(error.value) == message
+
+
+def test_every_exported_name_exists():
+    for name in sagann.graph.__all__:
+        assert getattr(sagann.graph, name).__doc__ or name == "SPLIT_NAMES"
+    with pytest.raises(AttributeError, match=r"module 'sagann\.graph' has no attribute 'nothing'"):
+        _ = sagann.graph.nothing
+
+
+def test_importing_the_graph_does_not_import_numba():
+    program = "import sys, sagann.graph; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

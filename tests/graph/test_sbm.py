@@ -1,0 +1,103 @@
+import numba
+import pytest
+import torch
+
+from sagann.errors import InputError
+from sagann.graph.sbm import sbm_graph
+from sagann.graph.transform import coalesce, remove_self_loops, symmetrise
+from tests.graph.graphs import edges_of
+
+PARAMETERS = {
+    "num_classes": 4,
+    "average_degree": 8.0,
+    "homophily": 0.7,
+    "num_features": 16,
+    "feature_noise": 0.5,
+    "seed": 3,
+}
+
+
+def make(num_vertices=4000, **changes):
+    return sbm_graph(num_vertices, **{**PARAMETERS, **changes})
+
+
+def same_class_share(graph):
+    topology = graph.topology
+    return float((graph.labels[topology.indices.long()] == graph.labels[topology.edge_dst().long()]).float().mean())
+
+
+def test_the_graph_is_simple_undirected_and_of_the_size_asked_for():
+    graph = make()
+    graph.validate()
+    assert (graph.num_vertices, graph.num_edges, graph.num_features, graph.num_classes) == (4000, 32_000, 16, 4)
+    assert remove_self_loops(graph) is graph
+    assert edges_of(symmetrise(graph)) == edges_of(coalesce(graph))
+    assert coalesce(graph).num_edges == graph.num_edges
+
+
+@pytest.mark.parametrize("homophily", [0.0, 0.3, 0.7, 1.0])
+def test_homophily_is_the_one_asked_for(homophily):
+    # 16,000 undirected edges: one standard error is at most 0.004. Replacing repeated edges costs a little more.
+    assert abs(same_class_share(make(homophily=homophily)) - homophily) < 0.025
+
+
+def test_a_lower_exponent_makes_larger_hubs():
+    steep, heavy = make(degree_exponent=6.0), make(degree_exponent=2.1)
+    assert heavy.topology.in_degrees().max() > 2 * steep.topology.in_degrees().max()
+
+
+def test_classes_are_balanced_and_features_lie_around_their_centres():
+    graph = make(feature_noise=0.1)
+    counts = torch.bincount(graph.labels)
+    assert counts.min() > 850
+    assert counts.max() < 1150
+    for label in range(4):
+        members = graph.features[graph.labels == label]
+        assert (members - members.mean(0)).std() == pytest.approx(0.1, rel=0.03)
+    exact = make(feature_noise=0.0)
+    assert len(exact.features.unique(dim=0)) == 4
+
+
+def test_the_seed_decides_and_threads_do_not():
+    first = make()
+    threads = numba.get_num_threads()
+    try:
+        numba.set_num_threads(1)
+        single = make()
+    finally:
+        numba.set_num_threads(threads)
+    for other in (single, make()):
+        assert torch.equal(other.topology.indices, first.topology.indices)
+        assert torch.equal(other.features, first.features)
+        assert torch.equal(other.labels, first.labels)
+    assert not torch.equal(make(seed=4).labels, first.labels)
+
+
+def test_tiny_and_dense_graphs():
+    assert make(0, average_degree=0.0).num_vertices == 0
+    assert make(1, average_degree=0.0).num_edges == 0
+    # Every pair but for a few: the rounds end although not all were found.
+    dense = make(12, average_degree=11.0, num_classes=1)
+    assert 100 <= dense.num_edges <= 132
+    # Alone in its class and with no other class to go to, a vertex finds no partner.
+    assert make(2, average_degree=1.0, num_classes=1, homophily=0.0).num_edges == 2
+    assert make(5, average_degree=1.0, num_classes=1000, homophily=1.0).num_edges == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "value", "name"),
+    [
+        ({"homophily": 1.5}, "1.5, expected from 0 to 1", "homophily"),
+        ({"average_degree": 4000}, "4000, expected from 0 to num_vertices - 1", "average_degree"),
+        ({"degree_exponent": 2.0}, "2, expected above 2", "degree_exponent"),
+        ({"num_classes": 0}, "0, expected at least 1", "num_classes"),
+        ({"feature_noise": float("nan")}, "nan, expected at least 0", "feature_noise"),
+        ({"num_features": -1}, "-1, expected at least 0", "num_features"),
+    ],
+)
+def test_parameters_out_of_range_are_refused(changes, value, name):
+    with pytest.raises(InputError) as error:
+        make(**changes)
+    assert str(error.value) == (
+        f"parameter of the block model out of range: {value} (in {name} of sbm_graph). Pass a value in the range."
+    )

@@ -1,0 +1,189 @@
+import pytest
+import torch
+from hypothesis import given, strategies as st
+
+from sagann.errors import InputError
+from sagann.graph import Topology, id_dtype, topology as topology_module
+from tests.graph.graphs import edges_of, graphs
+
+
+def example(**data):
+    return Topology.from_coo(
+        src=torch.tensor([3, 0, 2, 3, 1, 0]), dst=torch.tensor([1, 1, 2, 1, 1, 0]), num_src=4, edge_data=data
+    )
+
+
+def test_from_coo_groups_by_destination_and_keeps_the_order():
+    topology = example(weight=torch.arange(6.0), vector=torch.arange(12).reshape(6, 2))
+    assert topology.indptr.tolist() == [0, 1, 5, 6, 6]
+    assert topology.indices.tolist() == [0, 3, 0, 3, 1, 2]
+    assert topology.edge_data["weight"].tolist() == [5, 0, 1, 3, 4, 2]
+    assert topology.edge_data["vector"].tolist() == [[10, 11], [0, 1], [2, 3], [6, 7], [8, 9], [4, 5]]
+    assert (topology.indptr.dtype, topology.indices.dtype) == (torch.int64, torch.int32)
+    assert (topology.num_src, topology.num_dst, topology.num_edges) == (4, 4, 6)
+
+
+@given(st.integers(0, 6), st.integers(0, 6), st.data())
+def test_from_coo_equals_a_stable_sort(num_dst, more, data):
+    num_src = num_dst + more
+    ends = st.tuples(st.integers(0, max(num_src - 1, 0)), st.integers(0, max(num_dst - 1, 0)))
+    pairs = data.draw(st.lists(ends, max_size=30)) if num_dst else []
+    ids = torch.tensor(pairs, dtype=data.draw(st.sampled_from([torch.int32, torch.int64]))).reshape(-1, 2)
+    topology = Topology.from_coo(
+        src=ids[:, 0], dst=ids[:, 1], num_src=num_src, num_dst=num_dst, edge_data={"at": torch.arange(len(pairs))}
+    )
+    topology.validate()
+    expected = sorted(((*pair, at) for at, pair in enumerate(pairs)), key=lambda edge: edge[1])
+    assert edges_of(topology, "at") == expected
+    assert topology.edge_dst().tolist() == [edge[1] for edge in expected]
+
+
+@given(graphs())
+def test_csr_holds_the_same_edges_by_source(graph):
+    topology = graph.topology
+    csr = topology.csr()
+    edges = [(src, dst, at) for at, (src, dst) in enumerate(edges_of(topology))]
+    by_source = sorted(edges, key=lambda edge: edge[0])
+    assert csr.indices.tolist() == [edge[1] for edge in by_source]
+    assert csr.edge_ids.tolist() == [edge[2] for edge in by_source]
+    assert csr.indptr.diff().tolist() == topology.out_degrees().tolist()
+    assert csr.edge_ids.dtype == torch.int32
+    assert topology.csr() is csr
+
+
+def test_degrees_with_and_without_csr():
+    topology = example()
+    assert topology.in_degrees().tolist() == [1, 4, 1, 0]
+    assert topology.out_degrees().tolist() == [2, 1, 1, 2]
+    topology.csr()
+    assert topology.out_degrees().tolist() == [2, 1, 1, 2]
+
+
+def test_a_bipartite_topology_has_fewer_destinations():
+    block = Topology.from_coo(src=torch.tensor([4, 2]), dst=torch.tensor([1, 0]), num_src=5, num_dst=2)
+    assert (block.num_src, block.num_dst) == (5, 2)
+    assert block.csr().indptr.tolist() == [0, 0, 0, 1, 1, 2]
+
+
+def test_ids_are_wide_only_where_they_must_be():
+    assert id_dtype(2**31 - 1) == torch.int32
+    assert id_dtype(2**31) == torch.int64
+    wide = Topology.from_coo(src=torch.tensor([2**31 + 5]), dst=torch.tensor([0]), num_src=2**31 + 6, num_dst=1)
+    assert wide.indices.dtype == torch.int64
+    assert wide.indices.tolist() == [2**31 + 5]
+
+
+def test_edge_data_is_read_only_and_replaced_by_a_copy_that_shares():
+    topology = example(weight=torch.ones(6))
+    csr = topology.csr()
+    other = topology.with_edge_data(weight=torch.zeros(6), type=torch.ones(6))
+    assert other.indices is topology.indices
+    assert other.csr() is csr
+    assert sorted(other.edge_data) == ["type", "weight"]
+    assert topology.edge_data["weight"].sum() == 6
+    with pytest.raises(TypeError):
+        topology.edge_data["weight"] = torch.zeros(6)
+
+
+def test_to_the_same_device_is_the_same_topology():
+    topology = example()
+    assert topology.to("cpu") is topology
+    meta = topology.to("meta")
+    assert meta.device.type == "meta"
+    assert meta.num_edges == 6
+
+
+def test_repr_says_the_sizes():
+    assert (
+        repr(example(weight=torch.ones(6))) == "Topology(num_src=4, num_dst=4, num_edges=6, edge_data=['weight'])"
+    )
+
+
+def csc(indptr, indices, num_src=3, **rest):
+    return Topology(
+        indptr=torch.as_tensor(indptr), indices=torch.as_tensor(indices, dtype=torch.int32), num_src=num_src, **rest
+    )
+
+
+CASES = {
+    "offset dtype": (
+        lambda: csc([0.0, 1.0], [0]),
+        "CSC offsets have the wrong form: torch.float32 [2], expected torch.int64 [num_dst + 1] "
+        "(in Topology.indptr). Convert the offsets with .to(torch.int64).",
+    ),
+    "no offsets": (
+        lambda: csc(torch.empty(0, dtype=torch.int64), []),
+        "CSC offsets have the wrong form: torch.int64 [0], expected torch.int64 [num_dst + 1] "
+        "(in Topology.indptr). Convert the offsets with .to(torch.int64).",
+    ),
+    "id dtype": (
+        lambda: Topology(indptr=torch.tensor([0, 1]), indices=torch.tensor([0.0]), num_src=1),
+        "source ids have the wrong form: torch.float32 [1], expected torch.int32 or torch.int64 [num_edges] "
+        "(in Topology.indices). Convert the ids with .to(torch.int32).",
+    ),
+    "too many destinations": (
+        lambda: csc([0, 0, 0], [], num_src=1),
+        "more destination than source vertices: num_dst 2, num_src 1 (in Topology). "
+        "Number the vertices so that the destinations are the first of the sources.",
+    ),
+    "offsets do not span": (
+        lambda: csc([0, 1, 2], [0, 1, 2]),
+        "CSC offsets do not span the edges: from 0 to 2, expected 0 to 3 (in Topology.indptr). "
+        "Pass offsets that start at 0 and end at the number of edges.",
+    ),
+    "offsets decrease": (
+        lambda: csc([0, 2, 1, 3], [0, 1, 2]),
+        "CSC offsets decrease: 2 then 1 (in Topology.indptr at destination 1). "
+        "Build the topology with Topology.from_coo, or sort the edges by destination.",
+    ),
+    "source out of range": (
+        lambda: csc([0, 1, 3], [0, 1, 3]),
+        "source id out of range: 3 at edge 2, but ids go from 0 to 2 (in Topology.indices). "
+        "Number vertices from 0 without gaps, or raise the number of vertices.",
+    ),
+    "negative destination": (
+        lambda: Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([0, -1]), num_src=2),
+        "destination id out of range: -1 at edge 1, but ids go from 0 to 1 (in dst). "
+        "Number vertices from 0 without gaps, or raise the number of vertices.",
+    ),
+    "an edge without vertices": (
+        lambda: Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([0]), num_src=0),
+        "source id out of range: 0 at edge 0, but there are no vertices (in src). "
+        "Number vertices from 0 without gaps, or raise the number of vertices.",
+    ),
+    "lengths differ": (
+        lambda: Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([0]), num_src=2),
+        "source and destination ids differ in shape: [2] and [1], expected two arrays [num_edges] "
+        "(in Topology.from_coo). Pass one source and one destination id per edge.",
+    ),
+    "float ids": (
+        lambda: Topology.from_coo(src=torch.tensor([0.0]), dst=torch.tensor([0]), num_src=2),
+        "source ids are not int32 or int64: torch.float32 (in src). Convert the ids with .to(torch.int64).",
+    ),
+    "edge data rows": (
+        lambda: example(weight=torch.ones(5)),
+        "edge data has the wrong number of rows: [5], expected one row for each of 6 edges "
+        "(in edge data 'weight'). Pass one row per edge, in the order of the edges.",
+    ),
+    "edge ids": (
+        lambda: csc([0, 1], [0], edge_ids=torch.tensor([1, 2])),
+        "edge data has the wrong number of rows: [2], expected one row for each of 1 edges "
+        "(in edge data 'edge_ids'). Pass one row per edge, in the order of the edges.",
+    ),
+}
+
+
+@pytest.mark.parametrize("at_once", [1, 1 << 22])
+@pytest.mark.parametrize("case", CASES)
+def test_every_broken_invariant_has_its_message(case, at_once, monkeypatch):
+    monkeypatch.setattr(topology_module, "CHECKED_AT_ONCE", at_once)
+    make, message = CASES[case]
+    with pytest.raises(InputError) as error:
+        make()
+    assert str(error.value) == message
+
+
+def test_checks_can_be_put_off():
+    topology = csc([0, 2, 1, 3], [0, 1, 2], validate=False)
+    with pytest.raises(InputError, match="CSC offsets decrease"):
+        topology.validate()
