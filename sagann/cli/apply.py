@@ -7,16 +7,18 @@ from typing import Annotated
 
 import typer
 
-from sagann.cli.options import Shared, with_settings
+from sagann.cli.options import Shared, with_default, with_settings
 
 RunOption = Annotated[Path, typer.Option("--run", help="Folder that 'sagann train' wrote.", metavar="RUN_DIR")]
 DataOption = Annotated[
     str | None,
     typer.Option(
         "--data",
-        help="Another graph: a dataset folder, an .npz file or a name. It is prepared as the run's own was.",
+        help=with_default(
+            "Another graph: a dataset folder, an .npz file or a name. It is prepared as the run's own was.",
+            "the run's",
+        ),
         metavar="PATH|NAME",
-        show_default="the run's",
     ),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="Where to compute.", metavar="auto|cpu|cuda|cuda:N")]
@@ -30,9 +32,11 @@ def evaluate(
     split: Annotated[
         str | None,
         typer.Option(
-            help="Split to measure on, as for 'sagann train'.",
+            help=with_default(
+                "Split to measure on, as for 'sagann train'.",
+                "the run's; with --data that dataset's own, else all labelled vertices",
+            ),
             metavar="SPLIT",
-            show_default="the run's; with --data that dataset's own, else all labelled vertices",
         ),
     ] = None,
     device: DeviceOption = "auto",
@@ -58,7 +62,7 @@ def predict(
     """Predict the class of every vertex, with its probability.
 
     One row per vertex: vertex, class, class_name, probability. Where a vertex may have several classes: vertex,
-    and a column per class with its probability (.npy: float32 [vertices, classes]).
+    and a column per class with its probability (.npy: a float32 matrix).
 
     Example: sagann predict --run runs/demo --out predictions.csv
     """
@@ -75,7 +79,7 @@ def embed(
     data: DataOption = None,
     device: DeviceOption = "auto",
 ) -> None:
-    """Write an embedding of every vertex: what the last layer is given, float32 [vertices, width].
+    """Write an embedding of every vertex: what the last layer is given, a float32 matrix with a row per vertex.
 
     Example: sagann embed --run runs/demo --out embeddings.npy
     """

@@ -23,15 +23,27 @@ def check_memory(settings: RunSettings, graph: Graph) -> None:
     if settings.model.model not in MODELS or resolve_device(settings.train.device).type != "cpu":
         # Of the user's own model nothing is known; CUDA refuses by itself, without harm.
         return
-    needed = least_bytes(settings, graph)
-    usable = memory().usable_bytes
-    if usable is not None and needed > usable:
+    refuse_beyond_memory(
+        least_bytes(settings, graph),
+        where=f"{settings.model.model}, {settings.model.layers} layers, hidden {settings.model.hidden}, "
+        f"on {graph.num_vertices} vertices and {graph.num_edges} edges",
+        fix="Use a smaller --hidden or fewer --layers, or a machine with more memory.",
+    )
+
+
+def refuse_beyond_memory(needed_bytes: int, *, where: str, fix: str) -> None:
+    """Refuse work that needs more memory than this process may still take.
+
+    Raises:
+        InputError: it does.
+    """
+    usable_bytes = memory().usable_bytes
+    if usable_bytes is not None and needed_bytes > usable_bytes:
         raise InputError(
-            "the run does not fit memory",
-            value=f"at least {format_bytes(needed)} are needed, {format_bytes(usable)} are free",
-            where=f"{settings.model.model}, {settings.model.layers} layers, hidden {settings.model.hidden}, "
-            f"on {graph.num_vertices} vertices and {graph.num_edges} edges",
-            fix="Use a smaller --hidden or fewer --layers, or a machine with more memory.",
+            "the work does not fit memory",
+            value=f"at least {format_bytes(needed_bytes)} are needed, {format_bytes(usable_bytes)} are free",
+            where=where,
+            fix=fix,
         )
 
 

@@ -43,7 +43,7 @@ def _show_version(value: bool) -> None:
 @app.callback()
 def _sagann(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version.", metavar="", callback=_show_version, is_eager=True)
     ] = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,

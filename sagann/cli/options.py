@@ -46,11 +46,16 @@ def remember_quiet(context: typer.Context, value: bool) -> bool:
     return value
 
 
+def with_default(help_text: str, default: str) -> str:
+    """A help text that ends with the default in words; Typer would put its own parentheses around them."""
+    return rf"{help_text} [dim]\[default: {default}][/dim]"
+
+
 DebugOption = Annotated[
-    bool, typer.Option("--debug", help="Show the traceback of an error.", callback=remember_debug)
+    bool, typer.Option("--debug", help="Show the traceback of an error.", metavar="", callback=remember_debug)
 ]
 QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No progress and no notes.", callback=remember_quiet)
+    bool, typer.Option("--quiet", "-q", help="No progress and no notes.", metavar="", callback=remember_quiet)
 ]
 
 
@@ -81,7 +86,7 @@ def with_settings(settings: Sequence[Setting]) -> Callable[[Callable[..., None]]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         # Else inspection would go through to the declaration.
-        del run.__wrapped__  # type: ignore[attr-defined]
+        del run.__wrapped__
         return run
 
     return decorate
@@ -110,10 +115,10 @@ def _annotation(setting: Setting) -> Any:
     names = f"{setting.option}/--no-{setting.option.removeprefix('--')}" if is_flag else setting.option
     option = typer.Option(
         names,
-        help=setting.help,
+        help=setting.help if setting.default is None else with_default(setting.help, setting.default),
         rich_help_panel=setting.panel,
-        metavar=None if is_flag else metavar,
-        show_default=setting.default if setting.default is not None else False,
+        metavar="" if is_flag else metavar,
+        show_default=False,
     )
     kind: Any = {"flag": bool, "options": list[str]}.get(setting.kind, str)
     return Annotated[kind | None, option]

@@ -53,7 +53,7 @@ def write_predictions(path: Path, probabilities: Tensor, class_names: Sequence[s
     if multi_label:
         unique = len({*class_names, "vertex"}) == len(class_names) + 1
         names = class_names if unique else [f"{number}:{name}" for number, name in enumerate(class_names)]
-        columns |= {name: column for name, column in zip(names, probabilities.numpy().T, strict=True)}
+        columns |= dict(zip(names, probabilities.numpy().T, strict=True))
     else:
         best = probabilities.max(dim=1)
         columns["class"] = best.indices.numpy()

@@ -39,8 +39,8 @@ DATA_SETTINGS = (
         optional=True,
         metavar="SPLIT",
         default="the dataset's own, else random:0.6,0.2",
-        help="random:TRAIN,VAL (shares), per-class:TRAIN,VAL (vertices per class), or graphs:TRAIN/VAL/TEST "
-        "(names or positions, comma-separated). The rest is for testing; drawn with --seed.",
+        help="random:TRAIN,VAL (shares), per-class:TRAIN,VAL (vertices per class), planetoid:TRAIN,VAL,TEST "
+        "(TRAIN per class), or graphs:TRAIN/VAL/TEST (names or positions, comma-separated). Drawn with --seed.",
     ),
     Setting(
         section="data",

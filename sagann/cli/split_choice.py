@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from sagann.errors import InputError
-from sagann.graph import Graph, graph_split, per_class_split, random_split
+from sagann.graph import Graph, graph_split, per_class_split, planetoid_split, random_split
 
 Number = TypeVar("Number", int, float)
 
@@ -20,7 +20,7 @@ def apply_split(graph: Graph, choice: str, *, seed: int) -> Graph:
 
     Args:
         graph: a graph with labels.
-        choice: 'random:TRAIN,VAL', 'per-class:TRAIN,VAL' or 'graphs:TRAIN/VAL/TEST'.
+        choice: 'random:TRAIN,VAL', 'per-class:TRAIN,VAL', 'planetoid:TRAIN,VAL,TEST' or 'graphs:TRAIN/VAL/TEST'.
         seed: of the draw.
     Raises:
         InputError: ``choice`` is not one of these, or the graph cannot be split so.
@@ -40,15 +40,18 @@ def apply_split(graph: Graph, choice: str, *, seed: int) -> Graph:
 
 
 def _random(graph: Graph, parameters: str, choice: str, seed: int) -> Graph:
-    train, val = _two(parameters, float, choice)
+    train, val = _numbers(parameters, 2, float, choice)
     return random_split(graph, train=train, val=val, seed=seed)
 
 
 def _per_class(graph: Graph, parameters: str, choice: str, seed: int) -> Graph:
-    train, val = _two(parameters, int, choice)
-    if train < 0 or val < 0:
-        raise _refused(choice)
+    train, val = _numbers(parameters, 2, _count, choice)
     return per_class_split(graph, train=train, val=val, seed=seed)
+
+
+def _planetoid(graph: Graph, parameters: str, choice: str, seed: int) -> Graph:
+    train, val, test = _numbers(parameters, 3, _count, choice)
+    return planetoid_split(graph, train=train, val=val, test=test, seed=seed)
 
 
 def _by_graphs(graph: Graph, parameters: str, choice: str, seed: int) -> Graph:
@@ -62,6 +65,7 @@ def _by_graphs(graph: Graph, parameters: str, choice: str, seed: int) -> Graph:
 _KINDS: dict[str, Callable[[Graph, str, str, int], Graph]] = {
     "random": _random,
     "per-class": _per_class,
+    "planetoid": _planetoid,
     "graphs": _by_graphs,
 }
 
@@ -72,12 +76,22 @@ def _graph_key(key: str, graph: Graph) -> str | int:
     return int(key) if is_position and key not in graph.graph_names else key
 
 
-def _two(parameters: str, kind: Callable[[str], Number], choice: str) -> tuple[Number, Number]:
+def _numbers(parameters: str, number: int, kind: Callable[[str], Number], choice: str) -> list[Number]:
+    parts = parameters.split(",")
     try:
-        train, val = (kind(part) for part in parameters.split(","))
+        values = [kind(part) for part in parts]
     except ValueError as error:
         raise _refused(choice) from error
-    return train, val
+    if len(values) != number:
+        raise _refused(choice)
+    return values
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 0:
+        raise ValueError(text)
+    return count
 
 
 def _refused(choice: str) -> InputError:
@@ -85,6 +99,7 @@ def _refused(choice: str) -> InputError:
         "split is not understood",
         value=f"'{choice[:80]}'",
         where="--split",
-        fix="Write random:0.6,0.2 (shares), per-class:20,30 (vertices), or graphs:TRAIN/VAL/TEST "
+        fix="Write random:0.6,0.2 (shares), per-class:20,30 (vertices), "
+        "planetoid:20,500,1000 (per class, then in all), or graphs:TRAIN/VAL/TEST "
         "(names or positions, comma-separated).",
     )

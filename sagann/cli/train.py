@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sagann.cli.options import Given, Shared, with_settings
+from sagann.cli.options import Given, Shared, with_default, with_settings
 from sagann.cli.settings import SETTINGS
 
 _RUN = "Run folder"
@@ -20,10 +20,11 @@ def train(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for the run: weights, metrics, checkpoints, configuration.",
+            help=with_default(
+                "Folder for the run: weights, metrics, checkpoints, configuration.", "runs/DATA-MODEL, numbered"
+            ),
             metavar="RUN_DIR",
             rich_help_panel=_RUN,
-            show_default="runs/DATA-MODEL, numbered",
         ),
     ] = None,
     config: Annotated[
@@ -35,10 +36,10 @@ def train(
         ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in RUN_DIR.", rich_help_panel=_RUN)
+        bool, typer.Option("--resume", metavar="", help="Continue the run in RUN_DIR.", rich_help_panel=_RUN)
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the run in RUN_DIR.", rich_help_panel=_RUN)
+        bool, typer.Option("--overwrite", metavar="", help="Replace the run in RUN_DIR.", rich_help_panel=_RUN)
     ] = False,
 ) -> None:
     """Train a model on a graph, and save the run.

@@ -85,7 +85,7 @@ def _numba_threads() -> str:
     values = np.arange(1000)
     double(values)
     _expect(int(values.sum()), 999_000)
-    layer = numba.threading_layer()
+    layer: str = numba.threading_layer()  # type: ignore[attr-defined]
     several = (
         "only one Python thread at a time may enter; with several, install one of tbb or an OpenMP library"
         if layer == "workqueue"

@@ -1,0 +1,194 @@
+"""The work of ``sagann data import``: find out what a source is, and stream it into a dataset folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sagann import storage
+from sagann.cli.byte_size import parse_bytes
+from sagann.cli.generate_run import report_dataset
+from sagann.cli.options import Shared
+from sagann.errors import DatasetError, InputError
+from sagann.report.import_progress import import_progress
+from sagann.report.terminal import Terminal
+from sagann.storage import EdgeListFormat, ImportOptions
+
+_CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
+_PARQUET = (".parquet", ".pq")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EdgeListChoice:
+    """What the options say of an edge list."""
+
+    src: str
+    "Column of the source ids: a name, or a position in digits."
+    dst: str
+    "Column of the destination ids."
+    weight: str | None
+    "Column of the weights."
+    edge_type: str | None
+    "Column of the edge types."
+    separator: str | None
+    "Between the fields of a CSV file; None to go by the file's name."
+    header: bool | None
+    "Whether CSV files begin with names; None to look."
+    features: Path | None
+    "File of vertex features."
+    labels: Path | None
+    "File of vertex labels."
+
+
+def options_of(
+    *,
+    symmetrise: bool,
+    coalesce: bool,
+    drop_self_loops: bool,
+    num_vertices: int | None,
+    num_classes: int | None,
+    name: str | None,
+    memory: str,
+    overwrite: bool,
+) -> ImportOptions:
+    """The options of an import, checked."""
+    return ImportOptions(
+        symmetrise=symmetrise,
+        coalesce=coalesce,
+        drop_self_loops=drop_self_loops,
+        num_vertices=num_vertices,
+        num_classes=num_classes,
+        name=name,
+        memory_bytes=parse_bytes(memory, where="--memory"),
+        overwrite=overwrite,
+    )
+
+
+def import_run(
+    source: Path, out: Path, *, kind: str, edge_list: EdgeListChoice, options: ImportOptions, shared: Shared
+) -> None:
+    """Import ``source`` into the folder ``out``, with a progress bar, and say what came of it."""
+    terminal = Terminal(quiet=shared.quiet)
+    if not source.exists():
+        raise DatasetError(
+            "source not found", value="no file or folder of that name", where=str(source), fix="Check the path."
+        )
+    if kind == "auto":
+        kind = detect_format(source)
+    if kind not in _IMPORTERS:
+        raise InputError(
+            "format is unknown",
+            value=f"'{kind}', expected auto, {', '.join(_IMPORTERS)}",
+            where="--format",
+            fix="Choose one of these, or leave it out.",
+        )
+    if kind not in ("csv", "parquet"):
+        _refuse_edge_list_options(edge_list, kind)
+    with import_progress(terminal) as progress:
+        _IMPORTERS[kind](source, out, edge_list, replace(options, progress=progress))
+    report_dataset(out, terminal)
+
+
+def detect_format(source: Path) -> str:
+    """Tell what a file or folder is by its name and what stands in it.
+
+    Raises:
+        DatasetError: it is nothing that is known.
+    """
+    if source.is_file():
+        return _detect_file(source)
+    if (source / "metadata.yaml").is_file():
+        return "graphbolt"
+    if (source / "raw").is_dir() and (source / "split").is_dir():
+        return "ogb"
+    names = [path.name for path in source.iterdir()]
+    if any(name.endswith(_PARQUET) for name in names):
+        return "parquet"
+    if any(name.endswith(_CSV) for name in names):
+        return "csv"
+    raise _not_recognised(source, "neither metadata.yaml, nor raw and split, nor files of edges stand in it")
+
+
+def _detect_file(source: Path) -> str:
+    if source.name == "metadata.yaml":
+        return "graphbolt"
+    for kind, endings in (("npz", (".npz",)), ("csv", _CSV), ("parquet", _PARQUET)):
+        if source.name.endswith(endings):
+            return kind
+    raise _not_recognised(source, f"a file that ends in '{source.suffix}'")
+
+
+def _not_recognised(source: Path, value: str) -> DatasetError:
+    return DatasetError(
+        "format is not recognised",
+        value=value,
+        where=str(source),
+        fix=f"Say what it is with --format: {', '.join(_IMPORTERS)}.",
+    )
+
+
+def _refuse_edge_list_options(choice: EdgeListChoice, kind: str) -> None:
+    given = {
+        "--src": choice.src != "0",
+        "--dst": choice.dst != "1",
+        "--weight": choice.weight is not None,
+        "--edge-type": choice.edge_type is not None,
+        "--separator": choice.separator is not None,
+        "--header": choice.header is not None,
+        "--features": choice.features is not None,
+        "--labels": choice.labels is not None,
+    }
+    wrong = [option for option, is_given in given.items() if is_given]
+    if wrong:
+        raise InputError(
+            "option is for edge lists only",
+            value=f"{', '.join(wrong)} with format {kind}",
+            where="sagann data import",
+            fix="Leave it out: this format says by itself what is what.",
+        )
+
+
+def _import_edge_list(source: Path, out: Path, choice: EdgeListChoice, options: ImportOptions) -> None:
+    form = EdgeListFormat(
+        src=_column(choice.src),
+        dst=_column(choice.dst),
+        weight=None if choice.weight is None else _column(choice.weight),
+        edge_type=None if choice.edge_type is None else _column(choice.edge_type),
+        separator=_separator(choice.separator, source),
+        header=choice.header,
+    )
+    storage.import_edge_list(
+        source, out, form=form, features=choice.features, labels=choice.labels, options=options
+    )
+
+
+def _import_npz(source: Path, out: Path, _choice: EdgeListChoice, options: ImportOptions) -> None:
+    storage.import_npz(source, out, options=options)
+
+
+def _import_ogb(source: Path, out: Path, _choice: EdgeListChoice, options: ImportOptions) -> None:
+    storage.import_ogb(source, out, options=options)
+
+
+def _import_graphbolt(source: Path, out: Path, _choice: EdgeListChoice, options: ImportOptions) -> None:
+    storage.import_graphbolt(source.parent if source.is_file() else source, out, options=options)
+
+
+_IMPORTERS: dict[str, Callable[[Path, Path, EdgeListChoice, ImportOptions], None]] = {
+    "csv": _import_edge_list,
+    "parquet": _import_edge_list,
+    "npz": _import_npz,
+    "ogb": _import_ogb,
+    "graphbolt": _import_graphbolt,
+}
+
+
+def _column(text: str) -> str | int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text
+
+
+def _separator(text: str | None, source: Path) -> str:
+    if text is None:
+        return "\t" if source.name.endswith((".tsv", ".tsv.gz")) else ","
+    return "\t" if text in ("tab", "\\t") else text
