@@ -7,6 +7,8 @@ enough for the cache; every thread owns a range of buckets with a like number of
 order of equal keys, so the result is that of a sequential sort, whatever the number of threads. Positions are
 64 bits wide throughout.
 
+A list too short to be worth threads is sorted by its whole key in one pass, by one of them.
+
 Memory beside the output: what is carried once more, and 2 bytes per edge (4 above 2^26 keys).
 """
 
@@ -24,7 +26,7 @@ from torch import Tensor
 # High bits distinguish up to 2^10 buckets: few enough that their write positions stay in the cache and their
 # pages in the translation buffer, many enough that the counters of one bucket fit the second-level cache.
 BUCKET_BITS = 10
-# Below this many edges, starting threads takes longer than the work.
+# Up to this many items one thread sorts them in one pass: starting others would take longer than the work.
 ITEMS_PER_THREAD = 1 << 15
 INT32_LIMIT = 2**31 - 1
 
@@ -76,14 +78,17 @@ def group_by_key(
     indptr = torch.zeros(num_keys + 1, dtype=torch.int64)
     out_values = None if values is None else torch.empty(num_items, dtype=value_dtype or values.dtype)
     out_positions = torch.empty(num_items, dtype=position_dtype(num_items)) if positions else None
-    if num_items:
+    if num_items <= ITEMS_PER_THREAD:
+        _sort_alone(
+            keys.contiguous().numpy(), _array(values), indptr.numpy(), _array(out_values), _array(out_positions)
+        )
+    else:
         shift = max(0, (num_keys - 1).bit_length() - BUCKET_BITS)
-        num_slices = min(numba.get_num_threads(), -(-num_items // ITEMS_PER_THREAD))
         _sort(
             keys.contiguous().numpy(),
             _array(values),
             shift,
-            num_slices,
+            min(numba.get_num_threads(), -(-num_items // ITEMS_PER_THREAD)),
             np.empty(num_items, dtype=np.uint16 if shift <= 16 else np.uint32),
             _scratch(out_values),
             _scratch(out_positions),
@@ -120,6 +125,26 @@ def _group_on_device(
         values=None if values is None else values[order].to(value_dtype or values.dtype),
         positions=order.to(position_dtype(len(keys))) if positions else None,
     )
+
+
+@njit(cache=True, nogil=True)
+def _sort_alone(
+    keys: Array, values: MaybeArray, indptr: Array, out_values: MaybeArray, out_positions: MaybeArray
+) -> None:
+    for e in range(len(keys)):
+        indptr[np.uint64(keys[e]) + np.uint64(1)] += 1
+    heads = np.empty(len(indptr) - 1, dtype=np.int64)
+    for k in range(len(heads)):
+        heads[k] = indptr[k]
+        indptr[k + 1] += indptr[k]
+    for e in range(len(keys)):
+        key = np.uint64(keys[e])
+        at = np.uint64(heads[key])
+        heads[key] = at + np.uint64(1)
+        if values is not None:
+            out_values[at] = values[e]
+        if out_positions is not None:
+            out_positions[at] = e
 
 
 @njit(cache=True, parallel=True, nogil=True)

@@ -1,5 +1,6 @@
 import time
 
+import numba
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,13 +11,17 @@ from sagann.graph.rows import csr_tensor
 
 def test_the_demo_looks_like_pubmed_and_takes_less_than_a_second():
     demo_graph()
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
+    threads = numba.get_num_threads(), torch.get_num_threads()
+    try:
+        # The processor time of a single thread: other work on the machine does not count.
+        numba.set_num_threads(1)
+        torch.set_num_threads(1)
+        start = time.thread_time()
         graph = demo_graph()
-        times.append(time.perf_counter() - start)
-    # The best of three: other work on the machine is none of ours.
-    assert min(times) < 1
+        assert time.thread_time() - start < 1
+    finally:
+        numba.set_num_threads(threads[0])
+        torch.set_num_threads(threads[1])
     graph.validate()
     assert (graph.num_vertices, graph.num_edges) == (19_717, 88_726)
     assert (graph.num_features, graph.num_classes, graph.name) == (500, 3, "demo")
