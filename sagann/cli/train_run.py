@@ -9,8 +9,10 @@ from sagann.cli.failure import INTERRUPTED
 from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import training_graph
+from sagann.cli.run_reporter import RunReporter
 from sagann.cli.run_settings import CONFIG_FILE, RunSettings, Tables, merge, read_tables, settings_of
 from sagann.errors import CheckpointError, InputError
+from sagann.graph import Graph
 from sagann.nn import MODELS
 from sagann.report.metrics_table import metrics_table
 from sagann.report.terminal import Terminal
@@ -43,25 +45,34 @@ def train_run(
     _check_folder(run_dir, resume=resume, overwrite=overwrite)
     graph = training_graph(settings.data, seed=settings.train.seed, say=terminal.say)
     check_memory(settings, graph)
-    trainer = Trainer(
-        settings.model,
-        graph,
-        settings.train,
-        run_dir=run_dir,
-        source=settings.data.data,
-        reporter=terminal.reporter(),
-    )
-    # A run that was killed before its first epoch has a configuration and nothing to resume.
-    resume = resume and (run_dir / RUN_FILE).exists()
-    run_dir.mkdir(parents=True, exist_ok=True)
-    write_bytes(run_dir / CONFIG_FILE, settings.to_toml().encode())
-    result = trainer.fit(resume=resume, overwrite=overwrite)
+    result = _fit(settings, graph, run_dir, resume=resume, overwrite=overwrite, terminal=terminal)
     if result.interrupted:
         terminal.say(f"Interrupted after epoch {result.epochs}, and saved. Continue with:")
         terminal.say(f"  sagann train --resume --out {shlex.quote(str(run_dir))}")
         return INTERRUPTED
     _report(result, run_dir, terminal)
     return 0
+
+
+def _fit(
+    settings: RunSettings, graph: Graph, run_dir: Path, *, resume: bool, overwrite: bool, terminal: Terminal
+) -> TrainResult:
+    config = run_dir / CONFIG_FILE
+    content = settings.to_toml().encode()
+    # Settings that the trainer refuses must not replace those of the run in the folder.
+    reporter = RunReporter(terminal, on_begin=lambda: write_bytes(config, content))
+    trainer = Trainer(
+        settings.model, graph, settings.train, run_dir=run_dir, source=settings.data.data, reporter=reporter
+    )
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if not config.exists():
+        # From here on a kill leaves something to resume.
+        write_bytes(config, content)
+    try:
+        # A run that was killed before its first epoch has settings, and nothing else to resume.
+        return trainer.fit(resume=resume and (run_dir / RUN_FILE).exists(), overwrite=overwrite)
+    finally:
+        reporter.close()
 
 
 def _tables(out: Path | None, file: Path | None, *, resume: bool, overwrite: bool) -> Tables:

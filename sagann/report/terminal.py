@@ -7,8 +7,6 @@ import sys
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from sagann.train.reporter import LogReporter, Reporter
-
 # Wide enough for any table of ours: without a terminal nothing says how wide lines may be.
 _PIPE_WIDTH = 200
 
@@ -31,10 +29,6 @@ class Terminal:
     def animated(self) -> bool:
         """Whether progress may be drawn and redrawn."""
         return self.err.is_terminal and not self.quiet
-
-    def reporter(self) -> Reporter:
-        """What tells this terminal how a training run goes."""
-        return LogReporter()
 
     def show(self, result: RenderableType) -> None:
         """Write a result: a table, or a text that is never wrapped."""

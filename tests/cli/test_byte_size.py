@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import pytest
+
+from sagann.cli.byte_size import parse_bytes
+from sagann.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("4096", 4096),
+        ("256MiB", 2**28),
+        ("1 gib", 2**30),
+        ("2GB", 2 * 10**9),
+        (" 0.5 KiB ", 512),
+        ("7B", 7),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_bytes(text, where="--memory") == size
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "-1", "1e9", "nan", "inf", "1XB", "1 2", "9" * 5000, "٣MiB" * 20])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(InputError, match=r"size is not understood: .* \(in --memory\)\. Write a number and a unit"):
+        parse_bytes(text, where="--memory")

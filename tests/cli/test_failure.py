@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from sagann.cli.failure import BAD_INPUT, INTERRUPTED, OUR_FAULT, failure_of, is_closed_pipe
+from sagann.errors import InputError, LayerError, MissingDependencyError
+
+
+def raised(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as caught:  # noqa: BLE001 - the caught one has a traceback
+        return caught
+
+
+def test_four_parts_on_three_lines() -> None:
+    failure = failure_of(InputError("seed out of range", value="7, at most 3", where="seeds", fix="Lower it."))
+    assert failure.code == BAD_INPUT
+    assert failure.text == "Error: seed out of range: 7, at most 3\n  in:  seeds\n  fix: Lower it."
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LayerError("a", value="b", where="c", fix="d"),
+        MissingDependencyError("tensorboard", extra="tensorboard", feature="events"),
+    ],
+)
+def test_every_error_of_ours_is_bad_input(error: Exception) -> None:
+    assert failure_of(error).code == BAD_INPUT
+
+
+def test_interrupt() -> None:
+    assert failure_of(KeyboardInterrupt()).code == INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried ..."
+        ),
+        RuntimeError("CUDA out of memory. Tried to allocate 2 GiB."),
+        RuntimeError("Storage size calculation overflowed with sizes=[4611686018427387904, 8]"),
+    ],
+)
+def test_memory(error: BaseException) -> None:
+    failure = failure_of(raised(error))
+    assert failure.code == BAD_INPUT
+    assert failure.what.startswith("memory ran out: ")
+    assert ("device" in failure.where) == ("CUDA" in str(error))
+    assert "--hidden" in failure.fix
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EACCES, errno.ENOSPC, errno.EROFS, errno.ENAMETOOLONG])
+def test_what_the_system_refuses(number: int) -> None:
+    failure = failure_of(OSError(number, os.strerror(number), "/some/where"))
+    assert failure.code == BAD_INPUT
+    assert failure.what == f"the system refuses: {os.strerror(number)}"
+    assert failure.where == "/some/where"
+
+
+def test_anything_else_is_our_fault() -> None:
+    for error in (ZeroDivisionError("division by zero"), OSError(errno.EIO, "I/O error"), AssertionError()):
+        failure = failure_of(raised(error))
+        assert failure.code == OUR_FAULT
+        assert "a fault of sagann, not of yours" in failure.what
+        assert type(error).__name__ in failure.what
+        assert "--debug" in failure.fix
+        assert "sagann doctor" in failure.fix
+
+
+def test_our_fault_names_our_line() -> None:
+    from sagann.cli.split_choice import apply_split
+
+    with pytest.raises(TypeError) as wrong:
+        apply_split(json.loads("{}"), "random:0.5,0.2", seed=0)
+    assert failure_of(wrong.value).where.startswith("sagann/cli/split_choice.py, line ")
+
+
+def test_an_error_in_the_users_model_is_the_users(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("def forward():\n    return 1 / 0\n")
+    space: dict = {}
+    exec(compile(file.read_text(), str(file), "exec"), space)
+    with pytest.raises(ZeroDivisionError) as caught:
+        space["forward"]()
+    assert failure_of(caught.value).code == OUR_FAULT
+    failure = failure_of(caught.value, user_files={str(file)})
+    assert failure.code == BAD_INPUT
+    assert failure.what == "your model failed: ZeroDivisionError: division by zero"
+    assert failure.where == f"{file}, line 2, forward"
+
+
+def test_closed_pipe() -> None:
+    assert is_closed_pipe(BrokenPipeError(errno.EPIPE, "Broken pipe"))
+    assert not is_closed_pipe(OSError(errno.ENOENT, "No such file"))
+    assert not is_closed_pipe(None)

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sagann.cli.run_settings import merge, read_tables, settings_of
+from sagann.errors import InputError
+
+
+def write(path: Path, content: str) -> Path:
+    path.write_text(content)
+    return path
+
+
+def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+    file = write(
+        tmp_path / "run.toml",
+        """
+        [data]
+        data = "demo"
+        [model]
+        hidden = 32
+        layer_norm = true
+        [train]
+        lr = 1
+        optimizer = "SGD"
+        optimizer_options = {momentum = 0.9, nesterov = true}
+        patience = 5
+        """,
+    )
+    given = {"hidden": 64, "layer_norm": False, "optimizer_options": {"momentum": 0.5}, "patience": None}
+    settings = settings_of(merge(read_tables(file), given))
+    assert settings.data.data == "demo"
+    assert settings.model.hidden == 64
+    assert settings.model.layer_norm is False
+    assert settings.train.lr == 1.0
+    assert settings.train.optimizer_options == {"momentum": 0.5}
+    assert settings.train.patience is None
+    assert settings.model.layers == 2
+
+
+def test_written_settings_are_the_same_settings(tmp_path: Path) -> None:
+    given = {
+        "data": "demo",
+        "split": "random:0.5,0.1",
+        "model": "gat",
+        "attention_dropout": 0.1,
+        "lr": 1e-3,
+        "optimizer": "AdamW",
+        "optimizer_options": {"betas": [0.8, 0.99]},
+        "scheduler": "StepLR",
+        "scheduler_options": {"step_size": 10},
+        "clip_norm": 1.0,
+        "monitor": "val/loss",
+        "seed": 2**40,
+    }
+    settings = settings_of(merge({}, given))
+    again = settings_of(merge(read_tables(write(tmp_path / "config.toml", settings.to_toml())), {}))
+    assert again == settings
+    assert again.to_toml() == settings.to_toml()
+
+
+def test_every_setting_is_written_out() -> None:
+    from sagann.cli.settings import SETTINGS
+
+    written = settings_of(merge({}, {"data": "demo"})).to_toml()
+    for setting in SETTINGS:
+        assert f"\n{setting.name} = " in written
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("hidden = 3", r"unknown section in a configuration: 'hidden', expected \[data\], \[model\], \[train\]"),
+        ("[modell]\nhidden = 3", r"unknown section in a configuration: 'modell'"),
+        ("[[model]]\nhidden = 3", r"unknown section in a configuration: 'model'"),
+        ("[model]\nhiden = 3", r"unknown key in a configuration: 'hiden' in \[model\] .*Did you mean 'hidden'\?"),
+        ("[model]\nlr = 3", r"unknown key in a configuration: 'lr' in \[model\]"),
+        ("[model]\nhidden = '3'", r"hidden is not an integer: '3' \(in .*run\.toml, model\.hidden\)"),
+        ("[train]\nlr = [1]", r"lr is not a number: \[1\] \(in .*run\.toml, train\.lr\)"),
+        ("[train]\ntensorboard = 1", r"tensorboard is not true or false"),
+        ("[train]\nseed = 1979-05-27", r"seed is not an integer"),
+        ("[model]\nlayers = 100000000000", r"layers is too large: 100000000000, at most 10000 is possible"),
+    ],
+)
+def test_refusals_name_file_and_key(tmp_path: Path, content: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        read_tables(write(tmp_path / "run.toml", content))
+    assert "run.toml" in caught.value.where
+
+
+def test_no_data() -> None:
+    with pytest.raises(InputError, match="no data: neither --data nor"):
+        settings_of(merge({}, {}))
+
+
+def test_unknown_engine() -> None:
+    with pytest.raises(InputError, match="unknown engine: 'warp', expected one of naive"):
+        settings_of(merge({}, {"data": "demo", "engine": "warp"}))
+
+
+def test_paths_become_absolute_and_names_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "graph").mkdir()
+    (tmp_path / "model.py").write_text("")
+    settings = settings_of(merge({}, {"data": "graph", "model": "model.py:Net"}))
+    assert settings.data.data == str(tmp_path / "graph")
+    assert settings.model.model == f"{tmp_path / 'model.py'}:Net"
+    assert settings_of(merge({}, {"data": "demo"})).data.data == "demo"
+    assert settings_of(merge({}, {"data": "x\0y"})).data.data == "x\0y"
+    assert settings_of(merge({}, {"data": "x" * 5000})).data.data == "x" * 5000

@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+from sagann.graph import random_split, rmat_graph
+from sagann.storage import load_graph, save_graph
+from tests.cli.conftest import Invoke
+
+QUICK = ("--hidden", "8", "--epochs", "3")
+
+
+def test_a_run_leaves_metrics_and_configuration(trained: Path, blocks: Path) -> None:
+    metrics = json.loads((trained / "metrics.json").read_text())
+    assert metrics["model"] == "gcn"
+    assert metrics["data"] == str(blocks)
+    assert metrics["num_vertices"] == 120
+    assert metrics["num_edges"] == load_graph(blocks).num_edges
+    assert metrics["epochs"] == 30
+    assert metrics["epoch_s"] > 0
+    assert metrics["peak_rss_bytes"] > 2**20
+    for split in ("train", "val", "test"):
+        assert 0.7 < metrics[split]["accuracy"] <= 1
+    config = tomllib.loads((trained / "config.toml").read_text())
+    assert config["data"]["data"] == str(blocks)
+    assert config["model"]["hidden"] == 8
+    assert config["train"]["patience"] == "none"
+
+
+def test_its_configuration_does_the_same_run_again(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
+    assert invoke("train", "--config", trained / "config.toml", "--out", tmp_path / "again").code == 0
+    weights = [(folder / "model.safetensors").read_bytes() for folder in (trained, tmp_path / "again")]
+    assert weights[0] == weights[1]
+    assert (tmp_path / "again" / "config.toml").read_text() == (trained / "config.toml").read_text()
+
+
+def test_a_table_of_metrics_goes_to_stdout(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    outcome = invoke("train", "--data", blocks, *QUICK, "--out", tmp_path / "run")
+    assert outcome.code == 0
+    for word in ("train", "val", "test", "accuracy", "macro-F1", "ROC-AUC"):
+        assert word in outcome.out
+    assert f"Run saved in {tmp_path / 'run'}" in outcome.out
+    # No terminal: no escape codes, no carriage returns, nothing that was redrawn.
+    assert "\x1b" not in outcome.out + outcome.err
+    assert "\r" not in outcome.out + outcome.err
+
+
+def test_quiet_leaves_results_only(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    outcome = invoke(
+        "train", "--data", blocks, *QUICK, "--out", tmp_path / "run", "--split", "random:0.5,0.2", "-q"
+    )
+    assert outcome.code == 0
+    assert outcome.err == ""
+
+
+def test_the_run_folder_has_a_default(
+    invoke: Invoke, blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert invoke("train", "--data", blocks, *QUICK).code == 0
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["blocks-gcn", "blocks-gcn-2"]
+
+
+def test_a_run_is_not_overwritten_unasked(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    arguments = ("train", "--data", blocks, "--hidden", "8", "--out", tmp_path)
+    assert invoke(*arguments, "--epochs", "3").code == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    refused = invoke(*arguments, "--epochs", "2")
+    assert refused.code == 2
+    assert refused.err.startswith("Error: the folder holds a run: neither --resume nor --overwrite was given\n")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+    assert invoke(*arguments, "--epochs", "2", "--overwrite").code == 0
+    assert json.loads((tmp_path / "metrics.json").read_text())["epochs"] == 2
+
+
+def test_a_folder_with_something_else_is_refused(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    for extra in ([], ["--overwrite"]):
+        outcome = invoke("train", "--data", blocks, *QUICK, "--out", tmp_path, *extra)
+        assert outcome.code == 2
+        assert "the folder holds something else than a run: 1 files" in outcome.err
+    outcome = invoke("train", "--data", blocks, *QUICK, "--out", tmp_path / "thesis.tex")
+    assert outcome.code == 2
+    assert "the run folder is a file" in outcome.err
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_resume_goes_on_and_equals_the_whole_run(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    common = ("--data", blocks, "--hidden", "8", "--weights", "last", "--checkpoint-every", "2")
+    assert invoke("train", *common, "--epochs", "9", "--out", tmp_path / "whole").code == 0
+    assert invoke("train", *common, "--epochs", "4", "--out", tmp_path / "parts").code == 0
+    # All other settings come from the run itself.
+    assert invoke("train", "--resume", "--out", tmp_path / "parts", "--epochs", "9").code == 0
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
+    assert weights[0] == weights[1]
+
+
+def test_resume_before_the_first_checkpoint_starts_anew(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text((trained / "config.toml").read_text())
+    assert invoke("train", "--resume", "--out", tmp_path).code == 0
+    assert (tmp_path / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--resume"], "nothing to resume: no --out"),
+        (["--resume", "--out", "nowhere"], "nothing to resume: there is no config.toml"),
+        (["--resume", "--overwrite", "--out", "nowhere"], "cannot be continued and replaced"),
+    ],
+)
+def test_nothing_to_resume(invoke: Invoke, arguments: list[str], message: str) -> None:
+    outcome = invoke("train", *arguments)
+    assert outcome.code == 2
+    assert message in outcome.err
+
+
+def test_resume_with_another_model_is_refused(invoke: Invoke, trained: Path) -> None:
+    before = (trained / "config.toml").read_text()
+    outcome = invoke("train", "--resume", "--out", trained, "--hidden", "9")
+    assert outcome.code == 2
+    assert "the run was started differently" in outcome.err
+    assert (trained / "config.toml").read_text() == before
+
+
+def test_a_split_is_drawn_where_there_is_none(invoke: Invoke, tmp_path: Path) -> None:
+    graph = rmat_graph(60, 200, num_features=3, num_classes=2, seed=0)
+    from dataclasses import replace
+
+    save_graph(replace(graph, splits={}), tmp_path / "data")
+    outcome = invoke("train", "--data", tmp_path / "data", *QUICK, "--out", tmp_path / "run")
+    assert outcome.code == 0
+    notes = [line for line in outcome.err.splitlines() if "no splits" in line]
+    assert len(notes) == 1
+    assert "60 % of the labelled vertices train, 20 % validate, 20 % test (seed 0)" in notes[0]
+    # Evaluation finds the same vertices again.
+    assert "no splits" in invoke("evaluate", "--run", tmp_path / "run").err
+
+
+def test_transformations_change_the_graph(invoke: Invoke, tmp_path: Path) -> None:
+    graph = rmat_graph(50, 120, num_features=3, num_classes=2, seed=0)
+    save_graph(random_split(graph, seed=0), tmp_path / "data")
+    arguments = ("--data", tmp_path / "data", *QUICK)
+    assert invoke("train", *arguments, "--undirected", "--out", tmp_path / "run").code == 0
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["num_edges"] > graph.num_edges
+    outcome = invoke("train", *arguments, "--inverse-edges", "--out", tmp_path / "typed")
+    assert outcome.code == 2
+    assert "inverse edges need edge types" in outcome.err
+
+
+def test_interrupt_saves_and_tells_how_to_go_on(
+    invoke: Invoke, blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sagann.train.session import TrainSession
+
+    run_epoch = TrainSession.run_epoch
+
+    def interrupted(self: TrainSession) -> object:
+        import signal
+
+        if self.epoch == 4:
+            signal.raise_signal(signal.SIGINT)
+        return run_epoch(self)
+
+    monkeypatch.setattr(TrainSession, "run_epoch", interrupted)
+    folder = tmp_path / "my run"
+    outcome = invoke("train", "--data", blocks, "--hidden", "8", "--epochs", "9", "--out", folder)
+    assert outcome.code == 130
+    assert "Interrupted after epoch 5, and saved." in outcome.err
+    assert f"sagann train --resume --out '{folder}'" in outcome.err
+    monkeypatch.undo()
+    assert invoke("train", "--resume", "--out", folder).code == 0
+    assert json.loads((folder / "metrics.json").read_text())["epochs"] == 9
+
+
+OWN_MODEL = """
+import torch
+from torch import nn
+import sagann
+
+class Mean(sagann.SagaLayer):
+    accumulator = "mean"
+    def __init__(self, in_dim, out_dim):
+        super().__init__()
+        self.linear = nn.Linear(in_dim, out_dim)
+    def apply_vertex(self, vertex, accum):
+        return self.linear(accum)
+
+class Broken(Mean):
+    def apply_vertex(self, vertex, accum):
+        return self.linear(accum[:, :1])
+"""
+
+
+def test_the_users_own_layer(invoke: Invoke, blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "layers.py").write_text(OWN_MODEL)
+    monkeypatch.chdir(tmp_path)
+    assert invoke("train", "--data", blocks, "--model", "layers.py:Mean", *QUICK).code == 0
+    monkeypatch.chdir(Path("/"))
+    run = tmp_path / "runs" / "blocks-Mean"
+    assert invoke("evaluate", "--run", run).code == 0
+    outcome = invoke(
+        "train", "--data", blocks, "--model", f"{tmp_path}/layers.py:Broken", *QUICK, "--out", tmp_path / "b"
+    )
+    assert outcome.code == 2
+    assert "layers.py" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "transformer"], "unknown model: 'transformer'"),
+        (["--model", "nowhere.py:Net"], "model file not found"),
+        (["--engine", "warp"], "unknown engine"),
+        (["--device", "cuda:7"], "no such device"),
+        (["--device", "tpu"], "training option device is refused"),
+        (["--lr", "nan"], "training option lr is refused: nan"),
+        (["--dropout", "1.5"], "model setting out of range"),
+        (["--monitor", "test/accuracy"], "the test split cannot be monitored"),
+        (["--optimizer-option", "momentum=0.9"], "Adam has no such option"),
+        (["--scheduler", "StepLR"], "torch refuses the scheduler"),
+        (["--hidden", "100000000"], "the work does not fit memory"),
+        (["--split", "thirds"], "split is not understood"),
+    ],
+)
+def test_settings_are_refused_before_a_run_folder_is_made(
+    invoke: Invoke, blocks: Path, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    outcome = invoke("train", "--data", blocks, "--epochs", "2", "--out", tmp_path / "run", *arguments)
+    assert outcome.code == 2, outcome.err
+    assert message in outcome.err
+    assert outcome.err.startswith("Error: ")
+    assert "  fix: " in outcome.err
+    assert outcome.out == ""
+    if "StepLR" not in arguments:
+        assert not (tmp_path / "run").exists()
+
+
+def test_tensorboard_events(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    assert invoke("train", "--data", blocks, *QUICK, "--out", tmp_path, "--tensorboard").code == 0
+    assert list((tmp_path / "events").iterdir())
+
+
+def test_without_train_split(invoke: Invoke, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    graph = rmat_graph(60, 200, num_features=3, num_classes=2, seed=0)
+    save_graph(replace(graph, splits={"test": torch.ones(60, dtype=torch.bool)}), tmp_path / "data")
+    outcome = invoke("train", "--data", tmp_path / "data", *QUICK, "--out", tmp_path / "run")
+    assert outcome.code == 2
+    assert "has splits, but none to train on: test" in outcome.err
+    assert (
+        invoke(
+            "train", "--data", tmp_path / "data", *QUICK, "--out", tmp_path / "run", "--split", "per-class:5,5"
+        ).code
+        == 0
+    )
