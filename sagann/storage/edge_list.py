@@ -140,10 +140,12 @@ class EdgeListSource:
     def chunks(self) -> Iterator[EdgeChunk]:
         """The edges in the order of the files."""
         data_names = list(self.columns)
+        num_edges = 0
         for table, names in zip(self._tables, self._names, strict=True):
             dtypes = ["int64", "int64", *("float32" if name == "weight" else "int64" for name in data_names)]
             for batch in table.batches(names, dtypes):
                 src, dst, *data = batch.columns
+                num_edges += len(src)
                 yield EdgeChunk(
                     src=src,
                     dst=dst,
@@ -151,6 +153,13 @@ class EdgeListSource:
                     file=str(table.path),
                     first_row=batch.first_row,
                 )
+        if num_edges == 0:
+            raise DatasetError(
+                "edge list has no edges",
+                value=f"no row after the names {', '.join(self._tables[0].names[:5])!r:.80}",
+                where=str(self._tables[0].path),
+                fix="Check how the file was made, and that it is plain text in UTF-8.",
+            )
 
     def _columns_of(self, table: CsvTable | ParquetTable) -> list[str]:
         form = self._form

@@ -21,6 +21,12 @@ def data_folder() -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def without_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests do not cut the power, and syncing is most of their time."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
 def make_graph(*, features: str = "dense", labels: str = "single", dtype: torch.dtype = torch.float32) -> Graph:
     """A graph of 7 vertices in 2 graphs with everything that a graph may carry."""
     generator = torch.Generator().manual_seed(0)

@@ -1,0 +1,212 @@
+"""Edge lists in CSV and Parquet: what they hold is imported, and what is wrong is named by file and row."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sagann.errors import DatasetError
+from sagann.graph import Graph
+from sagann.storage import EdgeListFormat, ImportOptions, check_dataset, import_edge_list, open_graph
+
+
+def imported(source: Any, folder: Path, form: EdgeListFormat | None = None, **options: Any) -> Graph:
+    files = {name: options.pop(name) for name in ("features", "labels") if name in options}
+    import_edge_list(source, folder / "out", form=form, options=ImportOptions(overwrite=True, **options), **files)
+    check_dataset(folder / "out")
+    return open_graph(folder / "out")
+
+
+def csv_file(folder: Path, text: str | bytes, name: str = "edges.csv") -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def pairs(graph: Graph) -> list[tuple[int, int]]:
+    return list(zip(graph.topology.indices.tolist(), graph.topology.edge_dst().tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("2,1\n0,1\n1,2\n", {}),
+        ("from,to\n2,1\n0,1\n1,2\n", {}),
+        ("2,1\r\n0,1\r\n1,2\r\n", {}),
+        ("# SNAP writes\n# comments\n2\t1\n0\t1\n1\t2\n", {"separator": "\t"}),
+        ('"2","1"\n"0","1"\n"1","2"', {}),
+        ("2,1\n\n0,1\n1,2\n\n", {}),
+        ("km,to,from\n9,1,2\n9,1,0\n9,2,1\n", {"src": "from", "dst": "to"}),
+        ("9,1,2\n9,1,0\n9,2,1\n", {"src": 2, "dst": 1}),
+        ("7,8\n2,1\n0,1\n1,2\n", {"header": True, "src": "7", "dst": "8"}),
+    ],
+)
+def test_forms_of_csv(tmp_path: Path, text: str, form: dict[str, Any]) -> None:
+    graph = imported(csv_file(tmp_path, text), tmp_path, EdgeListFormat(**form))
+    assert pairs(graph) == [(2, 1), (0, 1), (1, 2)]
+    assert graph.name == "edges"
+
+
+def test_gzip_and_several_files_and_folders(tmp_path: Path) -> None:
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    first = csv_file(folder, gzip.compress(b"0,1\n"), "a.csv.gz")
+    second = csv_file(folder, "1,2\n", "b.csv")
+    csv_file(folder, "no edges here", "README.md")
+    assert pairs(imported(first, tmp_path)) == [(0, 1)]
+    assert pairs(imported([second, first], tmp_path)) == [(0, 1), (1, 2)]
+    assert pairs(imported(folder, tmp_path)) == [(0, 1), (1, 2)]
+    assert imported(folder, tmp_path).name == "shards"
+
+
+def test_weights_types_and_parquet(tmp_path: Path) -> None:
+    table = {"kind": [1, 0, 1], "u": [2, 0, 1], "v": [1, 1, 2], "w": [0.5, 1.5, 2.5]}
+    pq.write_table(pa.table(table), tmp_path / "e.parquet", row_group_size=2)
+    graph = imported(
+        tmp_path / "e.parquet", tmp_path, EdgeListFormat(src="u", dst="v", weight="w", edge_type="kind")
+    )
+    assert pairs(graph) == [(2, 1), (0, 1), (1, 2)]
+    assert graph.topology.edge_data["weight"].tolist() == [0.5, 1.5, 2.5]
+    assert graph.topology.edge_data["type"].tolist() == [1, 0, 1]
+    assert graph.num_edge_types == 2
+
+
+def test_features_and_labels_beside_the_edges(tmp_path: Path) -> None:
+    edges = csv_file(tmp_path, "0,1\n1,2\n")
+    np.save(tmp_path / "x.npy", np.arange(8, dtype=np.float16).reshape(4, 2))
+    np.save(tmp_path / "y.npy", np.array([0, -1, 2, 1], dtype=np.int32))
+    graph = imported(edges, tmp_path, features=tmp_path / "x.npy", labels=tmp_path / "y.npy")
+    assert (graph.num_vertices, graph.num_features, graph.num_classes) == (4, 2, 3)
+    assert graph.features is not None
+    assert graph.features.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert graph.labels is not None
+    assert graph.labels.tolist() == [0, -1, 2, 1]
+
+    table = csv_file(tmp_path, "a,b\n0.5,1\n2,3\n4,5\n", "x.csv")
+    many = csv_file(tmp_path, "0,1\n1,1\n0,0\n", "y.csv")
+    graph = imported(edges, tmp_path, features=table, labels=many)
+    assert graph.features is not None
+    assert graph.features.tolist() == [[0.5, 1], [2, 3], [4, 5]]
+    assert graph.labels is not None
+    assert graph.labels.tolist() == [[0, 1], [1, 1], [0, 0]]
+    assert graph.num_classes == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"file is empty: there is no row in it \(in .*edges\.csv\)"),
+        ("0,1\nx,2\n", r"'x' in column 0 is not an integer \(in .*edges\.csv, row 2\)\. .*pandas\.factorize"),
+        ("a,b\n0,1\n0,1.5\n", r"'1\.5' in column 'b' is not an integer .*row 3\)"),
+        ("0,1\n,2\n", r"'' in column 0 is not an integer .*row 2\)"),
+        ("0,1\n1,2,3\n", r"3 fields, expected 2 .*row 2\)"),
+        ("0,1\n1\n", r"1 fields, expected 2 .*row 2\)"),
+        ("0,1\n-1,2\n", r"source id out of range: -1, but ids start at 0 .*row 2\)"),
+        ("s,d\n0,1\n1,-7\n", r"destination id out of range: -7.*row 3\)"),
+        ("0,1\n99999999999999999999,2\n", r"'99999999999999999999' in column 0 is not an integer .*row 2\)"),
+        ("alice,bob\ncarol,dave\n", r"'carol' in column 'alice' is not an integer .*row 2\)"),
+        ("0\n1\n", r"column not found: no column 1; there are column 0 "),
+        ("a,a\n0,1\n", r"columns share a name: 'a'"),
+        ("0,1\n" * 300_000 + "3,y\n", r"'y' in column 1 is not an integer .*row 300001\)"),
+        ("0,1\n" * 300_000 + "3,-1\n", r"destination id out of range: -1.*row 300001\)"),
+        ("from,to\n", r"edge list has no edges: no row after the names 'from, to' .*edges\.csv"),
+        ("0,1\n".encode("utf-16"), r"edges\.csv"),
+    ],
+)
+def test_bad_rows_are_named(tmp_path: Path, text: str | bytes, message: str) -> None:
+    with pytest.raises(DatasetError, match=message):
+        imported(csv_file(tmp_path, text), tmp_path)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["edges.csv"]
+
+
+def test_stated_limits_and_weights(tmp_path: Path) -> None:
+    path = csv_file(tmp_path, "0,1,0.5\n1,5,nan\n")
+    with pytest.raises(DatasetError, match=r"destination id out of range: 5, but there are 3 vertices.*row 2\)"):
+        imported(path, tmp_path, num_vertices=3)
+    with pytest.raises(DatasetError, match=r"edge weight cannot be used: nan is not finite .*row 2\)"):
+        imported(path, tmp_path, EdgeListFormat(weight=2))
+    with pytest.raises(DatasetError, match=r"'0\.5' in column 2 is not an integer .*row 1\)"):
+        imported(path, tmp_path, EdgeListFormat(edge_type=2))
+    with pytest.raises(DatasetError, match=r"no column 'km'; there are column 0, column 1, column 2"):
+        imported(path, tmp_path, EdgeListFormat(weight="km"))
+    typed = csv_file(tmp_path, "0,1,0\n1,2,-4\n", "typed.csv")
+    with pytest.raises(DatasetError, match=r"edge type cannot be used: -4 is negative.*row 2\)"):
+        imported(typed, tmp_path, EdgeListFormat(edge_type=2))
+
+
+def test_bad_files_are_named(tmp_path: Path) -> None:
+    whole = gzip.compress(np.random.default_rng(0).bytes(0) + b"0,1\n1,2\n" * 50_000)
+    for name, data in {
+        "cut.csv.gz": whole[: len(whole) // 2],
+        "not.csv.gz": b"xxxx",
+        "not.parquet": b"PAR1",
+    }.items():
+        with pytest.raises(DatasetError, match=rf"file cannot be read: .*{name}"):
+            imported(csv_file(tmp_path, data, name), tmp_path)
+    with pytest.raises(DatasetError, match=r"file not found: there is no such file \(in .*absent\.csv\)"):
+        imported(tmp_path / "absent.csv", tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DatasetError, match=r"no edge files found"):
+        imported(tmp_path / "empty", tmp_path)
+
+
+def test_bad_parquet_columns_are_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"u": ["a", "b"], "v": [1, 2]}), tmp_path / "names.parquet")
+    with pytest.raises(DatasetError, match=r"column 'u' is string, expected integers \(in .*names\.parquet\)"):
+        imported(tmp_path / "names.parquet", tmp_path)
+    pq.write_table(pa.table({"u": [0, None, 2], "v": [1, 2, 0]}), tmp_path / "null.parquet")
+    with pytest.raises(DatasetError, match=r"column 'u' is null \(in .*null\.parquet, row 1\)"):
+        imported(tmp_path / "null.parquet", tmp_path)
+    big = pa.table({"u": pa.array([0, 2**63], pa.uint64()), "v": [1, 2]})
+    pq.write_table(big, tmp_path / "big.parquet")
+    with pytest.raises(DatasetError, match=r"9223372036854775808 in column 'u' does not fit.*row 1\)"):
+        imported(tmp_path / "big.parquet", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        (
+            "features",
+            np.array([[1.0], [np.nan], [2.0]]),
+            r"feature is not finite: nan in column 0 .*x\.npy, row 1\)",
+        ),
+        ("features", np.zeros(3), r"float64 \[3\], expected numbers \[num_vertices, num_features\]"),
+        ("features", np.zeros((2, 4)), r"destination id out of range: 2, but there are 2 vertices, .*row 2\)"),
+        ("labels", np.array([0, -2, 1]), r"label out of range: -2, but -1 is for unknown .*x\.npy, row 1\)"),
+        ("labels", np.array([0.0, 0.5, 1.0]), r"label is not an integer: 0\.5 .*row 1\)"),
+        ("labels", np.array([[0, 1], [2, 0], [1, 1]]), r"label out of range: \[2, 0\], but multi-label.*row 1\)"),
+        ("labels", np.array([0, 7, 1]), r"label out of range: 7, but there are 3 classes.*row 1\)"),
+        ("labels", np.array([{}], dtype=object), r"file cannot be read: .*pickled objects are never loaded"),
+        ("labels", np.array(["a", "b", "c"]), r"<U1 \[3\], expected integers"),
+    ],
+)
+def test_bad_vertex_arrays_are_named(tmp_path: Path, file: str, content: Any, message: str) -> None:
+    np.save(tmp_path / "x.npy", content, allow_pickle=True)
+    with pytest.raises(DatasetError, match=message):
+        imported(
+            csv_file(tmp_path, "0,1\n1,2\n"),
+            tmp_path,
+            num_classes=3 if "3 classes" in message else None,
+            **{file: tmp_path / "x.npy"},
+        )
+
+
+def test_vertex_arrays_of_different_lengths_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    np.save(tmp_path / "y.npy", np.zeros(4, dtype=int))
+    with pytest.raises(
+        DatasetError, match=r"number of vertices is not clear: 4 rows, but .*x\.npy says 3 \(in .*y\.npy"
+    ):
+        imported(csv_file(tmp_path, "0,1\n"), tmp_path, features=tmp_path / "x.npy", labels=tmp_path / "y.npy")
+
+
+def test_memory_that_is_too_small_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"working memory is too small: 1000 bytes, at least 1048576 are needed"):
+        ImportOptions(memory_bytes=1000)
