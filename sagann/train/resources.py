@@ -29,15 +29,16 @@ def resolve_device(name: str) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
         name = "cuda" if count else "cpu"
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= count:
+    kind, _, index = name.partition(":")
+    # Read here and not from torch.device, which keeps an index in 8 bits.
+    if kind == "cuda" and int(index or 0) >= count:
         raise InputError(
             "no such device",
             value=f"'{name}', torch sees {count} CUDA devices",
             where="TrainConfig.device",
             fix="Use 'cpu' or 'auto', or install a CUDA build of torch and its driver.",
         )
-    return device
+    return torch.device(name)
 
 
 @contextmanager

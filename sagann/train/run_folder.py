@@ -147,7 +147,7 @@ class RunFolder:
         try:
             content = path.read_bytes()[:num_bytes] if num_bytes else b""
             records = [EpochRecord.from_json(json.loads(line)) for line in content.splitlines()]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise _lost_history(path, f"{type(error).__name__}: {error}") from error
         epochs = [record.epoch for record in records]
         if len(content) != num_bytes or epochs != list(range(1, num_epochs + 1)):

@@ -1,0 +1,144 @@
+"""Kills training processes at random instants and resumes them; run by test_kill.py as a program of its own.
+
+It imports everything once, then forks: a training process costs a fork, so hundreds of kills take seconds. One
+thread from the start, because a fork takes only the calling thread with it.
+
+    python -m tests.train.kill_driver FOLDER NUM_KILLS SEED
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sagann.graph import Topology
+from sagann.train import CheckpointFolder, TrainConfig, Trainer
+from tests.train.runs import community_graph, seeded_model
+
+CHECKPOINT_EVERY = 2
+EPOCHS = 16
+
+
+class Model(nn.Module):
+    """Dropout between two linear maps: random numbers in every epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 16)
+        self.second = nn.Linear(16, 3)
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        return self.second(F.dropout(torch.relu(self.first(x)), 0.5, self.training))
+
+
+GRAPH = community_graph(30)
+CONFIG = TrainConfig(
+    epochs=EPOCHS,
+    checkpoint_every=CHECKPOINT_EVERY,
+    keep_checkpoints=2,
+    device="cpu",
+    scheduler="ReduceLROnPlateau",
+    scheduler_options={"patience": 1},
+    monitor="val/loss",
+)
+
+
+def start(run_dir: Path) -> int:
+    """Fork a process that trains in ``run_dir``, resuming where something is; its process id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        trainer = Trainer(seeded_model(Model), GRAPH, CONFIG, run_dir=run_dir)
+        trainer.fit(resume=(run_dir / "run.json").exists())
+        os._exit(0)
+    # A fork must never return into the code of its parent; the exit code tells that it failed.
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+        sys.stderr.flush()
+    os._exit(1)
+
+
+def wait(pid: int) -> bool:
+    """Whether the process ended by itself; anything but success or our kill is an error."""
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL, f"signal {os.WTERMSIG(status)}"
+        return False
+    assert os.WEXITSTATUS(status) == 0, "a training process failed; its traceback is above"
+    return True
+
+
+def outcome(run_dir: Path) -> dict[str, Any]:
+    """What must not depend on interruptions."""
+    summary = json.loads((run_dir / "metrics.json").read_text())
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return {
+        "weights": (run_dir / "model.safetensors").read_bytes().hex(),
+        "metrics": {name: summary[name] for name in ("train", "val", "test", "best_epoch", "epochs")},
+        "history": [{name: value for name, value in line.items() if name != "epoch_s"} for line in lines],
+    }
+
+
+def check_after_kill(run_dir: Path) -> tuple[int, int]:
+    """Epochs trained and epochs saved; every checkpoint that has a name must be whole."""
+    folder = CheckpointFolder(run_dir / "checkpoints", keep=2)
+    epochs = folder.epochs()
+    for epoch in epochs:
+        folder.read(epoch)
+    saved = epochs[0] if epochs else 0
+    history = run_dir / "metrics.jsonl"
+    trained = history.read_bytes().count(b"\n") if history.exists() else 0
+    assert trained - saved <= CHECKPOINT_EVERY, f"{trained} epochs trained, {saved} saved"
+    return trained, saved
+
+
+def main(folder: Path, num_kills: int, seed: int) -> None:
+    torch.set_num_threads(1)
+    draw = random.Random(seed)
+    # Warm: what the first run imports, every fork has.
+    Trainer(seeded_model(Model), GRAPH, CONFIG, run_dir=folder / "warm").fit()
+    started_s = time.perf_counter()
+    assert wait(start(folder / "whole"))
+    run_s = time.perf_counter() - started_s
+    expected = outcome(folder / "whole")
+
+    kills, runs, lost, unsaved = 0, 0, 0, 0
+    while kills < num_kills:
+        run_dir = folder / f"run-{runs}"
+        runs += 1
+        while True:
+            pid = start(run_dir)
+            time.sleep(draw.uniform(0, 0.7 * run_s))
+            os.kill(pid, signal.SIGKILL)
+            if wait(pid):
+                break
+            kills += 1
+            trained, saved = check_after_kill(run_dir)
+            lost = max(lost, trained - saved)
+            unsaved += bool(list(run_dir.glob("**/.tmp-*")))
+        assert outcome(run_dir) == expected, f"{run_dir} differs from the uninterrupted run"
+    report = {
+        "kills": kills,
+        "runs": runs,
+        "most_epochs_lost": lost,
+        "kills_while_writing": unsaved,
+        "run_s": run_s,
+    }
+    sys.stdout.write(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

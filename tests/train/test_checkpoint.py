@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sagann.errors import CheckpointError
+from sagann.train import Checkpoint, CheckpointFolder
+
+
+def checkpoint(epoch=10):
+    return Checkpoint(
+        epoch=epoch, state={"lr": 0.1, "best": None}, tensors={"w": torch.arange(4.0), "n": torch.tensor(3)}
+    )
+
+
+def test_written_and_read_back(tmp_path):
+    folder = CheckpointFolder(tmp_path / "checkpoints", keep=2)
+    path = folder.write(checkpoint())
+    assert path == tmp_path / "checkpoints" / "epoch-000010"
+    assert sorted(file.name for file in path.iterdir()) == ["state.json", "state.safetensors"]
+    back = folder.read(10)
+    assert back.state == {"lr": 0.1, "best": None}
+    assert torch.equal(back.tensors["w"], torch.arange(4.0))
+    assert back.tensors["n"].shape == ()
+
+
+def test_what_was_read_outlives_the_file(tmp_path):
+    folder = CheckpointFolder(tmp_path, keep=1)
+    folder.write(checkpoint(1))
+    tensors = folder.read(1).tensors
+    folder.write(checkpoint(2))
+    assert folder.epochs() == [2]
+    assert torch.equal(tensors["w"], torch.arange(4.0))
+
+
+def test_the_newest_are_kept_in_the_order_of_epochs(tmp_path):
+    folder = CheckpointFolder(tmp_path, keep=2)
+    for epoch in (8, 9, 10, 1_000_000):
+        folder.write(checkpoint(epoch))
+    assert folder.epochs() == [1_000_000, 10]
+
+
+def test_what_a_killed_process_left_is_no_checkpoint_and_is_removed(tmp_path):
+    folder = CheckpointFolder(tmp_path, keep=5)
+    folder.write(checkpoint(1))
+    half = tmp_path / ".tmp-epoch-000002"
+    half.mkdir()
+    (half / "state.safetensors").write_bytes(b"half")
+    assert folder.epochs() == [1]
+    folder.write(checkpoint(2))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch-000001", "epoch-000002"]
+
+
+def test_a_damaged_one_is_replaced(tmp_path):
+    folder = CheckpointFolder(tmp_path, keep=5)
+    (folder.write(checkpoint()) / "state.json").write_text("{}")
+    folder.write(checkpoint())
+    assert folder.read(10).epoch == 10
+
+
+def damage(path, name, change):
+    file = path / name
+    content = file.read_bytes()
+    file.write_bytes(change(content))
+
+
+@pytest.mark.parametrize("name", ["state.json", "state.safetensors"])
+@pytest.mark.parametrize("at", [0.0, 0.3, 0.6, 0.99])
+def test_every_flipped_bit_is_noticed(tmp_path, name, at):
+    folder = CheckpointFolder(tmp_path, keep=2)
+    path = folder.write(checkpoint())
+
+    def flip(content):
+        position = int(at * len(content))
+        return content[:position] + bytes([content[position] ^ 4]) + content[position + 1 :]
+
+    damage(path, name, flip)
+    with pytest.raises(CheckpointError, match="checkpoint is damaged"):
+        folder.read(10)
+
+
+@pytest.mark.parametrize("name", ["state.json", "state.safetensors"])
+def test_every_truncation_is_noticed(tmp_path, name):
+    folder = CheckpointFolder(tmp_path, keep=2)
+    path = folder.write(checkpoint())
+    size = (path / name).stat().st_size
+    for length in (size - 1, size // 2, 1, 0):
+        damage(path, name, lambda content, length=length: content[:length])
+        with pytest.raises(CheckpointError, match="checkpoint is damaged"):
+            folder.read(10)
+
+
+def test_another_format_is_named(tmp_path):
+    folder = CheckpointFolder(tmp_path, keep=2)
+    damage(
+        folder.write(checkpoint()), "state.json", lambda content: content.replace(b'"format": 1', b'"format": 2')
+    )
+    with pytest.raises(CheckpointError, match=r"format 2 in state\.json, expected 1"):
+        folder.read(10)
+
+
+def test_newest_passes_damaged_ones_over_and_tells(tmp_path):
+    folder = CheckpointFolder(tmp_path, keep=5)
+    assert folder.newest(on_damaged=pytest.fail) is None
+    for epoch in (1, 2, 3):
+        folder.write(checkpoint(epoch))
+    damage(tmp_path / "epoch-000003", "state.safetensors", lambda content: content[:-1])
+    told = []
+    newest = folder.newest(on_damaged=told.append)
+    assert newest is not None
+    assert newest.epoch == 2
+    assert len(told) == 1
+    assert "epoch-000003" in told[0]

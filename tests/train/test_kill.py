@@ -1,0 +1,36 @@
+"""kill -9 at random instants: real processes, each resumed by another one, until the run is done."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.train.kill_driver import CHECKPOINT_EVERY
+
+ROOT = Path(__file__).parents[2]
+NUM_KILLS = 60
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_instant_loses_no_more_than_the_work_since_the_last_checkpoint(tmp_path):
+    one_thread = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.train.kill_driver", str(tmp_path), str(NUM_KILLS), "0"],
+        cwd=ROOT,
+        env={**os.environ, **one_thread},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["kills"] >= NUM_KILLS
+    assert report["most_epochs_lost"] <= CHECKPOINT_EVERY
+    # The kills must have hit the dangerous instants too, or the test would prove little.
+    assert report["kills_while_writing"] > 0

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from sagann.errors import InputError
+from sagann.train.resources import peak_rss_bytes, reproducible, resolve_device, versions
+
+
+def test_peak_memory_is_in_bytes_and_remembers():
+    before = peak_rss_bytes()
+    grown = torch.ones(64 * 2**20, dtype=torch.uint8)
+    assert before + 32 * 2**20 < peak_rss_bytes() < 2**40
+    del grown
+    assert peak_rss_bytes() > before + 32 * 2**20
+
+
+def test_devices():
+    assert resolve_device("cpu") == torch.device("cpu")
+    assert resolve_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+    with pytest.raises(InputError, match="no such device: 'cuda:999', torch sees"):
+        resolve_device("cuda:999")
+
+
+def test_reproducible_is_undone():
+    with reproducible(True):
+        assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    with reproducible(False):
+        assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_versions():
+    assert versions()["torch"] == torch.__version__
+    assert versions()["threads"] == torch.get_num_threads()
+
+
+def test_importing_train_loads_nothing_heavy():
+    heavy = ("torchmetrics", "tensorboard", "rich", "pyarrow", "numba", "scipy", "safetensors")
+    code = f"import sys, sagann.train; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

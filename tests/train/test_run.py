@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sagann.errors import CheckpointError, InputError
+from sagann.nn import ModelConfig
+from sagann.train import LogReporter, TrainConfig, Trainer, load_run, read_run
+from tests.train.runs import TwoLayers, community_graph, seeded_model
+
+USERS_LAYER = """
+from torch import nn
+from sagann.saga import SagaLayer
+
+class Mine(SagaLayer):
+    def __init__(self, in_dim, out_dim):
+        super().__init__()
+        self.linear = nn.Linear(in_dim, out_dim)
+
+    def apply_vertex(self, vertex, accum):
+        return self.linear(vertex + accum)
+"""
+
+
+def train(run_dir, model=None, graph=None, *, source=None, **options):
+    config = TrainConfig(**{"epochs": 8, "device": "cpu", **options})
+    model = model or ModelConfig(model="gcn", hidden=8)
+    trainer = Trainer(model, graph or community_graph(), config, run_dir=run_dir, source=source)
+    return trainer, trainer.fit()
+
+
+def test_a_run_is_reopened_as_it_ended(tmp_path):
+    trainer, result = train(tmp_path, source="data/x.npz")
+    run = read_run(tmp_path)
+    assert run.model_config == ModelConfig(model="gcn", hidden=8)
+    assert run.train_config == TrainConfig(epochs=8, device="cpu")
+    assert (run.model, run.data) == ("gcn", "data/x.npz")
+    assert run.metrics["val"] == result.metrics["val"]
+    predictor = load_run(tmp_path, device="cpu")
+    graph = community_graph()
+    assert torch.equal(predictor.predict(graph), trainer.predict())
+    assert torch.equal(predictor.embed(graph), trainer.embed())
+    assert predictor.evaluate(graph) == result.metrics
+    assert predictor.predict(community_graph(30)).shape == (30,)
+
+
+@pytest.mark.parametrize("model", ["gcn", "ggnn", "gat", "residual-gcn"])
+def test_models_for_graphs_without_features_are_reopened(tmp_path, model):
+    graph = replace(community_graph(), features=None)
+    trainer, _ = train(tmp_path, ModelConfig(model=model, hidden=8), graph, epochs=2)
+    assert torch.equal(load_run(tmp_path, device="cpu").predict(graph), trainer.predict())
+
+
+def test_a_layer_in_the_users_file_is_found_from_anywhere(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(USERS_LAYER)
+    monkeypatch.chdir(tmp_path)
+    trainer, _ = train("run", ModelConfig(model="mine.py:Mine", hidden=8))
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["model"] == "mine.py:Mine"
+    monkeypatch.chdir("/")
+    assert torch.equal(load_run(tmp_path / "run", device="cpu").predict(community_graph()), trainer.predict())
+
+
+def test_a_module_of_the_users_own_is_passed_again(tmp_path):
+    trainer, _ = train(tmp_path, seeded_model())
+    assert read_run(tmp_path).model == "TwoLayers"
+    with pytest.raises(InputError, match="the run's model cannot be built from its folder: it was a TwoLayers"):
+        load_run(tmp_path)
+    predictor = load_run(tmp_path, model=seeded_model(seed=9), device="cpu")
+    assert torch.equal(predictor.predict(community_graph()), trainer.predict())
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+    train(tmp_path, seeded_model())
+    with pytest.raises(CheckpointError, match=r"the weights are of another model: .*size mismatch for first"):
+        load_run(tmp_path, model=TwoLayers(hidden=5))
+
+
+def test_weights_that_are_damaged_are_refused(tmp_path):
+    train(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"12345678")
+    with pytest.raises(CheckpointError, match="the weights are damaged"):
+        load_run(tmp_path)
+
+
+def test_a_run_without_weights_is_refused(tmp_path):
+    class StopError(Exception):
+        pass
+
+    class Stops(LogReporter):
+        def on_start(self, info):
+            raise StopError
+
+    trainer = Trainer(ModelConfig(hidden=8), community_graph(), TrainConfig(), run_dir=tmp_path, reporter=Stops())
+    with pytest.raises(StopError):
+        trainer.fit()
+    assert read_run(tmp_path).metrics is None
+    with pytest.raises(CheckpointError, match="the run has no weights yet"):
+        load_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change", [{"model": None}, {"train": {"epochs": 0}}, {"contract": {}}, {"data": "x", "train": []}]
+)
+def test_a_damaged_run_json_is_refused(tmp_path, change):
+    train(tmp_path, epochs=1)
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(CheckpointError, match=r"run\.json is damaged"):
+        load_run(tmp_path)
+
+
+def test_no_run_folder(tmp_path):
+    with pytest.raises(CheckpointError, match="not a run folder"):
+        load_run(tmp_path / "typo")
+    assert not (tmp_path / "typo").exists()

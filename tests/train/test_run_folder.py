@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from sagann.errors import CheckpointError, InputError
+from sagann.train import EpochRecord
+from sagann.train.run_folder import RunFolder
+
+
+def record(epoch):
+    metrics = {"val": {"accuracy": 0.1 * epoch}}
+    return EpochRecord(epoch=epoch, loss=1 / epoch, epoch_s=0.5, lr=0.1, metrics=metrics)
+
+
+def test_history_is_read_back_and_cut(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.append(record(1))
+    folder.append(record(2))
+    size = folder.sync_history()
+    folder.append(record(3))
+    assert folder.read_history(2, size) == [record(1), record(2)]
+    folder.cut_history(size)
+    folder.append(record(3))
+    folder.close()
+    epochs = [json.loads(line)["epoch"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert epochs == [1, 2, 3]
+
+
+@pytest.mark.parametrize("content", ["", '{"epoch": 1}\n', "garbage\n" * 40, "[]\n" * 40])
+def test_a_history_that_is_not_the_checkpoints_is_refused(tmp_path, content):
+    folder = RunFolder(tmp_path)
+    folder.append(record(1))
+    size = folder.sync_history()
+    folder.close()
+    (tmp_path / "metrics.jsonl").write_text(content)
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl does not reach the checkpoint"):
+        folder.read_history(1, size)
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path):
+    other = "import sys; from pathlib import Path; from sagann.train.run_folder import RunFolder\n"
+    other += "with RunFolder(Path(sys.argv[1])).locked(): pass"
+    command = [sys.executable, "-c", other, str(tmp_path)]
+    with RunFolder(tmp_path).locked():
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert "the run folder is in use: another process is training into it" in done.stderr
+    assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_a_folder_is_locked_once(tmp_path):
+    with (
+        RunFolder(tmp_path).locked(),
+        pytest.raises(InputError, match="the run folder is in use"),
+        RunFolder(tmp_path).locked(),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 99}'])
+def test_a_foreign_run_json_is_refused(tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"not a run folder|run folder of another version"):
+        RunFolder(tmp_path).read_run()

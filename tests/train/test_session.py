@@ -1,0 +1,312 @@
+"""A resumed run is bitwise the uninterrupted one, whatever the optimizer and the scheduler."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from sagann.errors import CheckpointError
+from sagann.nn import ModelConfig, build_model
+from sagann.train import TrainConfig, Trainer, load_run
+from tests.train.runs import (
+    Plain,
+    TwoLayers,
+    assert_same_bits,
+    community_graph,
+    numbers_of,
+    seeded_model,
+    weights_of,
+)
+
+OPTIMIZERS = {
+    "SGD": {"momentum": 0.9, "nesterov": True},
+    "Adam": {"amsgrad": True},
+    "AdamW": {},
+    "RMSprop": {"momentum": 0.5, "centered": True},
+    "LBFGS": {"max_iter": 4, "history_size": 3, "line_search_fn": "strong_wolfe"},
+    "Adagrad": {},
+    "NAdam": {},
+    "Rprop": {},
+    "ASGD": {},
+}
+SCHEDULERS = {
+    "StepLR": {"step_size": 3},
+    "MultiStepLR": {"milestones": [2, 7]},
+    "ExponentialLR": {"gamma": 0.9},
+    "CosineAnnealingLR": {"T_max": 12},
+    "CosineAnnealingWarmRestarts": {"T_0": 5},
+    "OneCycleLR": {"max_lr": 0.1, "total_steps": 12},
+    "ReduceLROnPlateau": {"patience": 1, "factor": 0.5},
+    "CyclicLR": {"base_lr": 0.01, "max_lr": 0.1, "step_size_up": 3},
+    "LinearLR": {},
+}
+
+
+class CrashError(Exception):
+    """Ends a run after an epoch, as a crash would."""
+
+
+class StopAfter:
+    def __init__(self, epoch):
+        self.epoch = epoch
+        self.messages = []
+
+    def on_start(self, info):
+        self.first_epoch = info.first_epoch
+
+    def on_epoch(self, record):
+        if record.epoch == self.epoch:
+            raise CrashError
+
+    def on_end(self, result):
+        pass
+
+    def on_message(self, text):
+        self.messages.append(text)
+
+
+def trainer_of(run_dir, *, stop_after=None, model=None, graph=None, **options):
+    options = {"epochs": 12, "checkpoint_every": 3, "device": "cpu", "lr": 0.05, **options}
+    return Trainer(
+        model if model is not None else seeded_model(),
+        graph if graph is not None else community_graph(),
+        TrainConfig(**options),
+        run_dir=run_dir,
+        reporter=StopAfter(stop_after),
+    )
+
+
+def check_resume(tmp_path, *, kind=TwoLayers, stop_after=8, **options):
+    """Compare a run that crashed after ``stop_after`` with one that did not."""
+
+    def make(name, *, seed=0, **more):
+        return trainer_of(tmp_path / name, model=seeded_model(kind, seed=seed), **{**options, **more})
+
+    whole = make("whole")
+    expected = whole.fit()
+    with pytest.raises(CrashError):
+        make("broken", stop_after=stop_after).fit()
+    # The resumed process would build its model anew; other weights show that none are left over.
+    resumed = make("broken", seed=99)
+    result = resumed.fit(resume=True)
+    assert resumed._reporter.first_epoch > 1
+    assert numbers_of(result) == numbers_of(expected)
+    assert result.metrics == expected.metrics
+    assert (result.best_epoch, result.stopped_early) == (expected.best_epoch, expected.stopped_early)
+    assert_same_bits(weights_of(resumed.model), weights_of(whole.model))
+    assert lines_of(tmp_path / "broken") == lines_of(tmp_path / "whole")
+    return result
+
+
+def lines_of(run_dir):
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "epoch_s"} for line in lines]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_resumes_bitwise(tmp_path, optimizer):
+    check_resume(tmp_path, optimizer=optimizer, optimizer_options=OPTIMIZERS[optimizer], weights="last")
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_every_scheduler_resumes_bitwise(tmp_path, scheduler):
+    options = SCHEDULERS[scheduler]
+    momentum = {"momentum": 0.9}
+    check_resume(
+        tmp_path, optimizer="SGD", optimizer_options=momentum, scheduler=scheduler, scheduler_options=options
+    )
+
+
+def test_best_weights_from_before_the_checkpoint_survive(tmp_path):
+    result = check_resume(tmp_path, epochs=40, checkpoint_every=1, stop_after=30, lr=0.2, monitor="val/loss")
+    assert result.best_epoch < 30
+
+
+def test_early_stopping_resumes(tmp_path):
+    result = check_resume(tmp_path, epochs=200, patience=6, lr=0.2, monitor="val/loss", eval_every=2)
+    assert result.stopped_early
+
+
+def test_models_of_the_zoo_resume_bitwise(tmp_path):
+    def gat():
+        return build_model(ModelConfig(model="gat", hidden=8, heads=2, attention_dropout=0.3), community_graph())
+
+    check_resume(tmp_path, kind=gat)
+
+
+def test_numpy_and_python_random_numbers_resume_bitwise(tmp_path):
+    class Noisy(Plain):
+        def forward(self, hops, x):
+            noise = random.gauss(0, 1) + np.random.standard_normal() if self.training else 0.0
+            return super().forward(hops, F.dropout(x + noise, 0.3, self.training))
+
+    check_resume(tmp_path, kind=Noisy)
+
+
+def test_a_finished_run_is_finished_again(tmp_path):
+    expected = trainer_of(tmp_path).fit()
+    result = trainer_of(tmp_path).fit(resume=True)
+    assert result.metrics == expected.metrics
+    assert result.history == expected.history
+
+
+def test_more_epochs_continue_from_the_last_weights(tmp_path):
+    expected = trainer_of(tmp_path / "whole", epochs=20)
+    whole = expected.fit()
+    trainer_of(tmp_path / "more", epochs=11).fit()
+    more = trainer_of(tmp_path / "more", epochs=20)
+    result = more.fit(resume=True)
+    # The last epoch of the shorter run was evaluated in both: eval_every is 1.
+    assert numbers_of(result) == numbers_of(whole)
+    assert_same_bits(weights_of(more.model), weights_of(expected.model))
+    assert json.loads((tmp_path / "more" / "run.json").read_text())["train"]["epochs"] == 20
+
+
+def test_fewer_epochs_than_are_done_are_refused(tmp_path):
+    trainer_of(tmp_path).fit()
+    with pytest.raises(CheckpointError, match="the run is past its last epoch: epoch 12, epochs is 5"):
+        trainer_of(tmp_path, epochs=5).fit(resume=True)
+
+
+def test_a_crash_before_the_first_checkpoint_starts_over(tmp_path):
+    expected = trainer_of(tmp_path / "whole").fit()
+    with pytest.raises(CrashError):
+        trainer_of(tmp_path / "broken", stop_after=2).fit()
+    resumed = trainer_of(tmp_path / "broken")
+    assert numbers_of(resumed.fit(resume=True)) == numbers_of(expected)
+    assert resumed._reporter.messages == ["There is no checkpoint yet; the run starts from its first epoch."]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "no json", "json altered", "other epoch"])
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path, damage):
+    whole = trainer_of(tmp_path / "whole")
+    expected = whole.fit()
+    with pytest.raises(CrashError):
+        trainer_of(tmp_path / "broken", stop_after=10).fit()
+    newest = tmp_path / "broken" / "checkpoints" / "epoch-000009"
+    tensors, state = newest / "state.safetensors", newest / "state.json"
+    content = tensors.read_bytes()
+    if damage == "truncated":
+        tensors.write_bytes(content[:-10])
+    elif damage == "flipped":
+        tensors.write_bytes(content[:-10] + bytes([content[-10] ^ 1]) + content[-9:])
+    elif damage == "no json":
+        state.unlink()
+    elif damage == "json altered":
+        state.write_text(state.read_text().replace('"lr": 0.05', '"lr": 0.06'))
+    else:
+        newest.rename(newest.with_name("epoch-000008"))
+    resumed = trainer_of(tmp_path / "broken")
+    result = resumed.fit(resume=True)
+    (message,) = resumed._reporter.messages
+    assert "checkpoint is damaged" in message
+    assert resumed._reporter.first_epoch == 7
+    assert numbers_of(result) == numbers_of(expected)
+    assert_same_bits(weights_of(resumed.model), weights_of(whole.model))
+
+
+def test_no_whole_checkpoint_is_refused(tmp_path):
+    trainer_of(tmp_path).fit()
+    for path in tmp_path.glob("checkpoints/*/state.safetensors"):
+        path.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="every checkpoint is damaged: 2 tried"):
+        trainer_of(tmp_path).fit(resume=True)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    trainer_of(tmp_path / "one").fit()
+    trainer_of(tmp_path / "two", seed=5, epochs=15).fit()
+    (tmp_path / "two" / "checkpoints" / "epoch-000015").rename(tmp_path / "one" / "checkpoints" / "epoch-000015")
+    with pytest.raises(CheckpointError, match="the checkpoint belongs to another run"):
+        trainer_of(tmp_path / "one", epochs=15).fit(resume=True)
+
+
+def test_lost_history_is_refused(tmp_path):
+    trainer_of(tmp_path).fit()
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl does not reach the checkpoint"):
+        trainer_of(tmp_path).fit(resume=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "difference"),
+    [
+        ({"lr": 0.06}, r"train\.lr was 0\.05, is 0\.06"),
+        ({"seed": 1}, r"train\.seed was 0, is 1"),
+        ({"optimizer": "SGD"}, r"optimizer\.class was Adam, is SGD"),
+        ({"scheduler": "ExponentialLR", "scheduler_options": {"gamma": 0.5}}, r"scheduler\.class was None, is Exp"),
+        ({"weight_decay": 0.1, "decay": "first-layer"}, r"optimizer\.num_groups was 1, is 2"),
+        ({"patience": 3}, r"train\.patience was None, is 3"),
+        (
+            {"model": TwoLayers(hidden=9)},
+            r"model\.tensors\.first\.own\.weight was torch.float32 \[8, 8\], is .* \[9, 8\]",
+        ),
+        ({"model": Plain()}, r"model\.class was TwoLayers, is Plain"),
+        ({"graph": community_graph(60)}, r"graph\.num_vertices was 90, is 60"),
+    ],
+)
+def test_resuming_with_something_else_names_the_first_difference(tmp_path, options, difference):
+    trainer_of(tmp_path).fit()
+    with pytest.raises(CheckpointError, match="the run was started differently: " + difference):
+        trainer_of(tmp_path, **options).fit(resume=True)
+
+
+def test_resuming_with_other_values_in_the_graph_is_refused(tmp_path):
+    trainer_of(tmp_path).fit()
+    graph = community_graph()
+    features = graph.features.clone()
+    features[17, 3] += 1e-6
+    with pytest.raises(CheckpointError, match=r"graph\.features was \w+, is \w+"):
+        trainer_of(tmp_path, graph=replace(graph, features=features)).fit(resume=True)
+
+
+def test_other_versions_are_told(tmp_path):
+    trainer_of(tmp_path).fit()
+    path = tmp_path / "run.json"
+    path.write_text(path.read_text().replace(torch.__version__, "1.0.0"))
+    resumed = trainer_of(tmp_path)
+    resumed.fit(resume=True)
+    assert resumed._reporter.messages == [
+        f"The run was started with torch 1.0.0, this is {torch.__version__}: its last bits may differ."
+    ]
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path):
+    trainer_of(tmp_path, checkpoint_every=2, keep_checkpoints=3).fit()
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == ["epoch-000008", "epoch-000010", "epoch-000012"]
+
+
+def test_state_that_cannot_be_saved_is_refused_by_name(tmp_path):
+    class Odd(Plain):
+        def get_extra_state(self):
+            return {"callback": print}
+
+        def set_extra_state(self, state):
+            pass
+
+    with pytest.raises(
+        CheckpointError, match=r"training state cannot be saved: a builtins.builtin_function"
+    ) as caught:
+        trainer_of(tmp_path, model=seeded_model(Odd)).fit()
+    assert caught.value.where == "model._extra_state.callback"
+
+
+def test_nothing_in_a_run_folder_is_a_pickle(tmp_path):
+    trainer_of(tmp_path).fit()
+    names = {path.suffix for path in tmp_path.rglob("*") if path.is_file() and path.name != ".lock"}
+    assert names == {".json", ".jsonl", ".safetensors"}
+
+
+def test_an_unfinished_run_predicts_with_its_best_weights_so_far(tmp_path):
+    with pytest.raises(CrashError):
+        trainer_of(tmp_path, stop_after=10, model=ModelConfig(hidden=8)).fit()
+    whole = trainer_of(tmp_path / "whole", epochs=9, model=ModelConfig(hidden=8))
+    whole.fit()
+    assert torch.equal(load_run(tmp_path, device="cpu").predict(community_graph()), whole.predict())
