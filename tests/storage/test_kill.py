@@ -82,12 +82,13 @@ def server() -> Iterator[ImportServer]:
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source")
-    edges = np.random.default_rng(0).integers(0, 5000, (60_000, 2))
+    edges = np.random.default_rng(0).integers(0, 5000, (40_000, 2))
     np.savetxt(folder / "edges.csv", edges, fmt="%d", delimiter=",")
     np.save(folder / "x.npy", np.random.default_rng(1).random((5000, 16), dtype=np.float32))
     return folder / "edges.csv"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replacing", [False, True])
 def test_kill_at_random_instants(tmp_path: Path, server: ImportServer, source: Path, *, replacing: bool) -> None:
     out = tmp_path / "g"

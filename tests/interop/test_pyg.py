@@ -1,0 +1,96 @@
+"""PyG's Data objects, there and back."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from sagann.errors import InputError, MissingDependencyError
+from sagann.interop import from_pyg, to_pyg
+
+pytest.importorskip("torch_geometric")
+
+
+def data_object(**fields: Any) -> Any:
+    from torch_geometric.data import Data
+
+    return Data(
+        **{
+            "x": torch.eye(4),
+            "edge_index": torch.tensor([[3, 0, 1, 2], [1, 2, 0, 0]]),
+            "edge_weight": torch.tensor([1.0, 2, 3, 4]),
+            "edge_type": torch.tensor([0, 1, 0, 1]),
+            "y": torch.tensor([0, 1, 2, 0]),
+            "train_mask": torch.tensor([True, False, False, True]),
+            "test_mask": torch.tensor([False, True, False, False]),
+        }
+        | fields
+    )
+
+
+def test_fields_are_taken_over_in_csc_order() -> None:
+    graph = from_pyg(data_object(), name="small")
+    assert graph.topology.indices.tolist() == [1, 2, 3, 0]
+    assert graph.topology.edge_data["weight"].tolist() == [3, 4, 1, 2]
+    assert graph.topology.edge_data["type"].tolist() == [0, 1, 0, 1]
+    assert (graph.num_vertices, graph.num_classes, graph.num_edge_types, graph.name) == (4, 3, 2, "small")
+    assert set(graph.splits) == {"train", "test"}
+
+
+def test_there_and_back_keeps_every_edge() -> None:
+    data = data_object()
+    back = to_pyg(from_pyg(data))
+    edges = {tuple(pair) for pair in data.edge_index.t().tolist()}
+    assert {tuple(pair) for pair in back.edge_index.t().tolist()} == edges
+    assert torch.equal(back.x, data.x)
+    assert torch.equal(back.y, data.y)
+    assert torch.equal(back.train_mask, data.train_mask)
+    weight = dict(zip(map(tuple, data.edge_index.t().tolist()), data.edge_weight.tolist(), strict=True))
+    assert dict(zip(map(tuple, back.edge_index.t().tolist()), back.edge_weight.tolist(), strict=True)) == weight
+
+
+def test_batch_keeps_its_graphs() -> None:
+    from torch_geometric.data import Batch
+
+    graph = from_pyg(Batch.from_data_list([data_object(), data_object()]))
+    assert graph.num_graphs == 2
+    assert graph.graph_ptr is not None
+    assert graph.graph_ptr.tolist() == [0, 4, 8]
+
+
+def test_multi_label_and_single_column_labels() -> None:
+    assert from_pyg(data_object(y=torch.eye(4))).multi_label
+    assert from_pyg(data_object(y=torch.tensor([[0], [1], [2], [0]]))).num_classes == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"edge_index": None}, r"data has no edges: edge_index is None"),
+        ({"edge_index": torch.tensor([[0, 9], [1, 1]])}, r"out of range|rows, 10 vertices|wrong number of rows"),
+        ({"train_mask": torch.ones(4, 10, dtype=torch.bool)}, r"mask holds several splits.*\[4, 10\]"),
+        ({"y": torch.tensor([0.5])}, r"data has no vertex labels: y \[1\], but there are 4 vertices"),
+        ({"y": torch.tensor([0.5, 1, 2, 3])}, r"labels have the wrong form: torch.float32 \[4\]"),
+        ({"x": torch.full((4, 1), float("nan"))}, r"(?i)nan"),
+    ],
+)
+def test_bad_objects_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        from_pyg(data_object(**fields))
+
+
+def test_heterogeneous_data_is_refused_with_the_remedy() -> None:
+    from torch_geometric.data import HeteroData
+
+    with pytest.raises(InputError, match=r"vertices of several kinds.*to_homogeneous"):
+        from_pyg(HeteroData())
+
+
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = from_pyg(data_object())
+    monkeypatch.setitem(sys.modules, "torch_geometric.data", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'sagann\[pyg\]'"):
+        to_pyg(graph)

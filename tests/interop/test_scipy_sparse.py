@@ -1,0 +1,51 @@
+"""SciPy's sparse matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sagann.errors import InputError
+from sagann.interop import from_scipy
+
+sparse = pytest.importorskip("scipy.sparse")
+
+
+@pytest.mark.parametrize("layout", ["csr", "csc", "coo", "lil", "dok"])
+def test_every_layout_gives_the_same_graph(layout: str) -> None:
+    matrix = sparse.csr_array(np.array([[0, 2.0, 0], [0, 0, 3.0], [0, 4.0, 0]])).asformat(layout)
+    graph = from_scipy(matrix, weighted=True)
+    assert graph.topology.indptr.tolist() == [0, 0, 2, 3]
+    assert sorted(
+        zip(graph.topology.indices.tolist(), graph.topology.edge_data["weight"].tolist(), strict=True)
+    ) == [
+        (0, 2.0),
+        (1, 3.0),
+        (2, 4.0),
+    ]
+
+
+def test_features_and_labels() -> None:
+    adjacency = sparse.random_array((20, 20), density=0.2, rng=np.random.default_rng(0))
+    features = sparse.random_array((20, 7), density=0.3, rng=np.random.default_rng(1), format="csc")
+    graph = from_scipy(adjacency, features=features, labels=np.arange(20) % 3)
+    assert graph.features is not None
+    assert graph.features.layout == torch.sparse_csr
+    assert np.allclose(graph.features.to_dense().numpy(), features.toarray())
+    assert graph.num_classes == 3
+    dense = from_scipy(adjacency, features=features.toarray(), labels=np.eye(20, dtype=np.int64))
+    assert dense.multi_label
+    assert torch.equal(dense.topology.indices, graph.topology.indices)
+
+
+def test_bad_matrices_are_refused() -> None:
+    square = sparse.eye_array(3)
+    with pytest.raises(InputError, match=r"adjacency matrix is not square: \[2, 3\]"):
+        from_scipy(sparse.coo_array((2, 3)))
+    with pytest.raises(InputError, match=r"features and vertices differ in number: 2 rows, 3 vertices"):
+        from_scipy(square, features=np.zeros((2, 1)))
+    with pytest.raises(InputError, match=r"labels have the wrong form: float64 \[3\]"):
+        from_scipy(square, labels=np.zeros(3))
+    with pytest.raises(InputError, match=r"(?i)nan"):
+        from_scipy(square, features=np.full((3, 1), np.nan))
