@@ -36,7 +36,7 @@ def identity_of(
     """The identity of a run as nested JSON values; reads every array of ``graph`` once."""
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     options = {name: value for name, value in config.to_json().items() if name not in FREE_OPTIONS}
-    return {
+    identity = {
         "model": {
             "class": type(model).__qualname__,
             "tensors": {name: f"{value.dtype} {list(value.shape)}" for name, value in tensors.items()},
@@ -46,6 +46,9 @@ def identity_of(
         "scheduler": {"class": None if scheduler is None else type(scheduler).__name__},
         "train": {**options, "device": device.type},
     }
+    # As it comes back from run.json: a tuple among the options is a list there.
+    found: dict[str, Any] = json.loads(json.dumps(identity))
+    return found
 
 
 def graph_identity(graph: Graph) -> dict[str, Any]:

@@ -21,6 +21,9 @@ from sagann.saga import SagaLayer
 if TYPE_CHECKING:
     from sagann.train.config import TrainConfig
 
+REFUSALS = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, ArithmeticError, AssertionError)
+"What torch raises for options of a wrong type or value; it checks few of them by itself."
+
 ParamGroup = dict[str, Any]
 ParamGroups = Callable[[nn.Module, float], list[ParamGroup]]
 "Split a model's parameters into optimizer groups, given the weight decay."
@@ -86,8 +89,8 @@ def build_optimizer(config: TrainConfig, groups: list[ParamGroup]) -> torch.opti
         groups = [{name: value for name, value in group.items() if name != "weight_decay"} for group in groups]
     try:
         optimizer: torch.optim.Optimizer = kind(groups, lr=config.lr, **config.optimizer_options)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise _torch_refuses("optimizer", config.optimizer, error) from error
+    except REFUSALS as error:
+        raise torch_refuses("optimizer", config.optimizer, error) from error
     return optimizer
 
 
@@ -109,8 +112,8 @@ def build_scheduler(config: TrainConfig, optimizer: torch.optim.Optimizer, *, ma
         options.setdefault("mode", "max" if maximise else "min")
     try:
         scheduler: LRScheduler = kind(optimizer, **options)
-    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-        raise _torch_refuses("scheduler", config.scheduler, error) from error
+    except REFUSALS as error:
+        raise torch_refuses("scheduler", config.scheduler, error) from error
     length = getattr(scheduler, "total_steps", None)
     if isinstance(scheduler, torch.optim.lr_scheduler.OneCycleLR) and length is not None and length < config.epochs:
         raise InputError(
@@ -129,10 +132,17 @@ def closest(name: str, known: Collection[str]) -> str:
     return f"{hint}Known: {', '.join(known)}."
 
 
-def _torch_refuses(what: str, name: str, error: Exception) -> InputError:
+def torch_refuses(what: str, name: str, error: Exception) -> InputError:
+    """The failure of an optimizer or scheduler in four parts.
+
+    Args:
+        what: 'optimizer' or 'scheduler'.
+        name: its class.
+        error: what it raised.
+    """
     return InputError(
         f"torch refuses the {what}",
-        value=f"{name}: {error}",
+        value=f"{name}: {error or type(error).__name__}",
         where=f"TrainConfig.{what}_options",
-        fix=f"See the documentation of {name}.",
+        fix=f"Correct its options; the documentation of {name} lists their types and ranges.",
     )

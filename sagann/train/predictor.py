@@ -70,7 +70,7 @@ class Predictor:
         """
         self.contract.check_labels(graph.graph if isinstance(graph, PreparedGraph) else graph)
         prepared = self._prepared(graph)
-        return evaluate_splits(self.logits(prepared), prepared.graph)
+        return evaluate_splits(_finite(self.logits(prepared), prepared.graph), prepared.graph)
 
     def predict(self, graph: Graph | PreparedGraph, *, probabilities: bool = False) -> Tensor:
         """Predict every vertex of ``graph``; it needs no labels.
@@ -82,7 +82,8 @@ class Predictor:
             int64 [num_vertices] class ids, or uint8 [num_vertices, C] of 0/1 for multi-label; with
             ``probabilities`` floats [num_vertices, C]. On the CPU.
         """
-        logits = self.logits(self._prepared(graph))
+        prepared = self._prepared(graph)
+        logits = _finite(self.logits(prepared), prepared.graph)
         multi_label = self.contract.multi_label
         if probabilities:
             return (logits.sigmoid() if multi_label else logits.softmax(dim=1)).cpu()
@@ -131,6 +132,18 @@ class Predictor:
 
     def _prepared(self, graph: Graph | PreparedGraph) -> PreparedGraph:
         return graph if isinstance(graph, PreparedGraph) else self.prepare(graph)
+
+
+def _finite(logits: Tensor, graph: Graph) -> Tensor:
+    wrong = ~logits.isfinite().all(dim=1)
+    if wrong.any():
+        raise InputError(
+            "the model's output is not finite",
+            value=f"vertex {int(wrong.nonzero()[0])} and {int(wrong.sum()) - 1} more",
+            where=f"graph '{graph.name}'",
+            fix="Look for features far larger than in training; a model that diverged wants a lower lr.",
+        )
+    return logits
 
 
 def count_hops(model: nn.Module) -> int:

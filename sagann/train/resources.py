@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import resource
 import sys
@@ -42,11 +43,14 @@ def resolve_device(name: str) -> torch.device:
 
 
 @contextmanager
-def reproducible(enabled: bool) -> Iterator[None]:
-    """Allow only operators that give the same bits in every run, inside the block."""
+def reproducible(enabled: bool, device: torch.device) -> Iterator[None]:
+    """Allow only operators that give the same bits in every run on ``device``, inside the block."""
     if not enabled:
         yield
         return
+    if device.type == "cuda":
+        # cuBLAS is reproducible with a workspace of fixed size only, and torch insists on this variable.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.are_deterministic_algorithms_enabled()
     warned_only = torch.is_deterministic_algorithms_warn_only_enabled()
     filled = _deterministic.fill_uninitialized_memory

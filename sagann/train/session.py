@@ -17,6 +17,7 @@ from sagann.train.checkpoint import Checkpoint
 from sagann.train.codec import decode, encode
 from sagann.train.config import TrainConfig
 from sagann.train.metrics import Metrics, loss_of
+from sagann.train.policies import REFUSALS, torch_refuses
 from sagann.train.predictor import Predictor, PreparedGraph, evaluate_splits, labelled_rows
 from sagann.train.reporter import EpochRecord
 from sagann.train.rng import capture_rng, restore_rng
@@ -95,27 +96,39 @@ class TrainSession:
         """One optimizer step. Every torch optimizer takes a closure; LBFGS calls it several times."""
         self.model.train()
         losses: list[float] = []
+        in_model = False
 
         def closure() -> Tensor:
-            self.optimizer.zero_grad()
-            logits = self.model(self._hops, self.graph.features)
-            logits = self.predictor.contract.check_logits(logits, self.graph, type(self.model).__name__)
-            loss = loss_of(logits.index_select(0, self._rows), self._labels, multi_label=self.graph.multi_label)
-            value = loss.item()
-            _check_finite(value, f"training loss of epoch {epoch}", self.config)
-            losses.append(value)
-            loss.backward()
-            if self.config.clip_norm is not None:
-                nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
-            return loss.detach()
+            nonlocal in_model
+            in_model = True
+            loss = self._loss_and_gradients(epoch)
+            losses.append(loss.item())
+            in_model = False
+            return loss
 
         try:
             self.optimizer.step(closure)  # type: ignore[arg-type]
+        except REFUSALS as error:
+            if in_model:
+                raise
+            raise torch_refuses("optimizer", type(self.optimizer).__name__, error) from error
+        return losses[0]
+
+    def _loss_and_gradients(self, epoch: int) -> Tensor:
+        self.optimizer.zero_grad()
+        try:
+            logits = self.model(self._hops, self.graph.features)
+            logits = self.predictor.contract.check_logits(logits, self.graph, type(self.model).__name__)
+            loss = loss_of(logits.index_select(0, self._rows), self._labels, multi_label=self.graph.multi_label)
+            _check_finite(loss.item(), f"training loss of epoch {epoch}", self.config)
+            loss.backward()
         except RuntimeError as error:
             if "deterministic" in str(error):
                 raise _not_reproducible(error) from error
             raise
-        return losses[0]
+        if self.config.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
+        return loss.detach()
 
     def _evaluate(self, epoch: int) -> dict[str, Metrics]:
         logits = self.predictor.logits(self.prepared)
@@ -126,20 +139,16 @@ class TrainSession:
         return metrics
 
     def _step_scheduler(self, metrics: Mapping[str, Metrics]) -> None:
-        if isinstance(self.scheduler, ReduceLROnPlateau):
-            # It goes by the monitored metric, so it waits for the next evaluation.
-            if metrics:
-                self.scheduler.step(self.tracker.monitored(metrics))
-        elif self.scheduler is not None:
-            try:
+        if self.scheduler is None:
+            return
+        try:
+            if not isinstance(self.scheduler, ReduceLROnPlateau):
                 self.scheduler.step()
-            except ValueError as error:
-                raise InputError(
-                    "the schedule ends before training",
-                    value=str(error),
-                    where=f"scheduler {type(self.scheduler).__name__}",
-                    fix="Give the scheduler as many steps as there are epochs.",
-                ) from error
+            elif metrics:
+                # It goes by the monitored metric, so it waits for the next evaluation.
+                self.scheduler.step(self.tracker.monitored(metrics))
+        except REFUSALS as error:
+            raise torch_refuses("scheduler", type(self.scheduler).__name__, error) from error
 
     def checkpoint(self, *, run: str, history_bytes: int) -> Checkpoint:
         """The whole state after the last epoch.

@@ -106,6 +106,13 @@ class Trainer:
         contract = Contract.of(graph)
         self.monitor = resolve_monitor(self.config, contract, graph.splits)
         self.weights = self.config.weights or ("best" if self.monitor.startswith("val/") else "last")
+        if not isinstance(model, nn.Module | ModelConfig):
+            raise InputError(
+                "not a model",
+                value=f"a {type(model).__name__}, expected a torch.nn.Module or a ModelConfig",
+                where="Trainer.model",
+                fix="Pass ModelConfig(model=...) for a model of the zoo.",
+            )
         self.model_config = model if isinstance(model, ModelConfig) else None
         if isinstance(model, ModelConfig):
             with seeded(self.config.seed, device):
@@ -143,7 +150,7 @@ class Trainer:
             if folder is not None:
                 stack.enter_context(folder.locked())
             stack.enter_context(seeded(self.config.seed, self.device))
-            stack.enter_context(reproducible(self.config.deterministic))
+            stack.enter_context(reproducible(self.config.deterministic, self.device))
             stop = stack.enter_context(stop_on_interrupt(self._reporter.on_message))
             session = self._session()
             run = "" if folder is None else self._open_run(folder, session, resume, overwrite)

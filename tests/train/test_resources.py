@@ -26,11 +26,11 @@ def test_devices():
 
 
 def test_reproducible_is_undone():
-    with reproducible(True):
+    with reproducible(True, torch.device("cpu")):
         assert torch.are_deterministic_algorithms_enabled()
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.utils.deterministic.fill_uninitialized_memory
-    with reproducible(False):
+    with reproducible(False, torch.device("cpu")):
         assert not torch.are_deterministic_algorithms_enabled()
 
 

@@ -27,7 +27,7 @@ from tests.train.runs import (
 OPTIMIZERS = {
     "SGD": {"momentum": 0.9, "nesterov": True},
     "Adam": {"amsgrad": True},
-    "AdamW": {},
+    "AdamW": {"betas": (0.8, 0.99)},
     "RMSprop": {"momentum": 0.5, "centered": True},
     "LBFGS": {"max_iter": 4, "history_size": 3, "line_search_fn": "strong_wolfe"},
     "Adagrad": {},
@@ -121,6 +121,12 @@ def test_every_scheduler_resumes_bitwise(tmp_path, scheduler):
     check_resume(
         tmp_path, optimizer="SGD", optimizer_options=momentum, scheduler=scheduler, scheduler_options=options
     )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_run_on_a_device_resumes_bitwise(tmp_path):
+    check_resume(tmp_path, device="cuda")
 
 
 def test_best_weights_from_before_the_checkpoint_survive(tmp_path):

@@ -263,6 +263,53 @@ def test_an_evaluated_loss_that_is_no_number_stops_training():
         trainer_of(seeded_model(Plain), optimizer="SGD", lr=1e38, weights="last").fit()
 
 
+def test_an_output_that_is_no_number_outside_the_measured_vertices_is_found_before_it_is_saved(tmp_path):
+    class Breaks(Plain):
+        def forward(self, hops, x):
+            logits = super().forward(hops, x)
+            return logits.index_fill(0, torch.tensor([7]), math.nan)
+
+    graph = community_graph()
+    assert graph.splits["test"][7]
+    with pytest.raises(InputError, match="the model's output is not finite: vertex 7 and 0 more"):
+        trainer_of(seeded_model(Breaks), epochs=2, run_dir=tmp_path).fit()
+    assert not (tmp_path / "metrics.json").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"optimizer_options": {"betas": [0.9]}},
+        {"optimizer_options": {"betas": "ab"}},
+        {"optimizer_options": {"eps": "small"}},
+        {"optimizer_options": {"capturable": True}},
+        {"scheduler": "StepLR", "scheduler_options": {"step_size": 0}},
+        {"scheduler": "StepLR", "scheduler_options": {"step_size": "x"}},
+        {"scheduler": "LambdaLR", "scheduler_options": {"lr_lambda": 0.5}},
+        {"scheduler": "ReduceLROnPlateau", "scheduler_options": {"patience": "long"}},
+        {"scheduler": "SequentialLR", "scheduler_options": {"schedulers": [], "milestones": []}},
+        {"scheduler": "CosineAnnealingLR", "scheduler_options": {"T_max": 0}},
+    ],
+)
+def test_options_that_torch_finds_out_late_are_explained(options):
+    with pytest.raises(InputError, match=r"torch refuses the (optimizer|scheduler): "):
+        trainer_of(seeded_model(Plain), **options).fit()
+
+
+def test_an_error_in_the_users_model_is_left_as_it_is():
+    class Broken(Plain):
+        def forward(self, hops, x):
+            return super().forward(hops, x) if not self.training else x["features"]
+
+    with pytest.raises(IndexError):
+        trainer_of(seeded_model(Broken)).fit()
+
+
+def test_something_else_than_a_model_is_refused():
+    with pytest.raises(InputError, match=r"not a model: a str, expected a torch\.nn\.Module or a ModelConfig"):
+        Trainer("gcn", community_graph())
+
+
 def test_the_reporter_is_told_of_everything():
     recorder = Recorder()
     result = trainer_of(epochs=3, reporter=recorder).fit()
