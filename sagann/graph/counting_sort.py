@@ -57,13 +57,13 @@ def group_by_key(
 ) -> Grouped:
     """Sort items by an integer key, stably, carrying values, positions, or both along.
 
-    O(items + keys) time. Takes 10 to 20 ns per item and core where a comparison sort takes ten times that.
+    O(items + keys) time. Takes 10 to 25 ns per item and core, where ``torch.sort`` takes 100 to 120.
 
     Args:
         keys: int32 or int64 [N], each in ``[0, num_keys)``; this is not checked.
         num_keys: number of keys, also of those that do not occur.
         values: int32 or int64 [N], carried along.
-        value_dtype: to convert the values to on the way; default their own.
+        value_dtype: int32 or int64, to convert the values to on the way; default their own.
         positions: whether to return where each item stood, to carry further data along by indexing.
     Returns:
         the offsets of the keys and what was carried, on the device of ``keys``.
@@ -76,8 +76,8 @@ def group_by_key(
         return _group_on_device(keys, num_keys, values, value_dtype, positions)
     num_items = len(keys)
     indptr = torch.zeros(num_keys + 1, dtype=torch.int64)
-    out_values = None if values is None else torch.empty(num_items, dtype=value_dtype or values.dtype)
-    out_positions = torch.empty(num_items, dtype=position_dtype(num_items)) if positions else None
+    out_values = None if values is None else _new(num_items, value_dtype or values.dtype)
+    out_positions = _new(num_items, position_dtype(num_items)) if positions else None
     if num_items <= ITEMS_PER_THREAD:
         _sort_alone(
             keys.contiguous().numpy(), _array(values), indptr.numpy(), _array(out_values), _array(out_positions)
@@ -102,6 +102,11 @@ def group_by_key(
 def position_dtype(num_items: int) -> torch.dtype:
     """The narrowest dtype that holds the position of every item: int32 up to 2^31 - 1 items, else int64."""
     return torch.int32 if num_items <= INT32_LIMIT else torch.int64
+
+
+def _new(num_items: int, dtype: torch.dtype) -> Tensor:
+    # NumPy asks the kernel for huge pages and torch does not; touching small ones would take a tenth of the time.
+    return torch.from_numpy(np.empty(num_items, dtype=np.int32 if dtype == torch.int32 else np.int64))
 
 
 def _array(tensor: Tensor | None) -> Array | None:
