@@ -5,8 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
+
+from sagann.errors import CheckpointError
 
 TEMPORARY_PREFIX = ".tmp-"
 """Begins the name of everything that is not finished, or being removed."""
@@ -31,6 +37,41 @@ def write_synced(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors as safetensors and wait until they are on the disk; not atomic by itself."""
+    # Imported here: only runs with a folder need it.
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    path.touch()
+    mode = path.stat().st_mode
+    try:
+        save_file(dict(tensors), path)
+    except SafetensorError as error:
+        raise OSError(None, str(error), str(path)) from error
+    # safetensors makes files that only their owner may read, whatever the umask.
+    path.chmod(mode)
+    sync_file(path)
+
+
+@contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Say in four parts what the disk refuses inside the block.
+
+    Raises:
+        CheckpointError: a file cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            "the run folder cannot be written",
+            value=error.strerror or str(error),
+            where=str(error.filename or folder),
+            fix="Free some space or mend the permissions, then resume; what was written before is whole.",
+        ) from error
 
 
 def sync_file(path: Path) -> None:

@@ -20,11 +20,12 @@ from torch import Tensor
 from sagann.errors import CheckpointError
 from sagann.train.atomic import (
     TEMPORARY_PREFIX,
+    disk_errors,
     remove_folder,
     remove_leftovers,
-    sync_file,
     sync_folder,
     write_synced,
+    write_tensors,
 )
 
 FORMAT = 1
@@ -64,28 +65,18 @@ class CheckpointFolder:
 
     def write(self, checkpoint: Checkpoint) -> Path:
         """Write ``checkpoint`` atomically, then remove the oldest beyond ``keep``."""
-        # Imported here: only runs with a folder need it.
-        from safetensors.torch import save_file
-
-        self.path.mkdir(parents=True, exist_ok=True)
         final = self._folder(checkpoint.epoch)
-        aside = final.with_name(f"{TEMPORARY_PREFIX}{final.name}")
-        remove_leftovers(self.path)
-        aside.mkdir()
-        save_file(dict(checkpoint.tensors), aside / "state.safetensors")
-        sync_file(aside / "state.safetensors")
-        tensors_checksum = file_digest(aside / "state.safetensors")
-        content = {"epoch": checkpoint.epoch, "state": checkpoint.state, "tensors_checksum": tensors_checksum}
-        text = json.dumps(content, allow_nan=False)
-        document = json.dumps({"format": FORMAT, "checksum": _digest(text.encode()), "content": content})
-        write_synced(aside / "state.json", document.encode())
-        sync_folder(aside)
-        # Only a damaged checkpoint can stand in the way: a valid one of this epoch would have been resumed from.
-        remove_folder(final)
-        aside.rename(final)
-        sync_folder(self.path)
-        for epoch in self.epochs()[self.keep :]:
-            remove_folder(self._folder(epoch))
+        with disk_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(self.path)
+            aside = final.with_name(f"{TEMPORARY_PREFIX}{final.name}")
+            _write_into(aside, checkpoint)
+            # Only a damaged checkpoint can stand in the way: a valid one of this epoch would have been resumed from.
+            remove_folder(final)
+            aside.rename(final)
+            sync_folder(self.path)
+            for epoch in self.epochs()[self.keep :]:
+                remove_folder(self._folder(epoch))
         return final
 
     def read(self, epoch: int) -> Checkpoint:
@@ -147,6 +138,17 @@ class CheckpointFolder:
 
     def _folder(self, epoch: int) -> Path:
         return self.path / f"epoch-{epoch:06d}"
+
+
+def _write_into(folder: Path, checkpoint: Checkpoint) -> None:
+    folder.mkdir()
+    tensors = folder / "state.safetensors"
+    write_tensors(tensors, checkpoint.tensors)
+    content = {"epoch": checkpoint.epoch, "state": checkpoint.state, "tensors_checksum": file_digest(tensors)}
+    text = json.dumps(content, allow_nan=False)
+    document = json.dumps({"format": FORMAT, "checksum": _digest(text.encode()), "content": content})
+    write_synced(folder / "state.json", document.encode())
+    sync_folder(folder)
 
 
 def _digest(content: bytes) -> str:

@@ -27,11 +27,12 @@ from torch import Tensor
 from sagann.errors import CheckpointError, InputError
 from sagann.train.atomic import (
     TEMPORARY_PREFIX,
+    disk_errors,
     remove_folder,
     remove_leftovers,
-    sync_file,
     sync_folder,
     write_json,
+    write_tensors,
 )
 from sagann.train.checkpoint import CheckpointFolder
 from sagann.train.reporter import EpochRecord
@@ -95,7 +96,8 @@ class RunFolder:
 
     def write_run(self, description: Mapping[str, Any]) -> None:
         """Write run.json."""
-        write_json(self.path / "run.json", {"format": FORMAT, **description})
+        with disk_errors(self.path):
+            write_json(self.path / "run.json", {"format": FORMAT, **description})
 
     def read_run(self) -> dict[str, Any]:
         """Read run.json.
@@ -125,17 +127,19 @@ class RunFolder:
 
     def append(self, record: EpochRecord) -> None:
         """Add a line to metrics.jsonl."""
-        if self._lines is None:
-            self._lines = (self.path / "metrics.jsonl").open("ab")
-        self._lines.write((json.dumps(record.to_json(), allow_nan=False) + "\n").encode())
-        self._lines.flush()
+        with disk_errors(self.path):
+            if self._lines is None:
+                self._lines = (self.path / "metrics.jsonl").open("ab")
+            self._lines.write((json.dumps(record.to_json(), allow_nan=False) + "\n").encode())
+            self._lines.flush()
 
     def sync_history(self) -> int:
         """Put metrics.jsonl on the disk; its length in bytes."""
         if self._lines is None:
             return 0
-        os.fsync(self._lines.fileno())
-        return self._lines.tell()
+        with disk_errors(self.path):
+            os.fsync(self._lines.fileno())
+            return self._lines.tell()
 
     def read_history(self, num_epochs: int, num_bytes: int) -> list[EpochRecord]:
         """The first ``num_epochs`` lines of metrics.jsonl, which are ``num_bytes`` long.
@@ -163,19 +167,13 @@ class RunFolder:
             file.truncate(num_bytes)
             os.fsync(file.fileno())
 
-    def write_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Write model.safetensors."""
-        from safetensors.torch import save_file
-
-        aside = self.path / f"{TEMPORARY_PREFIX}model.safetensors"
-        save_file(dict(weights), aside)
-        sync_file(aside)
-        aside.replace(self.path / "model.safetensors")
-        sync_folder(self.path)
-
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write metrics.json."""
-        write_json(self.path / "metrics.json", dict(summary))
+    def write_result(self, weights: Mapping[str, Tensor], summary: Mapping[str, Any]) -> None:
+        """Write model.safetensors, then metrics.json."""
+        with disk_errors(self.path):
+            aside = self.path / f"{TEMPORARY_PREFIX}model.safetensors"
+            write_tensors(aside, weights)
+            aside.replace(self.path / "model.safetensors")
+            write_json(self.path / "metrics.json", dict(summary))
 
     def close(self) -> None:
         """Close metrics.jsonl."""

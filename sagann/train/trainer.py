@@ -339,8 +339,8 @@ class Trainer:
             run_dir=self.run_dir,
         )
         if folder is not None and not interrupted:
-            folder.write_weights(copy_of(self.model.state_dict()))
-            folder.write_summary(self._summary(result))
+            weights = {name: value for name, value in self.model.state_dict().items() if isinstance(value, Tensor)}
+            folder.write_result(copy_of(weights), self._summary(result))
         return result
 
     def _summary(self, result: TrainResult) -> dict[str, Any]:

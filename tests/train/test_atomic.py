@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import errno
 import json
 
 import pytest
+import torch
 
-from sagann.train.atomic import remove_folder, remove_leftovers, write_json
+from sagann.errors import CheckpointError
+from sagann.train.atomic import disk_errors, remove_folder, remove_leftovers, write_json, write_tensors
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):
@@ -22,6 +25,27 @@ def test_a_folder_is_removed_even_after_a_killed_removal(tmp_path):
     remove_folder(tmp_path / "x")
     remove_folder(tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_disk_refuses_is_said_in_four_parts(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with (
+        pytest.raises(CheckpointError, match="the run folder cannot be written: No space left on device"),
+        disk_errors(tmp_path),
+    ):
+        write_json(tmp_path / "x.json", {})
+    assert not (tmp_path / "x.json").exists()
+
+
+def test_tensors_may_be_read_by_whom_the_umask_lets(tmp_path):
+    write_json(tmp_path / "x.json", {})
+    write_tensors(tmp_path / "x.safetensors", {"w": torch.ones(2)})
+    assert (tmp_path / "x.safetensors").stat().st_mode == (tmp_path / "x.json").stat().st_mode
+    with pytest.raises(OSError, match=r"(?i)no such file"):
+        write_tensors(tmp_path / "absent" / "x.safetensors", {"w": torch.ones(2)})
 
 
 def test_leftovers_are_removed_and_nothing_else(tmp_path):
