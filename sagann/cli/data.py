@@ -18,7 +18,7 @@ _EDGE_LIST = "Edge lists (csv, parquet)"
 _RESOURCES = "Memory and disk"
 
 OutArgument = Annotated[Path, typer.Argument(help="Dataset folder to make.", metavar="OUT")]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn.", min=0)]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn.", min=0, max=2**63 - 1)]
 NameOption = Annotated[
     str | None,
     typer.Option(
@@ -130,6 +130,14 @@ def import_(
             rich_help_panel=_EDGE_LIST,
         ),
     ] = None,
+    split_scheme: Annotated[
+        str | None,
+        typer.Option(
+            help=with_default("Which of several splits to take.", "the only one"),
+            metavar="NAME",
+            rich_help_panel="OGB folders",
+        ),
+    ] = None,
     symmetrise: SymmetriseOption = False,
     coalesce: CoalesceOption = False,
     drop_self_loops: LoopsOption = False,
@@ -156,7 +164,7 @@ def import_(
     Example: sagann data import edges.csv roads --weight km --symmetrise
     """
     # Imported here: it loads torch, for which --help must not wait.
-    from sagann.cli.import_run import EdgeListChoice, import_run, options_of
+    from sagann.cli.import_run import SourceChoice, import_run, options_of
 
     options = options_of(
         symmetrise=symmetrise,
@@ -168,7 +176,7 @@ def import_(
         memory=memory,
         overwrite=overwrite,
     )
-    edge_list = EdgeListChoice(
+    choice = SourceChoice(
         src=src,
         dst=dst,
         weight=weight,
@@ -177,10 +185,9 @@ def import_(
         header=header,
         features=features,
         labels=labels,
+        split=split_scheme,
     )
-    import_run(
-        source, out, kind=format_, edge_list=edge_list, options=options, shared=context.ensure_object(Shared)
-    )
+    import_run(source, out, kind=format_, choice=choice, options=options, shared=context.ensure_object(Shared))
 
 
 DatasetArgument = Annotated[

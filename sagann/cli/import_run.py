@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sagann import storage
+from sagann import interop, storage
 from sagann.cli.byte_size import parse_bytes
 from sagann.cli.generate_run import report_dataset
 from sagann.cli.options import Shared
@@ -20,8 +20,8 @@ _PARQUET = (".parquet", ".pq")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EdgeListChoice:
-    """What the options say of an edge list."""
+class SourceChoice:
+    """What the options say of a source: of an edge list, but for ``split``, which is of an OGB folder."""
 
     src: str
     "Column of the source ids: a name, or a position in digits."
@@ -39,6 +39,8 @@ class EdgeListChoice:
     "File of vertex features."
     labels: Path | None
     "File of vertex labels."
+    split: str | None
+    "Name of the split scheme; None for the only one."
 
 
 def options_of(
@@ -66,7 +68,7 @@ def options_of(
 
 
 def import_run(
-    source: Path, out: Path, *, kind: str, edge_list: EdgeListChoice, options: ImportOptions, shared: Shared
+    source: Path, out: Path, *, kind: str, choice: SourceChoice, options: ImportOptions, shared: Shared
 ) -> None:
     """Import ``source`` into the folder ``out``, with a progress bar, and say what came of it."""
     terminal = Terminal(quiet=shared.quiet)
@@ -83,10 +85,9 @@ def import_run(
             where="--format",
             fix="Choose one of these, or leave it out.",
         )
-    if kind not in ("csv", "parquet"):
-        _refuse_edge_list_options(edge_list, kind)
+    _refuse_foreign_options(choice, kind)
     with import_progress(terminal) as progress:
-        _IMPORTERS[kind](source, out, edge_list, replace(options, progress=progress))
+        _IMPORTERS[kind](source, out, choice, replace(options, progress=progress))
     report_dataset(out, terminal)
 
 
@@ -128,8 +129,8 @@ def _not_recognised(source: Path, value: str) -> DatasetError:
     )
 
 
-def _refuse_edge_list_options(choice: EdgeListChoice, kind: str) -> None:
-    given = {
+def _refuse_foreign_options(choice: SourceChoice, kind: str) -> None:
+    for_edge_lists = {
         "--src": choice.src != "0",
         "--dst": choice.dst != "1",
         "--weight": choice.weight is not None,
@@ -139,17 +140,20 @@ def _refuse_edge_list_options(choice: EdgeListChoice, kind: str) -> None:
         "--features": choice.features is not None,
         "--labels": choice.labels is not None,
     }
-    wrong = [option for option, is_given in given.items() if is_given]
+    foreign = {} if kind in ("csv", "parquet") else for_edge_lists
+    if kind != "ogb":
+        foreign["--split-scheme"] = choice.split is not None
+    wrong = [option for option, is_given in foreign.items() if is_given]
     if wrong:
         raise InputError(
-            "option is for edge lists only",
+            "option is for another format",
             value=f"{', '.join(wrong)} with format {kind}",
             where="sagann data import",
-            fix="Leave it out: this format says by itself what is what.",
+            fix="Leave it out, or say what the source is with --format.",
         )
 
 
-def _import_edge_list(source: Path, out: Path, choice: EdgeListChoice, options: ImportOptions) -> None:
+def _import_edge_list(source: Path, out: Path, choice: SourceChoice, options: ImportOptions) -> None:
     form = EdgeListFormat(
         src=_column(choice.src),
         dst=_column(choice.dst),
@@ -163,19 +167,19 @@ def _import_edge_list(source: Path, out: Path, choice: EdgeListChoice, options: 
     )
 
 
-def _import_npz(source: Path, out: Path, _choice: EdgeListChoice, options: ImportOptions) -> None:
+def _import_npz(source: Path, out: Path, _choice: SourceChoice, options: ImportOptions) -> None:
     storage.import_npz(source, out, options=options)
 
 
-def _import_ogb(source: Path, out: Path, _choice: EdgeListChoice, options: ImportOptions) -> None:
-    storage.import_ogb(source, out, options=options)
+def _import_ogb(source: Path, out: Path, choice: SourceChoice, options: ImportOptions) -> None:
+    interop.import_ogb(source, out, split=choice.split, options=options)
 
 
-def _import_graphbolt(source: Path, out: Path, _choice: EdgeListChoice, options: ImportOptions) -> None:
-    storage.import_graphbolt(source.parent if source.is_file() else source, out, options=options)
+def _import_graphbolt(source: Path, out: Path, _choice: SourceChoice, options: ImportOptions) -> None:
+    interop.import_graphbolt(source, out, options=options)
 
 
-_IMPORTERS: dict[str, Callable[[Path, Path, EdgeListChoice, ImportOptions], None]] = {
+_IMPORTERS: dict[str, Callable[[Path, Path, SourceChoice, ImportOptions], None]] = {
     "csv": _import_edge_list,
     "parquet": _import_edge_list,
     "npz": _import_npz,

@@ -46,7 +46,8 @@ class Quadrants:
 
     def __post_init__(self) -> None:
         shares = (self.a, self.b, self.c, self.d)
-        if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
+        # Written so that NaN fails too.
+        if not (min(shares) >= 0 and abs(sum(shares) - 1) <= 1e-6):
             raise InputError(
                 "quadrant probabilities do not add up",
                 value=f"{', '.join(f'{share:g}' for share in shares)}, each at least 0 and 1 together",

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+
+from sagann.graph import Graph, rmat_graph, sbm_graph
+from sagann.storage import load_graph, save_graph
+from sagann.train import load_run
+from tests.cli.conftest import Invoke
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another graph of the same kind, without splits."""
+    graph = sbm_graph(
+        40, num_classes=3, average_degree=5, homophily=0.9, num_features=6, feature_noise=0.3, seed=1
+    )
+    path = tmp_path_factory.mktemp("data") / "other"
+    save_graph(graph, path)
+    return path
+
+
+def test_evaluate_says_what_training_said(invoke: Invoke, trained: Path) -> None:
+    import json
+
+    outcome = invoke("evaluate", "--run", trained)
+    assert outcome.code == 0
+    assert outcome.err == ""
+    metrics = json.loads((trained / "metrics.json").read_text())
+    for split in ("train", "val", "test"):
+        row = next(line for line in outcome.out.splitlines() if f" {split} " in line)
+        assert f"{metrics[split]['accuracy']:.4f}" in row
+        assert f"{metrics[split]['roc_auc']:.4f}" in row
+
+
+def test_evaluate_on_another_graph(invoke: Invoke, trained: Path, other: Path) -> None:
+    outcome = invoke("evaluate", "--run", trained, "--data", other)
+    assert outcome.code == 0
+    assert " all " in outcome.out
+    outcome = invoke("evaluate", "--run", trained, "--data", other, "--split", "random:0.5,0.5")
+    assert " val " in outcome.out
+
+
+def test_predict_csv(invoke: Invoke, trained: Path, blocks: Path, tmp_path: Path) -> None:
+    outcome = invoke("predict", "--run", trained, "--out", tmp_path / "p.csv")
+    assert outcome.code == 0
+    assert outcome.out == f"Predictions of 120 vertices written to {tmp_path / 'p.csv'}\n"
+    with (tmp_path / "p.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    expected = load_run(trained).predict(load_graph(blocks), probabilities=True)
+    assert [int(row["vertex"]) for row in rows] == list(range(120))
+    assert [int(row["class"]) for row in rows] == expected.argmax(dim=1).tolist()
+    assert [row["class_name"] for row in rows] == [row["class"] for row in rows]
+    found = torch.tensor([float(row["probability"]) for row in rows])
+    torch.testing.assert_close(found, expected.max(dim=1).values)
+
+
+def test_predict_parquet_and_npy_agree(invoke: Invoke, trained: Path, other: Path, tmp_path: Path) -> None:
+    for name in ("p.parquet", "p.npy"):
+        assert invoke("predict", "--run", trained, "--data", other, "--out", tmp_path / name).code == 0
+    table = pyarrow.parquet.read_table(tmp_path / "p.parquet")
+    array = np.load(tmp_path / "p.npy", allow_pickle=False)
+    assert table.column_names == ["vertex", "class", "class_name", "probability"]
+    assert array.dtype.names == ("vertex", "class", "probability")
+    for name in array.dtype.names:
+        assert np.array_equal(table.column(name).to_numpy(), array[name])
+    assert len(array) == 40
+    # Nothing was left beside the files.
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.npy", "p.parquet"]
+
+
+def test_embed(invoke: Invoke, trained: Path, blocks: Path, tmp_path: Path) -> None:
+    outcome = invoke("embed", "--run", trained, "--out", tmp_path / "e.npy")
+    assert outcome.code == 0
+    rows = np.load(tmp_path / "e.npy", allow_pickle=False)
+    assert rows.dtype == np.float32
+    assert rows.shape == (120, 8)
+    assert np.array_equal(rows, load_run(trained).embed(load_graph(blocks)).numpy())
+
+
+def multi_label_graph() -> Graph:
+    graph = rmat_graph(30, 90, num_features=4, num_classes=2, seed=0)
+    labels = torch.randint(2, (30, 3), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    return replace(graph, labels=labels, num_classes=3)
+
+
+def test_multi_label_predictions_have_a_column_per_class(invoke: Invoke, tmp_path: Path) -> None:
+    save_graph(multi_label_graph(), tmp_path / "data")
+    run = tmp_path / "run"
+    assert invoke("train", "--data", tmp_path / "data", "--hidden", 4, "--epochs", 2, "--out", run).code == 0
+    for name in ("p.csv", "p.parquet", "p.npy"):
+        assert invoke("predict", "--run", run, "--out", tmp_path / name).code == 0
+    table = pyarrow.parquet.read_table(tmp_path / "p.parquet")
+    assert table.column_names == ["vertex", "0", "1", "2"]
+    matrix = np.load(tmp_path / "p.npy")
+    assert matrix.shape == (30, 3)
+    assert np.array_equal(table.column("2").to_numpy(), matrix[:, 2])
+    assert (tmp_path / "p.csv").read_text().splitlines()[0] == '"vertex","0","1","2"'
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("p.txt", "file type is unknown: '.txt'"), ("no/p.csv", "file cannot be written: there is no folder")],
+)
+def test_bad_targets_are_refused_first(
+    invoke: Invoke, trained: Path, tmp_path: Path, name: str, message: str
+) -> None:
+    outcome = invoke("predict", "--run", trained, "--out", tmp_path / name)
+    assert outcome.code == 2
+    assert message in outcome.err
+
+
+def test_a_folder_in_the_way(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "e.npy").mkdir()
+    outcome = invoke("embed", "--run", trained, "--out", tmp_path / "e.npy")
+    assert outcome.code == 2
+    assert "a folder stands there" in outcome.err
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict", "embed"])
+def test_no_run(invoke: Invoke, tmp_path: Path, command: str) -> None:
+    out = [] if command == "evaluate" else ["--out", tmp_path / "x.npy"]
+    outcome = invoke(command, "--run", tmp_path, *out)
+    assert outcome.code == 2
+    assert "not a run folder: there is no config.toml" in outcome.err
+
+
+def test_a_graph_of_another_kind(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
+    save_graph(rmat_graph(30, 90, num_features=5, num_classes=3, seed=0), tmp_path / "data")
+    outcome = invoke("evaluate", "--run", trained, "--data", tmp_path / "data")
+    assert outcome.code == 2
+    assert "5 features per vertex, the model expects 6" in outcome.err
+
+
+def test_damaged_weights(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
+    import shutil
+
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    (run / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes()[:50])
+    outcome = invoke("evaluate", "--run", run)
+    assert outcome.code == 2
+    assert "the weights are damaged" in outcome.err

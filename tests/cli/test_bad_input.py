@@ -1,0 +1,264 @@
+"""Bad input, end to end: each case of DESIGN 4.7 is refused with its message before training starts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sagann.graph import Graph, Topology
+from sagann.storage import open_graph, save_graph
+from tests.cli.conftest import Invoke, Outcome
+
+N = 12
+
+
+def arrays() -> dict[str, Any]:
+    """A sound archive: a ring of 12 vertices with features, labels and splits."""
+    src = np.arange(N)
+    parts = src % 3
+    return {
+        "edge_index": np.stack([src, (src + 1) % N]).astype(np.int32),
+        "features": np.eye(N, 4, dtype=np.float32),
+        "labels": (src % 2).astype(np.int64),
+        "train_mask": parts == 0,
+        "val_mask": parts == 1,
+        "test_mask": parts == 2,
+    }
+
+
+def graph() -> Graph:
+    src = torch.arange(N)
+    return Graph(
+        topology=Topology.from_coo(src=src, dst=(src + 1) % N, num_src=N),
+        features=torch.eye(N, 4),
+        labels=src % 2,
+        num_classes=2,
+        splits={"train": src % 3 == 0, "val": src % 3 == 1},
+    )
+
+
+@pytest.fixture
+def refused(invoke: Invoke, tmp_path: Path) -> Callable[[Path], Outcome]:
+    """Train, and expect a refusal in four parts that leaves no run and shows no traceback."""
+
+    def train(data: Path) -> Outcome:
+        run = tmp_path / "run"
+        outcome = invoke("train", "--data", data, "--hidden", 4, "--epochs", 1, "--out", run)
+        assert outcome.code == 2, outcome.err
+        # A note about the split may come first.
+        *notes, first, second, third = outcome.err.splitlines()
+        lines = [first, second, third]
+        assert all("no splits" in note for note in notes)
+        assert lines[0].startswith("Error: ")
+        assert ": " in lines[0].removeprefix("Error: ")
+        assert lines[1].startswith("  in:  ")
+        assert lines[2].startswith("  fix: ")
+        assert outcome.out == ""
+        assert not run.exists()
+        return outcome
+
+    return train
+
+
+def test_the_sound_ones_train(invoke: Invoke, tmp_path: Path) -> None:
+    np.savez(tmp_path / "ring.npz", **arrays())
+    save_graph(graph(), tmp_path / "ring")
+    for name in ("ring.npz", "ring"):
+        arguments = ("--data", tmp_path / name, "--hidden", 4, "--epochs", 1, "--out", tmp_path / f"run-{name}")
+        assert invoke("train", *arguments).code == 0
+
+
+def with_value(array: np.ndarray, at: Any, value: Any) -> np.ndarray:
+    changed = array.copy()
+    changed[at] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("edge_index", lambda a: with_value(a, (0, 3), N), "source id out of range: 12 at edge 3"),
+        ("edge_index", lambda a: with_value(a, (1, 5), -1), "destination id out of range: -1 at edge 5"),
+        ("edge_index", lambda a: a.astype(np.float64), "edge_index"),
+        ("edge_index", lambda a: a[0], "archive has no edges"),
+        ("edge_index", lambda a: a.T, "archive has no edges"),
+        ("features", lambda a: with_value(a, (7, 2), np.nan), "a feature is not finite: nan at vertex 7, column 2"),
+        ("features", lambda a: with_value(a, (0, 0), np.inf), "a feature is not finite: inf at vertex 0"),
+        ("features", lambda a: a[:-1], "features and vertices differ in number: 11 rows, 12 vertices"),
+        ("features", lambda a: a.reshape(-1), "features"),
+        ("features", lambda a: a.astype(np.complex64), "features"),
+        ("features", lambda a: a.astype("U8"), "features"),
+        ("labels", lambda a: with_value(a, 4, -7), "label outside the classes: -7 at vertex 4"),
+        ("labels", lambda a: a.astype(np.float32) + 0.5, "labels"),
+        ("labels", lambda a: np.full((N, 2), 3), "labels"),
+        ("train_mask", lambda a: a[:-2], "10 rows, 12 vertices"),
+        ("train_mask", lambda a: a.astype(np.int64), "train_mask"),
+        ("train_mask", lambda a: a | True, "splits overlap: vertex 1 is in 'train' and in 'val'"),
+        ("train_mask", lambda a: a & False, "the training split is empty"),
+    ],
+)
+def test_archives(
+    refused: Callable[[Path], Outcome], tmp_path: Path, name: str, change: Callable, message: str
+) -> None:
+    content = arrays()
+    content[name] = change(content[name])
+    np.savez(tmp_path / "ring.npz", **content)
+    outcome = refused(tmp_path / "ring.npz")
+    assert message in outcome.err
+    assert "ring" in outcome.err
+
+
+def test_labels_outside_the_stated_classes(refused: Callable[[Path], Outcome], tmp_path: Path) -> None:
+    np.savez(tmp_path / "ring.npz", **{**arrays(), "labels": np.arange(N)})
+    (tmp_path / "ring.json").write_text(json.dumps({"num_classes": 2}))
+    assert "label outside the classes: 2 at vertex 2, but labels go from -1 to 1" in refused(tmp_path / "ring.npz").err
+
+
+def test_pickled_arrays_are_never_loaded(refused: Callable[[Path], Outcome], tmp_path: Path) -> None:
+    content = {**arrays(), "labels": np.array([{"a": 1}] * N, dtype=object)}
+    np.savez(tmp_path / "ring.npz", **content, allow_pickle=True)
+    assert "archive holds pickled objects" in refused(tmp_path / "ring.npz").err
+
+
+@pytest.mark.parametrize("kept", [0, 10, 200, 0.5, 0.95])
+def test_truncated_archives(refused: Callable[[Path], Outcome], tmp_path: Path, kept: float) -> None:
+    np.savez(tmp_path / "ring.npz", **arrays())
+    content = (tmp_path / "ring.npz").read_bytes()
+    (tmp_path / "ring.npz").write_bytes(content[: int(kept if kept >= 1 or kept == 0 else kept * len(content))])
+    assert "cannot be read" in refused(tmp_path / "ring.npz").err
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("photo.npz", b"\x89PNG\r\n\x1a\n" + bytes(1000)),
+        ("graph.pt", b"PK\x03\x04"),
+        ("edges.csv", b"0,1\n"),
+        ("folder/readme.txt", b"hello"),
+        ("folder/manifest.json", b"{}"),
+        ("folder/manifest.json", b"[" * 100_000),
+        ("folder/manifest.json", b"\xff\xff"),
+    ],
+)
+def test_foreign_files(refused: Callable[[Path], Outcome], tmp_path: Path, file: str, content: bytes) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    refused(path.parent if file.startswith("folder") else path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_graph(graph(), tmp_path / "ring")
+    return tmp_path / "ring"
+
+
+def patch(path: Path, dtype: str, at: int, value: Any) -> None:
+    """Overwrite one value of a raw array in place."""
+    array = np.lib.format.open_memmap(path, mode="r+")
+    assert array.dtype == np.dtype(dtype)
+    array.reshape(-1)[at] = value
+    array.flush()
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "at", "value", "message"),
+    [
+        ("indptr", "int64", 4, 9, "CSC offsets decrease: 9 then 5"),
+        ("indptr", "int64", 0, 1, "CSC offsets do not span the edges: from 1"),
+        ("indptr", "int64", N, 2**40, "CSC offsets do not span the edges"),
+        ("indices", "int32", 6, N, "source id out of range: 12 at edge 6"),
+        ("indices", "int32", 0, -(2**31), "source id out of range"),
+        ("features", "float32", 9, np.nan, "a feature is not finite: nan at vertex 2, column 1"),
+        ("labels", "int64", 3, 2, "label outside the classes: 2 at vertex 3"),
+        ("labels", "int64", 3, 2**62, "label outside the classes"),
+        ("split_val", "bool", 0, True, "splits overlap: vertex 0 is in 'train' and in 'val'"),
+    ],
+)
+def test_folders_with_bad_values(
+    refused: Callable[[Path], Outcome],
+    invoke: Invoke,
+    folder: Path,
+    name: str,
+    dtype: str,
+    at: int,
+    value: Any,
+    message: str,
+) -> None:
+    patch(folder / f"{name}.npy", dtype, at, value)
+    assert message in refused(folder).err
+    # A checksum tells as well, and where the damage is.
+    checked = invoke("data", "check", folder)
+    assert checked.code == 2
+    assert f"{name}.npy" in checked.err
+    assert checked.out == ""
+    # To describe it is no crash either.
+    assert invoke("data", "info", folder).code in (0, 2)
+
+
+@pytest.mark.parametrize("name", ["indptr", "indices", "features", "labels", "split_train", "manifest"])
+@pytest.mark.parametrize("damage", ["truncate", "remove", "empty", "garbage"])
+def test_damaged_folders(
+    refused: Callable[[Path], Outcome], invoke: Invoke, folder: Path, name: str, damage: str
+) -> None:
+    path = folder / ("manifest.json" if name == "manifest" else f"{name}.npy")
+    content = path.read_bytes()
+    if damage == "remove":
+        path.unlink()
+    else:
+        path.write_bytes({"truncate": content[:-3], "empty": b"", "garbage": bytes(len(content))}[damage])
+    assert str(folder) in refused(folder).err
+    assert invoke("data", "check", folder).code == 2
+    assert invoke("data", "info", folder).code == 2
+
+
+def test_an_array_of_another_dataset(refused: Callable[[Path], Outcome], folder: Path, tmp_path: Path) -> None:
+    other = replace(graph(), features=torch.eye(N, 5))
+    save_graph(other, tmp_path / "other")
+    shutil.copy(tmp_path / "other" / "features.npy", folder / "features.npy")
+    assert "features.npy" in refused(folder).err
+
+
+def test_half_precision_and_double_features_train(invoke: Invoke, tmp_path: Path) -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        data = tmp_path / str(dtype)
+        save_graph(replace(graph(), features=torch.eye(N, 4).to(dtype)), data)
+        outcome = invoke("train", "--data", data, "--hidden", 4, "--epochs", 1, "--out", tmp_path / f"r{dtype}")
+        assert outcome.code == 0, outcome.err
+
+
+def test_features_too_large_for_single_precision(refused: Callable[[Path], Outcome], tmp_path: Path) -> None:
+    save_graph(replace(graph(), features=torch.eye(N, 4).double() * 1e300), tmp_path / "ring")
+    assert "a feature is not finite: inf at vertex 0, column 0" in refused(tmp_path / "ring").err
+
+
+def test_without_labels(refused: Callable[[Path], Outcome], tmp_path: Path) -> None:
+    save_graph(replace(graph(), labels=None, num_classes=0, splits={}), tmp_path / "ring")
+    assert "labels" in refused(tmp_path / "ring").err
+
+
+def test_no_known_label(refused: Callable[[Path], Outcome], tmp_path: Path) -> None:
+    save_graph(replace(graph(), labels=torch.full((N,), -1), splits={}), tmp_path / "ring")
+    assert "the training split is empty" in refused(tmp_path / "ring").err
+
+
+def test_edges_between_graphs(refused: Callable[[Path], Outcome], tmp_path: Path) -> None:
+    save_graph(replace(graph(), graph_ptr=torch.tensor([0, 5, N])), tmp_path / "ring")
+    assert "an edge joins two graphs" in refused(tmp_path / "ring").err
+
+
+def test_weights_that_are_not_finite(refused: Callable[[Path], Outcome], tmp_path: Path) -> None:
+    bad = graph()
+    weight = torch.ones(bad.num_edges)
+    weight[4] = float("inf")
+    save_graph(bad.with_topology(bad.topology.with_edge_data(weight=weight)), tmp_path / "ring")
+    assert "edge data is not finite: inf at edge 4" in refused(tmp_path / "ring").err
+    assert open_graph(tmp_path / "ring").num_edges == N

@@ -1,0 +1,171 @@
+"""Mutated configurations: refused with a message or trained, never a traceback, a hang or a wrong answer.
+
+Valid settings of a tiny graph get some of their values replaced by others: of another type, out of range, not a
+number, huge, unknown; in the file, on the command line, or in both.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from sagann.cli.settings import ENGINES, SETTINGS
+from sagann.cli.toml_file import format_toml
+from sagann.nn import MODELS
+from tests.cli.conftest import Invoke
+
+# Settings that only say how long to train, or where: mutated elsewhere, and fixed here for speed.
+FIXED = {"data", "epochs", "device", "tensorboard"}
+MUTABLE = [setting for setting in SETTINGS if setting.name not in FIXED]
+LONGEST_S = 20
+
+GOOD: dict[str, st.SearchStrategy[Any]] = {
+    "model": st.sampled_from(sorted(MODELS)),
+    "layers": st.integers(1, 4),
+    "hidden": st.sampled_from([8, 16]),
+    "dropout": st.floats(0, 0.9),
+    "layer_norm": st.booleans(),
+    "encoder": st.sampled_from(["auto", "none", "linear"]),
+    "heads": st.sampled_from([1, 2, 8]),
+    "out_heads": st.integers(1, 3),
+    "attention_dropout": st.floats(0, 0.9),
+    "linear_shortcut": st.booleans(),
+    "optimizer": st.sampled_from(["Adam", "AdamW", "SGD", "RMSprop", "Adagrad"]),
+    "lr": st.floats(1e-4, 0.1),
+    "weight_decay": st.floats(0, 0.1),
+    "decay": st.sampled_from(["all", "first-layer", "matrices"]),
+    "scheduler": st.sampled_from(["none", "ConstantLR", "ExponentialLR", "CosineAnnealingLR"]),
+    "clip_norm": st.floats(0.1, 10),
+    "seed": st.integers(0, 2**63 - 1),
+    "monitor": st.sampled_from(["none", "val/loss", "val/accuracy", "train/loss", "val/roc_auc"]),
+    "patience": st.sampled_from(["none", 1, 5]),
+    "weights": st.sampled_from(["none", "best", "last"]),
+    "eval_every": st.integers(1, 3),
+    "checkpoint_every": st.integers(1, 3),
+    "keep_checkpoints": st.integers(1, 3),
+    "engine": st.sampled_from(ENGINES),
+    "split": st.sampled_from(["none", "random:0.5,0.2", "per-class:3,3"]),
+    "undirected": st.booleans(),
+    "normalise_features": st.booleans(),
+}
+HUGE = st.sampled_from([2**31, 2**53, 2**63, 2**64, 10**30, 1e30, 1e308, -1, 0, 10_000, 10**6])
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+BAD: st.SearchStrategy[Any] = st.one_of(
+    HUGE,
+    st.sampled_from([math.nan, math.inf, -math.inf, 1e-320, -0.0, "", "none", "nan", "0x10", "1e400", "∞"]),
+    st.booleans(),
+    TEXT,
+    st.lists(st.integers(0, 3), max_size=2),
+    st.dictionaries(TEXT, st.integers() | TEXT, max_size=2),
+    st.sampled_from(["Adam", "LBFGS", "SparseAdam", "OneCycleLR", "ReduceLROnPlateau", "LambdaLR", "Optimizer"]),
+    st.sampled_from(["random:nan,0", "per-class:0,0", "graphs:0/0/0", "planetoid:9,9,9", "test/accuracy", "a.py:B"]),
+)
+mutations = st.dictionaries(st.sampled_from(sorted(setting.name for setting in MUTABLE)), BAD, max_size=3)
+goods = st.fixed_dictionaries({}, optional={name: value for name, value in GOOD.items()})
+
+
+def sections(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    tables: dict[str, dict[str, Any]] = {}
+    for setting in SETTINGS:
+        if setting.name in values:
+            tables.setdefault(setting.section, {})[setting.name] = values[setting.name]
+    return tables
+
+
+def as_options(values: dict[str, Any]) -> list[str]:
+    """The same values as a person would type them."""
+    arguments: list[str] = []
+    for setting in SETTINGS:
+        if setting.name not in values:
+            continue
+        value = values[setting.name]
+        if setting.kind == "flag":
+            arguments.append(setting.option if value else f"--no-{setting.option.removeprefix('--')}")
+        elif setting.kind == "options" and isinstance(value, dict):
+            arguments += [f"{setting.option}={key}={item}" for key, item in value.items()]
+        else:
+            # One word, so that a text that begins with a dash is a value.
+            arguments.append(f"{setting.option}={value}")
+    return arguments
+
+
+def check(invoke: Invoke, arguments: list[object], run: Path) -> None:
+    started_s = time.monotonic()
+    outcome = invoke("train", *arguments, "--overwrite")
+    assert time.monotonic() - started_s < LONGEST_S
+    assert outcome.code in (0, 2), outcome.err
+    assert "Traceback" not in outcome.err
+    if outcome.code == 2:
+        assert "Error: " in outcome.err
+        return
+    metrics = json.loads((run / "metrics.json").read_text())
+    for split in ("train", "val", "test"):
+        for value in metrics[split].values():
+            assert math.isfinite(value)
+        assert 0 <= metrics[split].get("accuracy", 0) <= 1
+
+
+FUZZ = settings(
+    deadline=None,
+    max_examples=60,
+    # The folders are the same for all examples: each run overwrites the one before.
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@FUZZ
+@given(good=goods, bad=mutations)
+def test_mutated_files(invoke: Invoke, blocks: Path, tmp_path: Path, good: dict[str, Any], bad: dict[str, Any]) -> None:
+    tables = sections({**good, **bad, "data": str(blocks), "epochs": 2, "device": "cpu"})
+    (tmp_path / "run.toml").write_text(format_toml(tables), encoding="utf-8")
+    run = tmp_path / "run"
+    check(invoke, ["--config", tmp_path / "run.toml", "--out", run], run)
+
+
+@FUZZ
+@given(good=goods, bad=mutations)
+def test_mutated_options(
+    invoke: Invoke, blocks: Path, tmp_path: Path, good: dict[str, Any], bad: dict[str, Any]
+) -> None:
+    options = as_options({**good, **bad})
+    run = tmp_path / "run"
+    check(invoke, ["--data", blocks, "--epochs", "2", "--device", "cpu", *options, "--out", run], run)
+
+
+@FUZZ
+@given(
+    tables=st.dictionaries(
+        st.sampled_from(["data", "model", "train", "models", ""]) | TEXT,
+        st.dictionaries(st.sampled_from([setting.name for setting in MUTABLE]) | TEXT, BAD, max_size=3),
+        max_size=3,
+    ),
+    noise=st.binary(max_size=8),
+)
+def test_files_of_any_keys(
+    invoke: Invoke, blocks: Path, tmp_path: Path, tables: dict[str, dict[str, Any]], noise: bytes
+) -> None:
+    written = "".join(
+        f"[{json.dumps(name)}]\n"
+        + "".join(f"{json.dumps(key)} = {format_toml({'t': {'k': value}}).split(' = ', 1)[1]}" for key, value in t.items())
+        for name, t in tables.items()
+    )
+    (tmp_path / "run.toml").write_bytes(written.encode() + noise)
+    run = tmp_path / "run"
+    arguments = ["--config", tmp_path / "run.toml", "--data", blocks, "--epochs", 2, "--out", run]
+    check(invoke, arguments, run)
+
+
+@pytest.mark.parametrize("name", sorted(setting.name for setting in SETTINGS if setting.kind == "integer"))
+@pytest.mark.parametrize("value", [-1, 0, 2**31, 2**63, 10**19, 10**40])
+def test_integers_at_their_edges(invoke: Invoke, blocks: Path, tmp_path: Path, name: str, value: int) -> None:
+    if name == "epochs" and value > 0:
+        pytest.skip("any number of epochs may be asked for, and is trained")
+    option = next(setting.option for setting in SETTINGS if setting.name == name)
+    arguments = ["--data", blocks, "--epochs", "2", f"{option}={value}", "--out", tmp_path / "run"]
+    check(invoke, arguments, tmp_path / "run")

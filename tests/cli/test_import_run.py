@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from sagann.cli.import_run import detect_format
+from sagann.errors import DatasetError
+from sagann.storage import check_dataset, load_graph
+from tests.cli.conftest import Invoke
+
+EDGES = [(0, 1, 2.5, 0), (1, 2, 1.0, 1), (2, 2, 0.5, 1), (0, 1, 4.0, 0)]
+
+
+@pytest.fixture
+def roads(tmp_path: Path) -> Path:
+    path = tmp_path / "roads.csv"
+    path.write_text("from,to,km,kind\n" + "".join(",".join(map(str, edge)) + "\n" for edge in EDGES))
+    return path
+
+
+def test_csv_with_everything(invoke: Invoke, roads: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.eye(4, dtype=np.float32))
+    (tmp_path / "y.csv").write_text("label\n0\n1\n-1\n1\n")
+    columns = ("--src", "from", "--dst", "1", "--weight", "km", "--edge-type", "kind")
+    files = ("--features", tmp_path / "x.npy", "--labels", tmp_path / "y.csv")
+    outcome = invoke("data", "import", roads, tmp_path / "g", *columns, *files, "--name", "map", "--memory", "4MiB")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out == f"4 vertices and 4 edges written to {tmp_path / 'g'}\n"
+    graph = load_graph(tmp_path / "g")
+    assert graph.name == "map"
+    assert graph.topology.edge_data["weight"].tolist() == [2.5, 4.0, 1.0, 0.5]
+    assert graph.num_edge_types == 2
+    assert graph.num_classes == 2
+    assert graph.num_features == 4
+    check_dataset(tmp_path / "g")
+
+
+def test_treatment_of_edges(invoke: Invoke, roads: Path, tmp_path: Path) -> None:
+    outcome = invoke("data", "import", roads, tmp_path / "g", "--symmetrise", "--drop-self-loops")
+    assert outcome.code == 0, outcome.err
+    topology = load_graph(tmp_path / "g").topology
+    edges = list(zip(topology.indices.tolist(), topology.edge_dst().tolist(), strict=True))
+    assert sorted(edges) == [(0, 1), (1, 0), (1, 2), (2, 1)]
+    assert invoke("data", "import", roads, tmp_path / "h", "--coalesce", "--weight", "km").code == 0
+    assert load_graph(tmp_path / "h").topology.edge_data["weight"].tolist() == [6.5, 1.0, 0.5]
+
+
+def test_parquet_and_a_folder_of_it(invoke: Invoke, tmp_path: Path) -> None:
+    src, dst, *_ = zip(*EDGES, strict=True)
+    (tmp_path / "parts").mkdir()
+    for number in range(2):
+        pyarrow.parquet.write_table(pa.table({"a": src, "b": dst}), tmp_path / "parts" / f"{number}.parquet")
+    for source, count in ((tmp_path / "parts" / "0.parquet", 4), (tmp_path / "parts", 8)):
+        outcome = invoke("data", "import", source, tmp_path / f"g{count}", "--src", "a", "--dst", "b")
+        assert outcome.code == 0, outcome.err
+        assert load_graph(tmp_path / f"g{count}").num_edges == count
+
+
+def test_tsv_without_header(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "e.tsv").write_text("0\t1\n1\t2\n")
+    assert invoke("data", "import", tmp_path / "e.tsv", tmp_path / "g").code == 0
+    assert load_graph(tmp_path / "g").num_edges == 2
+
+
+def test_npz(invoke: Invoke, tmp_path: Path) -> None:
+    np.savez(tmp_path / "n.npz", edge_index=np.array([[0, 1], [1, 2]]), labels=np.array([0, 1, 1]))
+    assert invoke("data", "import", tmp_path / "n.npz", tmp_path / "g").code == 0
+    assert load_graph(tmp_path / "g").num_classes == 2
+
+
+def write_ogb(folder: Path) -> Path:
+    def write(name: str, text: str) -> None:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with gzip.open(path, "wt") as file:
+            file.write(text)
+
+    write("raw/edge.csv.gz", "0,1\n1,2\n")
+    write("raw/num-node-list.csv.gz", "3\n")
+    write("raw/num-edge-list.csv.gz", "2\n")
+    write("raw/node-feat.csv.gz", "0.5,1\n1,0\n0,0\n")
+    write("raw/node-label.csv.gz", "0\n1\n1\n")
+    for name, vertex in (("train", 0), ("valid", 1), ("test", 2)):
+        write(f"split/time/{name}.csv.gz", f"{vertex}\n")
+    return folder
+
+
+def test_ogb(invoke: Invoke, tmp_path: Path) -> None:
+    source = write_ogb(tmp_path / "ogbn_tiny")
+    outcome = invoke("data", "import", source, tmp_path / "g", "--split-scheme", "time")
+    assert outcome.code == 0, outcome.err
+    assert {name: mask.tolist().index(True) for name, mask in load_graph(tmp_path / "g").splits.items()} == {
+        "train": 0,
+        "val": 1,
+        "test": 2,
+    }
+    wrong = invoke("data", "import", source, tmp_path / "h", "--split-scheme", "space")
+    assert wrong.code == 2
+
+
+def test_graphbolt(invoke: Invoke, tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    folder = tmp_path / "bolt"
+    folder.mkdir()
+    (folder / "edges.csv").write_text("0,1\n1,2\n")
+    (folder / "metadata.yaml").write_text(
+        "dataset_name: bolt\ngraph:\n  nodes:\n    - num: 3\n  edges:\n    - format: csv\n      path: edges.csv\n"
+        "tasks: []\n"
+    )
+    for number, source in enumerate((folder, folder / "metadata.yaml")):
+        outcome = invoke("data", "import", source, tmp_path / f"g{number}")
+        assert outcome.code == 0, outcome.err
+        assert load_graph(tmp_path / f"g{number}").num_edges == 2
+
+
+def test_detection(tmp_path: Path) -> None:
+    for name, kind in (
+        ("a.csv", "csv"),
+        ("a.tsv.gz", "csv"),
+        ("a.pq", "parquet"),
+        ("a.npz", "npz"),
+        ("metadata.yaml", "graphbolt"),
+    ):
+        (tmp_path / name).write_text("")
+        assert detect_format(tmp_path / name) == kind
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DatasetError, match=r"not recognised: neither metadata\.yaml, nor raw and split"):
+        detect_format(tmp_path / "empty")
+    (tmp_path / "a.docx").write_text("")
+    with pytest.raises(DatasetError, match=r"a file that ends in '\.docx'.*--format: csv, parquet, npz"):
+        detect_format(tmp_path / "a.docx")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.csv", "g"], "source not found"),
+        (["roads.csv", "g", "--format", "excel"], "format is unknown: 'excel'"),
+        (["roads.csv", "g", "--src", "zz"], "zz"),
+        (["roads.csv", "g", "--dst", "99"], "99"),
+        (["roads.csv", "g", "--weight", "from", "--num-vertices", "1"], "roads.csv"),
+        (["roads.csv", "g", "--split-scheme", "time"], "option is for another format: --split-scheme"),
+        (["n.npz", "g", "--src", "a"], "option is for another format: --src with format npz"),
+        (["roads.csv", "g", "--separator", "ab"], "separator is not one character"),
+        (["roads.csv", "no/g"], "no"),
+        (["roads.csv", "roads.csv"], "roads.csv"),
+        (["bad.csv", "g"], "bad.csv, row 3"),
+        (["bad.csv", "g", "--format", "parquet"], "bad.csv"),
+        (["bad.csv", "g", "--format", "npz"], "bad.csv"),
+        (["roads.csv", "g", "--num-vertices", "-4"], "num_vertices is out of range"),
+    ],
+)
+def test_refusals(
+    invoke: Invoke,
+    roads: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("n.npz", edge_index=np.zeros((2, 1), dtype=np.int64))
+    Path("bad.csv").write_text("a,b\n0,1\n0,one\n")
+    outcome = invoke("data", "import", *arguments)
+    assert outcome.code == 2, outcome.err
+    assert message in outcome.err
+    assert not Path("g").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.csv", "n.npz", "roads.csv"]

@@ -1,0 +1,157 @@
+"""The program as a process: what only shows there (signals, exit codes, pipes, start-up)."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+PROGRAM = (sys.executable, "-m", "sagann")
+DEADLINE_S = 120
+
+
+def start(*arguments: object, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*PROGRAM, *(str(argument) for argument in arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+    )
+
+
+def run(*arguments: object, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+    with start(*arguments, cwd=cwd, env=env) as process:
+        out, err = process.communicate(timeout=DEADLINE_S)
+    return process.returncode, out, err
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until there is something in a folder."""
+    limit_s = time.monotonic() + DEADLINE_S
+    while not (path.is_dir() and any(not entry.name.startswith(".") for entry in path.iterdir())):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < limit_s
+        time.sleep(0.01)
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    code = (
+        "import sys; from sagann.cli.main import main\n"
+        "for arguments in ([], ['train'], ['data', 'import'], ['doctor']): main([*arguments, '--help'])\n"
+        "heavy = {'torch', 'numba', 'pyarrow', 'numpy', 'torchmetrics'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE_S)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_from_the_first_command_to_predictions(blocks: Path, tmp_path: Path) -> None:
+    code, out, err = run("train", "--data", blocks, "--hidden", 8, "--epochs", 5, "--out", "run", cwd=tmp_path)
+    assert (code, "accuracy" in out, "Traceback" in err) == (0, True, False)
+    code, out, _ = run("evaluate", "--run", "run", cwd=tmp_path)
+    assert (code, " test " in out) == (0, True)
+    assert run("predict", "--run", "run", "--out", "p.csv", cwd=tmp_path)[0] == 0
+    assert len((tmp_path / "p.csv").read_text().splitlines()) == 121
+    assert run("embed", "--run", "run", "--out", "e.npy", cwd=tmp_path)[0] == 0
+
+
+def test_wrong_use_and_bad_input_exit_2(tmp_path: Path) -> None:
+    code, out, err = run("train", "--data", "nowhere", cwd=tmp_path)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[0] == "Error: graph not found: no file, folder or embedded graph of that name"
+    code, out, err = run("train", "--colour", "red")
+    assert (code, out) == (2, "")
+    assert "No such option" in err
+
+
+def test_a_script_gets_no_colours_and_no_animation(blocks: Path, tmp_path: Path) -> None:
+    arguments = ("train", "--data", blocks, "--hidden", 8, "--epochs", 3, "--out", tmp_path / "run")
+    _, out, err = run(*arguments)
+    assert "\x1b" not in out + err
+    assert len(err.splitlines()) <= 2
+
+
+def test_no_color_is_respected(blocks: Path, tmp_path: Path) -> None:
+    """Even where colours are asked for, as on a terminal."""
+    env = {"FORCE_COLOR": "1", "NO_COLOR": "1", "TERM": "xterm-256color"}
+    arguments = ("data", "info", blocks)
+    assert "\x1b[3" not in run(*arguments, env=env)[1].replace("\x1b[3m", "")
+
+
+def test_a_reader_that_goes_away(blocks: Path) -> None:
+    process = start("data", "info", blocks)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(timeout=DEADLINE_S) == 0
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+def endless(blocks: Path, folder: Path) -> subprocess.Popen[str]:
+    return start(
+        "train", "--data", blocks, "--hidden", 8, "--epochs", 10**9, "--checkpoint-every", 3, "--out", folder
+    )
+
+
+def test_ctrl_c_saves_and_exits_130(blocks: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with endless(blocks, folder) as process:
+        wait_for(folder / "checkpoints", process)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130, err
+    assert out == ""
+    assert f"sagann train --resume --out {folder}" in err
+    assert "Traceback" not in err
+    epochs = [json.loads(line)["epoch"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    # The epoch at which it stopped was saved, not only the last that was due.
+    assert (folder / "checkpoints" / f"epoch-{epochs[-1]:06d}").is_dir()
+    code, _, err = run("train", "--resume", "--out", folder, "--epochs", epochs[-1] + 2)
+    assert code == 0, err
+    assert json.loads((folder / "metrics.json").read_text())["epochs"] == epochs[-1] + 2
+
+
+def test_ctrl_c_while_starting_exits_130(blocks: Path, tmp_path: Path) -> None:
+    with endless(blocks, tmp_path / "run") as process:
+        time.sleep(0.7)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode in (130, -signal.SIGINT)
+    assert "a fault of sagann" not in err
+
+
+@pytest.mark.slow
+def test_kill_and_resume_equals_the_whole_run(blocks: Path, tmp_path: Path) -> None:
+    """kill -9 at three random instants: what follows is bitwise the run without them."""
+    numbers = random.Random(0)
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    with endless(blocks, killed) as process:
+        wait_for(killed / "checkpoints", process)
+        process.kill()
+    done = 0
+    for _ in range(2):
+        with start("train", "--resume", "--out", killed, "--epochs", 10**9) as process:
+            time.sleep(3 + 3 * numbers.random())
+            process.kill()
+        newest = max(int(path.name[-6:]) for path in (killed / "checkpoints").glob("epoch-*"))
+        assert newest >= done
+        done = newest
+    code, _, err = run("train", "--resume", "--out", killed, "--epochs", done + 5)
+    assert code == 0, err
+    arguments = ("--data", blocks, "--hidden", 8, "--epochs", done + 5, "--out", whole)
+    assert run("train", *arguments)[0] == 0
+    assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    metrics = [json.loads((folder / "metrics.json").read_text()) for folder in (killed, whole)]
+    for split in ("train", "val", "test"):
+        assert metrics[0][split] == metrics[1][split]
