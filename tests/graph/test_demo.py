@@ -38,8 +38,8 @@ def test_a_gcn_clearly_beats_the_same_network_without_edges():
         with_edges.edge_data["weight"],
         num_columns=graph.num_vertices,
     )
-    gcn = sum(accuracy_of(graph, lambda x: matrix @ x, seed) for seed in range(3)) / 3
-    mlp = sum(accuracy_of(graph, lambda x: x, seed) for seed in range(3)) / 3
+    gcn = sum(accuracy_of(graph, lambda x: matrix @ x, seed) for seed in range(2)) / 2
+    mlp = sum(accuracy_of(graph, lambda x: x, seed) for seed in range(2)) / 2
     assert 0.77 < gcn < 0.87
     assert 0.62 < mlp < 0.73
     assert gcn > mlp + 0.08
@@ -49,9 +49,9 @@ def accuracy_of(graph: Graph, propagate, seed: int) -> float:
     """Test accuracy at the best validation accuracy of two layers of 16 units in plain PyTorch."""
     torch.manual_seed(seed)
     first, second = torch.nn.Linear(graph.num_features, 16), torch.nn.Linear(16, graph.num_classes)
-    optimizer = torch.optim.Adam([*first.parameters(), *second.parameters()], lr=0.01, weight_decay=5e-4)
+    optimizer = torch.optim.Adam([*first.parameters(), *second.parameters()], lr=0.02, weight_decay=5e-4)
     best = (0.0, 0.0)
-    for epoch in range(100):
+    for epoch in range(60):
         hidden = F.dropout(torch.relu(propagate(first(graph.features))), 0.5)
         scores = propagate(second(hidden))
         train = graph.splits["train"]

@@ -103,6 +103,11 @@ def test_a_graph_with_features_labels_and_splits():
             "quadrant probabilities do not add up: 0.9, 0.19, 0.19, 0.05, each at least 0 and 1 together "
             "(in Quadrants). Scale them so that they add up to 1.",
         ),
+        (
+            lambda: Quadrants(a=float("nan")),
+            "quadrant probabilities do not add up: nan, 0.19, 0.19, 0.05, each at least 0 and 1 together "
+            "(in Quadrants). Scale them so that they add up to 1.",
+        ),
     ],
 )
 def test_impossible_graphs_are_refused(make, message):
