@@ -18,9 +18,7 @@ from tests.cli.conftest import Invoke
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another graph of the same kind, without splits."""
-    graph = sbm_graph(
-        40, num_classes=3, average_degree=5, homophily=0.9, num_features=6, feature_noise=0.3, seed=1
-    )
+    graph = sbm_graph(40, num_classes=3, average_degree=5, homophily=0.9, num_features=6, feature_noise=0.3, seed=1)
     path = tmp_path_factory.mktemp("data") / "other"
     save_graph(graph, path)
     return path

@@ -119,7 +119,9 @@ def test_archives(
 def test_labels_outside_the_stated_classes(refused: Callable[[Path], Outcome], tmp_path: Path) -> None:
     np.savez(tmp_path / "ring.npz", **{**arrays(), "labels": np.arange(N)})
     (tmp_path / "ring.json").write_text(json.dumps({"num_classes": 2}))
-    assert "label outside the classes: 2 at vertex 2, but labels go from -1 to 1" in refused(tmp_path / "ring.npz").err
+    assert (
+        "label outside the classes: 2 at vertex 2, but labels go from -1 to 1" in refused(tmp_path / "ring.npz").err
+    )
 
 
 def test_pickled_arrays_are_never_loaded(refused: Callable[[Path], Outcome], tmp_path: Path) -> None:

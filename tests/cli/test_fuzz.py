@@ -64,10 +64,12 @@ BAD: st.SearchStrategy[Any] = st.one_of(
     st.lists(st.integers(0, 3), max_size=2),
     st.dictionaries(TEXT, st.integers() | TEXT, max_size=2),
     st.sampled_from(["Adam", "LBFGS", "SparseAdam", "OneCycleLR", "ReduceLROnPlateau", "LambdaLR", "Optimizer"]),
-    st.sampled_from(["random:nan,0", "per-class:0,0", "graphs:0/0/0", "planetoid:9,9,9", "test/accuracy", "a.py:B"]),
+    st.sampled_from(
+        ["random:nan,0", "per-class:0,0", "graphs:0/0/0", "planetoid:9,9,9", "test/accuracy", "a.py:B"]
+    ),
 )
 mutations = st.dictionaries(st.sampled_from(sorted(setting.name for setting in MUTABLE)), BAD, max_size=3)
-goods = st.fixed_dictionaries({}, optional={name: value for name, value in GOOD.items()})
+goods = st.fixed_dictionaries({}, optional=GOOD)
 
 
 def sections(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -111,23 +113,38 @@ def check(invoke: Invoke, arguments: list[object], run: Path) -> None:
         assert 0 <= metrics[split].get("accuracy", 0) <= 1
 
 
+def check_file(invoke: Invoke, blocks: Path, folder: Path, values: dict[str, Any]) -> None:
+    tables = sections({**values, "data": str(blocks), "epochs": 2, "device": "cpu"})
+    (folder / "run.toml").write_text(format_toml(tables), encoding="utf-8")
+    check(invoke, ["--config", folder / "run.toml", "--out", folder / "run"], folder / "run")
+
+
 FUZZ = settings(
     deadline=None,
-    max_examples=60,
+    max_examples=80,
     # The folders are the same for all examples: each run overwrites the one before.
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
+@settings(FUZZ, max_examples=10)
+@given(good=goods, bad=mutations)
+def test_a_few_mutated_files(
+    invoke: Invoke, blocks: Path, tmp_path: Path, good: dict[str, Any], bad: dict[str, Any]
+) -> None:
+    check_file(invoke, blocks, tmp_path, {**good, **bad})
+
+
+@pytest.mark.slow
 @FUZZ
 @given(good=goods, bad=mutations)
-def test_mutated_files(invoke: Invoke, blocks: Path, tmp_path: Path, good: dict[str, Any], bad: dict[str, Any]) -> None:
-    tables = sections({**good, **bad, "data": str(blocks), "epochs": 2, "device": "cpu"})
-    (tmp_path / "run.toml").write_text(format_toml(tables), encoding="utf-8")
-    run = tmp_path / "run"
-    check(invoke, ["--config", tmp_path / "run.toml", "--out", run], run)
+def test_mutated_files(
+    invoke: Invoke, blocks: Path, tmp_path: Path, good: dict[str, Any], bad: dict[str, Any]
+) -> None:
+    check_file(invoke, blocks, tmp_path, {**good, **bad})
 
 
+@pytest.mark.slow
 @FUZZ
 @given(good=goods, bad=mutations)
 def test_mutated_options(
@@ -152,7 +169,9 @@ def test_files_of_any_keys(
 ) -> None:
     written = "".join(
         f"[{json.dumps(name)}]\n"
-        + "".join(f"{json.dumps(key)} = {format_toml({'t': {'k': value}}).split(' = ', 1)[1]}" for key, value in t.items())
+        + "".join(
+            f"{json.dumps(key)} = {format_toml({'t': {'k': value}}).split(' = ', 1)[1]}" for key, value in t.items()
+        )
         for name, t in tables.items()
     )
     (tmp_path / "run.toml").write_bytes(written.encode() + noise)
@@ -161,6 +180,7 @@ def test_files_of_any_keys(
     check(invoke, arguments, run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(setting.name for setting in SETTINGS if setting.kind == "integer"))
 @pytest.mark.parametrize("value", [-1, 0, 2**31, 2**63, 10**19, 10**40])
 def test_integers_at_their_edges(invoke: Invoke, blocks: Path, tmp_path: Path, name: str, value: int) -> None:

@@ -18,7 +18,9 @@ PROGRAM = (sys.executable, "-m", "sagann")
 DEADLINE_S = 120
 
 
-def start(*arguments: object, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+def start(
+    *arguments: object, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*PROGRAM, *(str(argument) for argument in arguments)],
         stdout=subprocess.PIPE,

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sagann.report.machine import format_bytes, free_disk_bytes, memory, num_cores
+
+GIB = 2**30
+
+
+def machine(tmp_path: Path, cgroup: str, files: dict[str, object]) -> tuple[Path, Path]:
+    """A /proc with 16 GiB, and cgroup files by path under /sys/fs/cgroup."""
+    proc, root = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    root.mkdir()
+    (proc / "meminfo").write_text("MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\nHugePages_Total: 0\n")
+    (proc / "self" / "cgroup").write_text(cgroup)
+    for name, value in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{value}\n")
+    return proc, root
+
+
+def test_without_a_limit(tmp_path: Path) -> None:
+    proc, root = machine(tmp_path, "0::/user\n", {"user/memory.max": "max"})
+    found = memory(proc=proc, cgroup_root=root)
+    assert (found.total_bytes, found.available_bytes, found.limit_bytes) == (16 * GIB, 8 * GIB, None)
+    assert found.usable_bytes == 8 * GIB
+
+
+def test_version_2_counts_every_group_above(tmp_path: Path) -> None:
+    files = {
+        "a/memory.max": 3 * GIB,
+        "a/memory.current": 2 * GIB,
+        "a/memory.stat": f"anon 5\ninactive_file {GIB}",
+        "a/b/memory.max": 4 * GIB,
+        "a/b/memory.current": GIB,
+    }
+    proc, root = machine(tmp_path, "0::/a/b\n", files)
+    found = memory(proc=proc, cgroup_root=root)
+    # 2 GiB are left under a (its cache can be dropped), 3 GiB under a/b.
+    assert (found.limit_bytes, found.limit_used_bytes) == (3 * GIB, GIB)
+    assert found.usable_bytes == 2 * GIB
+
+
+def test_version_1(tmp_path: Path) -> None:
+    files = {
+        "memory/job/memory.limit_in_bytes": GIB,
+        "memory/job/memory.usage_in_bytes": GIB // 2,
+        "memory/job/memory.stat": f"total_inactive_file {GIB // 4}",
+        "memory/memory.limit_in_bytes": 9223372036854771712,
+    }
+    proc, root = machine(tmp_path, "5:cpu:/\n4:memory:/job\n0::/\n", files)
+    found = memory(proc=proc, cgroup_root=root)
+    assert (found.limit_bytes, found.limit_used_bytes) == (GIB, GIB // 4)
+    assert found.usable_bytes == GIB - GIB // 4
+
+
+def test_in_a_container_the_mount_is_the_group(tmp_path: Path) -> None:
+    proc, root = machine(tmp_path, "0::/host/path/of/it\n", {"memory.max": GIB, "memory.current": 0})
+    assert memory(proc=proc, cgroup_root=root).limit_bytes == GIB
+
+
+def test_where_nothing_is_known(tmp_path: Path) -> None:
+    found = memory(proc=tmp_path / "none", cgroup_root=tmp_path / "none")
+    assert found.usable_bytes is None
+
+
+def test_this_machine() -> None:
+    assert num_cores() >= 1
+    found = memory()
+    assert found.usable_bytes is None or found.usable_bytes > 0
+
+
+def test_disk_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
+    assert free_disk_bytes(tmp_path / "a" / "b") > 0
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 * 2**40, "5.0 TiB"), (2**60, "1048576.0 TiB")],
+)
+def test_bytes_in_words(count: int, text: str) -> None:
+    assert format_bytes(count) == text

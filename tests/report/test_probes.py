@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from sagann.report import probes
+from sagann.report.probes import run_probes
+
+
+def test_every_part_that_is_needed_works_here() -> None:
+    findings = {found.name: found for found in run_probes()}
+    assert set(findings) == set(probes._PROBES)
+    for found in findings.values():
+        assert found.ok or not found.core, found
+        assert found.detail
+    assert "threading layer" in findings["numba threads"].detail
+
+
+def program(*lines: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", "import json, os, sys\n" + "\n".join(lines))
+
+
+def finding(name: str) -> str:
+    text = json.dumps({"name": name, "ok": True, "detail": "fine", "core": True})
+    return f"print({text!r}, flush=True)"
+
+
+def test_a_crash_is_put_down_to_the_probe_that_ran() -> None:
+    command = program(finding("torch"), "print('a library chats')", "sys.stdout.flush()", "os.kill(os.getpid(), 4)")
+    findings = list(run_probes(command))
+    assert [found.name for found in findings] == list(probes._PROBES)
+    assert findings[0].ok
+    assert not findings[1].ok
+    assert findings[1].detail == "the process ended with SIGILL"
+    assert findings[2].detail == "not tried after the crash"
+
+
+def test_an_exit_is_told_with_its_last_words() -> None:
+    findings = list(run_probes(program("sys.exit('libcuda is missing')")))
+    assert findings[0].detail == "the process ended with exit code 1: libcuda is missing"
+    assert not any(found.ok for found in findings)
+
+
+def test_a_hang_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "_TIMEOUT_S", 0.5)
+    findings = list(run_probes(program("import time", "time.sleep(60)")))
+    assert findings[0].detail == "the process ended with SIGKILL"
+
+
+def test_a_probe_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def wrong() -> str:
+        raise ValueError("3, expected 4")
+
+    def broken() -> str:
+        raise ImportError("no module\nat all")
+
+    monkeypatch.setattr(probes, "_PROBES", {"a": wrong, "b": broken, "CUDA": broken, "c": lambda: "works"})
+    probes._main()
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["name"], line["ok"], line["core"]) for line in found] == [
+        ("a", False, True),
+        ("b", False, True),
+        ("CUDA", False, False),
+        ("c", True, True),
+    ]
+    assert [line["detail"] for line in found] == [
+        "3, expected 4",
+        "ImportError: no module",
+        "ImportError: no module",
+        "works",
+    ]

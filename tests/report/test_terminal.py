@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+from rich.table import Table
+
+from sagann.report.terminal import Terminal
+
+
+def test_results_and_notes_go_separate_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = Terminal()
+    terminal.show("a result")
+    terminal.say("a note")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("a result\n", "a note\n")
+
+
+def test_quiet_drops_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = Terminal(quiet=True)
+    terminal.show("a result")
+    terminal.say("a note")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("a result\n", "")
+
+
+def test_text_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "/a/path/[with]/:smile:/" + "x" * 500
+    Terminal().show(text)
+    assert capsys.readouterr().out == f"{text}\n"
+
+
+def test_nothing_moves_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not Terminal().animated
+
+
+def test_tables_are_not_cut_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("name", "value")
+    table.add_row("x" * 60, "y" * 90)
+    Terminal().show(table)
+    assert "y" * 90 in capsys.readouterr().out
