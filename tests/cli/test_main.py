@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import sagann
@@ -103,3 +105,14 @@ def test_a_reader_that_goes_away_is_no_error(invoke: Invoke, monkeypatch: pytest
 
     monkeypatch.setattr("sagann.cli.data_run.load_graph", close)
     assert invoke("data", "info", "demo").code == 0
+
+
+def test_no_color_is_respected(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where colours are asked for, as on a terminal."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    colour = re.compile("\x1b\\[[0-9;]*3[0-9]")
+    monkeypatch.setattr("sagann.cli.doctor_run.run_probes", list)
+    assert colour.search(invoke("doctor").out)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not colour.search(invoke("doctor").out)

@@ -57,37 +57,20 @@ def test_help_does_not_wait_for_torch() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_from_the_first_command_to_predictions(blocks: Path, tmp_path: Path) -> None:
+def test_a_run_and_its_evaluation(blocks: Path, tmp_path: Path) -> None:
     code, out, err = run("train", "--data", blocks, "--hidden", 8, "--epochs", 5, "--out", "run", cwd=tmp_path)
-    assert (code, "accuracy" in out, "Traceback" in err) == (0, True, False)
-    code, out, _ = run("evaluate", "--run", "run", cwd=tmp_path)
-    assert (code, " test " in out) == (0, True)
-    assert run("predict", "--run", "run", "--out", "p.csv", cwd=tmp_path)[0] == 0
-    assert len((tmp_path / "p.csv").read_text().splitlines()) == 121
-    assert run("embed", "--run", "run", "--out", "e.npy", cwd=tmp_path)[0] == 0
+    assert (code, "accuracy" in out) == (0, True)
+    # One line of progress at most, and nothing that a terminal would act on.
+    assert len(err.splitlines()) <= 1
+    assert "\x1b" not in out + err
+    code, out, err = run("evaluate", "--run", "run", cwd=tmp_path)
+    assert (code, " test " in out, err) == (0, True, "")
 
 
-def test_wrong_use_and_bad_input_exit_2(tmp_path: Path) -> None:
+def test_bad_input_exits_2(tmp_path: Path) -> None:
     code, out, err = run("train", "--data", "nowhere", cwd=tmp_path)
     assert (code, out) == (2, "")
     assert err.splitlines()[0] == "Error: graph not found: no file, folder or embedded graph of that name"
-    code, out, err = run("train", "--colour", "red")
-    assert (code, out) == (2, "")
-    assert "No such option" in err
-
-
-def test_a_script_gets_no_colours_and_no_animation(blocks: Path, tmp_path: Path) -> None:
-    arguments = ("train", "--data", blocks, "--hidden", 8, "--epochs", 3, "--out", tmp_path / "run")
-    _, out, err = run(*arguments)
-    assert "\x1b" not in out + err
-    assert len(err.splitlines()) <= 2
-
-
-def test_no_color_is_respected(blocks: Path, tmp_path: Path) -> None:
-    """Even where colours are asked for, as on a terminal."""
-    env = {"FORCE_COLOR": "1", "NO_COLOR": "1", "TERM": "xterm-256color"}
-    arguments = ("data", "info", blocks)
-    assert "\x1b[3" not in run(*arguments, env=env)[1].replace("\x1b[3m", "")
 
 
 def test_a_reader_that_goes_away(blocks: Path) -> None:
