@@ -19,7 +19,8 @@ $(STAMP): constraints.txt pyproject.toml
 	touch $@
 
 demo: $(STAMP)  ## Train a GCN on the embedded graph and show what it learned.
-	$(BIN)/sagann train --data demo --model gcn --hidden 64 --epochs 100 --seed 0 --out $(RUN_DIR) --overwrite
+	$(BIN)/sagann train --data demo --model gcn --encoder linear --hidden 64 --epochs 60 \
+		--seed 0 --out $(RUN_DIR) --overwrite
 
 test: $(STAMP)  ## Run the whole test suite.
 	$(BIN)/python -m pytest -q

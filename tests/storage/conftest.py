@@ -1,24 +1,14 @@
-"""Graphs that the storage tests write and read, and where the exchange datasets are."""
+"""Graphs that the storage tests write and read."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 import torch
 
 from sagann.graph import Graph, Topology
 from sagann.storage.csr_features import csr_features
-
-
-@pytest.fixture(scope="session")
-def data_folder() -> Path:
-    default = Path(__file__).parents[3] / "shared" / "data"
-    folder = Path(os.environ.get("SAGANN_DATA", default))
-    if not folder.is_dir():
-        pytest.skip(f"datasets not found: set SAGANN_DATA, or put them at {default}")
-    return folder
 
 
 @pytest.fixture(autouse=True)
