@@ -73,9 +73,7 @@ def _with_float_features(graph: Graph) -> Graph:
     if features.layout == torch.sparse_csr:
         # Not by .to(): it would check the matrix, and what is wrong is to be told by validate.
         values = features.values().float()
-        single = csr_tensor(
-            features.crow_indices(), features.col_indices(), values, num_columns=graph.num_features
-        )
+        single = csr_tensor(features.crow_indices(), features.col_indices(), values, num_columns=graph.num_features)
     else:
         single = features.float()
     return replace(graph, features=single)

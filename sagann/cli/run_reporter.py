@@ -25,10 +25,11 @@ class RunReporter:
         self._progress = None if terminal.quiet else ProgressReporter(terminal.err)
 
     def on_start(self, info: RunInfo) -> None:
-        """Save the settings, and show the bar under the data's name, for which a path is too long."""
+        """Save the settings, and show the bar under names without their paths, for which there is no room."""
         self._on_begin()
         if self._progress is not None:
-            self._progress.on_start(replace(info, data=Path(info.data).stem))
+            model = info.model.rpartition(":")[2]
+            self._progress.on_start(replace(info, model=model, data=Path(info.data).stem))
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Move the bar on."""
