@@ -19,6 +19,7 @@ def blocks() -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_quick_start_runs_as_printed(tmp_path: Path) -> None:
     commands = 0
     for language, filename, text in blocks():
