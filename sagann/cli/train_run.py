@@ -16,8 +16,8 @@ from sagann.graph import Graph
 from sagann.nn import MODELS
 from sagann.report.metrics_table import metrics_table
 from sagann.report.terminal import Terminal
+from sagann.storage.durable import write_whole
 from sagann.train import Trainer, TrainResult
-from sagann.train.atomic import write_bytes
 
 RUN_FILE = "run.json"
 "What makes a folder a run: the trainer writes it before the first epoch."
@@ -60,14 +60,14 @@ def _fit(
     config = run_dir / CONFIG_FILE
     content = settings.to_toml().encode()
     # Settings that the trainer refuses must not replace those of the run in the folder.
-    reporter = RunReporter(terminal, on_begin=lambda: write_bytes(config, content))
+    reporter = RunReporter(terminal, on_begin=lambda: write_whole(config, content))
     trainer = Trainer(
         settings.model, graph, settings.train, run_dir=run_dir, source=settings.data.data, reporter=reporter
     )
     run_dir.mkdir(parents=True, exist_ok=True)
     if not config.exists():
         # From here on a kill leaves something to resume.
-        write_bytes(config, content)
+        write_whole(config, content)
     try:
         # A run that was killed before its first epoch has settings, and nothing else to resume.
         return trainer.fit(resume=resume and (run_dir / RUN_FILE).exists(), overwrite=overwrite)

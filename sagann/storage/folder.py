@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sagann.errors import DatasetError
+from sagann.storage.durable import sync_folder
 
 MANIFEST_FILE = "manifest.json"
 "The file that makes a folder a dataset; it is written last."
@@ -70,17 +71,6 @@ def recover(path: Path) -> None:
         with _try_lock(aside) as free:
             if free and not path.exists():
                 os.rename(aside, path)
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """Write a file aside, sync it and rename it, so that under its name it is whole."""
-    aside = path.with_name(path.name + ".tmp")
-    with aside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(aside, path)
-    _sync_folder(path.parent)
 
 
 def _check_target(path: Path, *, overwrite: bool) -> None:
@@ -157,7 +147,7 @@ def _try_lock(folder: Path) -> Iterator[bool]:
 
 
 def _put_in_place(partial: Path, path: Path, *, overwrite: bool) -> None:
-    _sync_folder(partial)
+    sync_folder(partial)
     if path.exists() and any(path.iterdir()):
         _check_target(path, overwrite=overwrite)
         if not _exchange(partial, path):
@@ -171,7 +161,7 @@ def _put_in_place(partial: Path, path: Path, *, overwrite: bool) -> None:
             os.close(old_lock)
     else:
         os.rename(partial, path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def _exchange(first: Path, second: Path) -> bool:
@@ -182,14 +172,6 @@ def _exchange(first: Path, second: Path) -> bool:
         return False
     done: int = renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE)
     return done == 0
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _glob_name(path: Path) -> str:

@@ -18,7 +18,8 @@ import torch
 
 from sagann.errors import DatasetError, InputError
 from sagann.graph import SPLIT_NAMES, id_dtype
-from sagann.storage.folder import MANIFEST_FILE, write_file
+from sagann.storage.durable import write_whole
+from sagann.storage.folder import MANIFEST_FILE
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, dtype_name
 
 FORMAT = "sagann-graph"
@@ -99,7 +100,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     for name, spec in manifest.arrays.items():
         body["arrays"][name]["file_bytes"] = spec.file_bytes
     body["manifest_crc32"] = _self_checksum(body)
-    write_file(folder / MANIFEST_FILE, json.dumps(body, indent=1, ensure_ascii=False).encode())
+    write_whole(folder / MANIFEST_FILE, json.dumps(body, indent=1, ensure_ascii=False).encode())
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -1,9 +1,8 @@
-"""Files that are whole or absent: written aside, synced, renamed."""
+"""What a run folder is written with: JSON and tensors that are whole or absent, and what the disk refuses."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,30 +12,12 @@ from typing import Any
 from torch import Tensor
 
 from sagann.errors import CheckpointError
-
-TEMPORARY_PREFIX = ".tmp-"
-"""Begins the name of everything that is not finished, or being removed."""
+from sagann.storage.durable import TEMPORARY_PREFIX, sync_file, write_whole
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as indented JSON; a reader sees the old file or the new one."""
-    write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write ``content``; a reader sees the old file or the new one."""
-    aside = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
-    write_synced(aside, content)
-    os.replace(aside, path)
-    sync_folder(path.parent)
-
-
-def write_synced(path: Path, content: bytes) -> None:
-    """Write ``content`` and wait until it is on the disk; not atomic by itself."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    write_whole(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -72,21 +53,6 @@ def disk_errors(folder: Path) -> Iterator[None]:
             where=str(error.filename or folder),
             fix="Free some space or mend the permissions, then resume; what was written before is whole.",
         ) from error
-
-
-def sync_file(path: Path) -> None:
-    """Wait until a file's content is on the disk."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def remove_folder(path: Path) -> None:

@@ -18,15 +18,8 @@ from typing import Any
 from torch import Tensor
 
 from sagann.errors import CheckpointError
-from sagann.train.atomic import (
-    TEMPORARY_PREFIX,
-    disk_errors,
-    remove_folder,
-    remove_leftovers,
-    sync_folder,
-    write_synced,
-    write_tensors,
-)
+from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder, write_synced
+from sagann.train.atomic import disk_errors, remove_folder, remove_leftovers, write_tensors
 
 FORMAT = 1
 _NAME = re.compile(r"epoch-(\d{6,})")

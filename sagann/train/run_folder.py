@@ -25,15 +25,8 @@ from typing import Any, BinaryIO
 from torch import Tensor
 
 from sagann.errors import CheckpointError, InputError
-from sagann.train.atomic import (
-    TEMPORARY_PREFIX,
-    disk_errors,
-    remove_folder,
-    remove_leftovers,
-    sync_folder,
-    write_json,
-    write_tensors,
-)
+from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder
+from sagann.train.atomic import disk_errors, remove_folder, remove_leftovers, write_json, write_tensors
 from sagann.train.checkpoint import CheckpointFolder
 from sagann.train.reporter import EpochRecord
 

@@ -1,0 +1,40 @@
+"""Files that are whole or absent, on the disk when a function returns: written aside, synced, renamed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+TEMPORARY_PREFIX = ".tmp-"
+"""Begins the name of a file that is not finished."""
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write ``content``; a reader sees the old file or the new one, whenever the process dies."""
+    aside = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
+    write_synced(aside, content)
+    os.replace(aside, path)
+    sync_folder(path.parent)
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write ``content`` and wait until it is on the disk; not atomic by itself."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_file(path: Path) -> None:
+    """Wait until a file's content is on the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
