@@ -10,8 +10,8 @@ from sagann.cli.setting import Setting
 
 SECTIONS = ("data", "model", "train")
 
-# More layers than this take longer to build than anyone waits, whatever their width.
-_MOST_LAYERS = 10_000
+# More layers than this take minutes per epoch, whatever their width and the graph.
+_MOST_LAYERS = 1000
 # Beyond, sizes of tensors no longer fit 64 bits.
 _MOST_UNITS = 2**31 - 1
 

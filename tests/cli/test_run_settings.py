@@ -81,7 +81,7 @@ def test_every_setting_is_written_out() -> None:
         ("[train]\nlr = [1]", r"lr is not a number: \[1\] \(in .*run\.toml, train\.lr\)"),
         ("[train]\ntensorboard = 1", r"tensorboard is not true or false"),
         ("[train]\nseed = 1979-05-27", r"seed is not an integer"),
-        ("[model]\nlayers = 100000000000", r"layers is too large: 100000000000, at most 10000 is possible"),
+        ("[model]\nlayers = 100000000000", r"layers is too large: 100000000000, at most 1000 is possible"),
     ],
 )
 def test_refusals_name_file_and_key(tmp_path: Path, content: str, message: str) -> None:
