@@ -20,7 +20,8 @@ Written by `make accuracy` (`python -m bench.accuracy`), from real runs: {seeds}
 deviation of the test metric in percent, at the weights that are best on the validation vertices. PyTorch
 {torch}, {machine}, CPU. Where a table has a column for PyG, the same architecture of PyG's layers was trained
 by a plain loop with the same settings, graph and split (`bench/accuracy/twins.py`). A run that falls short is
-shown as falling short.
+shown as falling short. Every run's figure is in [accuracy.jsonl](accuracy.jsonl); the settings are in
+`bench/accuracy/experiments.py`.
 """
 
 

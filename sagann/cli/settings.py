@@ -182,7 +182,8 @@ TRAIN_SETTINGS = (
         name="weight_decay",
         kind="number",
         panel=_OPTIMISE,
-        default="0.0",
+        optional=True,
+        default="0.0005",
         help="L2 penalty (decoupled in AdamW).",
     ),
     Setting(

@@ -282,7 +282,7 @@ def _sampled_rows(data: Tensor, generator: torch.Generator) -> Tensor:
         return _made_up_rows(data, generator).abs() + 0.1
     if len(data) == 0:
         return data.new_zeros(NUM_ROWS, *data.shape[1:])
-    return data[torch.linspace(0, len(data) - 1, NUM_ROWS, device=data.device).long()]
+    return data[torch.arange(NUM_ROWS, device=data.device) * (len(data) - 1) // (NUM_ROWS - 1)]
 
 
 def _storage(tensor: Tensor) -> int:

@@ -41,8 +41,8 @@ class TrainConfig:
     "Name of a class in torch.optim."
     lr: float = 0.01
     "Learning rate, above 0."
-    weight_decay: float = 0.0
-    "L2 penalty (decoupled in AdamW), at least 0."
+    weight_decay: float | None = None
+    "L2 penalty (decoupled in AdamW), at least 0. None is 5e-4 (Kipf's GCN), or 0 for an optimizer without one."
     decay: str = "all"
     "Which parameters weight_decay is for: 'all', 'first-layer' (Kipf's GCN) or 'matrices' (no biases, no norms)."
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)
@@ -76,11 +76,14 @@ class TrainConfig:
     "Write TensorBoard events into the run folder (extra 'tensorboard')."
 
     def __post_init__(self) -> None:
+        optimizer = _torch_class(torch.optim, torch.optim.Optimizer, self.optimizer, "optimizer")
+        has_decay = "weight_decay" in inspect.signature(optimizer).parameters
+        if self.weight_decay is None:
+            object.__setattr__(self, "weight_decay", 5e-4 if has_decay else 0.0)
         _check_numbers(self)
         _check_choices(self)
-        optimizer = _torch_class(torch.optim, torch.optim.Optimizer, self.optimizer, "optimizer")
         _check_options(optimizer, self.optimizer_options, {"params", "lr", "weight_decay"}, "optimizer_options")
-        if self.weight_decay and "weight_decay" not in inspect.signature(optimizer).parameters:
+        if self.weight_decay and not has_decay:
             raise InputError(
                 "the optimizer has no weight decay",
                 value=f"weight_decay {self.weight_decay:g} with optimizer '{self.optimizer}'",

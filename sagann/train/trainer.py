@@ -199,6 +199,8 @@ class Trainer:
         self._predictor.logits(self._prepared)
         tracker = BestTracker(self.monitor, keep_weights=self.weights == "best", patience=self.config.patience)
         policy = self._param_groups or DECAY_POLICIES[self.config.decay]
+        # TrainConfig has put a number in place of None.
+        assert self.config.weight_decay is not None
         groups = policy(self.model, self.config.weight_decay)
         optimizer = self._optimizer(groups) if self._optimizer else build_optimizer(self.config, groups)
         scheduler = (
