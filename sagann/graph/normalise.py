@@ -18,8 +18,10 @@ from sagann.graph.topology import Topology
 Normalisation = Literal["symmetric", "row"]
 
 
-def normalise(graph: Graph, how: Normalisation, *, dtype: torch.dtype = torch.float32) -> Graph:
-    """Store normalised edge weights as ``topology.edge_data['weight']``.
+def normalise(
+    graph: Graph, how: Normalisation, *, name: str = "weight", dtype: torch.dtype = torch.float32
+) -> Graph:
+    """Store normalised edge weights as ``topology.edge_data[name]``.
 
     With ``w`` the weight of an edge (1 without weights) and ``d`` the weighted in-degree:
 
@@ -29,6 +31,7 @@ def normalise(graph: Graph, how: Normalisation, *, dtype: torch.dtype = torch.fl
     Args:
         graph: any graph; add self-loops first where the model wants them.
         how: "symmetric" or "row".
+        name: of the edge data to store; the weights that are normalised are always 'weight'.
         dtype: of the stored weights.
     Raises:
         InputError: ``how`` is unknown, or a weighted in-degree is negative ("symmetric").
@@ -57,7 +60,7 @@ def normalise(graph: Graph, how: Normalisation, *, dtype: torch.dtype = torch.fl
         weight *= factor[topology.indices]
     if "weight" in topology.edge_data:
         weight *= topology.edge_data["weight"]
-    return graph.with_topology(topology.with_edge_data(weight=weight.to(dtype)))
+    return graph.with_topology(topology.with_edge_data(**{name: weight.to(dtype)}))
 
 
 def weighted_in_degrees(topology: Topology) -> Tensor:

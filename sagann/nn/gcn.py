@@ -15,8 +15,8 @@ class GCN(SagaLayer):
 
     .. math:: h_u' = W \sum_{v \to u} \frac{1}{\sqrt{d_u d_v}} h_v + b
 
-    over the graph with self-loops; :meth:`prepare` adds them and the weights (edge data ``"weight"``). Shapes:
-    [num_src, in_dim] -> [num_dst, out_dim]. The same as PyG's ``GCNConv``.
+    over the graph with self-loops; :meth:`prepare` adds them and the degree weights (edge data ``"gcn_weight"``,
+    from ``"weight"`` where the graph has it). Shapes: [num_src, in_dim] -> [num_dst, out_dim]. The same as PyG's ``GCNConv``.
 
     Args:
         in_dim: features per vertex.
@@ -26,7 +26,7 @@ class GCN(SagaLayer):
     """
 
     accumulator = "sum"
-    edge_data = "weight"
+    edge_data = "gcn_weight"
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
@@ -34,9 +34,9 @@ class GCN(SagaLayer):
 
     @staticmethod
     def prepare(graph: Graph) -> Graph:
-        """Add self-loops and symmetric degree weights."""
+        """Add self-loops and symmetric degree weights; a graph that has them stays as it is."""
         dtype = torch.float32 if graph.features is None else graph.features.dtype
-        return normalise(add_self_loops(graph), "symmetric", dtype=dtype)
+        return normalise(add_self_loops(graph), "symmetric", name="gcn_weight", dtype=dtype)
 
     def apply_edge(self, edge: Edge) -> Tensor:
         """The source's row times the edge's weight."""

@@ -69,7 +69,7 @@ class GNN(nn.Module):
                 "the layers want the graph prepared in different ways",
                 value=", ".join(sorted({type(layer).__name__ for layer in self.layers})),
                 where="GNN.prepare",
-                fix="Prepare the graph yourself and give the layers of this model one prepare().",
+                fix="Derive a class from GNN and say in its prepare(graph) what the graph needs.",
             )
         for prepare in kinds:
             graph = prepare(graph)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sagann.errors import InputError
-from sagann.graph import Graph
+from sagann.graph import Graph, Topology
 from sagann.nn import GNN, MODELS, ModelConfig, build_model
 from tests.graphs import labelled_graph
 
@@ -43,6 +43,22 @@ def test_sparse_features_give_what_dense_ones_give(model: str, encoder: str) -> 
     torch.manual_seed(0)
     sparse = run(config, replace(graph, features=graph.features.to_sparse_csr()))
     torch.testing.assert_close(sparse, dense)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("model", MODELS)
+def test_preparing_a_graph_twice_changes_nothing(model: str, weighted: bool) -> None:
+    graph = labelled_graph()
+    if not weighted:
+        plain = Topology(indptr=graph.topology.indptr, indices=graph.topology.indices, num_src=graph.num_vertices)
+        graph = graph.with_topology(plain)
+    module = build_model(ModelConfig(model=model, hidden=16), graph)
+    once = module.prepare(graph)
+    twice = module.prepare(once)
+    assert torch.equal(once.topology.indices, twice.topology.indices)
+    assert once.topology.edge_data.keys() == twice.topology.edge_data.keys()
+    for name, rows in once.topology.edge_data.items():
+        assert torch.equal(rows, twice.topology.edge_data[name])
 
 
 def test_gat_heads_are_concatenated_then_averaged() -> None:
