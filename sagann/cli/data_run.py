@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sagann.cli.options import Shared
 from sagann.cli.prepare import class_names_of
+from sagann.graph import validate_graph
 from sagann.report.dataset_table import dataset_table
 from sagann.report.terminal import Terminal
 from sagann.storage import check_dataset, load_graph
@@ -25,5 +26,5 @@ def check_run(dataset: str, *, shared: Shared) -> None:
         check_dataset(dataset)
     else:
         # Opening an archive reads and checks all of it already.
-        load_graph(dataset).validate()
+        validate_graph(load_graph(dataset))
     Terminal(quiet=shared.quiet).show(f"{dataset} is sound.")

@@ -11,7 +11,7 @@ import torch
 from sagann.cli.run_settings import DataConfig
 from sagann.cli.split_choice import DEFAULT_SPLIT, apply_split
 from sagann.errors import InputError
-from sagann.graph import Graph, add_inverse_edges, symmetrise
+from sagann.graph import Graph, add_inverse_edges, symmetrise, validate_graph
 from sagann.graph.feature_norm import normalise_features
 from sagann.graph.rows import csr_tensor
 from sagann.storage import dataset_info, load_graph
@@ -57,7 +57,7 @@ def open_checked(config: DataConfig, *, keep_splits: bool) -> Graph:
         graph = replace(graph, splits={})
     graph = _with_float_features(graph)
     # Before anything is computed on it: a folder is opened without a look at its values.
-    graph.validate()
+    validate_graph(graph)
     if config.undirected:
         graph = symmetrise(graph)
     if config.inverse_edges:

@@ -13,9 +13,10 @@ from sagann.graph.graph import SPLIT_NAMES, Graph
 from sagann.graph.normalise import normalise
 from sagann.graph.split import graph_split, per_class_split, planetoid_split, random_split
 from sagann.graph.subgraph import relabel, subgraph
-from sagann.graph.topology import Csr, Topology, id_dtype
+from sagann.graph.topology import Csr, Topology
 from sagann.graph.transform import add_inverse_edges, add_self_loops, coalesce, remove_self_loops, symmetrise
 from sagann.graph.validate import validate_graph
+from sagann.graph.widths import id_dtype
 
 if TYPE_CHECKING:
     from sagann.graph.demo import demo_graph

@@ -23,12 +23,13 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
+from sagann.graph.widths import id_dtype
+
 # High bits distinguish up to 2^10 buckets: few enough that their write positions stay in the cache and their
 # pages in the translation buffer, many enough that the counters of one bucket fit the second-level cache.
 BUCKET_BITS = 10
 # Up to this many items one thread sorts them in one pass: starting others would take longer than the work.
 ITEMS_PER_THREAD = 1 << 15
-INT32_LIMIT = 2**31 - 1
 
 Array: TypeAlias = np.ndarray[Any, Any]
 # An array or None: where it is None, Numba leaves out what concerns it when it compiles for that combination.
@@ -77,7 +78,7 @@ def group_by_key(
     num_items = len(keys)
     indptr = torch.zeros(num_keys + 1, dtype=torch.int64)
     out_values = None if values is None else _new(num_items, value_dtype or values.dtype)
-    out_positions = _new(num_items, position_dtype(num_items)) if positions else None
+    out_positions = _new(num_items, id_dtype(num_items)) if positions else None
     if num_items <= ITEMS_PER_THREAD:
         _sort_alone(
             keys.contiguous().numpy(), _array(values), indptr.numpy(), _array(out_values), _array(out_positions)
@@ -97,11 +98,6 @@ def group_by_key(
             _array(out_positions),
         )
     return Grouped(indptr=indptr, values=out_values, positions=out_positions)
-
-
-def position_dtype(num_items: int) -> torch.dtype:
-    """The narrowest dtype that holds the position of every item: int32 up to 2^31 - 1 items, else int64."""
-    return torch.int32 if num_items <= INT32_LIMIT else torch.int64
 
 
 def _new(num_items: int, dtype: torch.dtype) -> Tensor:
@@ -128,7 +124,7 @@ def _group_on_device(
     return Grouped(
         indptr=indptr,
         values=None if values is None else values[order].to(value_dtype or values.dtype),
-        positions=order.to(position_dtype(len(keys))) if positions else None,
+        positions=order.to(id_dtype(len(keys))) if positions else None,
     )
 
 

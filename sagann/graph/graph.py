@@ -1,7 +1,7 @@
 """Graph: a topology with what its vertices carry: features, labels, splits, and graph boundaries.
 
 A Graph is immutable; every transformation returns a new one that shares what it did not change. Tensors may
-be memory-mapped, so nothing here reads them whole except :meth:`Graph.validate`.
+be memory-mapped, so nothing here reads them whole; :func:`sagann.graph.validate_graph` does.
 """
 
 from __future__ import annotations
@@ -117,18 +117,8 @@ class Graph:
             features=move(self.features),
             labels=move(self.labels),
             splits={name: mask.to(device) for name, mask in self.splits.items()},
+            graph_ptr=move(self.graph_ptr),
         )
-
-    def validate(self) -> None:
-        """Check every value, in O(edges + features): ids, NaN, label range, overlapping splits, offsets.
-
-        Raises:
-            InputError: something is wrong; the message names the first offending vertex or edge.
-        """
-        # Imported here to keep this file to the data structure; the checks are a page of their own.
-        from sagann.graph.validate import validate_graph
-
-        validate_graph(self)
 
     def __repr__(self) -> str:
         several = f", num_graphs={self.num_graphs}" if self.graph_ptr is not None else ""

@@ -24,7 +24,8 @@ from sagann.errors import InputError
 from sagann.graph.graph import Graph
 from sagann.graph.random_numbers import GOLDEN, key_of, mix, normals, stream_of, uniforms
 from sagann.graph.split import random_split
-from sagann.graph.topology import Topology, id_dtype
+from sagann.graph.topology import Topology
+from sagann.graph.widths import id_dtype
 
 EDGES, SCRAMBLE, FEATURES, LABELS = range(4)
 # Probabilities are compared with 16 random bits, four levels to a 64-bit draw.

@@ -133,7 +133,7 @@ def graph_split(
             where=f"graph '{graph.name}'",
             fix="Use random_split or per_class_split.",
         )
-    owner = torch.full((graph.num_graphs,), -1, dtype=torch.int64)
+    owner = torch.full((graph.num_graphs,), -1, dtype=torch.int64, device=graph.graph_ptr.device)
     for part, wanted in enumerate((train, val, test)):
         for key in wanted:
             position = _graph_position(graph, key)
@@ -165,7 +165,7 @@ def labelled_vertices(graph: Graph) -> Tensor:
             fix="Give the graph labels first.",
         )
     if graph.multi_label:
-        return torch.arange(graph.num_vertices)
+        return torch.arange(graph.num_vertices, device=graph.labels.device)
     return (graph.labels >= 0).nonzero().squeeze(1)
 
 
@@ -190,7 +190,7 @@ def _shuffled(count: int, seed: int) -> Tensor:
 def _with_splits(graph: Graph, train: Tensor, val: Tensor, test: Tensor) -> Graph:
     splits = {}
     for name, vertices in (("train", train), ("val", val), ("test", test)):
-        mask = torch.zeros(graph.num_vertices, dtype=torch.bool)
+        mask = torch.zeros(graph.num_vertices, dtype=torch.bool, device=vertices.device)
         mask[vertices] = True
         splits[name] = mask
     return replace(graph, splits=splits)

@@ -17,15 +17,10 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError
+from sagann.graph.widths import id_dtype
 
-INT32_LIMIT = 2**31 - 1
 # Values checked at a time: enough to run at memory speed, little enough to need no memory.
 CHECKED_AT_ONCE = 1 << 22
-
-
-def id_dtype(num_vertices: int) -> torch.dtype:
-    """The narrowest dtype that holds every vertex id: int32 up to 2^31 - 1 vertices, else int64."""
-    return torch.int32 if num_vertices <= INT32_LIMIT else torch.int64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

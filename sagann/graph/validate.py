@@ -175,7 +175,9 @@ def _check_types(graph: Graph, types: Tensor | None) -> None:
             "Convert the types with .to(torch.int64).",
         )
     for part in _slices(len(types)):
-        wrong = (types[part] < 0) | (types[part] >= graph.num_edge_types)
+        # Widened, because the number of types would wrap around in 8 or 16 bits.
+        wide = types[part].long()
+        wrong = (wide < 0) | (wide >= graph.num_edge_types)
         if wrong.any():
             at = _first(wrong, part)
             raise _error(
@@ -240,7 +242,8 @@ def _check_sparse_features(graph: Graph, features: Tensor) -> None:
 
 
 def _row_of(offsets: Tensor, position: int) -> int:
-    return int(torch.bucketize(torch.tensor(position, dtype=offsets.dtype), offsets, right=True)) - 1
+    wanted = torch.tensor(position, dtype=offsets.dtype, device=offsets.device)
+    return int(torch.bucketize(wanted, offsets, right=True)) - 1
 
 
 def _first_not_finite(row: Tensor) -> float:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, MissingDependencyError
-from sagann.graph import SPLIT_NAMES, Graph, Topology
+from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
 from sagann.storage.npz_graph import count_classes
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def from_pyg(data: Data, *, num_classes: int | None = None, name: str = "pyg") -
         num_edge_types=0 if types is None or not len(types) else int(types.max()) + 1,
         name=name,
     )
-    graph.validate()
+    validate_graph(graph)
     return graph
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError
-from sagann.graph import Graph, Topology
+from sagann.graph import Graph, Topology, validate_graph
 from sagann.storage.csr_features import csr_features
 from sagann.storage.npz_graph import count_classes
 
@@ -63,7 +63,7 @@ def from_scipy(
         num_classes=count_classes(label_tensor),
         name=name,
     )
-    graph.validate()
+    validate_graph(graph)
     return graph
 
 

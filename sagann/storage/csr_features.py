@@ -6,8 +6,6 @@ so they are checked here, at the boundary. Indices are int32 where they fit: hal
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import Tensor
 
@@ -30,15 +28,7 @@ def csr_features(indptr: Tensor, indices: Tensor, values: Tensor, *, num_feature
     """
     check_csr(indptr, indices, values, num_features=num_features, where=where)
     index_dtype = id_dtype(max(num_features, len(indices)))
-    return unchecked_csr(indptr.to(index_dtype), indices.to(index_dtype), values, num_features=num_features)
-
-
-def unchecked_csr(indptr: Tensor, indices: Tensor, values: Tensor, *, num_features: int) -> Tensor:
-    """Make a matrix of CSR arrays that were checked when they were written; no array is read."""
-    # Torch says once in each process that its CSR layout is in beta.
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        return csr_tensor(indptr, indices, values, num_columns=num_features)
+    return csr_tensor(indptr.to(index_dtype), indices.to(index_dtype), values, num_columns=num_features)
 
 
 def check_csr(indptr: Tensor, indices: Tensor, values: Tensor, *, num_features: int, where: str) -> None:

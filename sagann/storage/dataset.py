@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from sagann.errors import DatasetError, InputError
-from sagann.graph import Graph, Topology
-from sagann.storage.csr_features import check_csr, unchecked_csr
+from sagann.graph import Graph, Topology, validate_graph
+from sagann.graph.rows import csr_tensor
+from sagann.storage.csr_features import check_csr
 from sagann.storage.folder import new_folder, recover
 from sagann.storage.manifest import SAFE_NAME, Manifest, layout_of, read_manifest, write_manifest
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, check_npy, dtype_name, map_npy, write_npy
@@ -99,7 +100,7 @@ def check_dataset(path: str | os.PathLike[str]) -> None:
             num_features=manifest.num_features,
             where=f"{folder}, features",
         )
-    graph.validate()
+    validate_graph(graph)
 
 
 def dataset_info(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -188,9 +189,10 @@ def _manifest(graph: Graph, arrays: Mapping[str, ArraySpec]) -> Manifest:
 def _features(manifest: Manifest, tensors: Mapping[str, Tensor]) -> Tensor | None:
     if manifest.features != "csr":
         return tensors.get("features")
-    return unchecked_csr(
+    # Checked when they were written; no array is read.
+    return csr_tensor(
         tensors["features_indptr"],
         tensors["features_indices"],
         tensors["features_values"],
-        num_features=manifest.num_features,
+        num_columns=manifest.num_features,
     )

@@ -103,14 +103,16 @@ class EdgeSpool:
         """
         check_chunk(chunk, self._num_vertices)
         columns = [chunk.src, chunk.dst, *(chunk.data[name] for name in self.columns)]
+        if len(chunk.src):
+            # Of dropped edges as well: what counts must not hang on which edges share a chunk.
+            self.largest_id = max(self.largest_id, int(chunk.src.max()), int(chunk.dst.max()))
+            if "type" in chunk.data:
+                self.largest_type = max(self.largest_type, int(chunk.data["type"].max()))
         if self._drop_self_loops:
             keep = chunk.src != chunk.dst
             columns = [column[keep] for column in columns]
         if len(columns[0]) == 0:
             return
-        self.largest_id = max(self.largest_id, int(chunk.src.max()), int(chunk.dst.max()))
-        if "type" in chunk.data:
-            self.largest_type = max(self.largest_type, int(chunk.data["type"].max()))
         self.histogram.cover(self.largest_id)
         self.histogram.add(columns[1])
         if self.mirrors:

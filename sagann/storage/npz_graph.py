@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import DatasetError, InputError
-from sagann.graph import SPLIT_NAMES, Graph, Topology
+from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
 from sagann.storage.csr_features import csr_features
 from sagann.storage.npz import NpzArchive
 
@@ -106,7 +106,7 @@ def read_npz(path: str | os.PathLike[str]) -> Graph:
             from sagann.graph.transform import symmetrise
 
             graph = symmetrise(graph)
-        graph.validate()
+        validate_graph(graph)
     except InputError as error:
         raise DatasetError(error.what, value=error.value, where=f"{path}, {error.where}", fix=error.fix) from error
     return graph

@@ -1,4 +1,8 @@
-"""``.npz`` graphs streamed into dataset folders: the archive's arrays are never whole in memory."""
+"""``.npz`` graphs streamed into dataset folders: the archive's arrays are not whole in memory.
+
+Excepted are arrays of rows in Fortran order, whose rows do not stand together (an ``edge_index`` in that order
+streams like any other), 0/1 labels, and offsets.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +115,7 @@ class NpzEdges:
             expected_kinds = "fiu" if form.dtype.startswith("float") else "iu"
             if shape != (self.num_edges, *form.row_shape) or kind not in expected_kinds:
                 raise _wrong_form(self.archive, array, f"one value for each of {self.num_edges} edges")
-        streams = [self._stream(array) for array, _ in self.data.values()]
+        streams = [self._rows(array) for array, _ in self.data.values()]
         where = f"{self.archive.path}, {self.edge_index}"
         first = 0
         for src, dst in self._ends():
@@ -132,6 +136,16 @@ class NpzEdges:
             self.archive.elements(self.edge_index, self.num_edges, 2 * self.num_edges, _CHUNK_EDGES),
             strict=True,
         )
+
+    def _rows(self, name: str) -> Iterator[Array]:
+        """Edge data in slabs of as many edges as the ids come in."""
+        if not self.archive.members[name].fortran:
+            yield from self._stream(name)
+            return
+        # Rows of an array in Fortran order do not stand together: read it whole.
+        whole = self.archive.read(name)
+        for first in range(0, len(whole), _CHUNK_EDGES):
+            yield whole[first : first + _CHUNK_EDGES]
 
     def _stream(self, name: str) -> Iterator[Array]:
         return self.archive.chunks(name, chunk_bytes=_CHUNK_EDGES * self.archive.members[name].row_bytes)

@@ -14,6 +14,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -73,13 +74,15 @@ class CsvTable:
             raise DatasetError(
                 "separator is not one character", value=repr(separator), where=str(path), fix="Pass ',' or '\\t'."
             )
-        first, self._num_skipped = self._first_line()
+        first, num_lines, num_rows = self._first_line()
         if header is None:
             header = not all(_NUMBER.fullmatch(field.strip()) for field in first)
         self._header = header
         self.names = [name.strip() for name in first] if header else [f"column {i}" for i in range(len(first))]
         _refuse_doubles(self.names, self.path)
-        self.first_row = self._num_skipped + 1 + header
+        # Lines as they stand in the file, and rows: the lines that are not empty.
+        self._num_skipped = num_lines + header
+        self.first_row = num_rows + 1 + header
 
     @property
     def num_rows(self) -> None:
@@ -110,7 +113,7 @@ class CsvTable:
             reader = pyarrow.csv.open_csv(
                 self.path,
                 read_options=pyarrow.csv.ReadOptions(
-                    column_names=self.names, skip_rows=self.first_row - 1, block_size=_BLOCK_BYTES
+                    column_names=self.names, skip_rows=self._num_skipped, block_size=_BLOCK_BYTES
                 ),
                 parse_options=pyarrow.csv.ParseOptions(delimiter=self._separator),
                 convert_options=pyarrow.csv.ConvertOptions(
@@ -130,15 +133,18 @@ class CsvTable:
 
     def _open(self) -> IO[str]:
         if self.path.suffix == ".gz":
-            return gzip.open(self.path, "rt", encoding="utf-8", errors="replace", newline="")
-        return self.path.open(encoding="utf-8", errors="replace", newline="")
+            return gzip.open(self.path, "rt", encoding="utf-8-sig", errors="replace", newline="")
+        return self.path.open(encoding="utf-8-sig", errors="replace", newline="")
 
-    def _first_line(self) -> tuple[list[str], int]:
+    def _first_line(self) -> tuple[list[str], int, int]:
+        """The first line with fields, and the number of lines and of rows before it."""
+        num_rows = 0
         try:
             with self._open() as file:
                 for number, line in enumerate(file):
                     if not line.startswith("#") and line.strip():
-                        return next(csv.reader([line], delimiter=self._separator)), number
+                        return next(csv.reader([line], delimiter=self._separator)), number, num_rows
+                    num_rows += bool(line.strip())
         except _UNREADABLE as error:
             raise _unreadable(self.path, error) from error
         raise DatasetError(
@@ -149,9 +155,10 @@ class CsvTable:
         """Find the row that pyarrow refused."""
         try:
             with self._open() as file:
-                rows = (row for row in csv.reader(file, delimiter=self._separator) if row)
-                for number, row in enumerate(rows, start=1):
-                    if number >= self.first_row and (problem := self._problem(row, wanted)):
+                lines = islice(file, self._num_skipped, None)
+                rows = (row for row in csv.reader(lines, delimiter=self._separator) if row)
+                for number, row in enumerate(rows, start=self.first_row):
+                    if problem := self._problem(row, wanted):
                         return DatasetError(
                             "row cannot be used",
                             value=problem[0],

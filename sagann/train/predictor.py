@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError
-from sagann.graph import SPLIT_NAMES, Graph
+from sagann.graph import SPLIT_NAMES, Graph, validate_graph
 from sagann.saga import SagaLayer
 from sagann.train.contract import Contract
 from sagann.train.metrics import METRICS, Metrics, compute_metrics, predict_classes
@@ -51,7 +51,7 @@ class Predictor:
         """
         self.contract.check(graph)
         if validate:
-            graph.validate()
+            validate_graph(graph)
         prepare = getattr(self.model, "prepare", None)
         prepared = graph if prepare is None else prepare(graph)
         if not isinstance(prepared, Graph):

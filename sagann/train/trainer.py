@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sagann.errors import CheckpointError, InputError
-from sagann.graph import Graph
+from sagann.graph import Graph, validate_graph
 from sagann.nn import ModelConfig, build_model
 from sagann.train.best import BestTracker, copy_of, resolve_monitor
 from sagann.train.config import TrainConfig
@@ -98,7 +98,7 @@ class Trainer:
         self._reporter: Reporter = reporter or LogReporter()
         self._source = source or graph.name
         self._optimizer, self._scheduler, self._param_groups = optimizer, scheduler, param_groups
-        graph.validate()
+        validate_graph(graph)
         _check_trainable(graph)
         if self.config.tensorboard:
             require_tensorboard()

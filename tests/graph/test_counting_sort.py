@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from sagann.graph import counting_sort
-from sagann.graph.counting_sort import group_by_key, position_dtype
+from sagann.graph.counting_sort import group_by_key
 
 
 def check(keys, num_keys, **dtypes):
@@ -84,11 +84,6 @@ def test_no_items(num_keys):
     grouped = group_by_key(none, num_keys, values=none, positions=True)
     assert grouped.indptr.tolist() == [0] * (num_keys + 1)
     assert len(grouped.values) == len(grouped.positions) == 0
-
-
-def test_positions_widen_at_two_to_the_31():
-    assert position_dtype(2**31 - 1) == torch.int32
-    assert position_dtype(2**31) == torch.int64
 
 
 @pytest.mark.gpu

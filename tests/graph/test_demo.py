@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from sagann.graph import Graph, add_self_loops, demo_graph, normalise
 from sagann.graph.rows import csr_tensor
+from sagann.graph.validate import validate_graph
 
 
 def test_the_demo_looks_like_pubmed_and_takes_less_than_a_second():
@@ -22,7 +23,7 @@ def test_the_demo_looks_like_pubmed_and_takes_less_than_a_second():
     finally:
         numba.set_num_threads(threads[0])
         torch.set_num_threads(threads[1])
-    graph.validate()
+    validate_graph(graph)
     assert (graph.num_vertices, graph.num_edges) == (19_717, 88_726)
     assert (graph.num_features, graph.num_classes, graph.name) == (500, 3, "demo")
     assert {name: int(mask.sum()) for name, mask in graph.splits.items()} == {"train": 60, "val": 500, "test": 1000}

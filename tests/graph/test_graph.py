@@ -51,8 +51,8 @@ def test_a_graph_is_immutable():
 
 
 def test_to_moves_everything():
-    moved = example(features=sparse(torch.eye(3))).to("meta")
-    tensors = [moved.topology.indices, moved.features, moved.labels, *moved.splits.values()]
+    moved = example(features=sparse(torch.eye(3)), graph_ptr=torch.tensor([0, 1, 3])).to("meta")
+    tensors = [moved.topology.indices, moved.features, moved.labels, moved.graph_ptr, *moved.splits.values()]
     assert {tensor.device.type for tensor in tensors} == {"meta"}
 
 

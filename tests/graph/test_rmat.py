@@ -6,6 +6,7 @@ import torch
 from sagann.errors import InputError
 from sagann.graph.random_numbers import key_of
 from sagann.graph.rmat import Quadrants, permute, rmat_chunks, rmat_edges, rmat_graph
+from sagann.graph.validate import validate_graph
 
 
 @pytest.mark.parametrize("chunk_edges", [17, 100, 200, 5000])
@@ -76,7 +77,7 @@ def test_wide_ids_where_int32_does_not_hold_them():
 
 def test_a_graph_with_features_labels_and_splits():
     graph = rmat_graph(500, 3000, num_features=8, num_classes=4, seed=2)
-    graph.validate()
+    validate_graph(graph)
     assert (graph.num_vertices, graph.num_edges, graph.num_features) == (500, 3000, 8)
     assert graph.labels.unique().tolist() == [0, 1, 2, 3]
     again = rmat_graph(500, 3000, num_features=8, num_classes=4, seed=2)

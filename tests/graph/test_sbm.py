@@ -5,6 +5,7 @@ import torch
 from sagann.errors import InputError
 from sagann.graph.sbm import sbm_graph
 from sagann.graph.transform import coalesce, remove_self_loops, symmetrise
+from sagann.graph.validate import validate_graph
 from tests.graph.graphs import edges_of
 
 PARAMETERS = {
@@ -28,7 +29,7 @@ def same_class_share(graph):
 
 def test_the_graph_is_simple_undirected_and_of_the_size_asked_for():
     graph = make()
-    graph.validate()
+    validate_graph(graph)
     assert (graph.num_vertices, graph.num_edges, graph.num_features, graph.num_classes) == (4000, 32_000, 16, 4)
     assert remove_self_loops(graph) is graph
     assert edges_of(symmetrise(graph)) == edges_of(coalesce(graph))

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from sagann.errors import InputError
-from sagann.graph import Graph
+from sagann.graph import Graph, validate_graph
 from sagann.graph.split import graph_split, per_class_split, planetoid_split, random_split
 from tests.graph.graphs import make_graph
 
@@ -25,7 +25,7 @@ def test_random_split_covers_the_labelled_vertices_once(labels, train, share, se
     split = random_split(graph, train=train, val=min(val, 1 - train), seed=seed)
     covered = torch.stack([mask.long() for mask in split.splits.values()]).sum(0)
     assert torch.equal(covered, (graph.labels >= 0).long())
-    split.splits["train"].any() and split.validate()
+    split.splits["train"].any() and validate_graph(split)
 
 
 def test_random_split_shares_and_seed():
@@ -59,7 +59,7 @@ def test_per_class_split_draws_the_same_number_of_every_class():
             "test": 5,
         }
     assert not (sum(split.splits.values()) > 0)[graph.labels < 0].any()
-    split.validate()
+    validate_graph(split)
 
 
 def several():
@@ -131,8 +131,31 @@ def test_impossible_splits_are_refused(split, message):
 def test_planetoid_split_takes_the_numbers_asked_for():
     graph = labelled(torch.arange(400) % 4 - 1)
     split = planetoid_split(graph, train=5, val=30, test=50, seed=0)
-    split.validate()
+    validate_graph(split)
     assert sizes(split) == {"train": 15, "val": 30, "test": 50}
     assert torch.bincount(split.labels[split.splits["train"]]).tolist() == [5, 5, 5]
     # Validation is not all of one class, as it would be if the rest were taken in order.
     assert len(split.labels[split.splits["val"]].unique()) == 3
+
+
+def test_splits_stand_where_the_labels_stand():
+    # Several labels per vertex need no look at their values, so a device without memory will do.
+    split = random_split(labelled(torch.zeros(10, 2, dtype=torch.uint8)).to("meta"), seed=0)
+    assert {mask.device.type for mask in split.splits.values()} == {"meta"}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_splits_on_the_gpu_are_those_of_the_cpu():
+    graph = labelled(torch.tensor([0, 1, -1] * 10), graph_ptr=torch.tensor([0, 9, 18, 30]))
+    draws = [
+        lambda graph: random_split(graph, seed=0),
+        lambda graph: per_class_split(graph, train=2, val=3, seed=0),
+        lambda graph: planetoid_split(graph, train=2, val=3, test=4, seed=0),
+        lambda graph: graph_split(graph, train=[0], val=[1], test=[2]),
+    ]
+    for draw in draws:
+        there = draw(graph.to("cuda"))
+        for name, mask in draw(graph).splits.items():
+            assert there.splits[name].device.type == "cuda"
+            assert torch.equal(there.splits[name].cpu(), mask)

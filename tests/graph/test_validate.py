@@ -224,13 +224,28 @@ def test_every_fault_has_its_message(case, at_once, monkeypatch):
 @pytest.mark.parametrize("at_once", [1, 1 << 22])
 def test_a_good_graph_passes(at_once, monkeypatch):
     monkeypatch.setattr(validate_module, "CHECKED_AT_ONCE", at_once)
-    good().validate()
-    good(features=sparse(torch.eye(4)), labels=torch.zeros(4, 2, dtype=torch.uint8)).validate()
-    Graph(topology=make_graph([], 0).topology, features=torch.zeros(0, 5)).validate()
-    Graph(topology=make_graph([], 3).topology, features=torch.zeros(3, 0)).validate()
+    validate_graph(good())
+    validate_graph(good(features=sparse(torch.eye(4)), labels=torch.zeros(4, 2, dtype=torch.uint8)))
+    validate_graph(Graph(topology=make_graph([], 0).topology, features=torch.zeros(0, 5)))
+    validate_graph(Graph(topology=make_graph([], 3).topology, features=torch.zeros(3, 0)))
 
 
 @given(graphs())
 def test_any_sound_graph_passes(graph):
     splits = {name: part & (graph.labels >= 0) for name, part in graph.splits.items()}
     validate_graph(replace(graph, splits={name: part for name, part in splits.items() if part.any()}))
+
+
+@pytest.mark.parametrize(("dtype", "num_types"), [(torch.uint8, 256), (torch.int16, 2**15), (torch.uint8, 300)])
+def test_as_many_edge_types_as_a_narrow_dtype_holds(dtype, num_types):
+    types = torch.tensor([0, 1, torch.iinfo(dtype).max], dtype=dtype)
+    validate_graph(good(topology=with_edges(type=types), num_edge_types=num_types))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_fault_on_the_gpu_is_named_like_one_on_the_cpu():
+    validate_graph(good().to("cuda"))
+    graph = good(features=sparse(torch.tensor([[0.0], [0.0], [nan], [1.0]])))
+    with pytest.raises(InputError, match="nan at vertex 2, column 0"):
+        validate_graph(graph.to("cuda"))

@@ -8,8 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import sagann.storage.npz_import as npz_import_module
 from sagann.errors import DatasetError
 from sagann.storage import ImportOptions, check_dataset, dataset_info, import_npz, open_graph, read_npz
+from sagann.storage.edge_chunk import EdgeColumn
+from sagann.storage.npz import NpzArchive
+from sagann.storage.npz_import import NpzEdges
 from tests.storage.conftest import assert_same_graph
 
 
@@ -73,3 +77,27 @@ def test_bad_values_are_named(tmp_path: Path, arrays: dict[str, Any], message: s
     with pytest.raises(DatasetError, match=message):
         import_npz(tmp_path / "g.npz", tmp_path / "g")
     assert [entry.name for entry in tmp_path.iterdir()] == ["g.npz"]
+
+
+@pytest.mark.parametrize("chunk_edges", [3, 2**20])
+@pytest.mark.parametrize("fortran", [False, True])
+def test_edge_features_stay_with_their_edges_in_either_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fortran: bool, chunk_edges: int
+) -> None:
+    monkeypatch.setattr(npz_import_module, "_CHUNK_EDGES", chunk_edges)
+    order: Any = np.asfortranarray if fortran else np.ascontiguousarray
+    ids = np.arange(20).reshape(2, 10)
+    # As many features as edges would hide a transposed array from a check of shapes, so both are tried.
+    wide, square = (np.arange(10 * width, dtype=np.float32).reshape(10, width) for width in (4, 10))
+    np.savez(tmp_path / "g.npz", ids=ids, wide=order(wide), square=order(square))
+    forms = {
+        name: (name, EdgeColumn(dtype="float32", row_shape=array.shape[1:]))
+        for name, array in (("wide", wide), ("square", square))
+    }
+    with NpzArchive(tmp_path / "g.npz") as archive:
+        assert archive.members["wide"].fortran == fortran
+        chunks = list(NpzEdges(archive=archive, edge_index="ids", data=forms).chunks())
+    assert [chunk.first_row for chunk in chunks] == list(range(0, 10, chunk_edges))
+    assert np.array_equal(np.concatenate([chunk.src for chunk in chunks]), ids[0])
+    assert np.array_equal(np.concatenate([chunk.data["wide"] for chunk in chunks]), wide)
+    assert np.array_equal(np.concatenate([chunk.data["square"] for chunk in chunks]), square)
