@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from sagann.train.reporter import EpochRecord, RunInfo, TrainResult
 
@@ -39,12 +41,13 @@ class ProgressReporter:
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
-            MofNCompleteColumn(),
+            # Where the terminal is narrow the bar gives way, and the numbers stay.
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[state]}"),
-            TimeRemainingColumn(compact=True),
+            TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
             console=self._console,
         )
-        name = f"{info.model} on {info.data}"
+        name = f"{info.model.rpartition(':')[2]} on {Path(info.data).name}"
         self._task = self._progress.add_task(name, total=info.epochs, completed=info.first_epoch - 1, state="")
         self._progress.start()
 
@@ -56,10 +59,10 @@ class ProgressReporter:
         split, _, metric = self._info.monitor.partition("/")
         # The metric of the last evaluated epoch stays until the next one.
         if metric in record.metrics.get(split, {}):
-            self._monitored = f"  {split} {metric.replace('_', ' ')} {record.metrics[split][metric]:.4f}"
+            self._monitored = f"  {split} {record.metrics[split][metric]:.4f}"
         epoch_s = statistics.median(self._recent_s)
         rate = edges_per_s(self._info, epoch_s)
-        state = f"{_short_s(epoch_s)}/epoch  {_short(rate)} edges/s  loss {record.loss:.4f}{self._monitored}"
+        state = f"{_short_s(epoch_s)}  {_short(rate)} edges/s  loss {record.loss:.4f}{self._monitored}"
         self._progress.update(self._task, completed=record.epoch, state=state)
 
     def on_end(self, result: TrainResult) -> None:
