@@ -21,6 +21,15 @@ DataOption = Annotated[
         metavar="PATH|NAME",
     ),
 ]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="The run's own model file, named again so that it may be executed; models of the zoo need none.",
+        metavar="FILE.py:CLASS",
+        show_default=False,
+    ),
+]
 DeviceOption = Annotated[str, typer.Option("--device", help="Where to compute.", metavar="auto|cpu|cuda|cuda:N")]
 
 
@@ -39,6 +48,7 @@ def evaluate(
             metavar="SPLIT",
         ),
     ] = None,
+    model: ModelOption = None,
     device: DeviceOption = "auto",
 ) -> None:
     """Measure a trained model on each split of its graph, or of another one.
@@ -48,7 +58,7 @@ def evaluate(
     # Imported here: it loads torch, for which --help must not wait.
     from sagann.cli.apply_run import evaluate_run
 
-    evaluate_run(run, data=data, split=split, device=device, shared=context.ensure_object(Shared))
+    evaluate_run(run, data=data, split=split, model=model, device=device, shared=context.ensure_object(Shared))
 
 
 @with_settings(())
@@ -57,6 +67,7 @@ def predict(
     run: RunOption,
     out: Annotated[Path, typer.Option(help="File to write: .csv, .parquet or .npy.", metavar="FILE")],
     data: DataOption = None,
+    model: ModelOption = None,
     device: DeviceOption = "auto",
 ) -> None:
     """Predict the class of every vertex, with its probability.
@@ -68,7 +79,7 @@ def predict(
     """
     from sagann.cli.apply_run import predict_run
 
-    predict_run(run, data=data, out=out, device=device, shared=context.ensure_object(Shared))
+    predict_run(run, data=data, out=out, model=model, device=device, shared=context.ensure_object(Shared))
 
 
 @with_settings(())
@@ -77,6 +88,7 @@ def embed(
     run: RunOption,
     out: Annotated[Path, typer.Option(help="File to write: .npy.", metavar="FILE")],
     data: DataOption = None,
+    model: ModelOption = None,
     device: DeviceOption = "auto",
 ) -> None:
     """Write an embedding of every vertex: what the last layer is given, a float32 matrix with a row per vertex.
@@ -85,4 +97,4 @@ def embed(
     """
     from sagann.cli.apply_run import embed_run
 
-    embed_run(run, data=data, out=out, device=device, shared=context.ensure_object(Shared))
+    embed_run(run, data=data, out=out, model=model, device=device, shared=context.ensure_object(Shared))

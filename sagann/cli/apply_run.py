@@ -17,11 +17,13 @@ from sagann.report.terminal import Terminal
 from sagann.train import Predictor, load_run
 
 
-def evaluate_run(run_dir: Path, *, data: str | None, split: str | None, device: str, shared: Shared) -> None:
+def evaluate_run(
+    run_dir: Path, *, data: str | None, split: str | None, model: str | None, device: str, shared: Shared
+) -> None:
     """Print the metrics of a run's model, per split of its graph or of ``data``."""
     terminal = Terminal(quiet=shared.quiet)
-    settings = _settings(run_dir, shared)
-    predictor = load_run(run_dir, device=device)
+    settings = _settings(run_dir, model, shared)
+    predictor = load_run(run_dir, model=model, device=device)
     seed = settings.train.seed
     if split is None and data is None:
         graph = training_graph(settings.data, seed=seed, say=terminal.say)
@@ -32,35 +34,41 @@ def evaluate_run(run_dir: Path, *, data: str | None, split: str | None, device: 
     terminal.show(metrics_table(metrics, title=f"{settings.model.model} on {graph.name}"))
 
 
-def predict_run(run_dir: Path, *, data: str | None, out: Path, device: str, shared: Shared) -> None:
+def predict_run(
+    run_dir: Path, *, data: str | None, out: Path, model: str | None, device: str, shared: Shared
+) -> None:
     """Write class and probability of every vertex to ``out``."""
     check_target(out, (".csv", ".parquet", ".npy"))
-    predictor, graph, source = _load(run_dir, data, device, shared)
+    predictor, graph, source = _load(run_dir, data, model, device, shared)
     probabilities = predictor.predict(graph, probabilities=True)
     names = class_names_of(source, predictor.contract.num_classes)
     write_predictions(out, probabilities.float(), names, multi_label=predictor.contract.multi_label)
     Terminal(quiet=shared.quiet).show(f"Predictions of {graph.num_vertices} vertices written to {out}")
 
 
-def embed_run(run_dir: Path, *, data: str | None, out: Path, device: str, shared: Shared) -> None:
+def embed_run(
+    run_dir: Path, *, data: str | None, out: Path, model: str | None, device: str, shared: Shared
+) -> None:
     """Write the embedding of every vertex to ``out``."""
     check_target(out, (".npy",))
-    predictor, graph, _ = _load(run_dir, data, device, shared)
+    predictor, graph, _ = _load(run_dir, data, model, device, shared)
     embeddings = predictor.embed(graph).float()
     write_embeddings(out, embeddings)
     rows, width = embeddings.shape
     Terminal(quiet=shared.quiet).show(f"Embeddings of {rows} vertices, {width} wide, written to {out}")
 
 
-def _load(run_dir: Path, data: str | None, device: str, shared: Shared) -> tuple[Predictor, Graph, str]:
-    settings = _settings(run_dir, shared)
+def _load(
+    run_dir: Path, data: str | None, model: str | None, device: str, shared: Shared
+) -> tuple[Predictor, Graph, str]:
+    settings = _settings(run_dir, model, shared)
     config = _data(settings, data)
-    predictor = load_run(run_dir, device=device)
+    predictor = load_run(run_dir, model=model, device=device)
     # Splits play no part, so bad ones are no reason to refuse.
     return predictor, open_checked(config, keep_splits=False), config.data
 
 
-def _settings(run_dir: Path, shared: Shared) -> RunSettings:
+def _settings(run_dir: Path, model: str | None, shared: Shared) -> RunSettings:
     file = run_dir / CONFIG_FILE
     if not file.is_file():
         raise CheckpointError(
@@ -70,8 +78,8 @@ def _settings(run_dir: Path, shared: Shared) -> RunSettings:
             fix="Name the folder of a run that 'sagann train' wrote; open others with sagann.load_run.",
         )
     settings = settings_of(read_tables(file))
-    if ".py:" in settings.model.model:
-        shared.user_files.add(settings.model.model.rpartition(":")[0])
+    if model is not None and ".py:" in model:
+        shared.user_files.add(model.rpartition(":")[0])
     return settings
 
 

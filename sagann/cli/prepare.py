@@ -6,14 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from sagann.cli.run_settings import DataConfig
 from sagann.cli.split_choice import DEFAULT_SPLIT, apply_split
 from sagann.errors import InputError
 from sagann.graph import Graph, add_inverse_edges, symmetrise, validate_graph
 from sagann.graph.feature_norm import normalise_features
-from sagann.graph.rows import csr_tensor
 from sagann.storage import dataset_info, load_graph
 from sagann.storage.npz_graph import describe_npz
 
@@ -55,7 +52,6 @@ def open_checked(config: DataConfig, *, keep_splits: bool) -> Graph:
     graph = load_graph(config.data)
     if not keep_splits:
         graph = replace(graph, splits={})
-    graph = _with_float_features(graph)
     # Before anything is computed on it: a folder is opened without a look at its values.
     validate_graph(graph)
     if config.undirected:
@@ -63,20 +59,6 @@ def open_checked(config: DataConfig, *, keep_splits: bool) -> Graph:
     if config.inverse_edges:
         graph = add_inverse_edges(graph)
     return normalise_features(graph) if config.normalise_features else graph
-
-
-def _with_float_features(graph: Graph) -> Graph:
-    """Features of any floating-point dtype as float32, which models compute in."""
-    features = graph.features
-    if features is None or features.dtype == torch.float32 or not features.is_floating_point():
-        return graph
-    if features.layout == torch.sparse_csr:
-        # Not by .to(): it would check the matrix, and what is wrong is to be told by validate.
-        values = features.values().float()
-        single = csr_tensor(features.crow_indices(), features.col_indices(), values, num_columns=graph.num_features)
-    else:
-        single = features.float()
-    return replace(graph, features=single)
 
 
 def class_names_of(source: str, num_classes: int) -> tuple[str, ...]:

@@ -11,23 +11,27 @@ from sagann.errors import InputError
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.metrics import Metrics
+from sagann.train.predictor import present_splits
 
 
 def resolve_monitor(config: TrainConfig, contract: Contract, splits: Mapping[str, Tensor]) -> str:
     """The metric to monitor: the configured one, or a default that fits the task and the splits.
 
+    A split without a vertex counts as absent.
+
     Raises:
         InputError: the configured metric is of a split that the graph does not have.
     """
+    present = present_splits(splits)
     if config.monitor is None:
-        if "val" not in splits:
+        if "val" not in present:
             return "train/loss"
         return "val/micro_f1" if contract.multi_label else "val/accuracy"
     split = config.monitor.partition("/")[0]
-    if split not in splits:
+    if split not in present:
         raise InputError(
             "the monitored split is not there",
-            value=f"'{config.monitor}', the graph has the splits {', '.join(splits) or 'none'}",
+            value=f"'{config.monitor}', the graph has the splits {', '.join(present) or 'none'}",
             where="TrainConfig.monitor",
             fix="Monitor 'train/...', or add the split to the graph.",
         )

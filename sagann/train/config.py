@@ -67,7 +67,8 @@ class TrainConfig:
     weights: str | None = None
     "The weights a run ends with: 'best' by the monitor or 'last'. None is 'best' where val is monitored, else 'last'."
     eval_every: int = 1
-    "Epochs between evaluations of train and val. The last epoch is always evaluated."
+    """Epochs between evaluations of train and val. The last epoch is always evaluated; where it is none of these it
+    is reported only: it cannot become the best epoch, and steps no scheduler."""
     checkpoint_every: int = 10
     "Epochs between checkpoints, if there is a run folder. The last epoch always leaves one."
     keep_checkpoints: int = 2

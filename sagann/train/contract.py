@@ -90,6 +90,13 @@ class Contract:
                 where=where,
                 fix="Use the training graph, or train on features.",
             )
+        if graph.num_edge_types == 0 < self.num_edge_types:
+            raise InputError(
+                "the graph has no edge types, but the model was trained on some",
+                value=f"0 edge types, the model expects {self.num_edge_types}",
+                where=where,
+                fix="Attach edge types, numbered as in the training graph.",
+            )
         if graph.num_edge_types > self.num_edge_types:
             raise InputError(
                 "the graph has more edge types than the model was trained on",

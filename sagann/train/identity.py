@@ -1,6 +1,7 @@
 """Identity of a run: what must be the same for a resume to make sense, and the first thing that differs.
 
-Covers the model (class and every tensor's shape), the graph (sizes, and a digest of every array), the
+Covers the model (class, every field of its ModelConfig, a digest of a user's own file, and every tensor's shape),
+the graph (sizes, and a digest of every array), the
 optimizer, the scheduler, and those training options that change the numbers.
 """
 
@@ -9,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +19,7 @@ from torch import Tensor, nn
 
 from sagann.errors import CheckpointError
 from sagann.graph import Graph
+from sagann.nn import ModelConfig
 from sagann.train.config import TrainConfig
 
 FREE_OPTIONS = ("epochs", "checkpoint_every", "keep_checkpoints", "tensorboard")
@@ -29,6 +33,7 @@ def identity_of(
     graph: Graph,
     config: TrainConfig,
     *,
+    model_config: ModelConfig | None,
     device: torch.device,
     optimizer: torch.optim.Optimizer,
     scheduler: object | None,
@@ -39,6 +44,7 @@ def identity_of(
     identity = {
         "model": {
             "class": type(model).__qualname__,
+            **_config_identity(model_config),
             "tensors": {name: f"{value.dtype} {list(value.shape)}" for name, value in tensors.items()},
         },
         "graph": graph_identity(graph),
@@ -49,6 +55,19 @@ def identity_of(
     # As it comes back from run.json: a tuple among the options is a list there.
     found: dict[str, Any] = json.loads(json.dumps(identity))
     return found
+
+
+def _config_identity(config: ModelConfig | None) -> dict[str, Any]:
+    """The fields that a model was built from; a user's file by its name and content, since it may be moved."""
+    if config is None:
+        return {}
+    fields = asdict(config)
+    filename, _, class_name = config.model.rpartition(":")
+    if not filename:
+        return {"config": fields}
+    path = Path(filename)
+    digest = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    return {"config": {**fields, "model": f"{path.name}:{class_name}"}, "file": digest}
 
 
 def graph_identity(graph: Graph) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import SPLIT_NAMES, Graph, validate_graph
+from sagann.graph.rows import csr_tensor
 from sagann.saga import SagaLayer
 from sagann.train.contract import Contract
 from sagann.train.metrics import METRICS, Metrics, compute_metrics, predict_classes
@@ -45,6 +46,8 @@ class Predictor:
     def prepare(self, graph: Graph, *, validate: bool = True) -> PreparedGraph:
         """Check ``graph``, let the model prepare it (self-loops, normalisation), and move it to the device.
 
+        Features of any floating-point dtype become the dtype of the model's parameters.
+
         Args:
             graph: the training graph or a new one.
             validate: check every value; turn it off only for a graph already checked.
@@ -52,6 +55,7 @@ class Predictor:
         self.contract.check(graph)
         if validate:
             validate_graph(graph)
+        graph = features_as(graph, parameter_dtype(self.model))
         prepare = getattr(self.model, "prepare", None)
         prepared = graph if prepare is None else prepare(graph)
         if not isinstance(prepared, Graph):
@@ -146,6 +150,37 @@ def _finite(logits: Tensor, graph: Graph) -> Tensor:
     return logits
 
 
+def parameter_dtype(model: nn.Module) -> torch.dtype:
+    """The dtype of a model's first floating-point parameter; float32 where it has none."""
+    dtypes = (parameter.dtype for parameter in model.parameters())
+    return next((dtype for dtype in dtypes if dtype.is_floating_point), torch.float32)
+
+
+def features_as(graph: Graph, dtype: torch.dtype) -> Graph:
+    """The graph with its features, dense or ``torch.sparse_csr``, as ``dtype``; itself where they are that already.
+
+    Raises:
+        InputError: a feature is too large for ``dtype``.
+    """
+    features = graph.features
+    if features is None or features.dtype == dtype:
+        return graph
+    if features.layout == torch.sparse_csr:
+        # Not by .to(): it would check a matrix that is known to be sound.
+        values = features.values().to(dtype)
+        cast = csr_tensor(features.crow_indices(), features.col_indices(), values, num_columns=graph.num_features)
+    else:
+        cast = values = features.to(dtype)
+    if values.isinf().any():
+        raise InputError(
+            "a feature is too large for the numbers that the model computes in",
+            value=f"{features.dtype} features, {dtype} ends at {torch.finfo(dtype).max:.3g}",
+            where=f"graph '{graph.name}'",
+            fix="Scale the features, for instance to mean 0 and deviation 1.",
+        )
+    return replace(graph, features=cast)
+
+
 def count_hops(model: nn.Module) -> int:
     """Number of topologies a model walks: its ``num_hops``, or its number of SAGA layers.
 
@@ -168,8 +203,11 @@ def count_hops(model: nn.Module) -> int:
 def evaluate_splits(
     logits: Tensor, graph: Graph, *, splits: Collection[str] = SPLIT_NAMES, names: Collection[str] = METRICS
 ) -> dict[str, Metrics]:
-    """Metrics of each of ``splits`` that ``graph`` has; 'all' where it has no splits at all."""
-    masks = {name: graph.splits[name] for name in SPLIT_NAMES if name in graph.splits}
+    """Metrics of each of ``splits`` that ``graph`` has; 'all' where it has no splits at all.
+
+    A split without a vertex counts as absent.
+    """
+    masks = present_splits(graph.splits)
     if not masks:
         masks = {"all": torch.ones(graph.num_vertices, dtype=torch.bool, device=logits.device)}
     found: dict[str, Metrics] = {}
@@ -180,6 +218,11 @@ def evaluate_splits(
                 logits.index_select(0, rows), labels, multi_label=graph.multi_label, names=names
             )
     return found
+
+
+def present_splits(splits: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those of the masks that hold a vertex, in the order train, val, test."""
+    return {name: splits[name] for name in SPLIT_NAMES if name in splits and bool(splits[name].any())}
 
 
 def labelled_rows(graph: Graph, mask: Tensor) -> tuple[Tensor, Tensor]:

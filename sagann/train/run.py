@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,28 +73,27 @@ def read_run(run_dir: str | os.PathLike[str]) -> Run:
         ) from error
 
 
-def load_run(run_dir: str | os.PathLike[str], *, model: nn.Module | None = None, device: str = "auto") -> Predictor:
+def load_run(
+    run_dir: str | os.PathLike[str], *, model: nn.Module | str | None = None, device: str = "auto"
+) -> Predictor:
     """Reopen a trained model: the weights its run ended with, or of its newest checkpoint if it has not ended.
+
+    A Python file that a run folder names is never executed on its word: the caller names it again.
 
     Args:
         run_dir: the folder that a Trainer wrote.
-        model: the module to load the weights into; needed where the run's model was not a ModelConfig.
+        model: the module to load the weights into, or 'path/to/file.py:ClassName' to build it from; needed where
+            the run's model is not of the zoo.
         device: 'cpu', 'cuda', 'cuda:N' or 'auto'.
     Returns:
         A predictor with ``evaluate``, ``predict`` and ``embed``, each of which takes a graph.
     Raises:
-        CheckpointError: no run folder, no weights yet, or weights of another model.
+        CheckpointError: no run folder, no weights yet, weights of another model, or ``model`` is needed.
+        InputError: the run's model was a module of the user's own, and ``model`` is none.
     """
     run = read_run(run_dir)
-    if model is None:
-        if run.model_config is None:
-            raise InputError(
-                "the run's model cannot be built from its folder",
-                value=f"it was a {run.model} of the user's own",
-                where=str(run.path),
-                fix="Pass load_run(..., model=...) with a module of that class.",
-            )
-        model = build_model(run.model_config, run.contract.shape_only_graph())
+    if not isinstance(model, nn.Module):
+        model = build_model(_confirmed_config(run, model), run.contract.shape_only_graph())
     weights = _final_weights(run)
     try:
         model.load_state_dict(weights)
@@ -106,6 +105,41 @@ def load_run(run_dir: str | os.PathLike[str], *, model: nn.Module | None = None,
             fix="Pass the model that the run was trained with.",
         ) from error
     return Predictor(model, run.contract, device=resolve_device(device))
+
+
+def _confirmed_config(run: Run, reference: str | None) -> ModelConfig:
+    """How to build the run's model; a file of the user's own only where ``reference`` names it."""
+    config = run.model_config
+    if config is None:
+        raise InputError(
+            "the run's model cannot be built from its folder",
+            value=f"it was a {run.model} of the user's own",
+            where=str(run.path),
+            fix="Pass load_run(..., model=...) with a module of that class.",
+        )
+    own_class = _class_in_file(config.model)
+    if own_class is not None and reference is None:
+        raise CheckpointError(
+            "the run's model is a Python file, which is executed only where it is named again",
+            value=f"'{config.model}'",
+            where=str(run.path),
+            fix=f"If you trust that file, pass model='{config.model}' (--model on the command line).",
+        )
+    if reference is None or reference == config.model:
+        return config
+    if own_class is None or _class_in_file(reference) != own_class:
+        raise CheckpointError(
+            "the run was trained with another model",
+            value=f"'{reference}', the run's is '{config.model}'",
+            where=str(run.path),
+            fix="Name the model that the run was trained with.",
+        )
+    return replace(config, model=reference)
+
+
+def _class_in_file(reference: str) -> str | None:
+    """The class that 'path/to/file.py:ClassName' names; None for a name of the zoo."""
+    return reference.rpartition(":")[2] if ".py:" in reference else None
 
 
 def describe_model(model: nn.Module, config: ModelConfig | None) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""RunFolder: what a run leaves on disk, every file whole or absent.
+"""RunFolder: what a run leaves on disk.
+
+Every file is whole or absent, but for ``metrics.jsonl`` and ``events/``, which grow: a kill may cut their end, and a
+resume cuts ``metrics.jsonl`` back to its checkpoint.
 
 ===================  ============================================================================
 ``run.json``         model, training options, data, versions: enough to reopen the run
@@ -38,7 +41,7 @@ class RunFolder:
     """The folder of one run.
 
     Args:
-        path: the folder; made by :meth:`start`.
+        path: the folder; made by :meth:`locked`.
         keep_checkpoints: number of newest checkpoints to keep.
     """
 
@@ -84,6 +87,12 @@ class RunFolder:
         remove_folder(self.checkpoints.path)
         remove_folder(self.path / "events")
         for name in ("metrics.json", "model.safetensors", "metrics.jsonl", "run.json"):
+            (self.path / name).unlink(missing_ok=True)
+        sync_folder(self.path)
+
+    def clear_result(self) -> None:
+        """Remove metrics.json, then the final weights: the run goes on, and they would be of an earlier epoch."""
+        for name in ("metrics.json", "model.safetensors"):
             (self.path / name).unlink(missing_ok=True)
         sync_folder(self.path)
 

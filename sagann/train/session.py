@@ -64,6 +64,9 @@ class TrainSession:
     def run_epoch(self) -> EpochRecord:
         """Train one epoch, evaluate it where it is due, step the scheduler, and add it to the history.
 
+        Where ``eval_every`` does not divide the number of epochs, the last epoch is evaluated for the history
+        only: a longer run would not have evaluated it, and continuing this one must give the same.
+
         Raises:
             InputError: the loss or an evaluated metric became NaN or infinite, or the schedule is over.
         """
@@ -73,10 +76,12 @@ class TrainSession:
         loss = self._step(epoch)
         epoch_s = self._now_s() - started_s
         metrics: dict[str, Metrics] = {}
-        if epoch % self.config.eval_every == 0 or epoch == self.config.epochs:
+        is_due = epoch % self.config.eval_every == 0
+        if is_due or epoch == self.config.epochs:
             metrics = self._evaluate(epoch)
+        if is_due:
             self.tracker.update(epoch, metrics, self.model)
-        self._step_scheduler(metrics)
+        self._step_scheduler(metrics if is_due else {})
         record = EpochRecord(epoch=epoch, loss=loss, epoch_s=epoch_s, lr=lr, metrics=metrics)
         self.epoch = epoch
         self.history.append(record)

@@ -20,10 +20,11 @@ from sagann.errors import CheckpointError, InputError
 from sagann.graph import Graph, validate_graph
 from sagann.nn import ModelConfig, build_model
 from sagann.train.best import BestTracker, copy_of, resolve_monitor
+from sagann.train.checkpoint import Checkpoint
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.events import TensorBoardReporter, require_tensorboard
-from sagann.train.identity import check_same, digest_of, identity_of
+from sagann.train.identity import FREE_OPTIONS, check_same, digest_of, identity_of
 from sagann.train.interrupt import stop_on_interrupt
 from sagann.train.metrics import Metrics
 from sagann.train.policies import (
@@ -237,21 +238,22 @@ class Trainer:
             self.model,
             self.graph,
             self.config,
+            model_config=self.model_config,
             device=self.device,
             optimizer=session.optimizer,
             scheduler=session.scheduler,
         )
         if resume:
             self._restore(folder, session, identity)
-        elif folder.exists and not overwrite:
+            return digest_of(identity)
+        if folder.exists and not overwrite:
             raise InputError(
                 "the run folder holds a run",
                 value="neither resume nor overwrite was asked for",
                 where=str(folder.path),
                 fix="Continue it with fit(resume=True), replace it with fit(overwrite=True), or choose another folder.",
             )
-        else:
-            folder.clear()
+        folder.clear()
         folder.write_run(
             {
                 "model": describe_model(self.model, self.model_config),
@@ -280,9 +282,20 @@ class Trainer:
         if checkpoint is None:
             self._reporter.on_message("There is no checkpoint yet; the run starts from its first epoch.")
             folder.cut_history(0)
-            return
+        else:
+            self._restore_checkpoint(folder, session, checkpoint, digest_of(identity))
+        # All else in run.json stays what the run was started with.
+        options = self.config.to_json()
+        free = {name: options[name] for name in FREE_OPTIONS}
+        folder.write_run({**saved, "train": {**saved["train"], **free}})
+        if not session.finished:
+            folder.clear_result()
+
+    def _restore_checkpoint(
+        self, folder: RunFolder, session: TrainSession, checkpoint: Checkpoint, run: str
+    ) -> None:
         where = f"checkpoint of epoch {checkpoint.epoch} in {folder.path}"
-        if checkpoint.state["run"] != digest_of(identity):
+        if checkpoint.state["run"] != run:
             raise CheckpointError(
                 "the checkpoint belongs to another run",
                 value="its identity differs from run.json's",

@@ -57,24 +57,6 @@ def test_normalising_without_features(ring: Graph, tmp_path: Path) -> None:
         opened(replace(ring, features=None), tmp_path, normalise_features=True)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_features_become_float32(ring: Graph, tmp_path: Path, dtype: torch.dtype) -> None:
-    assert ring.features is not None
-    dense = opened(replace(ring, features=ring.features.to(dtype)), tmp_path)
-    assert dense.features is not None
-    assert dense.features.dtype == torch.float32
-    assert dense.features[3].tolist() == [1.0, 3.0]
-
-
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
-def test_sparse_features_become_float32(ring: Graph, tmp_path: Path) -> None:
-    assert ring.features is not None
-    graph = opened(replace(ring, features=ring.features.double().to_sparse_csr()), tmp_path)
-    assert graph.features is not None
-    assert graph.features.dtype == torch.float32
-    assert graph.features.to_dense()[3].tolist() == [1.0, 3.0]
-
-
 def test_a_split_is_told_once(ring: Graph, tmp_path: Path) -> None:
     save_graph(ring, tmp_path / "ring")
     said: list[str] = []

@@ -204,7 +204,13 @@ def test_the_users_own_layer(invoke: Invoke, blocks: Path, tmp_path: Path, monke
     assert invoke("train", "--data", blocks, "--model", "layers.py:Mean", *QUICK).code == 0
     monkeypatch.chdir(Path("/"))
     run = tmp_path / "runs" / "blocks-Mean"
-    assert invoke("evaluate", "--run", run).code == 0
+    refused = invoke("evaluate", "--run", run)
+    assert refused.code == 2
+    assert "executed only where it is named again" in refused.err
+    own = f"{tmp_path}/layers.py:Mean"
+    assert invoke("evaluate", "--run", run, "--model", own).code == 0
+    assert invoke("predict", "--run", run, "--model", own, "--out", tmp_path / "p.csv").code == 0
+    assert invoke("embed", "--run", run, "--model", own, "--out", tmp_path / "e.npy").code == 0
     outcome = invoke(
         "train", "--data", blocks, "--model", f"{tmp_path}/layers.py:Broken", *QUICK, "--out", tmp_path / "b"
     )

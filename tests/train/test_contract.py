@@ -75,3 +75,10 @@ def test_labels_that_do_not_fit_are_refused(graph, message):
 def test_logits_of_another_form_are_refused(logits, message):
     with pytest.raises(LayerError, match=message):
         Contract.of(community_graph()).check_logits(logits, community_graph(), "M")
+
+
+def test_a_model_of_edge_types_refuses_a_graph_without():
+    typed = Contract.of(replace(community_graph(), num_edge_types=3))
+    typed.check(replace(community_graph(), num_edge_types=2))
+    with pytest.raises(InputError, match="0 edge types, the model expects 3"):
+        typed.check(community_graph())

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from sagann.errors import InputError, LayerError
+from sagann.nn import ModelConfig
 from sagann.train import Contract, Predictor, TrainConfig, Trainer
-from sagann.train.predictor import count_hops
+from sagann.train.predictor import count_hops, features_as
 from tests.train.runs import Mean, Plain, TwoLayers, community_graph, seeded_model
 
 CPU = torch.device("cpu")
@@ -152,3 +153,39 @@ def test_hops_are_counted_or_stated():
     model.num_hops = "two"
     with pytest.raises(InputError, match="a model's num_hops is no count: 'two'"):
         count_hops(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_features_of_every_dtype_are_trained_in_that_of_the_model(dtype, sparse):
+    graph = community_graph()
+    features = graph.features.to(dtype)
+    graph = replace(graph, features=features.to_sparse_csr() if sparse else features)
+    config = TrainConfig(epochs=2, device="cpu", deterministic=False)
+    result = Trainer(ModelConfig(hidden=8), graph, config).fit()
+    expected = Trainer(ModelConfig(hidden=8), features_as(graph, torch.float32), config).fit()
+    assert [record.loss for record in result.history] == [record.loss for record in expected.history]
+
+
+def test_a_model_of_double_precision_gets_doubles():
+    trainer = Trainer(seeded_model().double(), community_graph(), TrainConfig(epochs=1, device="cpu"))
+    trainer.fit()
+    assert trainer.predict(probabilities=True).dtype == torch.float64
+
+
+def test_integer_features_are_refused_in_words():
+    graph = replace(community_graph(), features=torch.ones(90, 8, dtype=torch.int64))
+    with pytest.raises(InputError, match=r"torch.int64 \[90, 8\], expected floating point"):
+        Trainer(seeded_model(), graph)
+
+
+def test_a_split_without_a_vertex_is_absent():
+    graph = community_graph()
+    nothing = torch.zeros(90, dtype=torch.bool)
+    graph = replace(graph, splits={**graph.splits, "val": nothing})
+    trainer = Trainer(seeded_model(), graph, TrainConfig(epochs=2, device="cpu"))
+    assert (trainer.monitor, trainer.weights) == ("train/loss", "last")
+    assert set(trainer.fit().metrics) == {"train", "test"}
+    with pytest.raises(InputError, match="'val/loss', the graph has the splits train, test"):
+        Trainer(seeded_model(), graph, TrainConfig(monitor="val/loss"))

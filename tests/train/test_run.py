@@ -60,7 +60,32 @@ def test_a_layer_in_the_users_file_is_found_from_anywhere(tmp_path, monkeypatch)
     trainer, _ = train("run", ModelConfig(model="mine.py:Mine", hidden=8))
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["model"] == "mine.py:Mine"
     monkeypatch.chdir("/")
-    assert torch.equal(load_run(tmp_path / "run", device="cpu").predict(community_graph()), trainer.predict())
+    predictor = load_run(tmp_path / "run", model=f"{tmp_path}/mine.py:Mine", device="cpu")
+    assert torch.equal(predictor.predict(community_graph()), trainer.predict())
+
+
+def test_a_file_that_a_run_folder_names_is_executed_only_when_named_again(tmp_path):
+    (tmp_path / "mine.py").write_text(USERS_LAYER)
+    train(tmp_path / "run", ModelConfig(model=f"{tmp_path}/mine.py:Mine", hidden=8), epochs=1)
+    (tmp_path / "mine.py").write_text(
+        f"from pathlib import Path\nPath(r'{tmp_path}/executed').touch()\n{USERS_LAYER}"
+    )
+    with pytest.raises(CheckpointError, match=r"executed only where it is named again.*pass model='"):
+        load_run(tmp_path / "run")
+    with pytest.raises(
+        CheckpointError, match=r"the run was trained with another model: 'mine.py:Other', the run's"
+    ):
+        load_run(tmp_path / "run", model="mine.py:Other")
+    assert not (tmp_path / "executed").exists()
+    load_run(tmp_path / "run", model=f"{tmp_path}/mine.py:Mine")
+    assert (tmp_path / "executed").exists()
+
+
+def test_a_model_of_the_zoo_is_not_replaced_by_another(tmp_path):
+    train(tmp_path, epochs=1)
+    load_run(tmp_path, model="gcn")
+    with pytest.raises(CheckpointError, match="the run was trained with another model: 'gin', the run's is 'gcn'"):
+        load_run(tmp_path, model="gin")
 
 
 def test_a_module_of_the_users_own_is_passed_again(tmp_path):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from sagann.errors import CheckpointError
 from sagann.nn import ModelConfig, build_model
-from sagann.train import TrainConfig, Trainer, load_run
+from sagann.train import TrainConfig, Trainer, load_run, read_run
 from tests.train.runs import (
     Plain,
     TwoLayers,
@@ -316,3 +316,56 @@ def test_an_unfinished_run_predicts_with_its_best_weights_so_far(tmp_path):
     whole = trainer_of(tmp_path / "whole", epochs=9, model=ModelConfig(hidden=8))
     whole.fit()
     assert torch.equal(load_run(tmp_path, device="cpu").predict(community_graph()), whole.predict())
+
+
+def test_a_model_with_another_dropout_is_refused_and_run_json_stays(tmp_path):
+    trainer_of(tmp_path, model=ModelConfig(hidden=8, dropout=0.5)).fit()
+    before = (tmp_path / "run.json").read_bytes()
+    with pytest.raises(CheckpointError, match=r"model\.config\.dropout was 0\.5, is 0\.0"):
+        trainer_of(tmp_path, model=ModelConfig(hidden=8, dropout=0.0)).fit(resume=True)
+    assert (tmp_path / "run.json").read_bytes() == before
+
+
+def test_a_changed_model_file_is_refused(tmp_path):
+    file = tmp_path / "mine.py"
+    text = "from tests.train.runs import Mean\n\n\nclass Mine(Mean):\n    pass\n"
+    file.write_text(text)
+    trainer_of(tmp_path / "run", model=ModelConfig(model=f"{file}:Mine", hidden=8), epochs=1).fit()
+    trainer_of(tmp_path / "run", model=ModelConfig(model=f"{file}:Mine", hidden=8), epochs=2).fit(resume=True)
+    file.write_text(text.replace("pass", "accumulator = 'sum'"))
+    with pytest.raises(CheckpointError, match=r"model\.file was \w+, is \w+"):
+        trainer_of(tmp_path / "run", model=ModelConfig(model=f"{file}:Mine", hidden=8), epochs=2).fit(resume=True)
+
+
+def test_a_finished_run_that_is_continued_has_no_stale_result(tmp_path):
+    trainer_of(tmp_path, epochs=3, model=ModelConfig(hidden=8), weights="last").fit()
+    with pytest.raises(CrashError):
+        trainer_of(tmp_path, epochs=9, model=ModelConfig(hidden=8), weights="last", stop_after=7).fit(resume=True)
+    assert read_run(tmp_path).metrics is None
+    assert not (tmp_path / "model.safetensors").exists()
+    whole = trainer_of(tmp_path / "whole", epochs=6, model=ModelConfig(hidden=8), weights="last")
+    whole.fit()
+    assert torch.equal(load_run(tmp_path, device="cpu").predict(community_graph()), whole.predict())
+
+
+@pytest.mark.parametrize("monitor", ["val/loss", "train/loss"])
+def test_more_epochs_are_the_longer_run_where_the_old_end_was_no_evaluation(tmp_path, monitor):
+    options = {
+        "eval_every": 4,
+        "lr": 0.2,
+        "monitor": monitor,
+        "scheduler": "ReduceLROnPlateau",
+        "scheduler_options": {"patience": 0, "factor": 0.5},
+    }
+    expected = trainer_of(tmp_path / "whole", epochs=30, **options)
+    whole = expected.fit()
+    short = trainer_of(tmp_path / "more", epochs=10, **options).fit()
+    assert short.history[-1].metrics
+    assert short.best_epoch in (4, 8)
+    more = trainer_of(tmp_path / "more", epochs=30, **options)
+    result = more.fit(resume=True)
+    assert [(record.loss, record.lr) for record in result.history] == [
+        (record.loss, record.lr) for record in whole.history
+    ]
+    assert (result.best_epoch, result.metrics) == (whole.best_epoch, whole.metrics)
+    assert_same_bits(weights_of(more.model), weights_of(expected.model))
