@@ -92,12 +92,14 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("replacing", [False, True])
 def test_kill_at_random_instants(tmp_path: Path, server: ImportServer, source: Path, *, replacing: bool) -> None:
     out = tmp_path / "g"
-    # Two runs to the end: the first compiles or loads kernels, the second is the measure of the instants.
-    for attempt in range(2):
+    # Runs to the end: the first compiles or loads kernels, the fastest is the measure of the instants.
+    seconds = []
+    for attempt in range(5):
         began = time.perf_counter()
         server.start(source, out, "old", overwrite=attempt > 0)
         assert server.end() == 0
-        whole_s = time.perf_counter() - began
+        seconds.append(time.perf_counter() - began)
+    whole_s = min(seconds)
     expected = open_graph(out).topology.indices.tolist()
     instants = random.Random(3)
     killed = found_partial = 0
@@ -107,7 +109,7 @@ def test_kill_at_random_instants(tmp_path: Path, server: ImportServer, source: P
                 file.unlink()
             out.rmdir()
         child = server.start(source, out, f"new{attempt}", overwrite=True)
-        time.sleep(whole_s * 1.1 * instants.random())
+        time.sleep(whole_s * instants.random())
         # The server reaps the child when it ends, so a child that is gone is an import that succeeded.
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
