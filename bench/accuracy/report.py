@@ -16,7 +16,7 @@ MARGIN = 1.0
 
 INTRODUCTION = """# Accuracy, reproduced
 
-Written by `make accuracy` (`python -m bench.accuracy`), from real runs: {seeds} seeds each, mean ± standard
+Written by `make accuracy` (`python -m bench.accuracy`), from real runs: {seeds} seeds, or as many as the column runs says, mean ± standard
 deviation of the test metric in percent, at the weights that are best on the validation vertices. PyTorch
 {torch}, {machine}, CPU. Where a table has a column for PyG, the same architecture of PyG's layers was trained
 by a plain loop with the same settings, graph and split (`bench/accuracy/twins.py`). A run that falls short is
