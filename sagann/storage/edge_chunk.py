@@ -63,6 +63,10 @@ class EdgeSource(Protocol):
         """The edges; about a million in a chunk."""
 
 
+LARGEST_TYPE = 2**31 - 2
+"""So that the number of types fits 32 bits as well."""
+
+
 def check_chunk(chunk: EdgeChunk, num_vertices: int | None) -> None:
     """Check the ids and the edge data of a chunk.
 
@@ -91,6 +95,9 @@ def check_chunk(chunk: EdgeChunk, num_vertices: int | None) -> None:
             raise _bad_value(chunk, name, at, "is not finite")
         if name == "type" and len(rows) and rows.min() < 0:
             raise _bad_value(chunk, name, int((rows < 0).argmax()), "is negative, types are numbered from 0")
+        # Types are stored in 32 bits; a larger one is an id of something else.
+        if name == "type" and len(rows) and rows.max() > LARGEST_TYPE:
+            raise _bad_value(chunk, name, int(rows.argmax()), f"is larger than {LARGEST_TYPE}")
 
 
 def _bad_value(chunk: EdgeChunk, name: str, at: int, problem: str) -> DatasetError:

@@ -76,7 +76,15 @@ class CsvTable:
             )
         first, num_lines, num_rows = self._first_line()
         if header is None:
-            header = not all(_NUMBER.fullmatch(field.strip()) for field in first)
+            numbers = [bool(_NUMBER.fullmatch(field.strip())) for field in first]
+            if any(numbers) and not all(numbers):
+                raise DatasetError(
+                    "the first row is neither names nor numbers",
+                    value=separator.join(first)[:80],
+                    where=f"{path}, row 1",
+                    fix="Mend it, or say whether it names the columns (--header, --no-header).",
+                )
+            header = not all(numbers)
         self._header = header
         self.names = [name.strip() for name in first] if header else [f"column {i}" for i in range(len(first))]
         _refuse_doubles(self.names, self.path)

@@ -130,6 +130,8 @@ def _arrays(graph: Graph) -> Iterator[tuple[str, Tensor]]:
 
 def _digest(array: Tensor) -> str:
     state = hashlib.blake2b(f"{array.dtype} {list(array.shape)}".encode(), digest_size=16)
+    if array.numel() == 0:
+        return state.hexdigest()
     # In pieces, so that a memory-mapped array larger than memory can be read.
     row_bytes = max(1, array[:1].numel() * array.element_size())
     for part in array.split(max(1, _DIGEST_ROWS_BYTES // row_bytes)):

@@ -210,3 +210,17 @@ def test_vertex_arrays_of_different_lengths_are_refused(tmp_path: Path) -> None:
 def test_memory_that_is_too_small_is_refused() -> None:
     with pytest.raises(ValueError, match=r"working memory is too small: 1000 bytes, at least 1048576 are needed"):
         ImportOptions(memory_bytes=1000)
+
+
+def test_an_edge_type_of_more_than_32_bits_is_refused_by_row(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("s,d,t\n0,1,0\n1,0,4294967296\n")
+    form = EdgeListFormat(edge_type="t")
+    with pytest.raises(DatasetError, match=r"edge type cannot be used: 4294967296 is larger than .*row 3"):
+        import_edge_list(tmp_path / "e.csv", tmp_path / "g", form=form)
+
+
+@pytest.mark.parametrize("first", ["O,1", "12a,5", "-,5", "0x1,1", ",5"])
+def test_a_damaged_first_row_is_not_taken_for_names(tmp_path: Path, first: str) -> None:
+    (tmp_path / "e.csv").write_text(f"{first}\n1,2\n")
+    with pytest.raises(DatasetError, match="the first row is neither names nor numbers"):
+        import_edge_list(tmp_path / "e.csv", tmp_path / "g")

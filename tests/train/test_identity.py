@@ -51,3 +51,7 @@ def test_pieces_do_not_change_the_digest(monkeypatch):
     whole = graph_identity(community_graph())
     monkeypatch.setattr(identity, "_DIGEST_ROWS_BYTES", 100)
     assert graph_identity(community_graph()) == whole
+
+
+def test_an_empty_array_has_a_digest():
+    assert identity._digest(torch.zeros(0, dtype=torch.int32)) != identity._digest(torch.zeros(0, 3))
