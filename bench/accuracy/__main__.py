@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/accuracy.md"))
     parser.add_argument("--seeds", type=int, default=NUM_SEEDS)
     parser.add_argument("--only", default="", help="run experiments whose key contains this")
+    parser.add_argument("--system", choices=sorted(SYSTEMS), help="run this system alone")
     parser.add_argument("--report-only", action="store_true")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
@@ -41,27 +42,27 @@ def main() -> None:
     if not arguments.report_only:
         for experiment in EXPERIMENTS:
             if arguments.only in experiment.key:
-                run_experiment(experiment, arguments.data, arguments.results, arguments.seeds)
+                run_experiment(experiment, arguments)
     write_report(read_results(arguments.results), arguments.out)
     print(f"wrote {arguments.out}")
 
 
-def run_experiment(experiment: Experiment, data: Path, results: Path, num_seeds: int) -> None:
+def run_experiment(experiment: Experiment, arguments: argparse.Namespace) -> None:
     """Run every seed of sagann and of PyG's twin that is not among the results yet."""
-    done = {(row["key"], row["system"], row["seed"]) for row in read_results(results)}
-    systems = {"sagann": run_sagann, "pyg": run_twin} if experiment.twin else {"sagann": run_sagann}
-    jobs = [(system, seed) for seed in range(num_seeds) for system in systems]
+    done = {(row["key"], row["system"], row["seed"]) for row in read_results(arguments.results)}
+    systems = [name for name in SYSTEMS if arguments.system in (None, name) and (experiment.twin or name != "pyg")]
+    jobs = [(system, seed) for seed in range(arguments.seeds) for system in systems]
     jobs = [(system, seed) for system, seed in jobs if (experiment.key, system, seed) not in done]
     if not jobs:
         return
-    loaded = load_graph(str(data / f"{experiment.dataset}.npz"))
+    loaded = load_graph(str(arguments.data / f"{experiment.dataset}.npz"))
     for system, seed in jobs:
         graph = experiment.prepare(loaded, seed)
         start = time.perf_counter()
-        value = systems[system](experiment, graph, seed)
+        value = SYSTEMS[system](experiment, graph, seed)
         seconds = time.perf_counter() - start
         row = {"key": experiment.key, "system": system, "seed": seed, "value": value, "seconds": round(seconds, 2)}
-        with results.open("a") as file:
+        with arguments.results.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(
             f"{experiment.key:32s} {system:7s} seed {seed}  {experiment.metric} {value:6.2f}  {seconds:7.1f} s",
@@ -75,6 +76,10 @@ def run_sagann(experiment: Experiment, graph: Graph, seed: int) -> float:
     trainer = Trainer(build_model(experiment.model, graph), graph, experiment.train_config(seed))
     trainer.fit()
     return 100 * trainer.evaluate()["test"][experiment.metric]
+
+
+SYSTEMS = {"sagann": run_sagann, "pyg": run_twin}
+"What is compared; PyG's twin runs only where an experiment has one."
 
 
 def read_results(path: Path) -> list[dict]:

@@ -167,4 +167,6 @@ def _measure(logits: Tensor, graph: Graph, split: str, metric: str) -> float:
         return float((logits.argmax(1) == labels).float().mean())
     if labels.ndim == 1:
         return float(roc_auc_score(labels.numpy(), logits.softmax(1)[:, 1].numpy()))
-    return float(roc_auc_score(labels.numpy(), logits.sigmoid().numpy(), average="macro"))
+    # A class that nobody, or everybody, here belongs to has no curve.
+    defined = (labels != labels[0]).any(0)
+    return float(roc_auc_score(labels[:, defined].numpy(), logits[:, defined].sigmoid().numpy(), average="macro"))

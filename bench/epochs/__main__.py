@@ -1,0 +1,241 @@
+"""Full-graph training epochs against PyG and DGL: ``python -m bench.epochs --dgl /path/to/dgl/bin/python``.
+
+Writes a report in Markdown, and every measurement to a file from which an interrupted run continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench.contest import Contestant, Results, Rules, results_of, run_contest
+from bench.epochs.graphs import DATASETS, SHAPES, stored_graph, write_graph, write_weights
+from bench.epochs.report import DENSE_MODELS, EDGE_MODELS, render, rows_of, verdicts
+from bench.workers import ROOT, WorkerEndedError
+from sagann.nn import ModelConfig
+
+MODELS = (*DENSE_MODELS, *EDGE_MODELS)
+PYG_VARIANTS = ("edge_index", "EdgeIndex", "EdgeIndex32", "csr", "csr32", "SparseTensor")
+GROUPS = {
+    "sagann": ("sagann",),
+    "pyg": tuple(f"pyg:{variant}" for variant in PYG_VARIANTS),
+    "pyg-compile": ("pyg:compile",),
+    "dgl": ("dgl", "dgl:weights"),
+    "floor": ("floor",),
+    "ablation": tuple(
+        f"sagann:{variant}"
+        for variant in ("no-hoist", "no-commute", "no-invariant", "no-fuse", "no-split_concat", "naive")
+    ),
+}
+"What may be asked for together; every single contestant may be asked for too."
+ONLY_FOR = {"dgl:weights": ("gcn",), "pyg:EdgeIndex32": ("commnet",)}
+CHECKED_EPOCHS = 5
+
+
+def main() -> int:
+    """Measure, or check that all compute the same."""
+    arguments = _arguments()
+    contestants = contestants_of(arguments.contestants, arguments.dgl)
+    rules = Rules(
+        rounds=arguments.rounds,
+        epochs=arguments.epochs,
+        timeout_s=arguments.timeout,
+        memory_bytes=None if arguments.memory is None else int(arguments.memory * 2**30),
+    )
+    if arguments.check:
+        return check(contestants, arguments, rules)
+    settings = {
+        **asdict(rules),
+        "threads": arguments.threads,
+        "hidden": arguments.hidden,
+        "encoder": arguments.encoder,
+        "commit": commit(),
+    }
+    results = Results(arguments.results, settings)
+    for dataset in arguments.datasets:
+        with TemporaryDirectory(prefix="sagann_epochs_", dir=arguments.work) as folder:
+            _prepare(Path(folder), dataset, arguments)
+            for model in arguments.models:
+                run_contest(
+                    [who for who in contestants if model in ONLY_FOR.get(who.name, (model,))],
+                    _specification(arguments, model, folder),
+                    dataset=dataset,
+                    task=model,
+                    rules=rules,
+                    results=results,
+                )
+                write_report(arguments.out, results, heading(arguments, settings))
+    return 0
+
+
+def contestants_of(names: Sequence[str], dgl: str | None) -> list[Contestant]:
+    """The contestants that names or groups of names stand for.
+
+    Args:
+        names: groups or single contestants.
+        dgl: the Python of DGL's environment; without it DGL is left out.
+    """
+    ours = (sys.executable, "-m")
+    commands = {
+        "sagann": (*ours, "bench.epochs.sagann_worker"),
+        "pyg": (*ours, "bench.epochs.pyg_worker"),
+        "floor": (*ours, "bench.epochs.floor_worker"),
+    }
+    if dgl is not None:
+        commands["dgl"] = (dgl, str(ROOT / "bench" / "standalone" / "dgl_epochs.py"))
+    single = dict.fromkeys(name for group in names for name in GROUPS.get(group, (group,)))
+    unknown = [name for name in single if name.partition(":")[0] not in ("sagann", "pyg", "dgl", "floor")]
+    if unknown:
+        raise SystemExit(
+            f"Unknown contestants: {', '.join(unknown)}. Choose of {', '.join(GROUPS)}, or one of a group."
+        )
+    return [
+        Contestant(name=name, command=commands[name.partition(":")[0]])
+        for name in single
+        if name.partition(":")[0] in commands
+    ]
+
+
+def check(contestants: Sequence[Contestant], arguments: argparse.Namespace, rules: Rules) -> int:
+    """Compare the logits after a few epochs on a small graph; gives the exit status."""
+    wrong = 0
+    with TemporaryDirectory(prefix="sagann_epochs_") as folder:
+        _prepare(Path(folder), "tiny", arguments)
+        for model in arguments.models:
+            specification = _specification(arguments, model, folder)
+            logits: dict[str, np.ndarray] = {}
+            for who in contestants:
+                if who.system == "floor" or model not in ONLY_FOR.get(who.name, (model,)):
+                    continue
+                try:
+                    logits[who.name] = results_of(who, specification(who), CHECKED_EPOCHS, rules)["logits"]
+                except WorkerEndedError as end:
+                    wrong += end.outcome != "unsupported"
+                    print(f"{model:12} {who.name:20} {end.outcome}: {end.detail[-300:]}", flush=True)
+                    continue
+                first = next(iter(logits.values()))
+                difference = float(np.abs(logits[who.name] - first).max() / np.abs(first).max())
+                agrees = difference < 1e-3
+                wrong += not agrees
+                print(
+                    f"{model:12} {who.name:20} {'same' if agrees else 'DIFFERENT'} ({difference:.1e})", flush=True
+                )
+    return int(wrong > 0)
+
+
+def heading(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> list[str]:
+    """What was measured, where and how."""
+    without = "" if arguments.dgl else " **DGL was left out: --dgl PATH_TO_PYTHON was not given.**"
+    return [
+        "# Full-graph training epochs",
+        "",
+        f"`python -m {' '.join(['bench.epochs', *sys.argv[1:]])}` at commit {settings['commit']}; {arguments.threads} threads, "
+        f"{processor()}, PyTorch {torch.__version__}.{without}",
+        "",
+        f"An epoch is forward, cross-entropy on the training vertices, backward, and a step of Adam: 2 layers, hidden "
+        f"{arguments.hidden}, GAT 8 heads and 1 in the last layer, no dropout, "
+        + ("a linear encoder first. " if arguments.encoder else "no encoder (GG-NN: a linear one). ")
+        + f"Seconds are medians of {settings['rounds']} rounds in alternation; a ratio is the median of the rounds'. "
+        "Memory is the peak of two epochs above the process with graph and features loaded; the least peer is the "
+        "thriftiest variant of any peer, be it slow. *Alone* is timed at another moment. *Killed* and *out of memory* "
+        "mean that the machine did not suffice for this contestant alone.",
+    ]
+
+
+def write_report(path: Path, results: Results, lines: list[str]) -> None:
+    """Write what is known so far."""
+    records = list(results.records.values())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = rows_of(records)
+    path.write_text(render(rows, records, lines, verdicts(rows)))
+
+
+def commit() -> str:
+    """The checkout's commit, marked where there are changes."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return described.stdout.strip() or "unknown"
+
+
+def _prepare(folder: Path, dataset: str, arguments: argparse.Namespace) -> None:
+    stored = stored_graph(dataset)
+    write_graph(folder, stored)
+    configs = [
+        ModelConfig(
+            model=model, hidden=arguments.hidden, dropout=0.0, encoder="linear" if arguments.encoder else "auto"
+        )
+        for model in arguments.models
+    ]
+    write_weights(folder, configs, stored.features.shape[1], stored.num_classes)
+
+
+def _specification(
+    arguments: argparse.Namespace, model: str, folder: str
+) -> Callable[[Contestant], Mapping[str, Any]]:
+    def specify(contestant: Contestant) -> Mapping[str, Any]:
+        return {
+            "model": model,
+            "variant": contestant.variant,
+            "layers": 2,
+            "hidden": arguments.hidden,
+            "heads": 8,
+            "encoder": arguments.encoder,
+            "threads": arguments.threads,
+            "folder": folder,
+        }
+
+    return specify
+
+
+def processor() -> str:
+    """What the machine calls its processor."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--datasets", nargs="+", choices=[*DATASETS, *SHAPES], default=list(DATASETS), metavar="NAME"
+    )
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument(
+        "--contestants",
+        nargs="+",
+        default=["sagann", "pyg", "dgl", "floor"],
+        help=f"groups ({', '.join(GROUPS)}) or single ones (pyg:csr, sagann:no-fuse)",
+    )
+    parser.add_argument("--epochs", type=int, default=3, help="fewest epochs in a turn")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each in alternation")
+    parser.add_argument(
+        "--dgl", metavar="PYTHON", help="Python of an environment with DGL; without it DGL is left out"
+    )
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument(
+        "--encoder", action="store_true", help="a linear encoder before the first layer of all models"
+    )
+    parser.add_argument("--memory", type=float, metavar="GIB", help="memory that a contestant may hold")
+    parser.add_argument("--timeout", type=float, default=1800.0, help="longest wait for a turn, in seconds")
+    parser.add_argument("--work", type=Path, help="folder for the graphs, which are deleted after use")
+    parser.add_argument("--out", type=Path, default=Path("docs/epochs.md"))
+    parser.add_argument("--results", type=Path, default=Path("docs/epochs.jsonl"))
+    parser.add_argument("--check", action="store_true", help="only compare what the contestants compute")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,121 @@
+"""The floor as a contestant: its dense products, its gathers by hand-written C++, its bytes by copying.
+
+Bandwidths are measured by doing: every gather runs on this graph at its width, with the loop of
+:mod:`bench.kernels.yardstick`. Needs g++ and AVX-512.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bench.epochs.floor import FLOAT_BYTES, Size, Work, work_of
+from bench.kernels.yardstick import Yardstick
+from bench.standalone.serve import UnsupportedError, serve
+from bench.standalone.stored import Stored, read_stored
+from sagann.graph import Topology
+
+SELF_LOOPS = ("gcn", "gat")
+COPIED_AT_ONCE_BYTES = 64 << 20
+"Twice the last-level cache, so that copying goes through memory."
+
+
+class Floor:
+    """Runs a :class:`Work` and notes the seconds of its three parts."""
+
+    def __init__(self, work: Work, topology: Topology) -> None:
+        self.work, self.topology = work, topology
+        self.products_s = self.gathers_s = self.copies_s = 0.0
+        most = max([max(m * k, k * n) for m, k, n in work.products], default=0)
+        self.operands = torch.randn(most) if most else torch.empty(0)
+        self.product = torch.empty(max([m * n for m, _, n in work.products], default=0))
+        half = min(COPIED_AT_ONCE_BYTES, work.moved_bytes // 2) // FLOAT_BYTES
+        self.source, self.target = torch.ones(half), torch.ones(half)
+
+    @cached_property
+    def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What is gathered, and where to."""
+        widest = max(self.work.gathers, default=0)
+        return torch.ones(self.topology.num_src * widest), torch.ones(self.topology.num_dst * widest)
+
+    def run(self) -> float:
+        """One epoch's floor."""
+        marks = [time.perf_counter()]
+        for part in (self._products, self._gathers, self._copies):
+            part()
+            marks.append(time.perf_counter())
+        self.products_s, self.gathers_s, self.copies_s = np.diff(marks).tolist()
+        return float("nan")
+
+    def result(self) -> dict[str, np.ndarray]:
+        """The last run's parts, and how much each was."""
+        gathered_bytes = sum(self.work.gathers) * self.topology.num_edges * FLOAT_BYTES
+        return {
+            name: np.array(value)
+            for name, value in {
+                "products_s": self.products_s,
+                "gathers_s": self.gathers_s,
+                "copies_s": self.copies_s,
+                "operations": self.work.operations,
+                "gathered_bytes": gathered_bytes,
+                "moved_bytes": self.work.moved_bytes,
+            }.items()
+        }
+
+    def _products(self) -> None:
+        for m, k, n in self.work.products:
+            left, right = self.operands[: m * k].view(m, k), self.operands[: k * n].view(k, n)
+            # The gradient of weights is a product with a transposed matrix.
+            left = self.operands[: m * k].view(k, m).T if k > m and k > n else left
+            torch.mm(left, right, out=self.product[: m * n].view(m, n))
+
+    def _gathers(self) -> None:
+        x, out = self.rows if self.work.gathers else (self.source, self.target)
+        for width in self.work.gathers:
+            self.yardstick.run("sum", x, out, num_features=width)
+
+    @cached_property
+    def yardstick(self) -> Yardstick:
+        """The C++ loops over this graph."""
+        return Yardstick(self.topology)
+
+    def _copies(self) -> None:
+        # Copying reads a byte and writes one.
+        left = self.work.moved_bytes // 2 // FLOAT_BYTES
+        while left > 0:
+            self.target[:left].copy_(self.source[:left])
+            left -= len(self.source)
+
+
+def load(specification: dict, folder: Path) -> Stored:
+    """The graph, with self-loops where the model has them."""
+    if shutil.which("g++") is None or "avx512f" not in Path("/proc/cpuinfo").read_text():
+        raise UnsupportedError("the floor's gathers need g++ and AVX-512")
+    stored = read_stored(folder)
+    return stored.with_self_loops() if specification["model"] in SELF_LOOPS else stored
+
+
+def build(specification: dict, stored: Stored) -> Floor:
+    """The floor of the model on this graph; every graph here is symmetric, so backward gathers are the same."""
+    size = Size(
+        vertices=stored.num_vertices,
+        edges=len(stored.src),
+        features=stored.features.shape[1],
+        classes=stored.num_classes,
+        train=len(stored.train),
+        hidden=specification["hidden"],
+        heads=specification["heads"],
+        layers=specification["layers"],
+        encoder=specification["encoder"],
+    )
+    topology = Topology(indptr=stored.indptr, indices=stored.src, num_src=stored.num_vertices, validate=False)
+    return Floor(work_of(specification["model"], size), topology)
+
+
+if __name__ == "__main__":
+    serve(load, build)

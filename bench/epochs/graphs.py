@@ -1,0 +1,146 @@
+"""The graphs of the epoch benchmark, written once for all contestants."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bench.standalone.stored import Stored, write_stored
+from sagann.graph import Graph, Topology, random_split, remove_self_loops, symmetrise
+from sagann.graph.rmat import rmat_edges
+from sagann.nn import ModelConfig, build_model
+from sagann.storage import read_npz
+
+DATA = Path(os.environ.get("SAGANN_DATA", Path(__file__).parents[3] / "shared" / "data"))
+"Where the real datasets are."
+REHEARSAL_VERTICES = 4_500
+"Enough for a vertex of so many edges that a kernel cuts it up, so that what does this is rehearsed too."
+SEED = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """A generated graph: undirected, power-law degrees, no multi-edges and no self-loops."""
+
+    vertices: int
+    "Number of vertices."
+    edges: int
+    "Directed edges, even: every edge has its reverse."
+    features: int
+    "Standard normal features per vertex."
+    classes: int
+    "Classes of random labels."
+
+
+SHAPES = {
+    "reddit-small": Shape(vertices=46_600, edges=1_400_000, features=602, classes=41),
+    "reddit-middle": Shape(vertices=233_000, edges=23_200_000, features=602, classes=41),
+    "tiny": Shape(vertices=200, edges=1_000, features=24, classes=5),
+    "small": Shape(vertices=5_000, edges=100_000, features=100, classes=10),
+}
+"Shapes of the papers' graphs (NGra, Table 2), and two for trying things out."
+REAL = ("pubmed", "amazon_computers", "facebook10")
+DATASETS = (*REAL, "reddit-small", "reddit-middle")
+
+
+def stored_graph(name: str) -> Stored:
+    """A real dataset, or a generated graph by the name of its shape.
+
+    Real graphs are made undirected and lose their self-loops, as in the papers that use them; sparse features
+    become dense, as every contestant wants them.
+    """
+    return generate(SHAPES[name]) if name in SHAPES else _real(name)
+
+
+def generate(shape: Shape) -> Stored:
+    """An R-MAT graph of exactly this shape."""
+    pairs = _pairs(shape)
+    low, high = (torch.from_numpy(ids.astype(np.int32)) for ids in divmod(pairs, shape.vertices))
+    src, dst = torch.cat([low, high]), torch.cat([high, low])
+    # Ascending within a destination, as the real ones are.
+    order = torch.argsort(src, stable=True)
+    topology = Topology.from_coo(src=src[order], dst=dst[order], num_src=shape.vertices)
+    generator = torch.Generator().manual_seed(SEED)
+    return Stored(
+        indptr=topology.indptr,
+        src=topology.indices,
+        features=torch.randn(shape.vertices, shape.features, generator=generator),
+        labels=torch.randint(shape.classes, (shape.vertices,), generator=generator),
+        train=torch.randperm(shape.vertices, generator=generator)[: max(1, shape.vertices * 6 // 10)].sort().values,
+        num_classes=shape.classes,
+    )
+
+
+def _pairs(shape: Shape) -> np.ndarray:
+    """As many different pairs low < high as the shape wants, each as low * vertices + high, in the order drawn."""
+    wanted, drawn = shape.edges // 2, shape.edges // 2
+    while True:
+        # Multi-edges and self-loops fall out, so more are drawn until enough are left.
+        drawn = int(drawn * 1.3) + 16
+        src, dst = (ids.numpy().astype(np.int64) for ids in rmat_edges(shape.vertices, drawn, seed=SEED))
+        keys = np.minimum(src, dst) * shape.vertices + np.maximum(src, dst)
+        _, first = np.unique(keys[src != dst], return_index=True)
+        if len(first) >= wanted:
+            return keys[src != dst][np.sort(first)[:wanted]]
+
+
+def _real(name: str) -> Stored:
+    graph = symmetrise(remove_self_loops(read_npz(DATA / f"{name}.npz")))
+    if "train" not in graph.splits:
+        graph = random_split(graph, seed=SEED)
+    features, labels = graph.features, graph.labels
+    assert features is not None
+    assert labels is not None
+    return Stored(
+        indptr=graph.topology.indptr,
+        src=graph.topology.indices.int(),
+        features=(features.to_dense() if features.layout == torch.sparse_csr else features).float().contiguous(),
+        labels=labels,
+        train=graph.splits["train"].nonzero().squeeze(1),
+        num_classes=graph.num_classes,
+    )
+
+
+def write_graph(folder: Path, stored: Stored) -> None:
+    """Write a graph, and beside it a small one with the same widths, for rehearsing."""
+    write_stored(folder, stored)
+    write_stored(folder / "rehearsal", rehearsal(stored.features.shape[1], stored.num_classes))
+
+
+def rehearsal(num_features: int, num_classes: int) -> Stored:
+    """A hub, joined to all other vertices, each of which is joined to the next."""
+    n = REHEARSAL_VERTICES
+    others = torch.arange(1, n)
+    low, high = torch.cat([torch.zeros_like(others), others[:-1]]), torch.cat([others, others[1:]])
+    topology = Topology.from_coo(src=torch.cat([low, high]), dst=torch.cat([high, low]), num_src=n)
+    generator = torch.Generator().manual_seed(SEED)
+    return Stored(
+        indptr=topology.indptr,
+        src=torch.cat(
+            [in_edges.sort().values for in_edges in topology.indices.split(topology.in_degrees().tolist())]
+        ),
+        features=torch.randn(n, num_features, generator=generator),
+        labels=torch.arange(n) % num_classes,
+        train=torch.arange(0, n, 2),
+        num_classes=num_classes,
+    )
+
+
+def write_weights(folder: Path, configs: Iterable[ModelConfig], num_features: int, num_classes: int) -> None:
+    """Draw and write the first weights of models, which every contestant starts with."""
+    graph = Graph(
+        topology=Topology(
+            indptr=torch.zeros(2, dtype=torch.int64), indices=torch.zeros(0, dtype=torch.int32), num_src=1
+        ),
+        features=torch.zeros(1, num_features),
+        num_classes=num_classes,
+    )
+    for config in configs:
+        torch.manual_seed(SEED)
+        weights = build_model(config, graph).state_dict()
+        np.savez(folder / f"{config.model}.npz", **{name: value.numpy() for name, value in weights.items()})

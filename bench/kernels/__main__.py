@@ -1,0 +1,67 @@
+"""Generated gathers against hand-written C++: ``python -m bench.kernels``. Prints a Markdown table.
+
+Needs g++ and AVX-512 for the yardstick; users of sagann need neither.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from statistics import median
+
+import torch
+
+from bench.kernels.gathers import GATHERS
+from bench.kernels.graphs import topology_of
+from bench.kernels.yardstick import Yardstick
+from bench.timing import alternate, median_ratio
+from sagann.graph import Topology
+from sagann.kernels.edge import cpu
+from sagann.runtime.allocator import keep_freed_memory
+
+FEATURES = [32, 41, 128, 300, 602]
+# Feature rows within and far beyond a last-level cache of 32 MiB.
+SIZES = {"in cache": (8_000, 400_000), "out of cache": (400_000, 3_000_000)}
+
+
+def main() -> None:
+    """Time every gather on every graph and width."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--features", type=int, nargs="+", default=FEATURES)
+    parser.add_argument("--only", nargs="+", choices=list(GATHERS), default=list(GATHERS))
+    parser.add_argument("--repetitions", type=int, default=7)
+    arguments = parser.parse_args()
+    # As the engine does; the yardstick's results are allocated once.
+    keep_freed_memory()
+    print("| graph | size | gather | " + " | ".join(f"F = {width}" for width in arguments.features) + " |")
+    print("|---|---|---|" + "--:|" * len(arguments.features))
+    ratios = []
+    for kind in ("uniform", "power law"):
+        for size, (num_vertices, num_edges) in SIZES.items():
+            topology = topology_of(kind, num_vertices, num_edges)
+            for name in arguments.only:
+                cells = [_measure(topology, name, width, arguments.repetitions) for width in arguments.features]
+                ratios += [ratio for ratio, _ in cells]
+                shown = " | ".join(f"{ratio:.2f} ({1e3 * seconds:.1f} ms)" for ratio, seconds in cells)
+                print(f"| {kind} | {size} | {name.replace('_', ' ')} | {shown} |", flush=True)
+    mean = math.exp(sum(math.log(ratio) for ratio in ratios) / len(ratios))
+    print(f"\nSpeed relative to the yardstick (1 = as fast): geometric mean {mean:.2f}, least {min(ratios):.2f}.")
+    print(f"{torch.get_num_threads()} threads; sagann's median time in parentheses.")
+
+
+def _measure(topology: Topology, name: str, features: int, repetitions: int) -> tuple[float, float]:
+    """How many times as fast as the yardstick, and seconds."""
+    gather = GATHERS[name](topology, features)
+    yardstick = Yardstick(topology)
+    contestants = {
+        "sagann": lambda: cpu.run(gather.function, topology, gather.arrays),
+        "yardstick": lambda: yardstick.run(name, *gather.yardstick, num_features=features),
+    }
+    seconds = alternate(contestants, repetitions=repetitions, at_least_s=0.02)
+    result = cpu.run(gather.function, topology, gather.arrays)[0]
+    torch.testing.assert_close(result, gather.result, rtol=1e-4, atol=1e-4)
+    return median_ratio(seconds["yardstick"], seconds["sagann"]), median(seconds["sagann"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""The gathers that are timed: as an edge function, with its arrays, and the arrays that the yardstick takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sagann.graph import Topology
+from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output
+
+FLOAT = torch.float32
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gather:
+    """One gather over one topology."""
+
+    function: EdgeFunction
+    "For sagann."
+    arrays: dict[str, Tensor]
+    "Its inputs."
+    yardstick: list[Tensor]
+    "The yardstick's inputs and results, in its order."
+    result: Tensor
+    "The one of the yardstick's that is compared."
+
+
+def _input(name: str, side: str, *shape: int) -> Input:
+    return Input(name=name, side=side, shape=shape, dtype=FLOAT)  # type: ignore[arg-type]
+
+
+def _op(name: str, op: str, args: tuple, *shape: int, dtype: torch.dtype = FLOAT) -> Op:
+    return Op(name=name, op=op, args=args, shape=shape, dtype=dtype)
+
+
+def _function(inputs: list[Input], ops: list[Op], reduce: str, *values: str) -> EdgeFunction:
+    output = Output(reduce=reduce, values=values)  # type: ignore[arg-type]
+    return EdgeFunction(inputs=tuple(inputs), ops=tuple(ops), outputs=(output,), at="dst")
+
+
+def sum_of(topology: Topology, features: int) -> Gather:
+    """Sum of source rows."""
+    x, out = torch.randn(topology.num_src, features), torch.empty(topology.num_dst, features)
+    function = _function([_input("x", "src", features)], [], "sum", "x")
+    return Gather(function=function, arrays={"x": x}, yardstick=[x, out], result=out)
+
+
+def weighted_sum(topology: Topology, features: int) -> Gather:
+    """Sum of source rows times the edge's weight."""
+    x, out = torch.randn(topology.num_src, features), torch.empty(topology.num_dst, features)
+    weight = torch.rand(topology.num_edges)
+    inputs = [_input("x", "src", features), _input("w", "edge")]
+    function = _function(inputs, [_op("m", "mul", ("x", "w"), features)], "sum", "m")
+    return Gather(function=function, arrays={"x": x, "w": weight}, yardstick=[weight, x, out], result=out)
+
+
+def maximum(topology: Topology, features: int) -> Gather:
+    """Maximum of source rows, its arguments kept."""
+    x, out = torch.randn(topology.num_src, features), torch.empty(topology.num_dst, features)
+    edge = torch.empty(topology.num_dst, features, dtype=torch.int64)
+    function = _function([_input("x", "src", features)], [], "max", "x")
+    return Gather(function=function, arrays={"x": x}, yardstick=[x, out, edge], result=out)
+
+
+def gated(topology: Topology, features: int) -> Gather:
+    """Sum of sigmoid(a of the destination + b of the source) * x of the source."""
+    x, b = torch.randn(topology.num_src, features), torch.randn(topology.num_src, features)
+    a, out = torch.randn(topology.num_dst, features), torch.empty(topology.num_dst, features)
+    inputs = [_input("x", "src", features), _input("b", "src", features), _input("a", "dst", features)]
+    ops = [
+        _op("s", "add", ("a", "b"), features),
+        _op("g", "sigmoid", ("s",), features),
+        _op("m", "mul", ("g", "x"), features),
+    ]
+    function = _function(inputs, ops, "sum", "m")
+    return Gather(function=function, arrays={"x": x, "a": a, "b": b}, yardstick=[a, b, x, out], result=out)
+
+
+def softmax(topology: Topology, features: int) -> Gather:
+    """Softmax over leaky_relu(a of the destination + b of the source), of x of the source."""
+    x, b = torch.randn(topology.num_src, features), torch.randn(topology.num_src)
+    a, out = torch.randn(topology.num_dst), torch.empty(topology.num_dst, features)
+    log_weight = torch.empty(topology.num_dst)
+    inputs = [_input("x", "src", features), _input("b", "src"), _input("a", "dst")]
+    ops = [
+        _op("s", "add", ("a", "b")),
+        _op("n", "mul", ("s", 0.2)),
+        _op("p", "gt", ("s", 0.0), dtype=torch.bool),
+        _op("l", "where", ("p", "s", "n")),
+    ]
+    function = _function(inputs, ops, "softmax", "l", "x")
+    arrays = {"x": x, "a": a, "b": b}
+    return Gather(function=function, arrays=arrays, yardstick=[a, b, x, out, log_weight], result=out)
+
+
+GATHERS: dict[str, Callable[[Topology, int], Gather]] = {
+    "sum": sum_of,
+    "weighted_sum": weighted_sum,
+    "max": maximum,
+    "gated": gated,
+    "softmax": softmax,
+}
+"Makers by the yardstick's name."

@@ -1,0 +1,51 @@
+"""The hand-written C++ gathers, compiled on the spot: ``Yardstick(topology).run("sum", ...)``."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from sagann.graph import Topology
+
+SOURCE = Path(__file__).parent / "yardstick.cpp"
+FLAGS = ["-O3", "-march=native", "-ffast-math", "-fopenmp", "-shared", "-fPIC", "-std=c++17"]
+NUM_CHUNKS = 128
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Compile the yardsticks, or load them if this text was compiled before."""
+    name = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    path = Path(tempfile.gettempdir()) / f"sagann_yardstick_{name}.so"
+    if not path.exists():
+        subprocess.run(["g++", *FLAGS, str(SOURCE), "-o", str(path)], check=True)
+    return ctypes.CDLL(str(path))
+
+
+class Yardstick:
+    """The gathers over one topology with int32 ids."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        indptr = topology.indptr.numpy()
+        targets = np.linspace(0, topology.num_edges, NUM_CHUNKS + 1)[1:-1]
+        inner = np.searchsorted(indptr, targets)
+        self.bounds = np.unique(np.concatenate([[0, topology.num_dst], inner])).astype(np.int64)
+
+    def run(self, operation: str, *arrays: Tensor, num_features: int) -> None:
+        """Run an operation: its input arrays, then its results, all float32 but the maximum's arguments."""
+        function = getattr(library(), f"yardstick_{operation}")
+        pointers = [self.topology.indptr, self.topology.indices, *arrays]
+        function(
+            *(ctypes.c_void_p(tensor.data_ptr()) for tensor in pointers),
+            ctypes.c_int64(num_features),
+            ctypes.c_void_p(self.bounds.ctypes.data),
+            ctypes.c_int64(len(self.bounds) - 1),
+        )

@@ -1,0 +1,1 @@
+"""Files that run without sagann and bench, in whatever environment a peer needs."""

@@ -1,0 +1,150 @@
+"""The worker's end of the pipe: one contestant in a process of its own, which runs when it is told to.
+
+Files in this folder import PyTorch and NumPy only, and neither sagann nor bench, so that they run in any peer's
+environment. A worker script gives :func:`serve` two functions, ``load`` and ``build``. The order of things:
+
+1. rehearse: load, build and run once on a graph of a few vertices, so that imports and compilation are over;
+2. load the graph in the form that the contestant wants: from here on memory is counted;
+3. build the contestant, answer ``{"ready": ...}``, and then one line for each request.
+
+Requests are ``{"epochs": n}``, ``{"memory": n}`` and ``{"result": path}``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "Cannot allocate memory")
+"What PyTorch, DGL and the C library say when memory is refused."
+
+
+class UnsupportedError(Exception):
+    """The contestant does not exist here: a package is missing, or a layer does not take this input."""
+
+
+class Runner(Protocol):
+    """One contestant, ready to run."""
+
+    def run(self) -> float:
+        """Run once; gives the loss, or NaN where there is none."""
+        ...
+
+    def result(self) -> dict[str, np.ndarray]:
+        """What the run computes, by name, for comparing contestants."""
+        ...
+
+
+def serve(load: Callable[[dict, Path], Any], build: Callable[[dict, Any], Runner]) -> None:
+    """Serve the contestant that the specification (the only argument, in JSON) describes.
+
+    Args:
+        load: (specification, folder) -> the graph, in the form in which the contestant wants to keep it.
+        build: (specification, what ``load`` gave) -> the contestant.
+    """
+    # Whatever a library prints must not end up between the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    warnings.simplefilter("ignore")
+
+    def answer(message: dict) -> None:
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+
+    try:
+        specification = json.loads(sys.argv[1])
+        torch.set_num_threads(specification["threads"])
+        runner, loaded_bytes, rehearsal_s = _prepare(specification, load, build)
+        answer({"ready": {"rehearsal_s": rehearsal_s, "loaded_bytes": loaded_bytes}})
+        for line in sys.stdin:
+            answer(_obey(json.loads(line), runner, loaded_bytes))
+    except UnsupportedError as error:
+        answer({"unsupported": str(error)})
+    except Exception as error:  # noqa: BLE001  (passed on to the parent, whole)
+        kind = "out_of_memory" if _is_out_of_memory(error) else "error"
+        answer({kind: traceback.format_exc()})
+
+
+def _prepare(
+    specification: dict, load: Callable[[dict, Path], Any], build: Callable[[dict, Any], Runner]
+) -> tuple[Runner, int, float]:
+    folder = Path(specification["folder"])
+    start = time.perf_counter()
+    rehearsal = build(specification, load(specification, folder / "rehearsal"))
+    rehearsal.run()
+    rehearsal_s = time.perf_counter() - start
+    del rehearsal
+    _give_back()
+    data = load(specification, folder)
+    _give_back()
+    loaded_bytes = memory_bytes("VmRSS")
+    return build(specification, data), loaded_bytes, rehearsal_s
+
+
+def _obey(request: dict, runner: Runner, loaded_bytes: int) -> dict:
+    if "epochs" in request:
+        seconds, loss = _timed(runner, request["epochs"])
+        return {"seconds": seconds, "loss": loss}
+    if "memory" in request:
+        forget_peak()
+        seconds, loss = _timed(runner, request["memory"])
+        peak_bytes = memory_bytes("VmHWM")
+        return {
+            "peak_bytes": peak_bytes - loaded_bytes,
+            "process_bytes": peak_bytes,
+            "seconds": seconds,
+            "loss": loss,
+        }
+    np.savez(request["result"], **runner.result())
+    return {"saved": request["result"]}
+
+
+def _timed(runner: Runner, epochs: int) -> tuple[list[float], float]:
+    gc.collect()
+    seconds, loss = [], float("nan")
+    for _ in range(epochs):
+        start = time.perf_counter()
+        loss = runner.run()
+        seconds.append(time.perf_counter() - start)
+    return seconds, loss
+
+
+def memory_bytes(field: str) -> int:
+    """A field of /proc/self/status: VmRSS, what the process holds now, or VmHWM, the most since the last reset."""
+    with open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) * 1024
+    raise UnsupportedError(f"this kernel has no {field} in /proc/self/status")
+
+
+def forget_peak() -> None:
+    """Make what the process holds now its peak."""
+    with open("/proc/self/clear_refs", "w") as clear_refs:
+        clear_refs.write("5")
+
+
+def _give_back() -> None:
+    """Return freed memory to the system, so that it is not taken for memory in use."""
+    gc.collect()
+    try:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    except (OSError, AttributeError):
+        # Another C library: freed memory counts as loaded, which hides some of the peak from everyone alike.
+        return
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or any(text in str(error) for text in OUT_OF_MEMORY)

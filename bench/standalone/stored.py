@@ -1,0 +1,71 @@
+"""A graph as the parent wrote it for its workers: a folder of ``.npy`` files, in-edges grouped by destination."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ARRAYS = ("indptr", "src", "features", "labels", "train")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A graph without self-loops whose every edge has its reverse."""
+
+    indptr: Tensor
+    "int64 [num_vertices + 1]"
+    src: Tensor
+    "int32 [num_edges], ascending within a destination"
+    features: Tensor
+    "float32 [num_vertices, F]"
+    labels: Tensor
+    "int64 [num_vertices]"
+    train: Tensor
+    "int64 ids of the vertices to train on"
+    num_classes: int
+
+    @property
+    def num_vertices(self) -> int:
+        """Number of vertices."""
+        return len(self.indptr) - 1
+
+    def dst(self) -> Tensor:
+        """The destination of every edge, int32 [num_edges]."""
+        ids = torch.arange(self.num_vertices, dtype=torch.int32)
+        return torch.repeat_interleave(ids, self.indptr.diff())
+
+    def with_self_loops(self) -> Stored:
+        """The same with the edge v -> v for every vertex, ids still ascending."""
+        src = torch.cat([self.src, torch.arange(self.num_vertices, dtype=torch.int32)])
+        dst = torch.cat([self.dst(), torch.arange(self.num_vertices, dtype=torch.int32)])
+        order = torch.argsort(dst.long() * self.num_vertices + src.long())
+        indptr = self.indptr + torch.arange(self.num_vertices + 1)
+        return Stored(indptr, src[order], self.features, self.labels, self.train, self.num_classes)
+
+    def gcn_weights(self) -> Tensor:
+        """1 / sqrt(degree of src * degree of dst) of every edge, float32 [num_edges]."""
+        scale = self.gcn_scale()
+        return scale[self.src.long()] * scale[self.dst().long()]
+
+    def gcn_scale(self) -> Tensor:
+        """1 / sqrt(degree) of every vertex, float32 [num_vertices]."""
+        return self.indptr.diff().to(torch.float32).pow(-0.5)
+
+
+def read_stored(folder: Path) -> Stored:
+    """Read a folder into memory."""
+    arrays = {name: torch.from_numpy(np.load(folder / f"{name}.npy")) for name in ARRAYS}
+    return Stored(**arrays, num_classes=json.loads((folder / "graph.json").read_text())["num_classes"])
+
+
+def write_stored(folder: Path, stored: Stored) -> None:
+    """Write a folder that :func:`read_stored` reads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ARRAYS:
+        np.save(folder / f"{name}.npy", getattr(stored, name).numpy())
+    (folder / "graph.json").write_text(json.dumps({"num_classes": stored.num_classes}))

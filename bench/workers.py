@@ -1,0 +1,163 @@
+"""Contestants in processes of their own, kept alive and asked one at a time.
+
+The parent talks to each over a pipe, one line of JSON for a request and one for its answer (the worker's end is
+:mod:`bench.standalone.serve`). So contestants alternate within one run though they need different environments,
+memory is each process's own, and one that runs out of memory takes nobody with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+"The checkout: where workers start."
+FIRST_TO_GO = 1000
+"The kernel's highest inclination to end a process when memory runs out: a worker goes, never the parent."
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+OUTCOMES = ("killed", "out of memory", "unsupported", "too slow", "failed")
+"How a worker may end before its time. Killed is by the kernel, as a rule for want of memory."
+
+
+class WorkerEndedError(Exception):
+    """A worker ended before its time.
+
+    Attributes:
+        outcome: one of :data:`OUTCOMES`.
+        detail: its last words.
+    """
+
+    def __init__(self, outcome: str, detail: str = "") -> None:
+        super().__init__(f"{outcome}: {detail}" if detail else outcome)
+        self.outcome, self.detail = outcome, detail
+
+
+class Worker:
+    """One worker process; a context manager, which ends it.
+
+    Args:
+        command: how to start it; the specification is appended as one argument, in JSON.
+        specification: what it is to be; ``threads`` also sets the thread variables of its environment.
+        timeout_s: longest wait for an answer.
+        memory_bytes: most that the process may hold of memory of its own, or None for no limit.
+    Raises:
+        WorkerEndedError: it did not get ready.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        specification: Mapping[str, Any],
+        *,
+        timeout_s: float = 1800.0,
+        memory_bytes: int | None = None,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._unread = b""
+        # Closed by close(), as the pipes are.
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
+        environment = dict(os.environ, PYTHONPATH=str(ROOT))
+        threads = str(specification.get("threads", "")) or None
+        environment |= dict.fromkeys(THREAD_VARIABLES, threads) if threads else {}
+        self._process = subprocess.Popen(
+            [*command, json.dumps(specification)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            cwd=ROOT,
+            env=environment,
+        )
+        try:
+            Path(f"/proc/{self._process.pid}/oom_score_adj").write_text(str(FIRST_TO_GO))
+            if memory_bytes is not None:
+                resource.prlimit(self._process.pid, resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+            self.ready: dict[str, Any] = self._answer()["ready"]
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a request, wait for the answer.
+
+        Raises:
+            WorkerEndedError: the worker ended instead, or did not answer in time; it is gone now.
+        """
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            # It is gone; what is left in the other pipe, or its exit status, says why.
+            pass
+        return self._answer()
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._log):
+            try:
+                if pipe is not None:
+                    pipe.close()
+            except BrokenPipeError:
+                continue
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _answer(self) -> dict[str, Any]:
+        line = self._line()
+        if not line:
+            self._process.wait()
+            status = self._process.returncode
+            outcome = "killed" if status == -signal.SIGKILL else "failed"
+            words = self._last_words()
+            self.close()
+            raise WorkerEndedError(outcome, f"exit status {status}. {words}")
+        answer: dict[str, Any] = json.loads(line)
+        for key, outcome in (
+            ("out_of_memory", "out of memory"),
+            ("unsupported", "unsupported"),
+            ("error", "failed"),
+        ):
+            if key in answer:
+                self.close()
+                raise WorkerEndedError(outcome, answer[key])
+        return answer
+
+    def _line(self) -> bytes:
+        """The next line of the worker's, or nothing where it ended."""
+        assert self._process.stdout is not None
+        end = time.monotonic() + self._timeout_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._unread:
+                if not selector.select(max(0.0, end - time.monotonic())):
+                    self.close()
+                    raise WorkerEndedError("too slow", f"no answer within {self._timeout_s:g} s")
+                read = os.read(self._process.stdout.fileno(), 1 << 16)
+                if not read:
+                    return b""
+                self._unread += read
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+    def _last_words(self) -> str:
+        self._log.seek(0)
+        return self._log.read()[-2000:].decode(errors="replace").strip()
