@@ -3,7 +3,7 @@
 Every function takes edge rows in CSC order, [num_edges, ...], and returns one row per destination,
 [num_dst, ...]. A destination without in-edges gets 0, whatever the accumulator (as in PyG). NaN and infinity
 propagate as in PyTorch. float16 and bfloat16 rows are accumulated in float32 and cast back. Where several
-edges attain a maximum, they share its gradient evenly.
+edges attain a maximum, the first in edge order gets its gradient.
 
 References:
     Ma et al., NGra, 2018, Sec. 2.1: sum, max and concatenation; user-defined accumulators are not offered.
@@ -37,12 +37,46 @@ def gather_mean(topology: Topology, values: Tensor) -> Tensor:
 
 def gather_max(topology: Topology, values: Tensor) -> Tensor:
     """Largest of the in-edges' rows, feature by feature."""
-    return _extremum(topology, values, "amax")
+    return gather_extremum(topology, values, "max")[0]
 
 
 def gather_min(topology: Topology, values: Tensor) -> Tensor:
     """Smallest of the in-edges' rows, feature by feature."""
-    return _extremum(topology, values, "amin")
+    return gather_extremum(topology, values, "min")[0]
+
+
+def gather_extremum(topology: Topology, values: Tensor, reduce: str) -> tuple[Tensor, Tensor]:
+    """Largest ("max") or smallest ("min") of the in-edges' rows, and the first edge that attains it.
+
+    Returns:
+        The extremum, 0 without in-edges, and the edge's id, int64, -1 without in-edges: [num_dst, ...] each.
+    """
+    detached = values.detach()
+    best = _extremum(topology, detached, "amax" if reduce == "max" else "amin")
+    at_dst = best.index_select(0, topology.edge_dst())
+    attained = (detached == at_dst) | (at_dst.isnan() & detached.isnan())
+    num_edges = topology.num_edges
+    ids = _columns(torch.arange(num_edges, device=values.device), values.ndim)
+    first = torch.where(attained, ids, num_edges)
+    index = _columns(topology.edge_dst().long(), values.ndim).expand_as(first)
+    edge = torch.full(best.shape, num_edges, dtype=torch.int64, device=values.device)
+    edge = edge.scatter_reduce(0, index, first, "amin")
+    isolated = edge == num_edges
+    if num_edges == 0:
+        return best + values.sum(), edge - 1
+    picked = values.gather(0, edge.masked_fill(isolated, 0)).masked_fill(isolated, 0)
+    return picked, edge.masked_fill(isolated, -1)
+
+
+def gather_logsumexp(topology: Topology, score: Tensor) -> Tensor:
+    """Logarithm of the softmax's denominator: [num_edges, ...] -> [num_dst, ...]; -inf without in-edges."""
+
+    def logsumexp(score: Tensor) -> Tensor:
+        shift = _extremum(topology, score, "amax")
+        total = _segment_sum(topology, torch.exp(score - shift.index_select(0, topology.edge_dst())))
+        return shift + torch.log(total)
+
+    return _in_float32(logsumexp, score.detach())
 
 
 def gather_softmax(topology: Topology, score: Tensor, value: Tensor) -> Tensor:

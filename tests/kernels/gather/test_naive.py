@@ -103,11 +103,15 @@ def test_half_precision_rows_are_accumulated_in_float32(dtype: torch.dtype) -> N
     assert naive.gather_mean(topology, ones).dtype == dtype
 
 
-def test_ties_of_a_maximum_share_its_gradient() -> None:
-    topology = odd_topologies()["multi-edges"]
-    values = torch.ones(4, 1, requires_grad=True)
-    naive.gather_max(topology, values).sum().backward()
-    assert torch.equal(values.grad, torch.tensor([[1.0], [1 / 3], [1 / 3], [1 / 3]]))
+def test_the_first_of_tied_edges_gets_the_gradient() -> None:
+    topology = Topology(indptr=torch.tensor([0, 1, 4, 4, 4]), indices=torch.tensor([0, 1, 2, 3]), num_src=4)
+    values = torch.tensor([[1.0], [2.0], [2.0], [1.0]], requires_grad=True)
+    best, edge = naive.gather_extremum(topology, values, "max")
+    best.sum().backward()
+    assert best.flatten().tolist() == [1, 2, 0, 0]
+    assert edge.flatten().tolist() == [0, 1, -1, -1]
+    assert values.grad is not None
+    assert values.grad.flatten().tolist() == [1, 1, 0, 0]
 
 
 def test_concat_pads_in_edge_order() -> None:

@@ -1,0 +1,15 @@
+"""The compiler: from a layer's two functions to a layer program.
+
+trace -> classify -> split_concat -> commute -> hoist -> lower; the backward of the edges by vjp.
+
+References:
+    Ma et al., NGra, 2018, Sec. 3.2-3.3.
+"""
+
+from sagann.compiler.compile import compile_layer
+from sagann.compiler.explain import explain
+from sagann.compiler.options import CompilerOptions
+from sagann.compiler.program import EdgeWork, LayerProgram
+from sagann.compiler.trace import TraceError
+
+__all__ = ["CompilerOptions", "EdgeWork", "LayerProgram", "TraceError", "compile_layer", "explain"]

@@ -1,0 +1,187 @@
+"""Builds edge functions op by op: shapes and types inferred, equal ops once, trivial ones not at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from types import MappingProxyType
+from typing import Any, Literal
+
+import torch
+
+from sagann.kernels.edge.function import (
+    COMPARISONS,
+    REDUCTIONS,
+    Arg,
+    EdgeFunction,
+    Input,
+    Op,
+    Output,
+    Shape,
+    shape_of,
+    verify,
+)
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def arithmetic_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What values of ``dtype`` are computed in: half precision is storage only."""
+    return torch.float32 if dtype in HALF else dtype
+
+
+class Builder:
+    """Collects the inputs and ops of an edge function. Values are known by name."""
+
+    def __init__(self, inputs: Iterable[Input] = (), ops: Iterable[Op] = ()) -> None:
+        self.inputs: list[Input] = []
+        self.ops: list[Op] = []
+        self._values: dict[str, Input | Op] = {}
+        self._same: dict[tuple[object, ...], str] = {}
+        self._count = 0
+        for given in inputs:
+            self.input(given)
+        for op in ops:
+            self._add(op)
+
+    def input(self, given: Input) -> str:
+        """Add an array that the pass reads."""
+        assert given.name not in self._values
+        self.inputs.append(given)
+        self._values[given.name] = given
+        return given.name
+
+    def shape(self, value: Arg) -> Shape:
+        """The feature shape of a value; () for a constant."""
+        return self._values[value].shape if isinstance(value, str) else ()
+
+    def dtype(self, value: Arg) -> torch.dtype:
+        """The type that a value has while it is computed with."""
+        assert isinstance(value, str)
+        return arithmetic_dtype(self._values[value].dtype)
+
+    def op(self, op: str, *args: Arg, shape: Shape = (), dtype: torch.dtype | None = None, **attrs: Any) -> str:
+        """Add an op and return its value's name; an equal one that stands already is returned instead.
+
+        Args:
+            op: one of OPS.
+            args: names of values, or constants.
+            shape: the result's, for ops that take it as given.
+            dtype: the result's; by default that of the arguments.
+            attrs: what the op needs besides.
+        """
+        shape = shape_of(op, [self.shape(arg) for arg in args], attrs, shape)
+        if op in COMPARISONS:
+            dtype = torch.bool
+        elif dtype is None:
+            dtype = self._promoted(args[1:] if op == "where" else args)
+        if (trivial := self._trivial(op, args, shape, dtype, attrs)) is not None:
+            return trivial
+        key = (op, args, tuple(map(type, args)), shape, dtype, tuple(sorted(attrs.items())))
+        if key not in self._same:
+            name = self._fresh(op)
+            self._add(Op(name=name, op=op, args=args, shape=shape, dtype=dtype, attrs=MappingProxyType(attrs)))
+        return self._same[key]
+
+    def full(self, value: float | int | bool, shape: Shape, dtype: torch.dtype) -> str:
+        """A constant."""
+        return self.op("full", value, shape=shape, dtype=dtype)
+
+    def reshape(self, value: str, shape: Shape) -> str:
+        """The same entries in another shape."""
+        return self.op("reshape", value, shape=shape)
+
+    def cast(self, value: str, dtype: torch.dtype) -> str:
+        """Convert to another type."""
+        return self.op("cast", value, dtype=arithmetic_dtype(dtype))
+
+    def sum_to(self, value: str, shape: Shape) -> str:
+        """Undo a broadcast: sum the dimensions in which ``value`` is larger than ``shape``."""
+        own = self.shape(value)
+        padded = (1,) * (len(own) - len(shape)) + shape
+        dims = tuple(dim for dim, size in enumerate(padded) if size == 1 and own[dim] != 1)
+        return self.reshape(self.op("sum", value, dims=dims) if dims else value, shape)
+
+    def build(self, outputs: Iterable[Output], at: Literal["dst", "src"]) -> EdgeFunction:
+        """The function that computes ``outputs``, without what they do not read."""
+        outputs = tuple(outputs)
+        needed = {name for output in outputs for name in output.values}
+        ops = []
+        for op in reversed(self.ops):
+            if op.name in needed:
+                ops.append(op)
+                needed |= {arg for arg in op.args if isinstance(arg, str)}
+        inputs = tuple(given for given in self.inputs if given.name in needed)
+        function = EdgeFunction(inputs=inputs, ops=tuple(reversed(ops)), outputs=outputs, at=at)
+        verify(function)
+        return function
+
+    def _add(self, op: Op) -> None:
+        key = (op.op, op.args, tuple(map(type, op.args)), op.shape, op.dtype, tuple(sorted(op.attrs.items())))
+        self._same.setdefault(key, op.name)
+        self.ops.append(op)
+        self._values[op.name] = op
+
+    def _fresh(self, op: str) -> str:
+        while (name := f"{op}_{self._count}") in self._values:
+            self._count += 1
+        self._count += 1
+        return name
+
+    def _promoted(self, args: tuple[Arg, ...]) -> torch.dtype:
+        dtypes = [self.dtype(arg) for arg in args if isinstance(arg, str)]
+        dtype = dtypes[0]
+        for other in dtypes[1:]:
+            dtype = torch.promote_types(dtype, other)
+        floating = dtype.is_floating_point or not any(isinstance(arg, float) for arg in args)
+        return dtype if floating else torch.get_default_dtype()
+
+    def _trivial(
+        self, op: str, args: tuple[Arg, ...], shape: Shape, dtype: torch.dtype, attrs: dict[str, Any]
+    ) -> str | None:
+        """The value that the op would only repeat."""
+        first = args[0] if args else None
+        if op == "reshape" and isinstance(first, str):
+            earlier = self._values[first]
+            while isinstance(earlier, Op) and earlier.op == "reshape":
+                first = str(earlier.args[0])
+                earlier = self._values[first]
+            if first != args[0] or self.shape(first) == shape:
+                return first if self.shape(first) == shape else self.op("reshape", first, shape=shape)
+            return None
+        same = isinstance(first, str) and self.shape(first) == shape and self.dtype(first) == dtype
+        if op in ("broadcast", "cast") and same:
+            return str(first)
+        if op in REDUCTIONS and not attrs["dims"]:
+            return str(first)
+        if op in REDUCTIONS and all(self.shape(str(first))[dim] == 1 for dim in attrs["dims"]):
+            return self.reshape(str(first), shape)
+        if op == "permute" and attrs["dims"] == tuple(range(len(shape))):
+            return str(first)
+        if op == "slice" and same:
+            return str(first)
+        if op == "cat" and len(args) == 1:
+            return str(first)
+        neutral = {"mul": 1, "div": 1, "add": 0, "sub": 0}.get(op)
+        if neutral is None:
+            return None
+        if same and _is_number(args[1], neutral):
+            return str(first)
+        swapped = op in ("mul", "add") and _is_number(args[0], neutral)
+        second = str(args[1])
+        return second if swapped and self.shape(second) == shape and self.dtype(second) == dtype else None
+
+    def splat(self, value: str) -> float | int | bool | None:
+        """The constant that a value consists of, or None."""
+        op = self._values[value]
+        if isinstance(op, Op) and op.op == "full" and not isinstance(op.args[0], str):
+            return op.args[0]
+        return None
+
+    def size(self, value: str) -> int:
+        """Number of entries of a row."""
+        return math.prod(self.shape(value))
+
+
+def _is_number(arg: Arg, number: int) -> bool:
+    return not isinstance(arg, str) and arg == number

@@ -1,0 +1,81 @@
+"""Classify: where each node of a traced layer can be computed, by what it depends on.
+
+``param``: on parameters alone. ``src``, ``dst``: on the rows of one side (and parameters): once per vertex.
+``edge``: on edge data, on both sides, or on random numbers of an edge. ``vertex``: on what was gathered.
+``constant``: on nothing but the number of rows (and parameters), so it is made anew wherever it is read.
+
+References:
+    Ma et al., NGra, 2018, Sec. 3.2: the analysis before operator hoisting.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, fx
+
+from sagann.compiler.operators import DROPOUT, GATHER
+from sagann.compiler.trace import ROWS, is_rows
+
+Place = Literal["param", "src", "dst", "edge", "vertex", "constant"]
+
+
+_ENDS: dict[str, Place] = {"src": "src", "dst": "dst", "data": "edge"}
+
+
+def classify(module: fx.GraphModule) -> None:
+    """Give every node of the graph its ``meta["place"]``."""
+    for node in module.graph.nodes:
+        node.meta["place"] = place_of(node)
+
+
+def place_of(node: fx.Node) -> Place:
+    """The place that follows from the node's own kind and the places of its arguments."""
+    if node.op == "placeholder":
+        if node.meta["parameter"] is not None:
+            return "param"
+        return _ENDS[str(node.target)]
+    if node.op == "get_attr":
+        return "param"
+    if node.op == "output" or node.target is GATHER:
+        return "vertex"
+    if is_random(node):
+        return "edge" if node.meta["phase"] == "edge" else "vertex"
+    places = {argument.meta["place"] for argument in node.all_input_nodes} - {"constant"}
+    if "vertex" in places:
+        return "vertex"
+    if places <= {"param"}:
+        from_constant = any(argument.meta["place"] == "constant" for argument in node.all_input_nodes)
+        return "constant" if from_constant or _has_rows(node) else "param"
+    places -= {"param"}
+    return places.pop() if len(places) == 1 else "edge" if node.meta["phase"] == "edge" else "vertex"
+
+
+def is_random(node: fx.Node) -> bool:
+    """Whether the node draws random numbers."""
+    tags = getattr(node.target, "tags", ())
+    return node.target is DROPOUT or torch.Tag.nondeterministic_seeded in tags
+
+
+def has_tensor(node: fx.Node) -> bool:
+    """Whether the node is a tensor or several."""
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) or (
+        isinstance(value, (tuple, list)) and any(isinstance(v, Tensor) for v in value)
+    )
+
+
+def row_bytes(node: fx.Node) -> int:
+    """Bytes of one row of the node's value."""
+    value = node.meta["val"]
+    size = value.element_size()
+    for dim in value.shape:
+        size *= dim // ROWS if is_rows(dim) else dim
+    return size
+
+
+def _has_rows(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    tensors = value if isinstance(value, (tuple, list)) else [value]
+    return any(is_rows(size) for tensor in tensors if isinstance(tensor, Tensor) for size in tensor.shape)

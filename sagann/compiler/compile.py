@@ -1,0 +1,225 @@
+"""The pipeline: from a layer and the form of its input to a layer program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, cast
+
+from torch import Tensor, fx
+
+from sagann.compiler.classify import classify, has_tensor, is_random, row_bytes
+from sagann.compiler.commute import commute
+from sagann.compiler.hoist import hoist
+from sagann.compiler.lower import NotFusedError, lower
+from sagann.compiler.operators import GATHER
+from sagann.compiler.options import CompilerOptions
+from sagann.compiler.program import EdgeWork, LayerProgram, Note, Typed
+from sagann.compiler.rewrite import gather_of, gathered, name_of
+from sagann.compiler.spec import verify
+from sagann.compiler.split_concat import split_concat
+from sagann.compiler.stages import Stage, cut
+from sagann.compiler.trace import trace_layer
+from sagann.compiler.typed import map_pairs, map_single_types
+from sagann.compiler.vjp import Backward
+from sagann.kernels.edge.function import EdgeFunction, Side
+
+if TYPE_CHECKING:
+    from sagann.saga.layer import SagaLayer
+
+_REDUCTIONS: dict[str, Literal["sum", "max", "min", "softmax"]] = {
+    "sum": "sum",
+    "mean": "sum",
+    "max": "max",
+    "min": "min",
+    "softmax": "softmax",
+}
+
+
+def compile_layer(
+    layer: SagaLayer,
+    x: Tensor,
+    data: Tensor | None,
+    *,
+    options: CompilerOptions,
+    x_is_constant: bool = False,
+    many_sources: bool = False,
+) -> LayerProgram:
+    """Compile ``layer`` for input like ``x`` and ``data``, whose values are not read.
+
+    Args:
+        layer: passed its checks.
+        x: vertex features.
+        data: the edge data that the layer reads.
+        options: what the compiler may do.
+        x_is_constant: x and data need no gradient, so that what is gathered from them may be kept.
+        many_sources: there are many more sources than destinations, as in a sampled block.
+    Raises:
+        TraceError: the layer cannot be compiled, and why.
+    """
+    module = trace_layer(layer, x, data)
+    # Fails where nothing is read of what the edges give: such a layer runs as it is written.
+    gather_of(module)
+    classify(module)
+    naive_bytes = _naive_bytes(module)
+    notes: list[Note] = []
+    keep = x_is_constant and options.invariant
+    typed = None
+    if options.hoist:
+        typed, done = map_single_types(module)
+        notes += done
+    if options.split_concat:
+        notes += split_concat(module)
+    if options.commute:
+        notes += commute(module, keep_constant=keep, map_first=not many_sources)
+    verify(module)
+    if options.hoist and typed is None:
+        typed, done = map_pairs(module)
+        notes += done
+    frontier = hoist(module, enabled=options.hoist)
+    notes += _hoisting_notes(module, frontier) if options.hoist else []
+    edges = _edge_work(module, frontier, options, notes)
+    return _assemble(layer, module, frontier, edges, typed, naive_bytes, notes, keep)
+
+
+def _edge_work(
+    module: fx.GraphModule, frontier: list[fx.Node], options: CompilerOptions, notes: list[Note]
+) -> EdgeWork:
+    gather = gather_of(module)
+    _, accumulator, max_degree = gather.args
+    accumulator = cast("str", accumulator)
+    stage = cut(module, gathered(module), frontier)
+    by_name = {node.name: node for node in frontier}
+    sides = tuple(side_of(by_name[name]) for name in stage.inputs)
+    function, reason = None, "switched off"
+    if accumulator == "concat":
+        reason = "concat keeps every edge's row"
+    elif not gather.meta["val"].is_floating_point():
+        reason = "the message is not of a floating type"
+    elif options.fuse:
+        examples = {name: (side, by_name[name].meta["val"]) for name, side in zip(stage.inputs, sides, strict=True)}
+        try:
+            function = lower(stage.module, examples, _REDUCTIONS[accumulator])
+        except NotFusedError as error:
+            reason = str(error)
+    if function is None:
+        notes.append(Note(kind="not fused", text=reason))
+    else:
+        notes.append(Note(kind="fused", text=f"{len(function.ops)} operations and the {accumulator} in one pass"))
+    return EdgeWork(
+        stage=stage,
+        sides=sides,
+        accumulator=accumulator,
+        max_degree=cast("int", max_degree),
+        dtype=gather.meta["val"].dtype,
+        function=function,
+        backward=None if function is None else Backward(function),
+        tensor_bytes=_stage_bytes(stage),
+        random=any(is_random(node) for node in module.graph.nodes if node.meta["phase"] == "edge"),
+        extremum_of_source=accumulator in ("max", "min") and function is not None and _is_source(function),
+    )
+
+
+def _assemble(
+    layer: SagaLayer,
+    module: fx.GraphModule,
+    frontier: list[fx.Node],
+    edges: EdgeWork,
+    typed: Typed | None,
+    naive_bytes: int,
+    notes: list[Note],
+    may_keep: bool,
+) -> LayerProgram:
+    nodes = list(module.graph.nodes)
+    (output,) = (node.args[0] for node in nodes if node.op == "output")
+    placeholders = [node for node in nodes if node.op == "placeholder"]
+    parameters = [node for node in placeholders if node.meta["parameter"] is not None]
+    derived = [node for node in nodes if _is_derived_parameter(node, frontier)]
+    ends = {node.name: node for node in placeholders if node.meta["parameter"] is None}
+    by_name = {node.name: node for node in nodes}
+    if typed is not None and typed.name:
+        derived += [node for node in [by_name[typed.weight]] if node not in [*derived, *parameters]]
+    stages: dict[str, Stage] = {"param": cut(module, derived, parameters)}
+    for end in ("src", "dst"):
+        wanted = [node for node in frontier if node.meta["place"] == end and node.op != "placeholder"]
+        if typed is not None and by_name.get(typed.name) in wanted:
+            wanted = [node for node in wanted if node.name != typed.name]
+            x = by_name[typed.x]
+            wanted += [x] if x.op != "placeholder" and x not in wanted else []
+        stages[end] = cut(module, wanted, [*parameters, *derived, ends[end]])
+    dst_rows = [node for node in frontier if node.meta["place"] == "dst"]
+    given = [*parameters, *derived, *dst_rows, ends["dst"], gather_of(module)]
+    assert isinstance(output, fx.Node)
+    raw = all(node.op == "placeholder" and node.meta["parameter"] is None for node in frontier)
+    return LayerProgram(
+        layer=type(layer).__name__,
+        parameters=tuple((node.name, node.meta["parameter"]) for node in parameters),
+        param=stages["param"],
+        src=stages["src"],
+        dst=stages["dst"],
+        edges=edges,
+        typed=typed,
+        accum=gather_of(module).name,
+        vertex=cut(module, [output], given),
+        invariant=may_keep and raw and not edges.random,
+        bytes_per_edge=sum(row_bytes(node) for node in frontier if node.meta["place"] != "param"),
+        naive_bytes_per_edge=naive_bytes,
+        notes=tuple(notes),
+    )
+
+
+def side_of(node: fx.Node) -> Side:
+    """Whose row the edges read when they read the node."""
+    place = node.meta["place"]
+    assert place in ("param", "src", "dst", "edge")
+    return place
+
+
+def _is_derived_parameter(node: fx.Node, frontier: list[fx.Node]) -> bool:
+    if node.op == "placeholder" or node.meta["place"] != "param" or not has_tensor(node):
+        return False
+    read_elsewhere = node.op == "call_function" and any(user.meta["place"] != "param" for user in node.users)
+    return node in frontier or (read_elsewhere and isinstance(node.meta["val"], Tensor))
+
+
+def _stage_bytes(stage: Stage) -> int:
+    nodes = stage.module.graph.nodes
+    return sum(row_bytes(node) for node in nodes if isinstance(node.meta.get("val"), Tensor))
+
+
+def _is_source(function: EdgeFunction) -> bool:
+    (output,) = function.outputs
+    value = function.value(output.values[0])
+    return value in function.inputs and getattr(value, "side", "") == "src"
+
+
+def _naive_bytes(module: fx.GraphModule) -> int:
+    """Bytes that materialised edges would move: the scattered rows written, every operator's reads and writes."""
+    total = 0
+    for node in module.graph.nodes:
+        if node.meta["phase"] != "edge" or node.meta["place"] == "param" or node.op == "get_attr":
+            continue
+        if not isinstance(node.meta.get("val"), Tensor) or not node.users:
+            continue
+        readers = len([user for user in node.users if user.meta["phase"] == "edge" or user.target is GATHER])
+        total += row_bytes(node) * (1 + readers) if readers else 0
+    return total
+
+
+def _hoisting_notes(module: fx.GraphModule, frontier: list[fx.Node]) -> list[Note]:
+    notes = []
+    above: set[fx.Node] = set()
+    pending = list(frontier)
+    while pending:
+        node = pending.pop()
+        if node not in above:
+            above.add(node)
+            pending += node.all_input_nodes
+    for node in module.graph.nodes:
+        if (
+            node in above
+            and node.op == "call_function"
+            and node.meta["place"] in ("src", "dst")
+            and has_tensor(node)
+        ):
+            end = "source" if node.meta["place"] == "src" else "destination"
+            notes.append(Note(kind="hoisted", text=f"{name_of(node)}, once per {end}", line=node.meta["line"]))
+    return notes

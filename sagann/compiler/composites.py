@@ -1,0 +1,240 @@
+"""Composite operators of PyTorch in terms of simple ones, for what is fused at the edges.
+
+Written so that the branch not taken never overflows: its derivative would turn 0 times infinity into NaN, which
+PyTorch's own formulas of the backward avoid. The rest of the table is PyTorch's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import get_decompositions
+
+from sagann.compiler.trace import is_rows
+
+_aten = torch.ops.aten
+
+
+def _elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
+    negative = torch.where(x > 0, 0.0, x)
+    return torch.where(x > 0, x * scale, torch.expm1(negative * input_scale) * (alpha * scale))
+
+
+def _leaky_relu(x: Tensor, slope: float = 0.01) -> Tensor:
+    # One factor for both branches, so that the backward is one multiplication as well.
+    return x * torch.where(x > 0, torch.ones_like(x), slope)
+
+
+def _softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    scaled = x * beta
+    linear = scaled > threshold
+    return torch.where(linear, x, torch.log1p(torch.exp(torch.where(linear, 0.0, scaled))) / beta)
+
+
+def _log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
+    # The absolute value by hand: at 0 its slope must be 1, for that of the whole to be 1/2.
+    negative = x < 0
+    small, size = torch.where(negative, x, 0.0), torch.where(negative, -x, x)
+    return small - torch.log1p(torch.exp(-size)), x
+
+
+def _gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
+    if approximate == "tanh":
+        inner = 0.7978845608028654 * (x + 0.044715 * (x * x * x))
+        return 0.5 * x * (1 + torch.tanh(inner))
+    return x * 0.5 * (1 + torch.erf(x * 0.7071067811865476))
+
+
+def _silu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(x)
+
+
+def _mish(x: Tensor) -> Tensor:
+    return x * torch.tanh(_softplus(x))
+
+
+def _clamp(x: Tensor, low: Any = None, high: Any = None) -> Tensor:
+    # At a bound the slope is 1, as in PyTorch, and NaN stays.
+    if low is not None:
+        x = torch.where(x < low, low, x)
+    if high is not None:
+        x = torch.where(x > high, high, x)
+    return x
+
+
+def _hardtanh(x: Tensor, low: float = -1.0, high: float = 1.0) -> Tensor:
+    # At a bound the slope is 0, unlike that of clamp.
+    x = torch.where(x <= low, low, x)
+    return torch.where(x >= high, high, x)
+
+
+def _hardsigmoid(x: Tensor) -> Tensor:
+    return torch.where(x <= -3, 0.0, torch.where(x >= 3, 1.0, (x + 3) / 6))
+
+
+def _hardswish(x: Tensor) -> Tensor:
+    return torch.where(x <= -3, 0.0, torch.where(x >= 3, x, x * (x + 3) / 6))
+
+
+def _root(x: Tensor, power: float = 0.5) -> Tensor:
+    """A root whose slope at 0 is 0, as PyTorch has it for norms and deviations."""
+    zero = x == 0
+    inner = torch.where(zero, 1.0, x)
+    return torch.where(zero, 0.0, torch.sqrt(inner) if power == 0.5 else inner**power)
+
+
+def _vector_norm(
+    x: Tensor, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    if not dim:
+        return NotImplemented
+    x = x if dtype is None else x.to(dtype)
+    size = torch.abs(x)
+    if order == math.inf:
+        return torch.amax(size, dim, keepdim)
+    if order == -math.inf:
+        return torch.amin(size, dim, keepdim)
+    if order == 0:
+        return (x != 0).to(x.dtype).sum(dim, keepdim=keepdim)
+    if order == 1:
+        return size.sum(dim, keepdim=keepdim)
+    if order == 2:
+        return _root((x * x).sum(dim, keepdim=keepdim))
+    return _root(_root(size, order).sum(dim, keepdim=keepdim), 1 / order) if order > 0 else NotImplemented
+
+
+def _std(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
+    if not dim:
+        return NotImplemented
+    return _root(_var(x, dim, correction=correction, keepdim=keepdim))
+
+
+def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
+    return torch.where(mask, value, x)
+
+
+def _softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
+    exponential = torch.exp(x - torch.amax(x, dim, keepdim=True))
+    return exponential / exponential.sum(dim, keepdim=True)
+
+
+def _log_softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
+    shifted = x - torch.amax(x, dim, keepdim=True)
+    return shifted - torch.log(torch.exp(shifted).sum(dim, keepdim=True))
+
+
+def _mean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
+    if not dim:
+        return NotImplemented
+    dims = [dim] if isinstance(dim, int) else list(dim)
+    count = 1
+    for each in dims:
+        count = count * x.shape[each]
+    return torch.sum(x, dims, keepdim=keepdim, dtype=dtype) / count
+
+
+def _var(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
+    if not dim:
+        return NotImplemented
+    count = 1
+    for each in dim:
+        count = count * x.shape[each]
+    centred = x - _mean(x, dim, True)
+    total = (centred * centred).sum(dim, keepdim=keepdim)
+    return total / max(count - (1 if correction is None else correction), 0)
+
+
+def _layer_norm(
+    x: Tensor, shape: Any, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    dims = list(range(x.ndim - len(shape), x.ndim))
+    mean = _mean(x, dims, True)
+    centred = x - mean
+    scale = torch.rsqrt(_mean(centred * centred, dims, True) + eps)
+    out = centred * scale
+    out = out if weight is None else out * weight
+    return out if bias is None else out + bias, mean, scale
+
+
+def _bmm(a: Tensor, b: Tensor) -> Tensor:
+    # Small products, one per edge. Those of parameters never stand here: they are no work of an edge.
+    if not is_rows(a.shape[0]):
+        return NotImplemented
+    return (a.unsqueeze(3) * b.unsqueeze(1)).sum(2)
+
+
+def _split(x: Tensor, size: int, dim: int = 0) -> tuple[Tensor, ...]:
+    starts = range(0, x.shape[dim], size)
+    return tuple(torch.narrow(x, dim, start, min(size, x.shape[dim] - start)) for start in starts)
+
+
+def _split_with_sizes(x: Tensor, sizes: list[int], dim: int = 0) -> tuple[Tensor, ...]:
+    starts = itertools.accumulate([0, *sizes[:-1]])
+    return tuple(torch.narrow(x, dim, start, size) for start, size in zip(starts, sizes, strict=True))
+
+
+def _square(x: Tensor) -> Tensor:
+    return x * x
+
+
+_TORCHS = (
+    "addcmul",
+    "addcdiv",
+    "lerp",
+    "unbind.int",
+    "stack",
+    "rsub",
+    "logaddexp",
+    "select.int",
+    "glu",
+)
+
+
+def _table() -> dict[Any, Callable[..., Any]]:
+    operators = []
+    for name in _TORCHS:
+        packet, _, overload = name.partition(".")
+        operators.append(getattr(getattr(_aten, packet), overload) if overload else getattr(_aten, packet))
+    return dict(get_decompositions(operators))
+
+
+COMPOSITES: dict[Any, Callable[..., Any]] = {
+    **_table(),
+    _aten.elu.default: _elu,
+    _aten.leaky_relu.default: _leaky_relu,
+    _aten.softplus.default: _softplus,
+    _aten.log_sigmoid_forward.default: _log_sigmoid,
+    _aten.gelu.default: _gelu,
+    _aten.silu.default: _silu,
+    _aten.mish.default: _mish,
+    _aten.clamp.default: _clamp,
+    _aten.clamp.Tensor: _clamp,
+    _aten.clamp_min.default: lambda x, low: _clamp(x, low),
+    _aten.clamp_max.default: lambda x, high: _clamp(x, None, high),
+    _aten.hardtanh.default: _hardtanh,
+    _aten.hardsigmoid.default: _hardsigmoid,
+    _aten.hardswish.default: _hardswish,
+    _aten.linalg_vector_norm.default: _vector_norm,
+    _aten.std.correction: _std,
+    _aten.masked_fill.Scalar: _masked_fill,
+    _aten.masked_fill.Tensor: _masked_fill,
+    _aten._softmax.default: _softmax,
+    _aten._log_softmax.default: _log_softmax,
+    _aten.mean.dim: _mean,
+    _aten.var.correction: _var,
+    _aten.native_layer_norm.default: _layer_norm,
+    _aten.bmm.default: _bmm,
+    _aten.square.default: _square,
+    _aten.split.Tensor: _split,
+    _aten.split_with_sizes.default: _split_with_sizes,
+    _aten.celu.default: lambda x, alpha=1.0: _elu(x, alpha, 1.0, 1 / alpha),
+    _aten.exp2.default: lambda x: torch.exp(x * math.log(2)),
+    _aten.log2.default: lambda x: torch.log(x) / math.log(2),
+    _aten.log10.default: lambda x: torch.log(x) / math.log(10),
+}
+"For :func:`sagann.compiler.trace.make_graph`: what stands on the left never reaches the lowering."

@@ -1,0 +1,69 @@
+"""Explain a layer program in words: what runs where, what the edges read, what was done to the layer and why."""
+
+from __future__ import annotations
+
+from sagann.compiler.program import LayerProgram, Note
+from sagann.compiler.rewrite import name_of
+from sagann.compiler.stages import Stage
+from sagann.kernels.edge.function import EdgeFunction, Op
+
+_TITLES = {
+    "split": "split",
+    "commuted": "commuted",
+    "typed": "maps by edge type",
+    "hoisted": "moved off the edges",
+    "invariant": "kept",
+    "fused": "fused",
+    "not fused": "NOT fused",
+}
+
+
+def explain(program: LayerProgram) -> str:
+    """Describe a program, a line for each stage, decision and operation on the edges."""
+    edges = program.edges
+    lines = [f"{program.layer}: {edges.accumulator} over the edges"]
+    lines += [f"  {_bytes(program)}"]
+    lines += _notes(program.notes)
+    if program.invariant:
+        lines.append("  kept: what is gathered depends on constant features alone, and is computed once")
+    for title, stage in (("per source", program.src), ("per destination", program.dst)):
+        if stage:
+            lines.append(f"  once {title}: {_operators(stage)}")
+    lines += _pass(edges.function) if edges.function is not None else [f"  per edge: {_operators(edges.stage)}"]
+    vertex = _operators(program.vertex)
+    lines.append(f"  then per destination: {vertex or 'nothing'}")
+    return "\n".join(lines)
+
+
+def _bytes(program: LayerProgram) -> str:
+    now, before = program.bytes_per_edge, program.naive_bytes_per_edge
+    if program.edges.function is None:
+        return f"an edge reads {now} bytes, and its tensors take {program.edges.tensor_bytes} more in its tile"
+    saved = f", {before / now:.1f} times fewer" if 0 < now < before else ""
+    return f"an edge moves {now} bytes; as written it would move {before}{saved}"
+
+
+def _notes(notes: tuple[Note, ...]) -> list[str]:
+    return [
+        f"  {_TITLES.get(note.kind, note.kind)}: {note.text}" + (f"  [{note.line}]" if note.line else "")
+        for note in notes
+    ]
+
+
+def _operators(stage: Stage) -> str:
+    names = [name_of(node) for node in stage.module.graph.nodes if node.op == "call_function"]
+    return ", ".join(name for name in names if name not in ("sym_size", "_times"))
+
+
+def _pass(function: EdgeFunction) -> list[str]:
+    return [
+        "  per edge, in one pass:",
+        *(f"    {given.name}: {given.side} {list(given.shape)}" for given in function.inputs),
+        *(f"    {op.name} = {_call(op)}" for op in function.ops),
+        *(f"    {output.reduce}({', '.join(output.values)})" for output in function.outputs),
+    ]
+
+
+def _call(op: Op) -> str:
+    attrs = ", ".join(f"{key}={value}" for key, value in op.attrs.items())
+    return f"{op.op}({', '.join([*map(str, op.args), *([attrs] if attrs else [])])}) {list(op.shape)}"

@@ -1,0 +1,418 @@
+"""Lower: the operators left on the edges become the ops of one edge function.
+
+The edge stage is traced once more with composite operators taken apart, then translated node by node. Dimension 0
+of every tensor that is no parameter must be the rows; what breaks that, and any operator without a translation,
+raises :class:`NotFusedError`, and the stage runs over edge tiles instead.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.traceback import set_stack_trace
+
+from sagann.compiler.builder import Builder, arithmetic_dtype
+from sagann.compiler.composites import COMPOSITES
+from sagann.compiler.operators import DROPOUT
+from sagann.compiler.stages import dropped
+from sagann.compiler.trace import ROWS, TraceError, is_rows, make_graph
+from sagann.kernels.edge.function import COMPARISONS, UNARY, Arg, EdgeFunction, Input, Output, Shape, Side
+from sagann.kernels.edge.kinds import KINDS
+
+_aten = torch.ops.aten
+# The dialects agree on these where they compute in integers; the rest of the language is for floating numbers.
+_ON_INTEGERS = COMPARISONS | {"add", "sub", "mul", "neg", "sum"}
+
+
+class NotFusedError(Exception):
+    """Something on the edges has no place in a fused pass; the message says what, and where it stands."""
+
+
+def lower(
+    stage: fx.GraphModule,
+    inputs: Mapping[str, tuple[Side, Tensor]],
+    reduce: Literal["sum", "max", "min", "softmax"],
+) -> EdgeFunction:
+    """Translate an edge stage.
+
+    Args:
+        stage: computes the message, or (score, value), from the inputs in order.
+        inputs: side and an example (fake) of every input, by name.
+        reduce: how the messages are reduced.
+    Raises:
+        NotFusedError: it cannot be translated.
+    """
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with fake:
+        examples = [torch.empty(like.shape, dtype=like.dtype, device=like.device) for _, like in inputs.values()]
+    try:
+        module = make_graph(fake, _Annotated(stage).run, *examples, decompositions=COMPOSITES)
+    except TraceError as error:
+        raise NotFusedError(str(error)) from error
+    module.graph.eliminate_dead_code()
+    return _Lowering(module, inputs).run(reduce)
+
+
+class _Annotated(fx.Interpreter):
+    """Runs a stage so that new nodes inherit the user's lines, and with dropout as the marker that it was."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        set_stack_trace([n.meta.get("line", "")])
+        return super().run_node(n)
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return super().call_function(DROPOUT if target is dropped else target, args, kwargs)
+
+
+class _Lowering:
+    """Walks the traced stage and fills a builder."""
+
+    def __init__(self, module: fx.GraphModule, inputs: Mapping[str, tuple[Side, Tensor]]) -> None:
+        self.module = module
+        self.inputs = inputs
+        self.b = Builder()
+        self.names: dict[fx.Node, str] = {}
+        self.salt = 0
+
+    def run(self, reduce: Literal["sum", "max", "min", "softmax"]) -> EdgeFunction:
+        """Translate every node."""
+        given = iter(self.inputs.items())
+        for node in self.module.graph.nodes:
+            if node.op == "placeholder":
+                name, (side, like) = next(given)
+                shape = tuple(like.shape if side == "param" else like.shape[1:])
+                _known(like.dtype)
+                self.names[node] = self.b.input(Input(name=name, side=side, shape=shape, dtype=like.dtype))
+            elif node.op == "get_attr":
+                self.names[node] = self.constant(getattr(self.module, node.target))
+            elif node.op == "output":
+                values = tuple(self.row(value) for value in node.args[0])
+                return self.b.build([Output(reduce=reduce, values=values)], "dst")
+            elif node.op == "call_function":
+                self.names[node] = self.translate(node)
+        raise AssertionError("a graph ends with its output")
+
+    def translate(self, node: fx.Node) -> str:
+        rule = _RULES.get(node.target)
+        if rule is None:
+            line = node.meta.get("stack_trace")
+            raise NotFusedError(f"operator {node.target} has no fused form" + (f" ({line})" if line else ""))
+        name = rule(self, node, *node.args, **node.kwargs)
+        if self.b.shape(name) != self.shape(node):
+            raise NotFusedError(f"operator {node.target} moves the dimension of the rows")
+        return name
+
+    def constant(self, value: Tensor) -> str:
+        if value.numel() != 1:
+            raise NotFusedError("a constant tensor of several entries is read on the edges")
+        return self.b.full(value.item(), tuple(value.shape), arithmetic_dtype(value.dtype))
+
+    def is_row(self, value: Any) -> bool:
+        """Whether the value has a row per edge; fails where the rows are not its first dimension."""
+        if not isinstance(value, fx.Node):
+            return False
+        shape = value.meta["val"].shape
+        if any(is_rows(size) for size in shape[1:]) or (shape and is_rows(shape[0]) and shape[0] != ROWS):
+            raise NotFusedError(f"operator {value.target} moves the dimension of the rows")
+        return bool(shape) and shape[0] == ROWS
+
+    def shape(self, node: fx.Node) -> Shape:
+        """The node's feature shape; the whole shape of what has no rows."""
+        shape = node.meta["val"].shape
+        return tuple(shape[1:] if self.is_row(node) else shape)
+
+    def row(self, node: Any) -> str:
+        if not isinstance(node, fx.Node):
+            raise NotFusedError("apply_edge returns a constant")
+        if not self.is_row(node):
+            raise NotFusedError("apply_edge returns no row per edge")
+        return self.names[node]
+
+    def dim(self, node: fx.Node, dim: int) -> int:
+        """A dimension of a tensor as one of its features."""
+        ndim, rows = node.meta["val"].ndim, self.is_row(node)
+        dim = dim % max(ndim, 1)
+        if rows and dim == 0:
+            raise NotFusedError("an operator works along the dimension of the rows")
+        return dim - 1 if rows else dim
+
+    def arg(self, value: Any, node: fx.Node) -> Arg:
+        """An operand of a pointwise operator whose result is ``node``."""
+        if not isinstance(value, fx.Node):
+            if not isinstance(value, (int, float, bool)):
+                raise NotFusedError(f"operator {node.target} takes {value!r}")
+            return value
+        name = self.names[value]
+        if (splat := self.b.splat(name)) is not None:
+            return splat
+        if self.is_row(node) and not self.is_row(value) and len(self.b.shape(name)) == node.meta["val"].ndim:
+            name = self.b.reshape(name, self.b.shape(name)[1:])
+        if self.is_row(value) and node.meta["val"].ndim != value.meta["val"].ndim:
+            raise NotFusedError(f"operator {node.target} moves the dimension of the rows")
+        return name
+
+    def pointwise(self, op: str, node: fx.Node, *values: Any) -> str:
+        """An op on broadcast operands; operands that are constants throughout are folded into it."""
+        args = [self.arg(value, node) for value in values]
+        dtype, shape = self.dtype(node), self.shape(node)
+        if dtype is torch.bool:
+            op = {"add": "or", "mul": "and"}.get(op, op)
+        if not dtype.is_floating_point:
+            _refuse_on_integers(op, node)
+        last = args[-1]
+        if not isinstance(last, str) and not any(isinstance(arg, str) for arg in args):
+            args[-1] = self.b.full(last, shape, dtype)
+        name = self.b.op(op, *self.alike(op, args, dtype), dtype=dtype)
+        return self.b.op("broadcast", name, shape=shape)
+
+    def alike(self, op: str, args: list[Arg], dtype: torch.dtype) -> list[Arg]:
+        """The operands, converted to one type: the result's, or for a comparison their own common one."""
+        if op in ("and", "or", "not"):
+            return [arg if isinstance(arg, str) else bool(arg) for arg in args]
+        if op in COMPARISONS:
+            dtypes = [self.b.dtype(arg) for arg in args if isinstance(arg, str)]
+            dtypes += [_type_beside(dtypes[0], arg) for arg in args if not isinstance(arg, str)]
+            dtype = functools.reduce(torch.promote_types, dtypes)
+        return [self.b.cast(arg, dtype) if isinstance(arg, str) else arg for arg in args]
+
+    def dtype(self, node: fx.Node) -> torch.dtype:
+        return arithmetic_dtype(_known(node.meta["val"].dtype))
+
+
+def _known(dtype: torch.dtype) -> torch.dtype:
+    """The type, if values on the edges may have it. Narrow integers may not: their sums wrap around."""
+    if dtype not in KINDS:
+        raise NotFusedError(f"values of type {dtype} have no fused form; convert them to int64 or a floating type")
+    return dtype
+
+
+def _type_beside(dtype: torch.dtype, constant: float | int | bool) -> torch.dtype:
+    """The type that a value of ``dtype`` is compared in with a constant: a fraction makes integers floating."""
+    if isinstance(constant, float) and not dtype.is_floating_point:
+        return torch.get_default_dtype()
+    return torch.int64 if dtype is torch.bool and not isinstance(constant, bool) else dtype
+
+
+def _refuse_on_integers(op: str, node: fx.Node) -> None:
+    if op not in _ON_INTEGERS:
+        raise NotFusedError(f"operator {node.target} on integers has no fused form")
+
+
+def _unary(op: str) -> Callable[..., str]:
+    return lambda low, node, x: low.pointwise(op, node, x)
+
+
+def _binary(op: str) -> Callable[..., str]:
+    def rule(low: _Lowering, node: fx.Node, x: Any, y: Any, *, alpha: float = 1) -> str:
+        if alpha != 1:
+            dtype = low.dtype(node)
+            first, scaled = low.alike(op, [low.arg(x, node), low.arg(y, node)], dtype)
+            scaled = low.b.op("mul", scaled, alpha, dtype=dtype) if isinstance(scaled, str) else scaled * alpha
+            if not isinstance(first, str) and not isinstance(scaled, str):
+                scaled = low.b.full(scaled, (), dtype)
+            return low.b.op("broadcast", low.b.op(op, first, scaled, dtype=dtype), shape=low.shape(node))
+        return low.pointwise(op, node, x, y)
+
+    return rule
+
+
+def _logical(op: str) -> Callable[..., str]:
+    def rule(low: _Lowering, node: fx.Node, *values: Any) -> str:
+        if node.meta["val"].dtype != torch.bool:
+            raise NotFusedError(f"operator {node.target} on integers has no fused form")
+        return low.pointwise(op, node, *values)
+
+    return rule
+
+
+def _div(low: _Lowering, node: fx.Node, x: Any, y: Any, *, rounding_mode: str | None = None) -> str:
+    quotient = low.pointwise("div", node, x, y)
+    if rounding_mode is None:
+        return quotient
+    if rounding_mode == "floor":
+        return low.b.op("floor", quotient)
+    raise NotFusedError("a division that truncates has no fused form")
+
+
+def _where(low: _Lowering, node: fx.Node, condition: fx.Node, x: Any, y: Any) -> str:
+    args = [low.arg(value, node) for value in (condition, x, y)]
+    dtype, shape = low.dtype(node), low.shape(node)
+    if not isinstance(args[0], str):
+        chosen = args[1] if args[0] else args[2]
+        chosen = chosen if isinstance(chosen, str) else low.b.full(chosen, shape, dtype)
+        return low.b.op("broadcast", chosen, shape=shape)
+    for place in (1, 2):
+        chosen = args[place]
+        args[place] = low.b.cast(chosen, dtype) if isinstance(chosen, str) else low.b.full(chosen, (), dtype)
+    return low.b.op("broadcast", low.b.op("where", *args, dtype=dtype), shape=shape)
+
+
+def _cast(low: _Lowering, node: fx.Node, x: fx.Node, *args: Any, **kwargs: Any) -> str:
+    return low.b.cast(low.names[x], low.dtype(node))
+
+
+def _same(low: _Lowering, node: fx.Node, x: fx.Node, *args: Any, **kwargs: Any) -> str:
+    return low.names[x]
+
+
+def _reshape(low: _Lowering, node: fx.Node, x: fx.Node, *args: Any) -> str:
+    if low.is_row(x) != low.is_row(node):
+        raise NotFusedError(f"operator {node.target} moves the dimension of the rows")
+    return low.b.reshape(low.names[x], low.shape(node))
+
+
+def _insert(low: _Lowering, node: fx.Node, x: fx.Node, *dims: Any) -> str:
+    # A parameter's first dimension may be meant as the rows'; the shape of the result tells.
+    return _reshape(low, node, x)
+
+
+def _expand(low: _Lowering, node: fx.Node, x: fx.Node, sizes: Any, *, implicit: bool = False) -> str:
+    name = low.names[x]
+    if low.is_row(node) and not low.is_row(x) and len(low.b.shape(name)) == node.meta["val"].ndim:
+        name = low.b.reshape(name, low.b.shape(name)[1:])
+    return low.b.op("broadcast", name, shape=low.shape(node))
+
+
+def _permute(low: _Lowering, node: fx.Node, x: fx.Node, dims: Sequence[int]) -> str:
+    ndim = x.meta["val"].ndim
+    order = [dim % ndim for dim in dims]
+    if low.is_row(x):
+        if order[0] != 0:
+            raise NotFusedError(f"operator {node.target} moves the dimension of the rows")
+        order = [dim - 1 for dim in order[1:]]
+    return low.b.op("permute", low.names[x], dims=tuple(order))
+
+
+def _transpose(low: _Lowering, node: fx.Node, x: fx.Node, first: int = 0, second: int = 1) -> str:
+    order = list(range(x.meta["val"].ndim))
+    if not order:
+        return low.names[x]
+    order[first], order[second] = order[second], order[first]
+    return _permute(low, node, x, order)
+
+
+def _slice(
+    low: _Lowering, node: fx.Node, x: fx.Node, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> str:
+    if low.is_row(x) and dim % x.meta["val"].ndim == 0:
+        if start in (None, 0) and step == 1 and node.meta["val"].shape[0] == x.meta["val"].shape[0]:
+            return low.names[x]
+        raise NotFusedError("an operator works along the dimension of the rows")
+    dim = low.dim(x, dim)
+    size = low.b.shape(low.names[x])[dim]
+    first = range(size)[slice(start, end, step)]
+    return low.b.op(
+        "slice", low.names[x], shape=low.shape(node), dim=dim, start=first.start if len(first) else 0, step=step
+    )
+
+
+def _select(low: _Lowering, node: fx.Node, x: fx.Node, dim: int, index: int) -> str:
+    dim = low.dim(x, dim)
+    shape = low.b.shape(low.names[x])
+    kept = (*shape[:dim], 1, *shape[dim + 1 :])
+    taken = low.b.op("slice", low.names[x], shape=kept, dim=dim, start=index % shape[dim], step=1)
+    return low.b.reshape(taken, low.shape(node))
+
+
+def _cat(low: _Lowering, node: fx.Node, parts: Sequence[fx.Node], dim: int = 0) -> str:
+    if any(low.is_row(part) != low.is_row(node) for part in parts):
+        raise NotFusedError(f"operator {node.target} moves the dimension of the rows")
+    dim, dtype = low.dim(node, dim), low.dtype(node)
+    names = [low.b.cast(low.names[part], dtype) for part in parts if part.meta["val"].ndim == node.meta["val"].ndim]
+    names = [name for name in names if low.b.shape(name)[dim]] or names[:1]
+    return low.b.op("cat", *names, dim=dim, dtype=dtype)
+
+
+def _reduction(op: str) -> Callable[..., str]:
+    def rule(
+        low: _Lowering, node: fx.Node, x: fx.Node, dims: Any = None, keepdim: bool = False, *, dtype: Any = None
+    ) -> str:
+        dims = [dims] if isinstance(dims, int) else dims
+        if not dims:
+            if low.is_row(x):
+                raise NotFusedError("an operator works along the dimension of the rows")
+            dims = range(x.meta["val"].ndim)
+        if not low.dtype(node).is_floating_point:
+            _refuse_on_integers(op, node)
+        name = low.b.cast(low.names[x], low.dtype(node))
+        name = low.b.op(op, name, dims=tuple(sorted(low.dim(x, dim) for dim in dims)))
+        return low.b.reshape(name, low.shape(node)) if keepdim else name
+
+    return rule
+
+
+def _full(low: _Lowering, node: fx.Node, size: Any, value: float, **kwargs: Any) -> str:
+    return low.b.full(value, low.shape(node), low.dtype(node))
+
+
+def _scalar(low: _Lowering, node: fx.Node, value: float, **kwargs: Any) -> str:
+    return low.b.full(value, (), low.dtype(node))
+
+
+def _dropout(low: _Lowering, node: fx.Node, x: fx.Node, p: float) -> str:
+    low.salt += 1
+    drawn = low.b.op("random", shape=low.shape(node), dtype=low.dtype(node), p=p, salt=low.salt)
+    splat = low.b.splat(low.names[x])
+    return low.b.op("mul", low.names[x] if splat is None else splat, drawn)
+
+
+_BINARIES = {"add": "add", "sub": "sub", "mul": "mul", "pow": "pow"} | {
+    c: c for c in ["lt", "le", "gt", "ge", "eq", "ne"]
+}
+
+_RULES: dict[Any, Callable[..., str]] = {
+    **{getattr(_aten, name).default: _unary(name) for name in sorted(UNARY - {"not"})},
+    **{
+        getattr(getattr(_aten, name), kind): _binary(op)
+        for name, op in _BINARIES.items()
+        for kind in ("Tensor", "Scalar")
+        if hasattr(getattr(_aten, name), kind)
+    },
+    _aten.pow.Tensor_Scalar: _binary("pow"),
+    _aten.pow.Tensor_Tensor: _binary("pow"),
+    _aten.div.Tensor: _div,
+    _aten.div.Scalar: _div,
+    _aten.div.Tensor_mode: _div,
+    _aten.div.Scalar_mode: _div,
+    _aten.maximum.default: _binary("maximum"),
+    _aten.minimum.default: _binary("minimum"),
+    _aten.logical_and.default: _binary("and"),
+    _aten.logical_or.default: _binary("or"),
+    _aten.logical_not.default: _unary("not"),
+    _aten.bitwise_and.Tensor: _logical("and"),
+    _aten.bitwise_or.Tensor: _logical("or"),
+    _aten.bitwise_not.default: _logical("not"),
+    _aten.where.self: _where,
+    _aten.where.ScalarSelf: _where,
+    _aten.where.ScalarOther: _where,
+    _aten.where.Scalar: _where,
+    _aten._to_copy.default: _cast,
+    _aten.clone.default: _same,
+    _aten.alias.default: _same,
+    _aten.lift_fresh_copy.default: _same,
+    _aten.view.default: _reshape,
+    _aten.reshape.default: _reshape,
+    _aten._unsafe_view.default: _reshape,
+    _aten.unsqueeze.default: _insert,
+    _aten.squeeze.default: _insert,
+    _aten.squeeze.dim: _insert,
+    _aten.squeeze.dims: _insert,
+    _aten.expand.default: _expand,
+    _aten.permute.default: _permute,
+    _aten.transpose.int: _transpose,
+    _aten.t.default: _transpose,
+    _aten.slice.Tensor: _slice,
+    _aten.select.int: _select,
+    _aten.cat.default: _cat,
+    _aten.sum.dim_IntList: _reduction("sum"),
+    _aten.amax.default: _reduction("amax"),
+    _aten.amin.default: _reduction("amin"),
+    _aten.full.default: _full,
+    _aten.scalar_tensor.default: _scalar,
+    DROPOUT: _dropout,
+}

@@ -1,0 +1,125 @@
+"""Operators that exist in traces only, each one node: what the passes look for, free of ATen's decompositions.
+
+``sagann::gather`` stands between the edges and the vertices; ``sagann::linear`` is a linear map without its bias;
+``sagann::dropout`` is dropout with its training flag resolved. Stages that PyTorch runs get PyTorch's functions in
+their place (:mod:`sagann.compiler.stages`), so that nothing here is ever executed on numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx.traceback import set_stack_trace
+from torch.overrides import TorchFunctionMode
+
+from sagann.kernels import typed_linear as typed_linear
+from sagann.saga.independence import users_line
+
+
+@torch.library.custom_op("sagann::gather", mutates_args=())
+def gather(values: Sequence[Tensor], accumulator: str, max_degree: int) -> Tensor:
+    """What ApplyEdge returned, reduced: (message) or (score, value) -> accum."""
+    raise AssertionError("stands in traces only")
+
+
+@gather.register_fake
+def _(values: Sequence[Tensor], accumulator: str, max_degree: int) -> Tensor:
+    message = values[-1]
+    if accumulator != "concat":
+        return torch.empty_like(message)
+    width = max_degree
+    for size in message.shape[1:]:
+        width = width * size
+    return message.new_empty(message.shape[0], width)
+
+
+@torch.library.custom_op("sagann::linear", mutates_args=())
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """``x @ weight.T``."""
+    raise AssertionError("stands in traces only")
+
+
+@linear.register_fake
+def _(x: Tensor, weight: Tensor) -> Tensor:
+    if x.shape[-1] != weight.shape[-1]:
+        raise RuntimeError(f"a linear map of {weight.shape[-1]} features got {x.shape[-1]}")
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+@torch.library.custom_op("sagann::dropout", mutates_args=())
+def dropout(x: Tensor, p: float) -> Tensor:
+    """``x`` with entries set to 0 with probability ``p``, the rest scaled by 1 / (1 - p)."""
+    raise AssertionError("stands in traces only")
+
+
+@dropout.register_fake
+def _(x: Tensor, p: float) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("sagann::recurrent_cell", mutates_args=())
+def recurrent_cell(kind: str, x: Tensor, hidden: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """A GRU or a plain recurrent cell, by the name of PyTorch's function."""
+    raise AssertionError("stands in traces only")
+
+
+@recurrent_cell.register_fake
+def _(kind: str, x: Tensor, hidden: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    return torch.empty_like(hidden)
+
+
+GATHER = torch.ops.sagann.gather.default
+LINEAR = torch.ops.sagann.linear.default
+DROPOUT = torch.ops.sagann.dropout.default
+RECURRENT_CELL = torch.ops.sagann.recurrent_cell.default
+TYPED_LINEAR = torch.ops.sagann.typed_linear.default
+
+
+# PyTorch's own decomposition of these asks for a concrete number of rows.
+_CELLS: dict[Callable[..., Any], str] = {
+    getattr(torch, kind): kind for kind in ("gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
+}
+
+
+class GradientSwitched(Exception):  # noqa: N818 - not an error of its own: the tracer turns it into one.
+    """The function turns gradients off or on, which a trace does not show."""
+
+
+class WholeOperators(TorchFunctionMode):
+    """Keeps linear maps, dropout and cells whole while a function is traced, and notes the user's lines."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        set_stack_trace([users_line()])
+        if func is F.linear:
+            return _linear(*args, **kwargs)
+        if func in (F.dropout, torch.dropout):
+            return (_dropout if func is F.dropout else _torch_dropout)(*args, **kwargs)
+        if func in _CELLS:
+            x, hidden, *weights = args
+            return torch.ops.sagann.recurrent_cell(_CELLS[func], x, hidden, [w for w in weights if w is not None])
+        if func is torch._C._set_grad_enabled:
+            raise GradientSwitched
+        return func(*args, **kwargs)
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    mapped = torch.ops.sagann.linear(input, weight) if weight.ndim == 2 else input @ weight
+    return mapped if bias is None else mapped + bias
+
+
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    if not training or p == 0:
+        return input
+    dropped = torch.ops.sagann.dropout(input, float(p))
+    return input.copy_(dropped) if inplace else dropped
+
+
+def _torch_dropout(input: Tensor, p: float, train: bool) -> Tensor:
+    return _dropout(input, p, train)

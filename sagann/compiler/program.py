@@ -1,0 +1,102 @@
+"""LayerProgram: what the compiler makes of a layer, frozen.
+
+Parameter stage -> source stage, once per source vertex -> destination stage, once per destination vertex -> the
+edges, gathered -> vertex stage. Stages are PyTorch's, differentiated by its autograd; the edges are one pass
+(:class:`sagann.kernels.edge.function.EdgeFunction`) where they could be fused. All stages read and write one set of
+named values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from sagann.compiler.stages import Stage
+from sagann.compiler.vjp import Backward
+from sagann.kernels.edge.function import EdgeFunction, Side
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Note:
+    """Something that the compiler did, or did not do and why."""
+
+    kind: Literal["split", "commuted", "typed", "hoisted", "left on edges", "invariant", "fused", "not fused"]
+    "What."
+    text: str
+    "To whom, in words."
+    line: str = ""
+    "The user's line."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Typed:
+    """A linear map picked by edge type that is computed for every pair of source and type."""
+
+    name: str
+    "Of the result; empty where there is one type, whose map is computed with the sources."
+    x: str
+    "Of the sources' rows."
+    weight: str
+    "Of the maps, [num_types, F, F']."
+    num_types: int
+    "How many types there may be."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EdgeWork:
+    """What is computed on every edge, and how it is gathered."""
+
+    stage: Stage
+    "From the rows of an edge's inputs to the message, or to (score, value)."
+    sides: tuple[Side, ...]
+    "Whose row each input of the stage is."
+    accumulator: str
+    "One of the accumulators."
+    max_degree: int
+    "Width of concat; 0 for the others."
+    dtype: torch.dtype
+    "Of the result."
+    function: EdgeFunction | None
+    "The fused pass; None where it could not be fused. For mean it sums."
+    backward: Backward | None
+    "Of the fused pass."
+    tensor_bytes: int
+    "Of all values that the stage computes for an edge."
+    random: bool
+    "Whether an edge draws random numbers."
+    extremum_of_source: bool
+    "Whether max or min is taken of a row of the source as it is loaded: its gradient is a scatter."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, weakref_slot=True, eq=False)
+class LayerProgram:
+    """A compiled layer."""
+
+    layer: str
+    "Name of the layer's class."
+    parameters: tuple[tuple[str, str], ...]
+    "Names in the program and in the layer, of parameters and buffers."
+    param: Stage
+    "What depends on parameters alone."
+    src: Stage
+    "Once per source vertex; reads ``src``."
+    dst: Stage
+    "Once per destination vertex; reads ``dst``."
+    edges: EdgeWork
+    "Once per edge."
+    typed: Typed | None
+    "A map picked by type."
+    accum: str
+    "Name of what is gathered."
+    vertex: Stage
+    "What is left of ApplyVertex; one output, the layer's."
+    invariant: bool
+    "Whether what is gathered depends on features, topology and edge data alone."
+    bytes_per_edge: int
+    "Read by an edge's pass, rows of both ends and edge data."
+    naive_bytes_per_edge: int
+    "Read and written per edge where every edge tensor is materialised."
+    notes: tuple[Note, ...] = field(default=())
+    "What was done and what not."

@@ -1,0 +1,105 @@
+"""What passes that change the graph share: new nodes with their meta, and questions about what stands where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+from sagann.compiler.classify import is_random, place_of
+from sagann.compiler.operators import GATHER, LINEAR
+from sagann.compiler.trace import TraceError
+
+_aten = torch.ops.aten
+
+
+def insert(module: fx.GraphModule, like: fx.Node, target: Any, *args: Any) -> fx.Node:
+    """Add a node before the current insertion point, with value and place; phase and line are those of ``like``."""
+    node = module.graph.call_function(target, args)
+    values = fx.node.map_arg(args, lambda argument: argument.meta["val"])
+    fake = next(
+        arg.meta["val"] for arg in node.all_input_nodes if isinstance(arg.meta["val"], FakeTensor)
+    ).fake_mode
+    with fake, torch.no_grad():
+        node.meta["val"] = target(*values)
+    node.meta |= {"phase": like.meta["phase"], "line": like.meta["line"], "parameter": None}
+    node.meta["place"] = place_of(node)
+    return node
+
+
+def gather_of(module: fx.GraphModule) -> fx.Node:
+    """The node between the edges and the vertices.
+
+    Raises:
+        TraceError: there is none, as no result depends on it.
+    """
+    for node in module.graph.nodes:
+        if node.target is GATHER:
+            return node
+    raise TraceError("apply_vertex does not read what was gathered")
+
+
+def gathered(module: fx.GraphModule) -> list[fx.Node]:
+    """The message, or score and value: what the gather node reads."""
+    values: Any = gather_of(module).args[0]
+    return list(values)
+
+
+def linear_parts(node: object) -> tuple[fx.Node, fx.Node] | None:
+    """Operand and weight of a linear map without bias: ``linear(x, weight)`` or ``x @ weight``; else None."""
+    if not isinstance(node, fx.Node) or node.target not in (LINEAR, _aten.mm.default):
+        return None
+    x, weight = node.args
+    assert isinstance(x, fx.Node)
+    assert isinstance(weight, fx.Node)
+    is_map = weight.meta["place"] == "param" and x.meta["val"].ndim == 2
+    return (x, weight) if is_map else None
+
+
+def is_constant(node: fx.Node) -> bool:
+    """Whether the node depends on no parameter and no random number."""
+    pending, seen = [node], set()
+    while pending:
+        current = pending.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if current.op == "placeholder" and current.meta["parameter"] is not None:
+            return False
+        if is_random(current):
+            return False
+        pending += current.all_input_nodes
+    return True
+
+
+def parameters_first(module: fx.GraphModule, node: fx.Node, before: fx.Node) -> None:
+    """Move a node that depends on parameters alone, and what it depends on, before another."""
+    needed: set[fx.Node] = set()
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        if current not in needed:
+            needed.add(current)
+            pending += current.all_input_nodes
+    order = list(module.graph.nodes)
+    late = order[order.index(before) :]
+    for current in order:
+        if current in needed and current in late:
+            before.prepend(current)
+
+
+def width(node: fx.Node) -> int:
+    """Size of the last dimension."""
+    value = node.meta["val"]
+    assert isinstance(value, Tensor)
+    return int(value.shape[-1])
+
+
+def name_of(node: fx.Node) -> str:
+    """A short name for the node's operator."""
+    schema = getattr(node.target, "_schema", None)
+    return (
+        schema.name.partition("::")[2] if schema is not None else str(getattr(node.target, "__name__", node.target))
+    )

@@ -1,0 +1,158 @@
+"""Stages: parts of a layer's graph that PyTorch runs, cut out as modules of their own.
+
+A stage computes some nodes of the layer's graph from others that are given. Its number of rows is that of its own
+inputs, so row counts are read anew from those; markers of the trace become PyTorch's functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx
+
+from sagann.compiler.operators import DROPOUT, LINEAR, RECURRENT_CELL
+from sagann.compiler.trace import ROWS, TraceError, is_rows
+
+_aten = torch.ops.aten
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """A function from named tensors to named tensors."""
+
+    module: fx.GraphModule
+    "Takes the inputs in order, returns a tuple of the outputs."
+    inputs: tuple[str, ...]
+    "Names of nodes of the layer's graph."
+    outputs: tuple[str, ...]
+    "Names of nodes of the layer's graph."
+
+    def run(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Compute the outputs from the inputs among ``values``."""
+        results = self.module.forward(*(values[name] for name in self.inputs))
+        return dict(zip(self.outputs, results, strict=True))
+
+    def __bool__(self) -> bool:
+        return bool(self.outputs)
+
+
+def cut(module: fx.GraphModule, wanted: Sequence[fx.Node], given: Iterable[fx.Node]) -> Stage:
+    """Cut out what computes ``wanted`` from ``given``; nodes of ``given`` that are not needed are left out."""
+    return _Cut(module, set(given)).run(wanted)
+
+
+def recurrent_cell(kind: str, x: Tensor, hidden: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """PyTorch's cell of that name."""
+    return getattr(torch, kind)(x, hidden, *weights)
+
+
+def dropped(x: Tensor, p: float) -> Tensor:
+    """PyTorch's dropout."""
+    return F.dropout(x, p, training=True)
+
+
+# A view of what was contiguous in the trace may not be one of what comes.
+_REPLACED: dict[Any, Any] = {
+    LINEAR: F.linear,
+    DROPOUT: dropped,
+    RECURRENT_CELL: recurrent_cell,
+    _aten.view.default: _aten.reshape.default,
+    _aten._unsafe_view.default: _aten.reshape.default,
+}
+
+
+class _Cut:
+    def __init__(self, module: fx.GraphModule, given: set[fx.Node]) -> None:
+        self.module = module
+        self.given = given
+        self.graph = fx.Graph()
+        self.copies: dict[fx.Node, Any] = {}
+        self.rows: fx.Node | None = None
+        self.sizes: dict[int, fx.Node] = {}
+
+    def run(self, wanted: Sequence[fx.Node]) -> Stage:
+        order = self._needed(wanted)
+        inputs = [node for node in order if node in self.given]
+        for node in inputs:
+            copy = self.graph.placeholder(node.name)
+            copy.meta = dict(node.meta)
+            self.copies[node] = copy
+        for node in order:
+            if node not in self.given:
+                self.copies[node] = self._copy(node)
+        self.graph.output(tuple(self.copies[node] for node in wanted))
+        self.graph.eliminate_dead_code()
+        return Stage(
+            module=fx.GraphModule(self.module, self.graph),
+            inputs=tuple(node.name for node in inputs),
+            outputs=tuple(node.name for node in wanted),
+        )
+
+    def _needed(self, wanted: Sequence[fx.Node]) -> list[fx.Node]:
+        needed: set[fx.Node] = set()
+        pending = list(wanted)
+        while pending:
+            node = pending.pop()
+            if node in needed:
+                continue
+            needed.add(node)
+            if node not in self.given:
+                pending += node.all_input_nodes
+        return [node for node in self.module.graph.nodes if node in needed]
+
+    def _copy(self, node: fx.Node) -> Any:
+        if node.op == "placeholder":
+            raise TraceError(f"'{node.name}' is read where it is not known")
+        if (merged := self._biased(node)) is not None:
+            return merged
+        args = fx.node.map_aggregate(node.args, self._argument)
+        kwargs = fx.node.map_aggregate(node.kwargs, self._argument)
+        copy = self.graph.create_node(node.op, _REPLACED.get(node.target, node.target), args, kwargs, node.name)
+        copy.meta = dict(node.meta)
+        return copy
+
+    def _biased(self, node: fx.Node) -> fx.Node | None:
+        """A linear map and the bias added to it, as one call."""
+        if node.target is not _aten.add.Tensor or node.kwargs or len(node.all_input_nodes) != 2:
+            return None
+        for mapped, bias in (node.args, node.args[::-1]):
+            assert isinstance(mapped, fx.Node)
+            assert isinstance(bias, fx.Node)
+            weight = mapped.args[1] if mapped.target is LINEAR else None
+            if weight is None or mapped in self.given or bias.meta["place"] != "param":
+                continue
+            assert isinstance(weight, fx.Node)
+            if bias.meta["val"].shape == weight.meta["val"].shape[:1]:
+                args = tuple(self.copies[argument] for argument in (*mapped.all_input_nodes, bias))
+                merged = self.graph.call_function(F.linear, args)
+                merged.meta = dict(node.meta)
+                return merged
+        return None
+
+    def _argument(self, argument: Any) -> Any:
+        """A node's copy; for a number of rows, or a multiple of one, that of the first input that has rows."""
+        if isinstance(argument, fx.Node):
+            return self.copies[argument]
+        if not is_rows(argument):
+            return argument
+        if argument not in self.sizes:
+            if self.rows is None:
+                rows = [node for node in self.graph.nodes if node.op == "placeholder" and _has_rows(node)]
+                if not rows:
+                    raise TraceError("the number of rows is read where there are none")
+                self.rows = self.graph.call_function(_aten.sym_size.int, (rows[0], 0))
+            self.sizes[argument] = self.graph.call_function(_times, (self.rows, argument // ROWS))
+        return self.sizes[argument]
+
+
+def _times(rows: int, factor: int) -> int:
+    return rows * factor
+
+
+def _has_rows(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == ROWS

@@ -1,0 +1,227 @@
+"""Trace: a layer's two functions become one graph of operators, for any number of rows.
+
+Both functions run once on fake tensors. ``src``, ``dst`` and ``data`` are distinct inputs with the same number of
+rows: a large prime (:data:`ROWS`), so that whatever size or argument in the graph is a multiple of it is known to
+mean rows. (A symbolic size would do the same, but not survive ``len(edge.src)``.) Parameters and buffers are inputs
+of their own, and one ``sagann::gather`` node stands between the functions. Every node has ``meta["val"]`` (a fake tensor), ``meta["line"]`` (the user's line) and ``meta["phase"]``
+("edge" before the gather, "vertex" after it). The vertex of ApplyVertex is the ``dst`` input: it is the same row.
+
+The independence check has run before, so rows are never mixed, and nothing branches on values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.traceback import preserve_node_meta
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils import _pytree as pytree
+
+from sagann.compiler.operators import DROPOUT, GATHER, GradientSwitched, WholeOperators
+from sagann.saga.edge import Edge
+
+if TYPE_CHECKING:
+    from sagann.saga.layer import SagaLayer
+
+ROWS = 1_234_567_891
+"The number of rows in a trace: a prime that no feature dimension has, and no constant is a multiple of."
+_aten = torch.ops.aten
+
+
+class TraceError(Exception):
+    """The functions cannot be traced; the message says why. The layer then runs as it is written."""
+
+
+def trace_layer(layer: SagaLayer, x: Tensor, data: Tensor | None) -> fx.GraphModule:
+    """Trace both functions for rows like those of ``x`` and ``data``.
+
+    Returns:
+        A graph with the placeholders ``src``, ``dst``, ``data`` (where the layer reads edge data) and one per
+        parameter and buffer, whose ``meta["parameter"]`` is its name in the layer.
+    Raises:
+        TraceError: a function depends on values, or does what a trace does not show.
+    """
+    tensors = tensors_of(layer)
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    ends = [fake_rows(fake, x), fake_rows(fake, x), *([] if data is None else [fake_rows(fake, data)])]
+    parameters = [fake.from_tensor(tensor.detach()) for tensor in tensors.values()]
+
+    def whole(*args: Tensor) -> Tensor:
+        with _reparametrize_module(layer, dict(zip(tensors, args, strict=False))):
+            return _run(layer, *args[len(tensors) :])
+
+    with _attributes_restored(layer):
+        module = make_graph(fake, whole, *parameters, *ends)
+    names = [*tensors, *("src", "dst", "data")[: len(ends)]]
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for index, (node, name) in enumerate(zip(placeholders, names, strict=True)):
+        node.meta["parameter"] = name if index < len(tensors) else None
+        node.name = node.target = f"parameter_{name.replace('.', '_')}" if index < len(tensors) else name
+    _check(module)
+    _finish(module)
+    return module
+
+
+def tensors_of(layer: SagaLayer) -> dict[str, Tensor]:
+    """Parameters and buffers by name; one that has two names stands under both, for they may be parted later."""
+    return {
+        **dict(layer.named_parameters(remove_duplicate=False)),
+        **dict(layer.named_buffers(remove_duplicate=False)),
+    }
+
+
+@contextmanager
+def _attributes_restored(layer: SagaLayer) -> Iterator[None]:
+    """Refuse functions that set attributes: the trace would set them to fake tensors, and the program not at all."""
+    before = [(module, dict(vars(module))) for module in layer.modules()]
+    changed = ""
+    try:
+        yield
+    finally:
+        for module, saved in before:
+            names = [name for name, value in vars(module).items() if saved.get(name, before) is not value]
+            changed = changed or next(iter(names), "")
+            vars(module).clear()
+            vars(module).update(saved)
+    if changed:
+        raise TraceError(f"it sets the attribute '{changed}'")
+
+
+def fake_rows(fake: FakeTensorMode, like: Tensor) -> Tensor:
+    """A fake tensor with the features of ``like`` and as many rows as a trace has."""
+    with fake:
+        return torch.empty(ROWS, *like.shape[1:], dtype=like.dtype, device=like.device)
+
+
+def is_rows(size: object) -> bool:
+    """Whether a size, or a number among an operator's arguments, is the number of rows or a multiple of it."""
+    return type(size) is int and size > 0 and size % ROWS == 0
+
+
+def make_graph(
+    fake: FakeTensorMode,
+    function: Callable[..., Any],
+    *args: Any,
+    decompositions: dict[Any, Callable[..., Any]] | None = None,
+) -> fx.GraphModule:
+    """Trace ``function`` on fake tensors: no gradients, no mutation, the lines kept.
+
+    Raises:
+        TraceError: it cannot be traced.
+    """
+    functional = torch.func.functionalize(function, remove="mutations")
+    table = {**_CONSTANTS, **(decompositions or {})}
+    try:
+        with fake, torch.no_grad(), preserve_node_meta():
+            return make_fx(functional, decomposition_table=table)(*args)
+    except GradientSwitched as error:
+        raise TraceError("it switches gradients off or on") from error
+    except TraceError:
+        raise
+    except Exception as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise TraceError(f"it cannot be traced: {type(error).__name__}: {first}") from error
+
+
+def _run(layer: SagaLayer, src: Tensor, dst: Tensor, data: Tensor | None = None) -> Tensor:
+    edge = Edge(src=lambda: src, dst=lambda: dst, data=data, reader=f"layer {type(layer).__name__}")
+    with WholeOperators():
+        output = layer.apply_edge(edge)
+    values = list(output) if isinstance(output, tuple) else [output]
+    expected = 2 if layer.accumulator == "softmax" else 1
+    if len(values) != expected or not all(isinstance(value, Tensor) for value in values):
+        raise TraceError("apply_edge does not return what the accumulator takes")
+    if any(value.ndim < 1 or value.shape[0] != ROWS for value in values):
+        raise TraceError("apply_edge does not return one row per edge")
+    if expected == 2 and (values[0].ndim >= values[1].ndim or values[0].shape != values[1].shape[: values[0].ndim]):
+        raise TraceError("apply_edge does not return a score that begins its value")
+    accum = torch.ops.sagann.gather(values, layer.accumulator, layer.max_degree or 0)
+    with WholeOperators():
+        out = layer.apply_vertex(dst, accum)
+    if not isinstance(out, Tensor):
+        raise TraceError("apply_vertex does not return a tensor")
+    return out
+
+
+def _check(module: fx.GraphModule) -> None:
+    for node in module.graph.nodes:
+        if node.op == "get_attr" and getattr(module, node.target).requires_grad:
+            raise TraceError("it reads a tensor that requires gradients and is no parameter of the layer")
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and schema.is_mutable:
+            raise TraceError(f"operator {node.target} writes in place")
+        if node.op == "output" and not isinstance(node.args[0], fx.Node):
+            raise TraceError("apply_vertex returns a constant")
+
+
+def _finish(module: fx.GraphModule) -> None:
+    module.graph.eliminate_dead_code()
+    _merge_equal(module)
+    phase = "edge"
+    for node in module.graph.nodes:
+        if node.target is GATHER:
+            phase = "vertex"
+        node.meta["phase"] = phase
+        node.meta["line"] = node.meta.get("stack_trace") or ""
+        node.meta.setdefault("parameter", None)
+
+
+def _merge_equal(module: fx.GraphModule) -> None:
+    """Compute equal things once: an endpoint viewed twice is one array to load, not two."""
+    known: dict[tuple[object, ...], fx.Node] = {}
+    for node in list(module.graph.nodes):
+        schema = getattr(node.target, "_schema", None)
+        random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) or node.target is DROPOUT
+        if node.op != "call_function" or schema is None or random:
+            continue
+        leaves = [(type(leaf), repr(leaf)) for leaf in pytree.tree_leaves((node.args, node.kwargs))]
+        key = (node.target, repr((node.args, node.kwargs)), tuple(leaves))
+        if key in known:
+            node.replace_all_uses_with(known[key])
+            module.graph.erase_node(node)
+        else:
+            known[key] = node
+
+
+def _full(shape: Any, value: float, like: Tensor, dtype: torch.dtype | None, device: Any) -> Tensor:
+    return torch.full(tuple(shape), value, dtype=dtype or like.dtype, device=device or like.device)
+
+
+def _full_like(x: Tensor, value: float, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+    return _full(x.shape, value, x, dtype, device)
+
+
+def _new_full(x: Tensor, size: Any, value: float, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+    return _full(size, value, x, dtype, device)
+
+
+def _constant(like: Callable[..., Tensor], value: float, position: int) -> Callable[..., Tensor]:
+    def filled(*args: Any, **kwargs: Any) -> Tensor:
+        return like(*args[:position], value, **kwargs)
+
+    return filled
+
+
+# What takes a tensor for its shape alone becomes a constant, so that it depends on nothing.
+_CONSTANTS: dict[Any, Callable[..., Any]] = {
+    _aten.full_like.default: _full_like,
+    _aten.ones_like.default: _constant(_full_like, 1, 1),
+    _aten.zeros_like.default: _constant(_full_like, 0, 1),
+    _aten.new_full.default: _new_full,
+    _aten.new_ones.default: _constant(_new_full, 1, 2),
+    _aten.new_zeros.default: _constant(_new_full, 0, 2),
+    _aten.zeros.default: lambda size, **kwargs: torch.full(tuple(size), 0, **_typed(kwargs)),
+    _aten.ones.default: lambda size, **kwargs: torch.full(tuple(size), 1, **_typed(kwargs)),
+}
+
+
+def _typed(kwargs: dict[str, Any]) -> dict[str, Any]:
+    kwargs = {key: value for key, value in kwargs.items() if key in ("dtype", "device")}
+    kwargs["dtype"] = kwargs.get("dtype") or torch.get_default_dtype()
+    return kwargs

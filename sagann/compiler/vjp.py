@@ -1,0 +1,143 @@
+"""The backward of an edge pass, as further edge passes that recompute what they need.
+
+The gradient of what was gathered arrives at the destinations. From it each accumulator gives a gradient to every
+edge's message, and reverse-mode differentiation of the forward ops gives one to every array that the pass read:
+summed over CSR for arrays of sources, over CSC for arrays of destinations, left as they are for edge data, summed
+over all edges for parameters. At most two passes; no edge tensor is kept or written, and nothing is atomic.
+
+Extra inputs, all of destinations: ``grad``; for max and min ``argument`` (the id of the edge that attains it); for
+softmax ``lse`` (logarithm of the denominator) and ``delta`` (sum of grad times result over the value's trailing
+dimensions).
+
+References:
+    Ma et al., NGra, 2018, Sec. 3.3. We differ in that the backward is derived from the program, not written by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from sagann.compiler.builder import Builder, arithmetic_dtype
+from sagann.compiler.derivatives import RULES
+from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output
+
+GRAD, ARGUMENT, LSE, DELTA = "grad", "argument", "lse", "delta"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BackwardPass:
+    """One pass of the backward, and whose gradients its outputs are."""
+
+    function: EdgeFunction
+    "The pass."
+    wanted: tuple[str, ...]
+    "Names of the forward's inputs, one per output."
+
+
+class Backward:
+    """The backward of a pass, derived when it is first asked for and once per set of wanted gradients."""
+
+    def __init__(self, forward: EdgeFunction) -> None:
+        self.forward = forward
+        self._passes: dict[tuple[str, ...], tuple[BackwardPass, ...]] = {}
+
+    @property
+    def derived(self) -> list[BackwardPass]:
+        """All passes that were asked for so far."""
+        return [step for steps in self._passes.values() for step in steps]
+
+    def passes(self, wanted: tuple[str, ...]) -> tuple[BackwardPass, ...]:
+        """The passes that compute the gradients of these inputs."""
+        if wanted not in self._passes:
+            self._passes[wanted] = backward_passes(self.forward, wanted)
+        return self._passes[wanted]
+
+
+def backward_passes(forward: EdgeFunction, wanted: Iterable[str]) -> tuple[BackwardPass, ...]:
+    """Derive the passes that compute the gradients of the forward's inputs named in ``wanted``.
+
+    An input that the result does not depend on (or only through comparisons) is left out.
+    """
+    wanted = tuple(wanted)
+    builder = Builder(forward.inputs, forward.ops)
+    gradients = adjoints(builder, forward, _seeds(builder, forward), wanted)
+    sides = {given.name: given.side for given in forward.inputs}
+    found = [name for name in wanted if name in gradients]
+    at_src = [name for name in found if sides[name] == "src"]
+    at_dst = [name for name in found if sides[name] == "dst"]
+    rest = [name for name in found if sides[name] in ("edge", "param")]
+    if at_dst or not at_src:
+        at_dst += rest
+    else:
+        at_src += rest
+    reductions: dict[str, Literal["sum", "edge", "total"]] = {"edge": "edge", "param": "total"}
+    passes = []
+    groups: tuple[tuple[Literal["dst", "src"], list[str]], ...] = (("dst", at_dst), ("src", at_src))
+    for at, names in groups:
+        if names:
+            outputs = [
+                Output(reduce=reductions.get(sides[name], "sum"), values=(gradients[name],)) for name in names
+            ]
+            passes.append(BackwardPass(function=builder.build(outputs, at), wanted=tuple(names)))
+    return tuple(passes)
+
+
+def _seeds(b: Builder, forward: EdgeFunction) -> dict[str, str]:
+    """The gradients of the message's values, from the gradient of what was gathered."""
+    (output,) = forward.outputs
+    message = output.values[-1]
+    shape, dtype = b.shape(message), b.dtype(message)
+    grad = b.input(Input(name=GRAD, side="dst", shape=shape, dtype=dtype))
+    if output.reduce == "sum":
+        return {message: grad}
+    if output.reduce in ("max", "min"):
+        argument = b.input(Input(name=ARGUMENT, side="dst", shape=shape, dtype=torch.int64))
+        here = b.op("eq", argument, b.op("edge_id", dtype=torch.int64))
+        return {message: b.op("where", here, grad, b.full(0, shape, dtype))}
+    assert output.reduce == "softmax"
+    score = output.values[0]
+    heads = b.shape(score)
+    lse = b.input(Input(name=LSE, side="dst", shape=heads, dtype=b.dtype(score)))
+    delta = b.input(Input(name=DELTA, side="dst", shape=heads, dtype=dtype))
+    weight = b.op("exp", b.op("sub", score, lse))
+    to_message = b.op("mul", grad, b.reshape(weight, heads + (1,) * (len(shape) - len(heads))))
+    agreement = b.op("sum", b.op("mul", grad, message), dims=tuple(range(len(heads), len(shape))))
+    to_score = b.op("mul", weight, b.op("sub", agreement, delta))
+    if score == message:
+        return {message: b.op("add", to_message, to_score)}
+    return {message: to_message, score: to_score}
+
+
+def adjoints(b: Builder, forward: EdgeFunction, seeds: Mapping[str, str], wanted: Iterable[str]) -> dict[str, str]:
+    """Reverse-mode differentiation: names of the gradients of the ``wanted`` inputs.
+
+    Args:
+        b: holds the forward's ops; those of the backward are added.
+        forward: the function.
+        seeds: gradients of values, by value.
+        wanted: inputs.
+    """
+    wanted = set(wanted)
+    active = set(wanted)
+    for op in forward.ops:
+        if op.op in RULES and any(arg in active for arg in op.args):
+            active.add(op.name)
+    gradients = {value: grad for value, grad in seeds.items() if value in active}
+    for op in reversed(forward.ops):
+        if op.name in gradients and op.op in RULES:
+            _propagate(b, op, gradients, active)
+    return {name: b.cast(gradients[name], b.dtype(name)) for name in wanted if name in gradients}
+
+
+def _propagate(b: Builder, op: Op, gradients: dict[str, str], active: set[str]) -> None:
+    for arg, grad in zip(op.args, RULES[op.op](b, op, gradients[op.name]), strict=True):
+        if not isinstance(arg, str) or arg not in active or grad is None or b.dtype(arg) == torch.bool:
+            continue
+        if not b.dtype(arg).is_floating_point:
+            continue
+        grad = b.cast(b.sum_to(grad, b.shape(arg)), arithmetic_dtype(b.dtype(arg)))
+        gradients[arg] = b.op("add", gradients[arg], grad) if arg in gradients else grad

@@ -1,0 +1,42 @@
+"""Compiled kernels: generated sources, compiled once per machine, loaded by every later process.
+
+Numba keeps the machine code beside the source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numba
+
+from sagann.kernels.edge.cpu.emit import emit
+from sagann.kernels.edge.cpu.expressions import Form
+from sagann.kernels.edge.function import EdgeFunction, verify
+from sagann.kernels.edge.kinds import Result, results_of
+from sagann.kernels.edge.source import import_source, library_hash
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kernel:
+    """A function's machine code."""
+
+    address: int
+    "Of the C function."
+    results: tuple[Result, ...]
+    "The tensors that it writes."
+    source: Path
+    "Where its source is to be read."
+
+
+def compile_kernel(function: EdgeFunction, form: Form) -> Kernel:
+    """Emit, store and compile a function's kernel, or load it from the cache folder."""
+    verify(function)
+    address, path = compile_source(emit(function, form))
+    return Kernel(address=address, results=tuple(results_of(function)), source=path)
+
+
+def compile_source(source: str) -> tuple[int, Path]:
+    """The address of the C function ``kernel`` of a generated source, and where the source is kept."""
+    module = import_source(source, library_hash(f"numba {numba.__version__}", Path(__file__).parent))
+    return int(module.kernel.address), Path(str(module.__file__))

@@ -1,0 +1,84 @@
+"""The gradient of a maximum (or minimum) of source rows: each feature of a destination goes back to one source.
+
+Instead of reading two rows for every edge, one number is moved for every feature of a destination. Features, not
+rows, are shared out to the threads, so that no two of them write to the same number and the order is always the
+same.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from sagann.graph.topology import Topology
+from sagann.kernels.edge.cpu.compiled import compile_source
+from sagann.kernels.edge.cpu.launch import launch
+from sagann.kernels.edge.kinds import KINDS
+
+# One cache line of float32, so that threads do not write to the same lines.
+FEATURES_OF_ITEM = 16
+
+_SOURCE = '''"""The gradient of an extremum of source rows; generated, and free to be read."""
+
+from numba import cfunc, types
+
+from sagann.kernels.edge.cpu import access, block, elementwise
+
+other_end = access.indexer("{index_kind}")
+id_at = access.indexer("{id_kind}")
+load = block.loader("{kind}", 1, 1)
+add = elementwise.OPERATIONS["add"]
+
+
+@cfunc(types.void(types.voidptr), cache=True)
+def kernel(p_args):
+    p_counter = access.argument(p_args, 0)
+    num_items = access.argument(p_args, 1)
+    num_rows = access.argument(p_args, 2)
+    num_features = access.argument(p_args, 3)
+    p_indices = access.argument(p_args, 4)
+    p_edge = access.argument(p_args, 5)
+    p_grad = access.argument(p_args, 6)
+    p_out = access.argument(p_args, 7)
+    while True:
+        item = access.claim(p_counter)
+        if item >= num_items:
+            break
+        last = min((item + 1) * {step}, num_features)
+        for row in range(num_rows):
+            for at in range(row * num_features + item * {step}, row * num_features + last):
+                edge = id_at(p_edge, at)
+                if edge >= 0:
+                    to = other_end(p_indices, edge) * num_features + at - row * num_features
+                    block.store(p_out, to, add(load(p_out, to), load(p_grad, at)))
+'''
+
+
+def scatter_extremum(topology: Topology, edge: Tensor, grad: Tensor) -> Tensor:
+    """Add each destination's gradient to the source that the extremum came from, feature by feature.
+
+    Args:
+        topology: the edges.
+        edge: id of the edge that attained the extremum, or -1: int32 or int64 [num_dst, ...].
+        grad: gradient of the extremum: float32 or float64 [num_dst, ...].
+    Returns:
+        Gradient of the source rows, [num_src, ...].
+    """
+    out = torch.zeros(topology.num_src, *grad.shape[1:], dtype=grad.dtype)
+    num_features = grad[0].numel() if len(grad) else 0
+    if grad.numel() == 0 or topology.num_edges == 0:
+        return out
+    edge, grad, indices = edge.contiguous(), grad.contiguous(), topology.indices.contiguous()
+    num_items = -(-num_features // FEATURES_OF_ITEM)
+    arrays = [indices, edge, grad, out]
+    args = [num_items, len(grad), num_features, *(array.data_ptr() for array in arrays)]
+    launch(_kernel(KINDS[indices.dtype], KINDS[edge.dtype], KINDS[grad.dtype]), args, num_items=num_items)
+    return out
+
+
+@cache
+def _kernel(index_kind: str, id_kind: str, kind: str) -> int:
+    source = _SOURCE.format(index_kind=index_kind, id_kind=id_kind, kind=kind, step=FEATURES_OF_ITEM)
+    return compile_source(source)[0]

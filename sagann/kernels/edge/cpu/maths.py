@@ -1,0 +1,192 @@
+"""Functions of one chunk (a vector or a scalar) as LLVM instructions.
+
+exp, expm1, sigmoid and tanh are polynomials, because LLVM has no vector form of them; what is rare (log, erf, sin,
+...) calls the C library lane by lane.
+
+exp(x) = 2^n exp(r) with n = round(x / ln 2), |r| <= ln 2 / 2, and exp(r) - 1 by its Taylor series, of degree 6 in
+float32 and 13 in float64: the remainder is below a unit in the last place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from llvmlite import ir
+
+from sagann.kernels.edge.cpu.block import I32, I64, call_intrinsic, constant, suffix
+
+Chunk: TypeAlias = Any
+"An LLVM value: a vector or a scalar."
+
+# Upper part of ln 2 with trailing zeros, so that n times it is exact; the rest makes up for it.
+LN2_HIGH = {32: 0.693359375, 64: 6.93147180369123816490e-01}
+LN2_LOW = {32: -2.12194440e-4, 64: 1.90821492927058770002e-10}
+# Adding this rounds a small float to an integer, which then stands in the lowest bits.
+ROUNDING = {32: 1.5 * 2**23, 64: 1.5 * 2**52}
+MANTISSA, BIAS = {32: 23, 64: 52}, {32: 127, 64: 1023}
+LARGEST = {32: 89.0, 64: 710.0}
+SMALLEST = {32: -104.0, 64: -746.0}
+DEGREE = {32: 6, 64: 13}
+# Where 2^n is a normal number, so that one multiplication by it is enough.
+NORMAL = {32: 87.0, 64: 708.0}
+
+
+def _bits(chunk: Chunk) -> int:
+    form = chunk.type.element if isinstance(chunk.type, ir.VectorType) else chunk.type
+    return 64 if form == ir.DoubleType() else 32
+
+
+def _integers(chunk: Chunk) -> ir.Type:
+    scalar = I64 if _bits(chunk) == 64 else I32
+    return ir.VectorType(scalar, chunk.type.count) if isinstance(chunk.type, ir.VectorType) else scalar
+
+
+def fma(builder: ir.IRBuilder, a: Chunk, b: Chunk, c: Chunk) -> Chunk:
+    """a * b + c, rounded once."""
+    return call_intrinsic(builder, f"llvm.fma.{suffix(a.type)}", a.type, [a, b, c])
+
+
+def _power_of_two(builder: ir.IRBuilder, exponent: Chunk, like: Chunk) -> Chunk:
+    bits = _bits(like)
+    biased = builder.add(exponent, constant(exponent.type, BIAS[bits]))
+    return builder.bitcast(builder.shl(biased, constant(exponent.type, MANTISSA[bits])), like.type)
+
+
+def _reduced(builder: ir.IRBuilder, x: Chunk) -> tuple[Chunk, Chunk]:
+    """exp(r) - 1 and the integer n, for x within the range of the exponential."""
+    bits = _bits(x)
+    shifted = fma(builder, x, constant(x.type, 1 / math.log(2)), constant(x.type, ROUNDING[bits]))
+    n = builder.fsub(shifted, constant(x.type, ROUNDING[bits]))
+    r = fma(builder, n, constant(x.type, -LN2_HIGH[bits]), x)
+    r = fma(builder, n, constant(x.type, -LN2_LOW[bits]), r)
+    series = constant(x.type, 1 / math.factorial(DEGREE[bits]))
+    for degree in range(DEGREE[bits] - 1, 0, -1):
+        series = fma(builder, series, r, constant(x.type, 1 / math.factorial(degree)))
+    form = _integers(x)
+    pattern = builder.bitcast(shifted, form)
+    origin = {32: 0x4B400000, 64: 0x4338000000000000}[bits]
+    return builder.fmul(series, r), builder.sub(pattern, constant(form, origin))
+
+
+def _clamped(builder: ir.IRBuilder, x: Chunk) -> Chunk:
+    # NaN compares false and so stays.
+    high, low = constant(x.type, LARGEST[_bits(x)]), constant(x.type, SMALLEST[_bits(x)])
+    x = builder.select(builder.fcmp_ordered(">", x, high), high, x)
+    return builder.select(builder.fcmp_ordered("<", x, low), low, x)
+
+
+def _within(builder: ir.IRBuilder, x: Chunk, limit: Chunk) -> Chunk:
+    """x, or the nearer of -limit and limit where it is beyond them; NaN stays."""
+    lowest = builder.fneg(limit)
+    x = builder.select(builder.fcmp_ordered(">", x, limit), limit, x)
+    return builder.select(builder.fcmp_ordered("<", x, lowest), lowest, x)
+
+
+def exp(builder: ir.IRBuilder, x: Chunk) -> Chunk:
+    """e^x; 0 and infinity beyond the range, denormals in between."""
+    series, n = _reduced(builder, _clamped(builder, x))
+    result = builder.fadd(series, constant(x.type, 1.0))
+    # In two steps, because 2^n alone may be no normal number.
+    half = builder.ashr(n, constant(n.type, 1))
+    result = builder.fmul(result, _power_of_two(builder, half, x))
+    return builder.fmul(result, _power_of_two(builder, builder.sub(n, half), x))
+
+
+def expm1(builder: ir.IRBuilder, x: Chunk) -> Chunk:
+    """e^x - 1, exact to the last places near 0 as well."""
+    series, n = _reduced(builder, _clamped(builder, x))
+    half = builder.ashr(n, constant(n.type, 1))
+    first, second = _power_of_two(builder, half, x), _power_of_two(builder, builder.sub(n, half), x)
+    scaled = builder.fmul(builder.fmul(series, first), second)
+    # For large x the two steps keep 2^n - 1 from overflowing before it must.
+    power = builder.fmul(first, second)
+    large = builder.fcmp_ordered(">", x, constant(x.type, LARGEST[_bits(x)] - 1))
+    return builder.select(large, exp(builder, x), builder.fadd(scaled, builder.fsub(power, constant(x.type, 1.0))))
+
+
+def sigmoid(builder: ir.IRBuilder, x: Chunk) -> Chunk:
+    """1 / (1 + e^-x); below -87 (float32) it stays at 1e-38 instead of falling further."""
+    one = constant(x.type, 1.0)
+    limit = constant(x.type, NORMAL[_bits(x)])
+    bounded = _within(builder, builder.fneg(x), limit)
+    series, n = _reduced(builder, bounded)
+    power = _power_of_two(builder, n, x)
+    # e^-x + 1 as (series * 2^n + 2^n) + 1.
+    return builder.fdiv(one, builder.fadd(one, fma(builder, series, power, power)))
+
+
+def tanh(builder: ir.IRBuilder, x: Chunk) -> Chunk:
+    """(e^2x - 1) / (e^2x + 1), with e^2x - 1 computed as such."""
+    bounded = _within(builder, x, constant(x.type, 20.0))
+    grown = expm1(builder, builder.fadd(bounded, bounded))
+    return builder.fdiv(grown, builder.fadd(grown, constant(x.type, 2.0)))
+
+
+def _relu(builder: ir.IRBuilder, x: Chunk) -> Chunk:
+    zero = constant(x.type, 0.0)
+    return builder.select(builder.fcmp_ordered("<=", x, zero), zero, x)
+
+
+def _sign(builder: ir.IRBuilder, x: Chunk) -> Chunk:
+    zero, one = constant(x.type, 0.0), constant(x.type, 1.0)
+    positive = builder.select(builder.fcmp_ordered(">", x, zero), one, builder.fmul(x, zero))
+    return builder.select(builder.fcmp_ordered("<", x, zero), builder.fneg(one), positive)
+
+
+def _intrinsic(name: str) -> Callable[[ir.IRBuilder, Chunk], Chunk]:
+    return lambda builder, x: call_intrinsic(builder, f"llvm.{name}.{suffix(x.type)}", x.type, [x])
+
+
+def _per_lane(builder: ir.IRBuilder, name: str, *args: Chunk) -> Chunk:
+    """Call the C library for every lane."""
+    form, function = args[0].type, name if _bits(args[0]) == 64 else f"{name}f"
+    if not isinstance(form, ir.VectorType):
+        return call_intrinsic(builder, function, form, list(args))
+    result = ir.Constant(form, ir.Undefined)
+    for lane in range(form.count):
+        index = ir.Constant(I32, lane)
+        scalars = [builder.extract_element(arg, index) for arg in args]
+        result = builder.insert_element(result, call_intrinsic(builder, function, form.element, scalars), index)
+    return result
+
+
+def power(builder: ir.IRBuilder, a: Chunk, b: Chunk) -> Chunk:
+    """a to the power b, lane by lane."""
+    return _per_lane(builder, "pow", a, b)
+
+
+def _library(name: str) -> Callable[[ir.IRBuilder, Chunk], Chunk]:
+    return lambda builder, x: _per_lane(builder, name, x)
+
+
+def _negate(builder: ir.IRBuilder, x: Chunk) -> Chunk:
+    return builder.fneg(x) if not isinstance(_scalar(x), ir.IntType) else builder.neg(x)
+
+
+def _scalar(chunk: Chunk) -> Any:
+    return chunk.type.element if isinstance(chunk.type, ir.VectorType) else chunk.type
+
+
+UNARY: dict[str, Callable[[ir.IRBuilder, Chunk], Chunk]] = {
+    "neg": _negate,
+    "abs": _intrinsic("fabs"),
+    "exp": exp,
+    "expm1": expm1,
+    "log": _library("log"),
+    "log1p": _library("log1p"),
+    "sqrt": _intrinsic("sqrt"),
+    "rsqrt": lambda builder, x: builder.fdiv(constant(x.type, 1.0), _intrinsic("sqrt")(builder, x)),
+    "reciprocal": lambda builder, x: builder.fdiv(constant(x.type, 1.0), x),
+    "tanh": tanh,
+    "sigmoid": sigmoid,
+    "relu": _relu,
+    "erf": _library("erf"),
+    "sign": _sign,
+    "floor": _intrinsic("floor"),
+    "sin": _library("sin"),
+    "cos": _library("cos"),
+    "not": lambda builder, x: builder.not_(x),
+}
+"""Builders by the name of the op."""

@@ -1,0 +1,140 @@
+"""The function that does the rows of one work item: loads, operations and reductions in their loops."""
+
+from __future__ import annotations
+
+from sagann.kernels.edge.cpu.expressions import Expressions
+from sagann.kernels.edge.cpu.reduction import Reduction
+from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.kinds import KINDS, results_of
+
+HEADER = ("counter", "items", "num_items", "indptr", "indices", "edge_ids", "seed")
+"The first arguments of every kernel."
+# Edges ahead of the one at work whose rows are asked for.
+AHEAD = 8
+
+
+class Rows:
+    """Writes the source of ``rows_<tile>``."""
+
+    def __init__(self, expressions: Expressions) -> None:
+        self.expressions = expressions
+        self.function: EdgeFunction = expressions.function
+        self.own = self.function.at
+        self.at_row: list[str] = []
+        self.at_edge: list[str] = []
+        self.constant: set[str] = set()
+
+    def load_inputs(self) -> None:
+        """Rows of this side once per row, the other side's and the edge's once per edge."""
+        for given, stored in zip(self.function.inputs, self.expressions.form.stored, strict=True):
+            count = self.expressions.lanes(given)
+            name = self.expressions.define(
+                f"load_{stored}_{count}", f'block.loader("{stored}", {count}, {self.expressions.layout.width})'
+            )
+            offset = " + first" if self.expressions.tile and count > 1 else ""
+            of_edge = "edge" if given.name in self.expressions.form.in_order else "edge_id"
+            row = {self.own: "row", "param": None, "edge": of_edge}.get(given.side, "other")
+            index = "0" if row is None else f"{row} * stride_{given.name}"
+            loaded = f"{name}(p_{given.name}, {index}{offset})"
+            if stored in ("i4", "i8") and stored != KINDS[given.dtype]:
+                loaded = (
+                    self.expressions.define(
+                        f"to_{KINDS[given.dtype]}", f'elementwise.caster("{KINDS[given.dtype]}")'
+                    )
+                    + f"({loaded})"
+                )
+            line = f"v_{given.name} = {loaded}"
+            if row in (None, "row"):
+                self.at_row.append(line)
+                self.constant.add(given.name)
+            else:
+                self.at_edge.append(line)
+
+    def prefetches(self) -> list[str]:
+        """Lines that ask for the other side's rows a few edges ahead."""
+        lines = []
+        for given, stored in zip(self.function.inputs, self.expressions.form.stored, strict=True):
+            if given.side in (self.own, "param", "edge"):
+                continue
+            count = self.expressions.lanes(given)
+            name = self.expressions.define(f"prefetch_{stored}_{count}", f'access.prefetcher("{stored}", {count})')
+            offset = " + first" if self.expressions.tile and count > 1 else ""
+            lines.append(f"{name}(p_{given.name}, ahead * stride_{given.name}{offset})")
+        return lines
+
+    # Operations.
+
+    def compute(self) -> None:
+        """One line per op, before the loop over edges where no edge matters."""
+        for op in self.function.ops:
+            line = f"v_{op.name} = {self.expressions.expression(op)}"
+            names = [arg for arg in op.args if isinstance(arg, str)]
+            if op.op not in ("random", "edge_id") and all(name in self.constant for name in names):
+                self.at_row.append(line)
+                self.constant.add(op.name)
+            else:
+                self.at_edge.append(line)
+
+    def function_source(self) -> str:
+        """The source of ``rows_<tile>``."""
+        self.load_inputs()
+        self.compute()
+        result, before, per_row, update, finish, after = 0, [], [], [], [], []
+        for number, output in enumerate(self.function.outputs):
+            writer = Reduction(self.expressions, output, number, result)
+            result += 2 if output.reduce in ("max", "min", "softmax") else 1
+            before += writer.before()
+            per_row += writer.start()
+            update += writer.update()
+            finish += writer.finish()
+            after += writer.after()
+        needs_id = any("edge_id" in line for line in (*self.at_edge, *update))
+        edge_id = ["edge_id = edge" if self.own == "dst" else "edge_id = id_of_edge(p_edge_ids, edge)"]
+        prefetches = self.prefetches()
+        ahead = (
+            [f"ahead = other_end(p_indices, min(edge + {AHEAD}, last_edge - 1))", *prefetches] if prefetches else []
+        )
+        reads_other = any("other" in line for line in self.at_edge)
+        body = [
+            "@njit",
+            f"def rows_{self.expressions.tile}(p_args, item, first_row, last_row, first_edge, last_edge, slot, first):",
+            *_indented(1, self.arguments()),
+            *_indented(1, before),
+            "    edge = first_edge",
+            "    for row in range(first_row, last_row):",
+            "        begin = edge",
+            "        end = min(int64_at(p_indptr, row + 1), last_edge)",
+            "        at = slot if slot >= 0 else row",
+            *_indented(2, [*self.at_row, *per_row]),
+            "        for edge in range(begin, end):",
+            *_indented(3, ["other = other_end(p_indices, edge)"] if reads_other else []),
+            *_indented(3, [*ahead, *(edge_id if needs_id else []), *self.at_edge, *update]),
+            *_indented(3, [] if self.at_edge or update else ["pass"]),
+            "        edge = end",
+            *_indented(2, finish),
+            *_indented(1, after),
+        ]
+        return "\n".join(body)
+
+    def arguments(self) -> list[str]:
+        """Lines that unpack the argument array."""
+        names = [f"p_{name}" if name not in ("num_items", "seed") else name for name in HEADER]
+        for given in self.function.inputs:
+            names += [f"p_{given.name}", f"stride_{given.name}"]
+        for number in range(len(results_of(self.function))):
+            names += [f"p_out_{number}", f"p_slots_{number}"]
+        return [
+            *(
+                f"{name} = access.argument(p_args, {position})"
+                for position, name in enumerate(names)
+                if position > 2
+            ),
+            *(
+                f"target_{number} = p_slots_{number} if slot >= 0 else p_out_{number}"
+                for number in range(len(results_of(self.function)))
+            ),
+        ]
+
+
+def _indented(depth: int, lines: list[str]) -> list[str]:
+    return ["    " * depth + line for line in lines]

@@ -1,0 +1,89 @@
+"""Run an edge function on the CPU: compile it on first use, hand its threads the arrays, merge what was cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sagann.graph.topology import Topology
+from sagann.kernels.edge import naive
+from sagann.kernels.edge.cpu.compiled import Kernel, compile_kernel
+from sagann.kernels.edge.cpu.emit import emit
+from sagann.kernels.edge.cpu.expressions import Form
+from sagann.kernels.edge.cpu.launch import launch
+from sagann.kernels.edge.cpu.merge import merge_slots
+from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.kinds import KINDS, lanes
+from sagann.kernels.edge.walk import Walk, allocate, name_edges, prepare, walk_over
+from sagann.kernels.edge.work import Grain, divide
+
+_KERNELS: WeakKeyDictionary[EdgeFunction, dict[Form, Kernel]] = WeakKeyDictionary()
+
+
+GRAIN = Grain(num_items=128, smallest=2048)
+
+
+def run(
+    function: EdgeFunction, topology: Topology, arrays: Mapping[str, Tensor], *, seed: int = 0
+) -> tuple[Tensor, ...]:
+    """Run a pass; arguments and results as in :func:`sagann.kernels.edge.naive.run`.
+
+    Results are bitwise the same for any number of threads. Half precision is accumulated, and returned, in float32.
+    Not differentiable.
+    """
+    if topology.num_edges == 0 or any(lanes(value) == 0 for value in function.values):
+        return naive.run(function, topology, arrays, seed=seed)
+    walk: Walk = topology.derived(
+        ("edge pass", "cpu", function.at),
+        lambda: walk_over(topology, function.at, lambda indptr: divide(indptr, GRAIN)),
+    )
+    inputs = [prepare(given, arrays[given.name], walk, topology) for given in function.inputs]
+    form = Form(
+        index_kind=KINDS[walk.indices.dtype],
+        id_kind=KINDS[walk.id_dtype],
+        stored=tuple(KINDS[array.dtype] for array, _ in inputs),
+        in_order=frozenset(
+            given.name for given, (_, ordered) in zip(function.inputs, inputs, strict=True) if ordered
+        ),
+    )
+    kernel = _kernel(function, form)
+    outs = [allocate(result, walk) for result in kernel.results]
+    num_slots = walk.work.num_slots
+    slots = [torch.empty(num_slots, *out.shape[1:], dtype=out.dtype) for out in outs]
+    args = [walk.work.items.ctypes.data, len(walk.work.items)]
+    args += [
+        walk.indptr.data_ptr(),
+        walk.indices.data_ptr(),
+        0 if walk.edge_ids is None else walk.edge_ids.data_ptr(),
+    ]
+    args.append(seed)
+    for given, (array, _) in zip(function.inputs, inputs, strict=True):
+        args += [array.data_ptr(), 0 if given.side == "param" else array.stride(0)]
+    for out, slot in zip(outs, slots, strict=True):
+        args += [out.data_ptr(), slot.data_ptr()]
+    launch(kernel.address, args, num_items=len(walk.work.items))
+    if num_slots:
+        merge_slots(function, outs, slots, walk.work)
+    name_edges(function, outs, walk)
+    # One thread sums, in the items' order: PyTorch's order would depend on the number of threads.
+    return tuple(
+        torch.from_numpy(np.asarray(out.numpy().sum(0))) if result.rows == "item" else out
+        for result, out in zip(kernel.results, outs, strict=True)
+    )
+
+
+def source_of(function: EdgeFunction) -> str:
+    """The source of a function's kernel, for arrays as it states them and 32-bit ids."""
+    form = Form(index_kind="i4", id_kind="i4", stored=tuple(KINDS[given.dtype] for given in function.inputs))
+    return emit(function, form)
+
+
+def _kernel(function: EdgeFunction, form: Form) -> Kernel:
+    kernels = _KERNELS.setdefault(function, {})
+    if form not in kernels:
+        kernels[form] = compile_kernel(function, form)
+    return kernels[form]

@@ -1,0 +1,4 @@
+"""Edge functions on CUDA devices: generated Triton kernels. Needs triton, which the rest of sagann does not."""
+
+from sagann.kernels.edge.gpu.layout import supports as supports
+from sagann.kernels.edge.gpu.run import run as run, source_of as source_of

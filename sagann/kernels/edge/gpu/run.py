@@ -1,0 +1,124 @@
+"""Run an edge function on a CUDA device: generate it on first use, launch it, merge what was cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sagann.graph.topology import Topology
+from sagann.kernels.edge import naive
+from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.gpu.compiled import Kernel, compile_kernel
+from sagann.kernels.edge.gpu.emit import emit
+from sagann.kernels.edge.gpu.layout import supports
+from sagann.kernels.edge.gpu.merge import merge_rows, merge_total
+from sagann.kernels.edge.gpu.tree import Tree, merge_tree
+from sagann.kernels.edge.kinds import lanes
+from sagann.kernels.edge.walk import Walk, allocate, name_edges, prepare, walk_over
+from sagann.kernels.edge.work import Grain, divide
+
+_KERNELS: WeakKeyDictionary[EdgeFunction, dict[frozenset[str], Kernel]] = WeakKeyDictionary()
+# Several waves of programs on the largest devices; an item is short enough that none waits for the last.
+GRAIN = Grain(num_items=1 << 14, smallest=64, largest=512)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Merges:
+    """A tree on the device."""
+
+    levels: tuple[Tensor, ...]
+    num_slots: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Plan:
+    """What a pass over one topology needs on the device; made once, so that no later pass waits for the host."""
+
+    walk: Walk
+    items: Tensor
+    rows: _Merges
+    "Merges of rows that were cut."
+    totals: _Merges
+    "Merges of all items."
+
+
+def run(
+    function: EdgeFunction, topology: Topology, arrays: Mapping[str, Tensor], *, seed: int = 0
+) -> tuple[Tensor, ...]:
+    """Run a pass; arguments and results as in :func:`sagann.kernels.edge.naive.run`.
+
+    Work is queued on the current stream of the topology's device; once a topology and a function have been met, the
+    host does not wait for it. Results are bitwise the same from run to run. Half precision is accumulated, and
+    returned, in float32. Not differentiable. Under TRITON_INTERPRET=1 the arrays lie on the CPU.
+
+    Raises:
+        ValueError: the function cannot be a Triton kernel (:func:`sagann.kernels.edge.gpu.supports`).
+    """
+    if reason := supports(function):
+        raise ValueError(f"This edge function cannot run as one Triton kernel: {reason}. Run it over edge tiles.")
+    if topology.num_edges == 0 or any(lanes(value) == 0 for value in function.values):
+        return naive.run(function, topology, arrays, seed=seed)
+    plan: _Plan = topology.derived(("edge pass", "gpu", function.at), lambda: _plan(topology, function.at))
+    walk = plan.walk
+    inputs = [prepare(given, arrays[given.name], walk, topology) for given in function.inputs]
+    in_order = frozenset(given.name for given, (_, ordered) in zip(function.inputs, inputs, strict=True) if ordered)
+    kernel = _kernel(function, in_order)
+    outs, slots = [], []
+    for result in kernel.results:
+        written = allocate(result, walk)
+        of_item = result.rows == "item"
+        num_slots = plan.totals.num_slots if of_item else plan.rows.num_slots
+        outs.append(written.new_empty(1, *result.shape) if of_item else written)
+        # Items write their partial results to the first slots.
+        slots.append(written.new_empty(max(1, num_slots), *result.shape))
+    args: list[object] = [plan.items, walk.indptr, walk.indices]
+    args += [] if walk.edge_ids is None else [walk.edge_ids]
+    # Always 32 bits, so that no seed compiles the kernel anew.
+    args.append((seed & 0xFFFFFFFF) - ((seed & 0x80000000) << 1))
+    for given, (array, _) in zip(function.inputs, inputs, strict=True):
+        args += [array] if given.side == "param" else [array, array.stride(0)]
+    for result, out, slot in zip(kernel.results, outs, slots, strict=True):
+        args += {"row": [out, slot], "edge": [out], "item": [slot]}[result.rows]
+    with torch.cuda.device_of(plan.items):
+        kernel.launch(len(plan.items), args)
+        merge_rows(function, outs, slots, plan.rows.levels)
+        for result, out, slot in zip(kernel.results, outs, slots, strict=True):
+            if result.rows == "item":
+                merge_total(out, slot, plan.totals.levels)
+    outs = [out[0] if result.rows == "item" else out for result, out in zip(kernel.results, outs, strict=True)]
+    name_edges(function, outs, walk)
+    return tuple(outs)
+
+
+def source_of(function: EdgeFunction) -> str:
+    """The source of a function's kernel, for edge data in CSC order."""
+    return emit(function)
+
+
+def _plan(topology: Topology, at: str) -> _Plan:
+    walk = walk_over(topology, at, lambda indptr: divide(indptr, GRAIN))
+    work, device = walk.work, walk.indices.device
+    all_items = np.array([0, len(work.items)])
+    return _Plan(
+        walk=walk,
+        items=torch.from_numpy(work.items).to(device),
+        rows=_on_device(merge_tree(work.split_rows, work.split_indptr), device),
+        totals=_on_device(merge_tree(np.array([0]), all_items), device),
+    )
+
+
+def _on_device(tree: Tree, device: torch.device) -> _Merges:
+    levels = tuple(torch.from_numpy(level).to(device) for level in tree.levels)
+    return _Merges(levels=levels, num_slots=tree.num_slots)
+
+
+def _kernel(function: EdgeFunction, in_order: frozenset[str]) -> Kernel:
+    kernels = _KERNELS.setdefault(function, {})
+    if in_order not in kernels:
+        kernels[in_order] = compile_kernel(function, in_order)
+    return kernels[in_order]

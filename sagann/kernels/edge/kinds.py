@@ -1,0 +1,89 @@
+"""What every kernel dialect has to know of a function's values: their kind, their lanes, what they are reduced to.
+
+A row's features are lanes. Where no op moves values between lanes, a wide row can be done tile by tile, so that
+accumulators and operands stay in registers (:func:`feature_width`); otherwise rows are resident.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from sagann.kernels.edge.function import REDUCTIONS, EdgeFunction, Input, Op
+
+KINDS = {
+    torch.float32: "f4",
+    torch.float64: "f8",
+    torch.float16: "f2",
+    torch.bfloat16: "bf",
+    torch.int32: "i4",
+    torch.int64: "i8",
+    torch.bool: "b1",
+}
+"Kind of lanes in memory by dtype."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """A tensor that a kernel writes."""
+
+    rows: str
+    "row: one per group; edge: one per edge; item: one per work item, to be summed."
+    shape: tuple[int, ...]
+    "Feature shape."
+    dtype: torch.dtype | None
+    "float32 or float64; None for ids of edges."
+
+
+def lanes(value: Input | Op) -> int:
+    """Number of features of a row."""
+    return math.prod(value.shape)
+
+
+def kind_of(value: Input | Op) -> str:
+    """Kind of a value's lanes in registers: half precision is widened when it is loaded."""
+    kind = KINDS[value.dtype]
+    return "f4" if kind in ("f2", "bf") else kind
+
+
+def common_kind(kinds: Iterable[str]) -> str:
+    """The kind that operands of several kinds are computed in."""
+    return max(kinds, key=["b1", "i4", "i8", "f4", "f8"].index)
+
+
+def results_of(function: EdgeFunction) -> list[Result]:
+    """The tensors that a pass writes, in order."""
+    results = []
+    for output in function.outputs:
+        value = function.value(output.values[-1])
+        dtype = torch.float64 if kind_of(value) == "f8" else torch.float32
+        rows = {"edge": "edge", "total": "item"}.get(output.reduce, "row")
+        results.append(Result(rows=rows, shape=value.shape, dtype=dtype))
+        if output.reduce in ("max", "min"):
+            results.append(Result(rows="row", shape=value.shape, dtype=None))
+        if output.reduce == "softmax":
+            results.append(Result(rows="row", shape=function.value(output.values[0]).shape, dtype=dtype))
+    return results
+
+
+def feature_width(function: EdgeFunction) -> int | None:
+    """The one number of lanes that values have besides 1, where lane i depends on lanes i alone; None elsewhere."""
+    widths = {lanes(value) for value in function.values} - {1}
+    if len(widths) != 1 or any(_moves_lanes(function, op) for op in function.ops):
+        return None
+    return widths.pop()
+
+
+def _moves_lanes(function: EdgeFunction, op: Op) -> bool:
+    if op.op in REDUCTIONS or op.op == "slice":
+        return lanes(op) != lanes(function.value(str(op.args[0])))
+    if op.op == "permute":
+        shape = function.value(str(op.args[0])).shape
+        # Only dimensions of size 1 may change their place.
+        order = [dim for dim in op.attrs["dims"] if shape[dim] != 1]
+        return order != sorted(order)
+    # With a single width, the other structural ops copy all lanes or spread one.
+    return op.op == "cat" and len(op.args) > 1

@@ -1,0 +1,161 @@
+"""Edge functions in plain PyTorch: every value is a tensor with one row per edge. The twin of every dialect.
+
+The result is differentiable, and :func:`evaluate` alone is what a backward is traced from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sagann.graph.topology import Topology
+from sagann.graph.widths import id_dtype
+from sagann.kernels.edge.function import BINARY, UNARY, EdgeFunction, Input, Op, Output
+from sagann.kernels.edge.random import random_rows
+from sagann.kernels.gather import naive as gather
+
+_LOGICAL: dict[str, Any] = {"not": torch.logical_not, "and": torch.logical_and, "or": torch.logical_or}
+# The language names its ops as PyTorch does.
+_UNARY: dict[str, Callable[..., Tensor]] = {name: _LOGICAL.get(name) or getattr(torch, name) for name in UNARY}
+_BINARY: dict[str, Callable[..., Tensor]] = {name: _LOGICAL.get(name) or getattr(torch, name) for name in BINARY}
+_REDUCTIONS: dict[str, Callable[..., Tensor]] = {"sum": torch.sum, "amax": torch.amax, "amin": torch.amin}
+
+
+def run(
+    function: EdgeFunction, topology: Topology, arrays: Mapping[str, Tensor], *, seed: int = 0
+) -> tuple[Tensor, ...]:
+    """Run a pass.
+
+    Args:
+        function: what to compute.
+        topology: the edges.
+        arrays: the inputs by name: src [num_src, ...], dst [num_dst, ...], edge [num_edges, ...] in CSC order,
+            param without rows.
+        seed: of the random values.
+    Returns:
+        One tensor per output, two for max, min and softmax (:class:`Output`).
+    """
+    num_edges = topology.num_edges
+    edge_dst, edge_src = topology.edge_dst().long(), topology.indices.long()
+    rows: dict[str, Tensor] = {}
+    for given in function.inputs:
+        array = arrays[given.name]
+        rows[given.name] = {
+            "src": lambda array=array: array.index_select(0, edge_src),
+            "dst": lambda array=array: array.index_select(0, edge_dst),
+            "edge": lambda array=array: array,
+            "param": lambda array=array: array.unsqueeze(0),
+        }[given.side]()
+    edge_ids = torch.arange(num_edges, device=topology.device)
+    values = evaluate(function, rows, edge_ids=edge_ids, seed=seed)
+    results: list[Tensor] = []
+    for output in function.outputs:
+        reduced = [values[name] for name in output.values]
+        shapes = [function.value(name).shape for name in output.values]
+        reduced = [value.expand(num_edges, *shape) for value, shape in zip(reduced, shapes, strict=True)]
+        results += _reduce(function, topology, output, reduced)
+    return tuple(results)
+
+
+def evaluate(
+    function: EdgeFunction, rows: Mapping[str, Tensor], *, edge_ids: Tensor | None = None, seed: int = 0
+) -> dict[str, Tensor]:
+    """Every value of the function, [num_edges, ...] each; parameters and constants may have 1 row instead.
+
+    Args:
+        function: what to compute.
+        rows: the inputs, [num_edges, *shape] each, or [1, *shape] for parameters.
+        edge_ids: id of each row's edge, for random and edge_id; None where the function has neither.
+        seed: of the random values.
+    """
+    values: dict[str, Tensor] = {}
+    for given in function.inputs:
+        values[given.name] = _widen(given, rows[given.name])
+    for op in function.ops:
+        args = [_aligned(values[arg], op) if isinstance(arg, str) else arg for arg in op.args]
+        values[op.name] = _apply(op, args, edge_ids, seed, values)
+    return values
+
+
+def _widen(given: Input, rows: Tensor) -> Tensor:
+    # Half precision is storage only: arithmetic is in float32.
+    return rows.float() if given.dtype in (torch.float16, torch.bfloat16) else rows
+
+
+def _aligned(value: Tensor, op: Op) -> Tensor:
+    """Insert dimensions after the row's, so that features broadcast from the right."""
+    if op.op in ("reshape", "permute", "slice", "cat", "sum", "amax", "amin"):
+        return value
+    missing = len(op.shape) + 1 - value.ndim
+    return value.reshape(value.shape[0], *(1,) * missing, *value.shape[1:]) if missing > 0 else value
+
+
+def _apply(op: Op, args: list[Any], edge_ids: Tensor | None, seed: int, values: Mapping[str, Tensor]) -> Tensor:
+    name, attrs = op.op, op.attrs
+    if name in _UNARY:
+        return _UNARY[name](args[0])
+    if name in _BINARY:
+        # An op of two constants never occurs, but the constant may stand first.
+        if not isinstance(args[0], Tensor):
+            args[0] = torch.as_tensor(args[0], dtype=args[1].dtype, device=args[1].device)
+        if not isinstance(args[1], Tensor) and name in ("maximum", "minimum", "and", "or"):
+            args[1] = torch.as_tensor(args[1], dtype=args[0].dtype, device=args[0].device)
+        return _BINARY[name](args[0], args[1])
+    if name == "where":
+        return torch.where(*args)
+    if name == "cast":
+        return args[0].to(op.dtype)
+    if name == "reshape":
+        return args[0].reshape(args[0].shape[0], *op.shape)
+    if name == "broadcast":
+        return args[0].expand(args[0].shape[0], *op.shape)
+    if name == "permute":
+        return args[0].permute(0, *(dim + 1 for dim in attrs["dims"]))
+    if name == "slice":
+        dim, start, step = attrs["dim"], attrs["start"], attrs["step"]
+        stop = start + (op.shape[dim] - 1) * step + 1
+        index = [slice(None)] * args[0].ndim
+        index[dim + 1] = slice(start, stop, step)
+        return args[0][tuple(index)]
+    if name == "cat":
+        # Constants have one row, also where there are no edges.
+        count = next((arg.shape[0] for arg in args if arg.shape[0] != 1), 1)
+        return torch.cat([arg.expand(count, *arg.shape[1:]) for arg in args], attrs["dim"] + 1)
+    if name == "full":
+        device = next(iter(values.values())).device
+        return torch.full((1, *op.shape), args[0], dtype=op.dtype, device=device)
+    if name == "edge_id":
+        assert edge_ids is not None
+        return edge_ids
+    if name == "random":
+        assert edge_ids is not None
+        return random_rows(edge_ids, op.shape, attrs["p"], attrs["salt"], seed, op.dtype)
+    dims = tuple(dim + 1 for dim in attrs["dims"])
+    return _REDUCTIONS[name](args[0], dims) if dims else args[0]
+
+
+def _reduce(function: EdgeFunction, topology: Topology, output: Output, values: list[Tensor]) -> tuple[Tensor, ...]:
+    if output.reduce == "edge":
+        return (values[0],)
+    if output.reduce == "total":
+        return (values[0].sum(0),)
+    if function.at == "src":
+        csr = topology.csr()
+        order = csr.edge_ids.long()
+        grouped = Topology(
+            indptr=csr.indptr, indices=csr.indices, num_src=max(topology.num_src, topology.num_dst), validate=False
+        )
+        values = [value.index_select(0, order) for value in values]
+    else:
+        grouped, order = topology, None
+    if output.reduce == "sum":
+        return (gather.gather_sum(grouped, values[0]),)
+    if output.reduce == "softmax":
+        return gather.gather_softmax(grouped, *values), gather.gather_logsumexp(grouped, values[0])
+    reduced, position = gather.gather_extremum(grouped, values[0], output.reduce)
+    if order is not None and len(order):
+        position = torch.where(position < 0, position, order[position.clamp(min=0)])
+    return reduced, position.to(id_dtype(topology.num_edges))

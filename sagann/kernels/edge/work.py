@@ -1,0 +1,74 @@
+"""Work items: a pass over the edges cut into pieces of equal cost, the same whatever computes them.
+
+An item is a range of rows with about as many edges as any other; a row with very many edges is cut into several
+items, whose partial results go to slots and are merged in order. Since the cut depends on the offsets alone, so
+does every rounding: results are bitwise the same for any number of threads or processors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+FIELDS = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grain:
+    """How finely a dialect wants its work cut; in edges, a row costing as much as one."""
+
+    num_items: int
+    "Enough items for a balanced end."
+    smallest: int
+    "None so small that starting it costs more than doing it."
+    largest: int | None = None
+    "None so large that others wait for it; no limit by default."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """The items of one pass."""
+
+    items: NDArray[np.int64]
+    "[num_items, 5]: first row, last row (exclusive), first edge, last edge (exclusive), slot or -1."
+    split_rows: NDArray[np.int64]
+    "Rows cut into several items."
+    split_indptr: NDArray[np.int64]
+    "Offsets of each cut row's slots, [len(split_rows) + 1]."
+
+    @property
+    def num_slots(self) -> int:
+        """Number of partial results."""
+        return int(self.split_indptr[-1])
+
+
+def divide(indptr: NDArray[np.int64], grain: Grain) -> Work:
+    """Cut the rows of ``indptr`` [num_rows + 1] into items; a row costs as much as an edge."""
+    num_rows = len(indptr) - 1
+    cost = indptr + np.arange(num_rows + 1)
+    size = max(grain.smallest, -(-int(cost[-1]) // grain.num_items))
+    size = size if grain.largest is None else min(size, grain.largest)
+    split_rows = np.flatnonzero(np.diff(indptr) > 2 * size)
+    starts = np.searchsorted(cost, np.arange(0, int(cost[-1]), size))
+    bounds = np.unique(np.concatenate([[0, num_rows], starts, split_rows, split_rows + 1]))
+    first, last = bounds[:-1], bounds[1:]
+    whole = np.stack([first, last, indptr[first], indptr[last], np.full(len(first), -1)], 1)
+    whole = whole[~np.isin(first, split_rows)]
+    pieces, split_indptr = _pieces(indptr, split_rows, size)
+    items = np.ascontiguousarray(np.concatenate([pieces, whole]), dtype=np.int64)
+    return Work(items=items, split_rows=split_rows, split_indptr=split_indptr)
+
+
+def _pieces(
+    indptr: NDArray[np.int64], rows: NDArray[np.int64], size: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The items of cut rows, in order of their slots, and the offsets of each row's slots."""
+    counts = -(-(indptr[rows + 1] - indptr[rows]) // size)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    row = np.repeat(rows, counts)
+    slot = np.arange(offsets[-1])
+    first_edge = indptr[row] + (slot - np.repeat(offsets[:-1], counts)) * size
+    last_edge = np.minimum(first_edge + size, indptr[row + 1])
+    return np.stack([row, row + 1, first_edge, last_edge, slot], 1), offsets

@@ -1,0 +1,1 @@
+"""The runtime: runs what the compiler made."""

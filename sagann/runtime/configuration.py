@@ -1,0 +1,101 @@
+"""What a trace bakes in of a layer: a program holds as long as this stays equal.
+
+Plain values are compared by value, containers by what they hold, functions by their code and what they close over,
+other objects by identity. Parameters and buffers are read at every run, so only their names, shapes and types
+count. What a function reads from outside its layer (a global, say) is taken as it was when it was traced.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from sagann.compiler.trace import tensors_of
+
+if TYPE_CHECKING:
+    from sagann.saga.layer import SagaLayer
+
+Key = tuple[object, ...]
+
+# nn.Module's own: parameters, buffers and modules are looked at by name, hooks by whether there are any.
+_OF_MODULES = frozenset(vars(nn.Module()))
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_PLAIN = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    torch.dtype,
+    torch.device,
+    BuiltinFunctionType,
+    CodeType,
+)
+DEEPEST = 5
+"Containers in containers that are looked into; what is deeper counts by identity."
+
+
+def configuration(layer: SagaLayer) -> Key:
+    """A key that is equal as long as a program of the layer holds."""
+    found: list[object] = [layer.accumulator, layer.max_degree]
+    for name, module in layer.named_modules(remove_duplicate=False):
+        found += [name, type(module), module.training]
+        for attribute, value in vars(module).items():
+            if attribute not in _OF_MODULES and attribute != "_independence":
+                found.append((attribute, _frozen(value, DEEPEST)))
+    for name, tensor in tensors_of(layer).items():
+        found.append((name, tensor.shape, tensor.dtype))
+    return tuple(found)
+
+
+def has_hooks(layer: SagaLayer) -> bool:
+    """Whether a module inside the layer has hooks, which a program would not call."""
+    return any(getattr(module, hooks) for module in layer.modules() if module is not layer for hooks in _HOOKS)
+
+
+class _Same:
+    """Equal to itself alone."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def _frozen(value: Any, depth: int) -> object:
+    if isinstance(value, _PLAIN):
+        return type(value), value
+    if isinstance(value, nn.Module):
+        # Not kept alive by a key; a part of the layer is looked at where it stands.
+        return "module", id(value)
+    if isinstance(value, Tensor):
+        return "tensor", id(value)
+    if depth == 0:
+        return _Same(value)
+    if isinstance(value, (list, tuple)):
+        return type(value), tuple(_frozen(item, depth - 1) for item in value)
+    if isinstance(value, (set, frozenset)):
+        return type(value), frozenset(_frozen(item, depth - 1) for item in value)
+    if isinstance(value, dict):
+        return type(value), tuple((_frozen(key, 1), _frozen(item, depth - 1)) for key, item in value.items())
+    if isinstance(value, MethodType):
+        return "method", id(value.__self__), value.__func__.__code__ if hasattr(value.__func__, "__code__") else 0
+    if isinstance(value, FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell.cell_contents is not value]
+        return value.__code__, _frozen([cells, value.__defaults__, value.__kwdefaults__], depth - 1)
+    if isinstance(value, functools.partial):
+        return "partial", _frozen([value.func, value.args, value.keywords], depth - 1)
+    state = getattr(value, "__dict__", None)
+    return _Same(value), _frozen(state, depth - 1) if isinstance(state, dict) else None

@@ -1,0 +1,70 @@
+"""Dialects: which kernels run an edge function."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from functools import cache
+from typing import Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
+
+from torch import Tensor
+
+from sagann.graph.topology import Topology
+from sagann.kernels.edge import naive
+from sagann.kernels.edge.function import EdgeFunction
+
+# Others run in plain PyTorch.
+_FASTEST = {"cpu": "cpu", "cuda": "gpu"}
+_SUPPORTED: WeakKeyDictionary[EdgeFunction, bool] = WeakKeyDictionary()
+
+
+class Dialect(Protocol):
+    """Runs edge functions."""
+
+    def run(
+        self, function: EdgeFunction, topology: Topology, arrays: Mapping[str, Tensor], *, seed: int = 0
+    ) -> tuple[Tensor, ...]:
+        """See :func:`sagann.kernels.edge.naive.run`."""
+        ...
+
+
+@runtime_checkable
+class ScattersExtrema(Protocol):
+    """A dialect with a kernel of its own for the gradient of an extremum of source rows."""
+
+    def scatter_extremum(self, topology: Topology, edge: Tensor, grad: Tensor) -> Tensor:
+        """See :func:`sagann.kernels.edge.cpu.scatter_extremum`."""
+        ...
+
+
+@runtime_checkable
+class Selective(Protocol):
+    """A dialect that cannot run every edge function."""
+
+    def supports(self, function: EdgeFunction) -> str | None:
+        """Why it cannot, or None where it can."""
+        ...
+
+
+@cache
+def dialect_for(device_type: str, name: str = "auto") -> Dialect:
+    """The dialect of that name; "auto" takes the fastest one that a kind of device has."""
+    if name == "auto":
+        name = _FASTEST.get(device_type, "naive")
+        # Triton is an extra.
+        if name == "gpu" and importlib.util.find_spec("triton") is None:
+            name = "naive"
+    return importlib.import_module(f"sagann.kernels.edge.{name}")
+
+
+def run_pass(
+    dialect: Dialect, function: EdgeFunction, topology: Topology, arrays: Mapping[str, Tensor], *, seed: int
+) -> tuple[Tensor, ...]:
+    """Run a pass by the dialect, or in plain PyTorch where the dialect does not support the function."""
+    if isinstance(dialect, Selective):
+        if function not in _SUPPORTED:
+            _SUPPORTED[function] = dialect.supports(function) is None
+        dialect = dialect if _SUPPORTED[function] else naive
+    return dialect.run(function, topology, arrays, seed=seed)

@@ -1,0 +1,176 @@
+"""The compiled engine: layers run as the programs that the compiler makes of them.
+
+A program is made at a layer's first call and for every new form of its input, and kept as long as the layer lives.
+A layer that cannot be compiled runs as it is written; :meth:`CompiledEngine.why_not` says why.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from sagann.compiler import CompilerOptions, LayerProgram, TraceError, compile_layer
+from sagann.compiler.program import EdgeWork
+from sagann.compiler.trace import tensors_of
+from sagann.graph.topology import Topology
+from sagann.runtime.allocator import keep_freed_memory
+from sagann.runtime.configuration import Key, configuration, has_hooks
+from sagann.runtime.dialects import dialect_for
+from sagann.runtime.edge_pass import gather_fused
+from sagann.runtime.invariants import Invariants
+from sagann.runtime.pairs import check_types, mapped, pairs_of, spread
+from sagann.runtime.tiles import TILE_EDGES, gather_tiled
+from sagann.saga.accumulator import accumulate
+from sagann.saga.engine import NaiveEngine
+from sagann.saga.independence import EXCLUSIVE
+
+if TYPE_CHECKING:
+    from sagann.saga.layer import SagaLayer
+
+MANY = 2
+"From so many sources per destination on, work on sources is avoided."
+MOST_PROGRAMS = 16
+"Programs kept per layer; the oldest goes first."
+
+
+class CompiledEngine:
+    """Compiles layers and runs their programs.
+
+    Args:
+        dialect: kernels of the edges: "auto" (the fastest for the device), or a dialect's name.
+        options: what the compiler may do.
+        invariant_bytes: bytes of gathers of constant features kept at most; None for no limit, 0 for none.
+        tile_edges: edges at a time, where they cannot be fused.
+    """
+
+    def __init__(
+        self,
+        *,
+        dialect: str = "auto",
+        options: CompilerOptions | None = None,
+        invariant_bytes: int | None = None,
+        tile_edges: int = TILE_EDGES,
+    ) -> None:
+        self.dialect = dialect
+        self.tile_edges = tile_edges
+        self.invariants = Invariants(invariant_bytes)
+        self.options = options or CompilerOptions()
+        self._naive = NaiveEngine()
+        self._programs: WeakKeyDictionary[SagaLayer, dict[Key, LayerProgram | str]] = WeakKeyDictionary()
+
+    def run(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
+        """Run a checked layer on checked input."""
+        if topology.device.type == "cpu":
+            keep_freed_memory()
+        many_sources = topology.num_src > MANY * topology.num_dst
+        # A trace puts other tensors in the parameters' place for a while: no thread may read them meanwhile.
+        with EXCLUSIVE:
+            program = self._compiled(layer, x, data, many_sources)
+            tensors = tensors_of(layer)
+        if isinstance(program, str):
+            return self._naive.run(layer, topology, x, data)
+        return self._run(program, tensors, topology, x, data)
+
+    def program(self, layer: SagaLayer, x: Tensor, data: Tensor | None = None) -> LayerProgram | None:
+        """The program that input like this runs, or None where the layer runs as it is written."""
+        program = self._compiled(layer, x, data)
+        return None if isinstance(program, str) else program
+
+    def why_not(self, layer: SagaLayer, x: Tensor, data: Tensor | None = None) -> str:
+        """Why input like this runs the layer as it is written; empty where it is compiled."""
+        program = self._compiled(layer, x, data)
+        return program if isinstance(program, str) else ""
+
+    def programs_of(self, layer: SagaLayer) -> list[LayerProgram | str]:
+        """The programs that ``layer`` has run as so far, or why it ran as it is written."""
+        return list(self._programs.get(layer, {}).values())
+
+    def _compiled(
+        self, layer: SagaLayer, x: Tensor, data: Tensor | None, many_sources: bool = False
+    ) -> LayerProgram | str:
+        if torch.compiler.is_compiling():
+            return "torch.compile sees the layer as it is written"
+        if torch.is_autocast_enabled(x.device.type):
+            return "autocast decides the types of its operators"
+        if has_hooks(layer):
+            return "a module inside it has hooks"
+        programs = self._programs.setdefault(layer, {})
+        constant = self.invariants.is_constant(x) and not (data is not None and data.requires_grad)
+        key: Key = (configuration(layer), x.dtype, x.device, x.shape[1:], constant, many_sources)
+        key += (None,) if data is None else (data.dtype, data.shape[1:])
+        if key not in programs:
+            if len(programs) == MOST_PROGRAMS:
+                del programs[next(iter(programs))]
+            programs[key] = self._compile(layer, x, data, constant, many_sources)
+        return programs[key]
+
+    def _compile(
+        self, layer: SagaLayer, x: Tensor, data: Tensor | None, constant: bool, many_sources: bool
+    ) -> LayerProgram | str:
+        if not x.is_floating_point():
+            return "vertex features are not of a floating type"
+        try:
+            return compile_layer(
+                layer, x, data, options=self.options, x_is_constant=constant, many_sources=many_sources
+            )
+        except TraceError as error:
+            return str(error)
+
+    def _run(
+        self, program: LayerProgram, tensors: dict[str, Tensor], topology: Topology, x: Tensor, data: Tensor | None
+    ) -> Tensor:
+        values = {name: tensors[parameter] for name, parameter in program.parameters}
+        values["src"], values["dst"] = x, x if topology.num_dst == topology.num_src else x[: topology.num_dst]
+        if data is not None:
+            values["data"] = data
+        for stage in (program.param, program.src, program.dst):
+            if stage:
+                values |= stage.run(values)
+        if program.invariant:
+            accum = self.invariants.get(program, topology, x, data, lambda: self._gather(program, topology, values))
+        else:
+            accum = self._gather(program, topology, values)
+        values[program.accum] = accum
+        (out,) = program.vertex.run(values).values()
+        # What is kept must not be changed by an in-place operation on what the layer returns.
+        return out.clone() if program.invariant and _share_memory(out, accum) else out
+
+    def _gather(self, program: LayerProgram, topology: Topology, values: dict[str, Tensor]) -> Tensor:
+        edges, typed = program.edges, program.typed
+        if typed is not None and not typed.name:
+            check_types(topology, values["data"], typed.num_types)
+        elif typed is not None:
+            pairs = pairs_of(topology, values["data"], typed.num_types)
+            topology = pairs.topology
+            values = dict(values)
+            for name, side in zip(edges.stage.inputs, edges.sides, strict=True):
+                if side == "src" and name != typed.name:
+                    values[name] = spread(values[name], pairs)
+            values[typed.name] = mapped(values[typed.x], pairs, values[typed.weight])
+        arrays = [values[name] for name in edges.stage.inputs]
+        if edges.function is not None:
+            return gather_fused(edges, topology, arrays, dialect_for(topology.device.type, self.dialect))
+        if self.options.fuse and edges.accumulator != "concat":
+            return gather_tiled(
+                edges, topology, arrays, tile_edges=self.tile_edges, bytes_per_edge=edges.tensor_bytes
+            )
+        return _gather_materialised(edges, topology, arrays)
+
+
+def _share_memory(a: Tensor, b: Tensor) -> bool:
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+def _gather_materialised(edges: EdgeWork, topology: Topology, arrays: list[Tensor]) -> Tensor:
+    """Every edge's row in memory, and autograd through it."""
+    rows = []
+    for side, array in zip(edges.sides, arrays, strict=True):
+        if side in ("src", "dst"):
+            array = array.index_select(0, (topology.indices if side == "src" else topology.edge_dst()).long())
+        rows.append(array)
+    output = edges.stage.module.forward(*rows)
+    message = output if len(output) == 2 else output[0]
+    return accumulate(topology, edges.accumulator, message, edges.max_degree, "a compiled layer")

@@ -1,0 +1,50 @@
+"""Backward functions that cannot be differentiated again, and say so.
+
+PyTorch's ``once_differentiable`` lets a gradient of a gradient come out as zero where the incoming gradient is a
+constant. Here the gradients stay attached, to something that refuses.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError
+
+Backward = Callable[..., tuple[Tensor | None, ...]]
+
+
+def first_order_only(backward: Backward) -> Backward:
+    """Make the backward of an autograd function run without recording, and refuse a second derivative."""
+
+    @functools.wraps(backward)
+    def guarded(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        recording = torch.is_grad_enabled()
+        with torch.no_grad():
+            results = backward(ctx, *grads)
+        anchor = next((tensor for tensor in (*ctx.saved_tensors, *grads) if tensor.requires_grad), None)
+        if not recording or anchor is None:
+            return results
+        refuse: Callable[..., Tensor] = _Refusal.apply
+        return tuple(None if result is None else refuse(result, anchor) for result in results)
+
+    return guarded
+
+
+class _Refusal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, anchor: Tensor) -> Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        raise InputError(
+            "a gradient of a gradient was asked for",
+            value="create_graph = True",
+            where="the edges of a compiled layer",
+            fix="Run the layer inside `with sagann.saga.using_engine(sagann.saga.NaiveEngine()):`.",
+        )

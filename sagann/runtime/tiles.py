@@ -1,0 +1,328 @@
+"""Edges that could not be fused, a bounded tile at a time.
+
+A tile is a run of edges in CSC order, so it touches a run of destinations, and its gather is merged into theirs:
+sums add, extrema compare, softmax results are weighted by their denominators. What is alive at once is the edge
+tensors of one tile. The backward computes every tile again and differentiates it by autograd; random numbers of a
+tile come again from its own seed. Gradients of gradients are not offered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sagann.compiler.program import EdgeWork
+from sagann.graph.topology import Topology
+from sagann.kernels.gather import naive as gather
+from sagann.runtime.degrees import divisors
+from sagann.runtime.first_order import first_order_only
+
+TILE_EDGES = 1 << 16
+"Edges per tile at most."
+TILE_BYTES = 1 << 28
+"Bytes of edge tensors per tile, as far as they can be foreseen."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Call:
+    """One gather over tiles: everything but its arrays."""
+
+    edges: EdgeWork
+    topology: Topology
+    tile_edges: int
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Tile:
+    """A run of edges, and the run of destinations that they reach."""
+
+    first_edge: int
+    last_edge: int
+    first_dst: int
+    topology: Topology
+    src: Tensor
+    dst: Tensor
+    "Of the whole topology, int64."
+
+
+def gather_tiled(
+    edges: EdgeWork,
+    topology: Topology,
+    arrays: list[Tensor],
+    *,
+    tile_edges: int = TILE_EDGES,
+    bytes_per_edge: int = 0,
+) -> Tensor:
+    """Gather without more than one tile of edges in memory: [num_dst, ...].
+
+    Args:
+        edges: any accumulator but concat.
+        topology: the edges.
+        arrays: one per input of ``edges.stage``.
+        tile_edges: edges per tile at most.
+        bytes_per_edge: foreseen size of an edge's tensors; tiles shrink where they are large.
+    """
+    tile_edges = max(min(tile_edges, TILE_BYTES // max(bytes_per_edge, 1)), 1)
+    seed = int(torch.randint(2**31, ())) if edges.random else 0
+    call = _Call(edges=edges, topology=topology, tile_edges=tile_edges, seed=seed)
+    accum: Tensor = _TiledGather.apply(call, *arrays)  # type: ignore[no-untyped-call]
+    return accum
+
+
+class _TiledGather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, call: _Call, *arrays: Tensor) -> Tensor:
+        state = _STATES[call.edges.accumulator](call)
+        for tile in _tiles(call):
+            state.merge(tile, _evaluate(call, tile, _rows(call, tile, arrays)))
+        result = state.finish(call, arrays)
+        ctx.call = call
+        ctx.save_for_backward(*arrays, *state.saved(result))
+        return result
+
+    @staticmethod
+    @first_order_only
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        call: _Call = ctx.call
+        arrays = ctx.saved_tensors[: len(call.edges.sides)]
+        upstream = _Upstream(call, grad, ctx.saved_tensors[len(arrays) :])
+        needed = ctx.needs_input_grad[1:]
+        gradients = [_zeros_like(array) if need else None for array, need in zip(arrays, needed, strict=True)]
+        for tile in _tiles(call):
+            rows = [
+                row.detach().requires_grad_(n) for row, n in zip(_rows(call, tile, arrays), needed, strict=True)
+            ]
+            with torch.enable_grad():
+                output = _evaluate(call, tile, rows)
+            attached = [
+                (value, g)
+                for value, g in zip(output, upstream.of(tile, output), strict=True)
+                if value.requires_grad
+            ]
+            if not attached:
+                continue
+            leaves = [row for row, need in zip(rows, needed, strict=True) if need]
+            found = iter(
+                torch.autograd.grad([v for v, _ in attached], leaves, [g for _, g in attached], allow_unused=True)
+            )
+            for side, total in zip(call.edges.sides, gradients, strict=True):
+                part = next(found) if total is not None else None
+                if total is not None and part is not None:
+                    _add(total, part, side, tile)
+        cast = [None if g is None else g.to(array.dtype) for g, array in zip(gradients, arrays, strict=True)]
+        return None, *cast
+
+
+def _tiles(call: _Call) -> Iterator[_Tile]:
+    topology = call.topology
+    num_edges = topology.num_edges
+    for first in range(0, num_edges, call.tile_edges):
+        last = min(first + call.tile_edges, num_edges)
+        bounds = torch.searchsorted(
+            topology.indptr, torch.tensor([first, last - 1], device=topology.device), right=True
+        )
+        low, high = (int(bound) - 1 for bound in bounds)
+        indptr = topology.indptr[low : high + 2].clamp(first, last) - first
+        dst = torch.repeat_interleave(torch.arange(low, high + 1, device=topology.device), indptr.diff())
+        indices = topology.indices[first:last]
+        part = Topology(indptr=indptr, indices=indices, num_src=max(topology.num_src, len(indptr)), validate=False)
+        yield _Tile(first_edge=first, last_edge=last, first_dst=low, topology=part, src=indices.long(), dst=dst)
+
+
+def _rows(call: _Call, tile: _Tile, arrays: tuple[Tensor, ...]) -> list[Tensor]:
+    rows = []
+    for side, array in zip(call.edges.sides, arrays, strict=True):
+        if side in ("src", "dst"):
+            array = array.index_select(0, tile.src if side == "src" else tile.dst)
+        elif side == "edge":
+            array = array[tile.first_edge : tile.last_edge]
+        rows.append(array.detach())
+    return rows
+
+
+def _evaluate(call: _Call, tile: _Tile, rows: list[Tensor]) -> tuple[Tensor, ...]:
+    """The message of every edge of the tile, or its score and value."""
+    if not call.edges.random:
+        return tuple(call.edges.stage.module.forward(*rows))
+    devices = [call.topology.device] if call.topology.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(call.seed + tile.first_edge)
+        return tuple(call.edges.stage.module.forward(*rows))
+
+
+def _zeros_like(array: Tensor) -> Tensor:
+    half = array.dtype in (torch.float16, torch.bfloat16)
+    return torch.zeros_like(array, dtype=torch.float32 if half else array.dtype)
+
+
+def _add(total: Tensor, part: Tensor, side: str, tile: _Tile) -> None:
+    part = part.to(total.dtype)
+    if side == "src":
+        total.index_add_(0, tile.src, part)
+    elif side == "dst":
+        summed = gather.gather_sum(tile.topology, part)
+        total[tile.first_dst : tile.first_dst + len(summed)] += summed
+    elif side == "edge":
+        total[tile.first_edge : tile.last_edge] = part
+    else:
+        total += part
+
+
+class _Sum:
+    """Also mean, divided at the end."""
+
+    def __init__(self, call: _Call) -> None:
+        self.call = call
+        self.total: Tensor | None = None
+
+    def merge(self, tile: _Tile, output: tuple[Tensor, ...]) -> None:
+        """Add a tile's sums."""
+        (message,) = output
+        if self.total is None:
+            self.total = _zeros_like(message.new_empty(self.call.topology.num_dst, *message.shape[1:]))
+        part = gather.gather_sum(tile.topology, message.to(self.total.dtype))
+        self.total[tile.first_dst : tile.first_dst + len(part)] += part
+
+    def finish(self, call: _Call, arrays: tuple[Tensor, ...]) -> Tensor:
+        """The sums, or means, in the message's type."""
+        total = _empty_result(call, arrays) if self.total is None else self.total
+        if call.edges.accumulator == "mean":
+            total = total / divisors(call.topology, total)
+        return total.to(call.edges.dtype)
+
+    def saved(self, result: Tensor) -> list[Tensor]:
+        """Nothing."""
+        return []
+
+
+class _Extremum:
+    def __init__(self, call: _Call) -> None:
+        self.call = call
+        self.best: Tensor | None = None
+        self.edge: Tensor | None = None
+
+    def merge(self, tile: _Tile, output: tuple[Tensor, ...]) -> None:
+        """Take a tile's extremum where it beats, or where nothing was before."""
+        (message,) = output
+        reduce = self.call.edges.accumulator
+        part, edge = gather.gather_extremum(tile.topology, message, reduce)
+        edge = torch.where(edge < 0, -1, edge.long() + tile.first_edge)
+        if self.best is None or self.edge is None:
+            shape = (self.call.topology.num_dst, *message.shape[1:])
+            self.best, self.edge = part.new_zeros(shape), edge.new_full(shape, -1)
+        here = slice(tile.first_dst, tile.first_dst + len(part))
+        best, known = self.best[here], self.edge[here]
+        beats = (part > best) if reduce == "max" else (part < best)
+        beats = (beats | part.isnan()) & ~best.isnan() | (known < 0)
+        taken = beats & (edge >= 0)
+        self.best[here], self.edge[here] = torch.where(taken, part, best), torch.where(taken, edge, known)
+
+    def finish(self, call: _Call, arrays: tuple[Tensor, ...]) -> Tensor:
+        """The extrema."""
+        if self.best is None:
+            self.best = _empty_result(call, arrays)
+            self.edge = torch.full_like(self.best, -1, dtype=torch.int64)
+        return self.best
+
+    def saved(self, result: Tensor) -> list[Tensor]:
+        """Which edge attains each."""
+        assert self.edge is not None
+        return [self.edge]
+
+
+class _Softmax:
+    def __init__(self, call: _Call) -> None:
+        self.call = call
+        self.result: Tensor | None = None
+        self.lse: Tensor | None = None
+
+    def merge(self, tile: _Tile, output: tuple[Tensor, ...]) -> None:
+        """Weight a tile's result and the one so far by their denominators."""
+        score, value = (_in_float32(tensor) for tensor in output)
+        part, lse = (
+            gather.gather_softmax(tile.topology, score, value),
+            gather.gather_logsumexp(tile.topology, score),
+        )
+        if self.result is None or self.lse is None:
+            num_dst = self.call.topology.num_dst
+            self.result = part.new_zeros(num_dst, *part.shape[1:])
+            self.lse = lse.new_full((num_dst, *lse.shape[1:]), -torch.inf)
+        here = slice(tile.first_dst, tile.first_dst + len(part))
+        before = self.lse[here]
+        together = torch.logaddexp(before, lse)
+        # A destination without edges so far has weight 0, not the NaN of infinity minus infinity.
+        weights = [
+            torch.where(each == -torch.inf, 0, torch.exp(each - together)).reshape(
+                *each.shape, *(1,) * (part.ndim - each.ndim)
+            )
+            for each in (before, lse)
+        ]
+        self.result[here] = weights[0] * self.result[here] + weights[1] * part
+        self.lse[here] = together
+
+    def finish(self, call: _Call, arrays: tuple[Tensor, ...]) -> Tensor:
+        """The weighted sums."""
+        if self.result is None:
+            self.result = _empty_result(call, arrays)
+            self.lse = self.result
+        return self.result.to(call.edges.dtype)
+
+    def saved(self, result: Tensor) -> list[Tensor]:
+        """Result and denominators."""
+        assert self.result is not None
+        assert self.lse is not None
+        return [self.result, self.lse]
+
+
+_STATES: dict[str, Callable[[_Call], Any]] = {
+    "sum": _Sum,
+    "mean": _Sum,
+    "max": _Extremum,
+    "min": _Extremum,
+    "softmax": _Softmax,
+}
+
+
+class _Upstream:
+    """Gradients of a tile's messages from the gradient of what was gathered."""
+
+    def __init__(self, call: _Call, grad: Tensor, saved: tuple[Tensor, ...]) -> None:
+        self.accumulator = call.edges.accumulator
+        self.grad = grad / divisors(call.topology, grad) if self.accumulator == "mean" else grad
+        self.saved = saved
+
+    def of(self, tile: _Tile, output: tuple[Tensor, ...]) -> list[Tensor]:
+        """One gradient per value of the tile's output."""
+        value = output[-1].detach()
+        grad = self.grad.index_select(0, tile.dst)
+        if self.accumulator in ("max", "min"):
+            ids = torch.arange(tile.first_edge, tile.last_edge, device=grad.device)
+            here = self.saved[0].index_select(0, tile.dst) == ids.reshape(-1, *(1,) * (grad.ndim - 1))
+            return [torch.where(here, grad, 0).to(value.dtype)]
+        if self.accumulator != "softmax":
+            return [grad.to(value.dtype)]
+        result, lse = (tensor.index_select(0, tile.dst) for tensor in self.saved)
+        score = output[0].detach()
+        weight = torch.exp(_in_float32(score) - lse)
+        wide = weight.reshape(*weight.shape, *(1,) * (value.ndim - weight.ndim))
+        agreement = (grad * (value - result)).flatten(weight.ndim).sum(-1)
+        return [(weight * agreement).to(score.dtype), (wide * grad).to(value.dtype)]
+
+
+def _empty_result(call: _Call, arrays: tuple[Tensor, ...]) -> Tensor:
+    """What is gathered from no edges at all; its shape is that of a message of made-up rows."""
+    made_up = [
+        array.new_zeros(1, *array.shape[1:]) if side != "param" else array
+        for side, array in zip(call.edges.sides, arrays, strict=True)
+    ]
+    shape = call.edges.stage.module.forward(*made_up)[-1].shape[1:]
+    return arrays[0].new_zeros(call.topology.num_dst, *shape, dtype=call.edges.dtype)
+
+
+def _in_float32(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

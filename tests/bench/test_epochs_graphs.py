@@ -1,0 +1,60 @@
+"""The graphs of the epoch benchmark are what every contestant takes them for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bench.epochs.graphs import REHEARSAL_VERTICES, SHAPES, generate, rehearsal
+from bench.standalone.stored import Stored, read_stored, write_stored
+
+
+def edges(stored: Stored) -> set[tuple[int, int]]:
+    return set(zip(stored.src.tolist(), stored.dst().tolist(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["tiny", "rehearsal"])
+def test_graphs_are_undirected_and_simple_and_sorted(name: str) -> None:
+    stored = rehearsal(3, 2) if name == "rehearsal" else generate(SHAPES[name])
+    found = edges(stored)
+    assert len(found) == len(stored.src)
+    assert found == {(dst, src) for src, dst in found}
+    assert all(src != dst for src, dst in found)
+    keys = stored.dst().long() * stored.num_vertices + stored.src.long()
+    assert bool((keys.diff() > 0).all())
+    assert stored.src.dtype == torch.int32
+
+
+def test_a_generated_graph_has_its_shape_exactly() -> None:
+    shape = SHAPES["tiny"]
+    stored = generate(shape)
+    assert (stored.num_vertices, len(stored.src)) == (shape.vertices, shape.edges)
+    assert stored.features.shape == (shape.vertices, shape.features)
+    assert int(stored.labels.max()) < shape.classes
+
+
+def test_the_rehearsal_has_a_hub() -> None:
+    assert int(rehearsal(3, 2).indptr.diff().max()) == REHEARSAL_VERTICES - 1
+
+
+def test_self_loops_and_degree_weights() -> None:
+    stored = generate(SHAPES["tiny"]).with_self_loops()
+    assert all((v, v) in edges(stored) for v in range(stored.num_vertices))
+    n = stored.num_vertices
+    adjacency = np.zeros((n, n))
+    adjacency[stored.dst().numpy(), stored.src.numpy()] = 1
+    scale = adjacency.sum(1) ** -0.5
+    expected = (scale[:, None] * adjacency * scale)[stored.dst().numpy(), stored.src.numpy()]
+    np.testing.assert_allclose(stored.gcn_weights().numpy(), expected, rtol=1e-6)
+
+
+def test_a_folder_gives_back_what_was_written(tmp_path: Path) -> None:
+    stored = generate(SHAPES["tiny"])
+    write_stored(tmp_path / "graph", stored)
+    again = read_stored(tmp_path / "graph")
+    for name in ("indptr", "src", "features", "labels", "train"):
+        assert torch.equal(getattr(again, name), getattr(stored, name))
+    assert again.num_classes == stored.num_classes

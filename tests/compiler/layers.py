@@ -1,0 +1,88 @@
+"""Layers whose functions come from a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sagann.graph import Topology
+from sagann.runtime.engine import CompiledEngine
+from sagann.saga import Edge, Engine, NaiveEngine, SagaLayer, using_engine
+from tests.tolerances import assert_close, largest
+
+
+class Layer(SagaLayer):
+    """A layer made of two functions and a few parameters: ``w`` [4, 4], ``v`` [4], ``a`` (), ``b`` [1]."""
+
+    edge_data = "weight"
+
+    def __init__(
+        self,
+        edge: Callable[..., Any] | None = None,
+        vertex: Callable[..., Any] | None = None,
+        accumulator: str = "sum",
+        max_degree: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.edge_function, self.vertex_function = edge, vertex
+        self.accumulator, self.max_degree = accumulator, max_degree
+        generator = torch.Generator().manual_seed(3)
+        self.w = nn.Parameter(torch.randn(4, 4, generator=generator))
+        self.wide = nn.Parameter(torch.randn(6, 8, generator=generator))
+        self.v = nn.Parameter(torch.randn(4, generator=generator))
+        self.a = nn.Parameter(torch.randn((), generator=generator))
+        self.b = nn.Parameter(torch.randn(1, generator=generator))
+
+    def apply_edge(self, edge: Edge) -> Any:
+        return self.edge_function(self, edge) if self.edge_function else edge.src
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.vertex_function(self, vertex, accum) if self.vertex_function else accum
+
+
+def results(
+    engine: Engine, layer: SagaLayer, topology: Topology, x: Tensor, upstream: Tensor | None = None
+) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """The layer's output, all gradients by name (features and edge data as well), and the upstream gradient."""
+    leaves = {"x": x.detach().clone().requires_grad_(), **dict(layer.named_parameters())}
+    data = {}
+    for name, rows in topology.edge_data.items():
+        floating = rows.is_floating_point()
+        data[name] = rows.to(x.dtype).requires_grad_() if floating else rows
+        if floating:
+            leaves[name] = data[name]
+    with using_engine(engine):
+        out = layer(topology.with_edge_data(**data), leaves["x"])
+    if upstream is None:
+        upstream = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(1))
+    if not out.requires_grad:
+        return out, {}, upstream
+    gradients = torch.autograd.grad(out, list(leaves.values()), upstream, materialize_grads=True)
+    return out, dict(zip(leaves, gradients, strict=True)), upstream
+
+
+def assert_compiles_right(
+    layer: SagaLayer, topology: Topology, x: Tensor, *, engine: CompiledEngine | None = None
+) -> CompiledEngine:
+    """The compiled layer gives what the naive engine gives: values and all gradients."""
+    engine = engine or CompiledEngine()
+    expected, other, upstream = results(NaiveEngine(), layer, topology, x)
+    actual, mine, _ = results(engine, layer, topology, x, upstream)
+    assert_close(actual, expected)
+    scale = largest(*other.values(), expected)
+    assert mine.keys() == other.keys()
+    for name, gradient in mine.items():
+        assert_close(gradient, other[name], scale=scale)
+    return engine
+
+
+def program_of(layer: SagaLayer, topology: Topology, x: Tensor, engine: CompiledEngine) -> Any:
+    """The program that ran."""
+    data = None if layer.edge_data is None else topology.edge_data[layer.edge_data]
+    data = data.to(x.dtype) if data is not None and data.is_floating_point() else data
+    program = engine.program(layer, x.detach().clone().requires_grad_(), data)
+    assert program is not None, engine.why_not(layer, x.detach().clone().requires_grad_(), data)
+    return program

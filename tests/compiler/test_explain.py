@@ -1,0 +1,30 @@
+import torch
+
+from sagann.compiler import CompilerOptions, compile_layer, explain
+from sagann.nn import GCN, GatedGCN
+from tests.compiler.layers import Layer
+
+
+def text(layer: torch.nn.Module, dim: int, **settings: object) -> str:
+    data = torch.rand(5) if layer.edge_data else None
+    return explain(compile_layer(layer, torch.randn(9, dim), data, options=CompilerOptions(), **settings))
+
+
+def test_a_fused_layer_in_words() -> None:
+    said = text(GatedGCN(4, 3), 4)
+    assert said.startswith("GatedGCN: sum over the edges\n  an edge moves 48 bytes; as written it would move ")
+    assert "  moved off the edges: linear, once per source  [gated_gcn.py:" in said
+    assert "  once per destination: linear\n" in said
+    assert "    sigmoid_1 = sigmoid(add_0) [4]\n" in said
+    assert said.endswith("  then per destination: linear")
+
+
+def test_what_is_kept_and_what_commutes_is_said() -> None:
+    assert "kept: what is gathered depends on constant features alone" in text(GCN(8, 4), 8, x_is_constant=True)
+    assert "commuted: linear map before the gather: 4 features travel, not 8  [gcn.py:" in text(GCN(8, 4), 8)
+
+
+def test_why_a_layer_is_not_fused_is_said() -> None:
+    said = text(Layer(lambda m, e: torch.relu(e.src + e.dst) @ m.w), 4)
+    assert "NOT fused: operator aten.mm.default has no fused form (test_explain.py:" in said
+    assert "  per edge: add, relu, mm\n" in said

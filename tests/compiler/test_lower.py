@@ -1,0 +1,272 @@
+"""What fuses, operator by operator: the compiled layer gives the naive one's values and gradients in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from sagann.compiler import CompilerOptions
+from sagann.runtime.engine import CompiledEngine
+from sagann.saga import NaiveEngine
+from tests.compiler.layers import Layer, assert_compiles_right, program_of, results
+from tests.graphs import odd_topologies
+
+FUSED: dict[str, Callable[[Layer, Any], Any]] = {
+    "source": lambda _, e: e.src,
+    "destination": lambda _, e: e.dst,
+    "weighted": lambda _, e: e.src * e.data[:, None],
+    "scalar per edge": lambda _, e: e.data[:, None] * 2,
+    "parameter only": lambda m, e: m.v * e.data.unsqueeze(-1),
+    "pow": lambda _, e: (e.src * e.dst) ** 3 + (e.src * e.dst).pow(2) + (e.src + e.dst).abs() ** 1.5,
+    "two tensors' pow": lambda _, e: (e.src.abs() + e.dst.abs() + 0.1) ** e.dst,
+    "constant's pow": lambda _, e: 2.0 ** (e.src * e.dst),
+    "divide": lambda _, e: e.src / (e.dst.abs() + 1) + 1 / (e.data[:, None] + 1),
+    "alpha": lambda _, e: torch.add(e.src, e.dst, alpha=3) + torch.sub(e.dst, e.src, alpha=0.5) + torch.rsub(e.dst, e.src),
+    "comparisons": lambda _, e: torch.where((e.src > e.dst) & (e.dst < 1) | (e.src == 0), e.src * e.dst, e.dst - 1),
+    "masked fill": lambda _, e: (e.src * e.dst).masked_fill(e.dst < 0, -3.0),
+    "exp": lambda _, e: torch.exp(e.src - e.dst) + torch.expm1(e.dst * e.src) + torch.exp2(e.dst - e.src),
+    "log": lambda _, e: torch.log(e.src.abs() + e.dst.abs() + 0.5) + torch.log1p((e.src * e.dst).abs()) + torch.log2(e.src.abs() + e.data[:, None]),
+    "roots": lambda _, e: torch.sqrt((e.src * e.dst).abs() + 0.1) + torch.rsqrt((e.src + e.dst).abs() + 0.1),
+    "reciprocal": lambda _, e: torch.reciprocal(e.src.abs() + e.dst.abs() + 1) + (e.src * e.dst).square(),
+    "trigonometry": lambda _, e: torch.sin(e.src * e.dst) + torch.cos(e.src + e.dst),
+    "rounding": lambda _, e: torch.floor(e.src * e.dst) * e.src + torch.sign(e.src - e.dst) * e.dst,
+    "erf": lambda _, e: torch.erf(e.src * e.dst),
+    "tanh": lambda _, e: torch.tanh(e.src + e.dst),
+    "sigmoid": lambda _, e: torch.sigmoid(e.src + e.dst) * e.src + F.logsigmoid(e.src - e.dst),
+    "relu": lambda _, e: F.relu(e.src + e.dst) + F.relu6(3 * e.src * e.dst),
+    "leaky relu": lambda m, e: F.leaky_relu(e.src - e.dst, 0.3),
+    "elu": lambda _, e: F.elu(e.src - e.dst, 0.7) + F.selu(e.src * e.dst) + F.celu(e.src + e.dst, 2.0),
+    "gelu": lambda _, e: F.gelu(e.src + e.dst) + F.gelu(e.src - e.dst, approximate="tanh"),
+    "silu": lambda _, e: F.silu(e.src + e.dst) + F.mish(e.src - e.dst),
+    "softplus": lambda _, e: F.softplus(e.src + e.dst, 2.0, 3.0),
+    "hard": lambda _, e: F.hardtanh(e.src + e.dst, -0.3, 0.4) * F.hardtanh(e.src * e.dst),
+    "clamp": lambda _, e: (e.src * e.dst).clamp(-0.5, 0.5) + (e.src + e.dst).clamp(min=0) + (e.src + e.dst).clamp_max(0.1),
+    "extrema": lambda _, e: torch.maximum(e.src, e.dst) - torch.minimum(e.src, e.dst + 0.1),
+    "addcmul": lambda m, e: torch.addcmul(e.src, e.dst, e.src, value=2) + torch.addcdiv(e.src, e.dst, e.src.abs() + 1) + torch.lerp(e.src, e.dst, 0.3),
+    "parameters": lambda m, e: (e.src * m.v + e.dst * m.a + m.b) * m.v.sum(),
+    "sum": lambda _, e: (e.src * e.dst).sum(-1, keepdim=True) * e.src + (e.src * e.dst).sum(1, keepdim=True),
+    "one number per edge": lambda m, e: (e.src * e.dst).sum(-1) * m.b,
+    "mean": lambda _, e: (e.src * e.dst).mean(-1, keepdim=True) * e.dst,
+    "variance": lambda _, e: (e.src * e.dst).var(-1, keepdim=True) + (e.src - e.dst).std(-1, keepdim=True),
+    "amax": lambda _, e: (e.src * e.dst).amax(-1, keepdim=True) * e.src + (e.src * e.dst).amin(-1, keepdim=True),
+    "softmax over features": lambda _, e: torch.softmax(e.src * e.dst, -1) * e.src,
+    "log softmax over features": lambda _, e: F.log_softmax(e.src + e.dst, 1),
+    "layer norm": lambda m, e: F.layer_norm(e.src * e.dst, (4,), m.v, m.v),
+    "norm": lambda _, e: F.normalize(e.src * e.dst + 1, dim=-1) + (e.src - e.dst).norm(dim=-1, keepdim=True),
+    "heads": lambda _, e: ((e.src.view(-1, 2, 2) * e.dst.view(-1, 2, 2)).sum(-1).unsqueeze(-1) * e.src.view(-1, 2, 2)).flatten(1),
+    "three dimensions": lambda _, e: e.src.view(-1, 2, 2) * e.dst.view(-1, 2, 2),
+    "permuted": lambda _, e: (e.src.view(-1, 2, 2) * e.dst.view(-1, 2, 2)).transpose(1, 2).reshape(-1, 4) + (e.src.view(-1, 2, 2) + e.dst.view(-1, 2, 2)).permute(0, 2, 1).flatten(1),
+    "slices": lambda _, e: torch.cat([(e.src * e.dst)[:, 1:], (e.src + e.dst)[:, ::2], (e.src * e.dst)[:, 3:4]], 1),
+    "strided slices": lambda _, e: (e.src * e.dst)[:, 1::2] + (e.src * e.dst)[:, ::3],
+    "select": lambda _, e: (e.src * e.dst)[:, 1] + (e.src * e.dst).select(1, -1),
+    "stack": lambda _, e: torch.stack([e.src * e.dst, e.src + e.dst], 1),
+    "split": lambda _, e: (lambda parts: parts[0] * parts[1])((e.src * e.dst).chunk(2, 1)),
+    "unbind": lambda _, e: (lambda parts: parts[0] * parts[1])((e.src * e.dst).view(-1, 2, 2).unbind(1)),
+    "glu": lambda _, e: F.glu(torch.cat([e.src, e.dst], -1) * e.data[:, None]),
+    "expand": lambda m, e: m.v.expand(len(e.src), 4) * e.src + (e.src * e.dst).sum(-1, keepdim=True).expand(-1, 4),
+    "squeeze": lambda _, e: (e.src * e.dst).sum(-1, keepdim=True).squeeze(-1).unsqueeze(1) * e.src,
+    "zeros": lambda _, e: torch.zeros(len(e.src), 4, dtype=e.src.dtype) + e.src * e.dst,
+    "ones like": lambda _, e: torch.ones_like(e.src * e.dst) + e.src.new_zeros(4) + torch.full_like(e.dst, 2) * e.src,
+    "cast": lambda _, e: (e.src > e.dst).to(e.src.dtype) * e.src * e.dst + (e.src * e.dst).double(),
+    "dot product": lambda _, e: torch.einsum("ef,ef->e", e.src, e.dst)[:, None] * e.src,
+    "small products": lambda _, e: (e.src.view(-1, 2, 2) @ e.dst.view(-1, 2, 2)).flatten(1),
+    "in place on a copy": lambda _, e: (e.src * e.dst).mul_(2).add_(e.src),
+    "hoisted": lambda m, e: torch.sigmoid(e.src @ m.w + F.linear(e.dst, m.w, m.v)) * e.src,
+    "widened": lambda m, e: torch.cat([e.src, 2 * e.src, e.src.relu()], -1) * e.data[:, None],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_a_fused_layer_equals_the_naive_one(name: str) -> None:
+    topology = odd_topologies()["skewed"]
+    layer = Layer(FUSED[name]).double()
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    engine = assert_compiles_right(layer, topology, x, engine=CompiledEngine(dialect="naive"))
+    program = program_of(layer, topology, x, engine)
+    assert program.edges.function is not None, program.notes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FUSED)
+def test_generated_kernels_give_the_same(name: str) -> None:
+    topology = odd_topologies()["skewed"]
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert_compiles_right(Layer(FUSED[name]).double(), topology, x)
+
+
+@pytest.mark.parametrize("graph", odd_topologies())
+@pytest.mark.parametrize("name", ["hoisted", "heads", "amax", "parameters"])
+@pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min"])
+def test_every_accumulator_on_odd_graphs(name: str, graph: str, accumulator: str) -> None:
+    topology = odd_topologies()[graph]
+    layer = Layer(FUSED[name], lambda m, v, a: torch.tanh(a * m.a) + v, accumulator=accumulator).double()
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
+    engine = assert_compiles_right(layer, topology, x, engine=CompiledEngine(dialect="naive"))
+    assert program_of(layer, topology, x, engine).edges.function is not None
+
+
+SOFTMAX: dict[str, Callable[[Layer, Any], Any]] = {
+    "one head": lambda m, e: ((e.src * e.dst).sum(-1), e.src),
+    "data": lambda m, e: (e.data * 3, e.src * e.dst),
+    "two heads": lambda m, e: ((e.src * e.dst).view(-1, 2, 2).sum(-1), (e.src @ m.w).view(-1, 2, 2) * e.data.view(-1, 1, 1)),
+    "per feature": lambda m, e: (e.src * e.dst, (e.src + e.dst).unsqueeze(-1)),
+    "projected": lambda m, e: (F.leaky_relu(e.src @ m.v + e.dst @ m.v), e.src @ m.w),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("graph", odd_topologies())
+@pytest.mark.parametrize("name", SOFTMAX)
+def test_softmax(name: str, graph: str) -> None:
+    topology = odd_topologies()[graph]
+    layer = Layer(SOFTMAX[name], accumulator="softmax").double()
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
+    engine = assert_compiles_right(layer, topology, x, engine=CompiledEngine(dialect="naive"))
+    assert program_of(layer, topology, x, engine).edges.function is not None
+
+
+WITH_INTEGERS: dict[str, Callable[[Layer, Any], Any]] = {
+    "less than a fraction": lambda _, e: e.src * (e.data < 1.5)[:, None],
+    "equal to a fraction": lambda _, e: e.src * (e.data == 0.5)[:, None] + e.dst * (e.data != 1.5)[:, None],
+    "clamped to a fraction": lambda _, e: e.src * e.data.clamp(min=0.5)[:, None] + e.dst * e.data.clamp(max=1.5)[:, None],
+    "booleans and numbers": lambda _, e: e.src * ((e.data > 0) < 2)[:, None] + e.dst * ((e.data > 0) > 0.5)[:, None],
+    "sum of booleans": lambda _, e: e.src * ((e.data > 0) + (e.data < 2))[:, None] + e.dst * ((e.data > 0) * (e.data < 2))[:, None],
+    "arithmetic": lambda _, e: e.src * ((e.data + 2) * e.data - 3 - (-e.data))[:, None],
+    "where": lambda _, e: e.src * torch.where(e.data > 1, e.data, -1)[:, None],
+    "logical": lambda _, e: e.src * torch.logical_and(e.data, e.data - 1)[:, None] + e.dst * torch.logical_not(e.data)[:, None],
+    "sum": lambda _, e: e.src * torch.stack([e.data, e.data + 1], 1).sum(1, keepdim=True),
+    "number of features": lambda _, e: e.src * (e.src > e.dst).sum(1, keepdim=True),
+    "true division": lambda _, e: e.src * (e.data / 2)[:, None] + e.dst * torch.sqrt(e.data)[:, None],
+}  # fmt: skip
+ON_INTEGERS: dict[str, Callable[[Layer, Any], Any]] = {
+    "pow": lambda _, e: e.src * (e.data**2)[:, None],
+    "abs": lambda _, e: e.src * (e.data - 2).abs()[:, None],
+    "floor": lambda _, e: e.src * torch.floor(e.data)[:, None],
+    "maximum": lambda _, e: e.src * torch.maximum(e.data, e.data * 2 - 1)[:, None],
+    "div": lambda _, e: e.src * torch.div(e.data, 2, rounding_mode="floor")[:, None],
+    "amax": lambda _, e: e.src * torch.stack([e.data, e.data - 1], 1).amax(1, keepdim=True),
+}
+
+
+def why_not_fused(
+    layer: Layer, dtype: torch.dtype = torch.float64, dialect: Any = "naive", dim: int = 4
+) -> str | None:
+    """Compile the layer for edge data of a type, compare it with the naive one, and say why it is not fused."""
+    topology = odd_topologies()["skewed"]
+    generator = torch.Generator().manual_seed(0)
+    topology = topology.with_edge_data(
+        weight=torch.randint(0, 4, (topology.num_edges,), generator=generator).to(dtype)
+    )
+    x = torch.randn(topology.num_src, dim, dtype=torch.float64, generator=generator)
+    engine = assert_compiles_right(layer.double(), topology, x, engine=CompiledEngine(dialect=dialect))
+    notes = program_of(layer, topology, x, engine).notes
+    return next((note.text for note in notes if note.kind == "not fused"), None)
+
+
+@pytest.mark.parametrize("dialect", ["naive", pytest.param("cpu", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("name", WITH_INTEGERS)
+def test_integer_data_is_computed_with_as_in_pytorch(name: str, dtype: torch.dtype, dialect: str) -> None:
+    assert why_not_fused(Layer(WITH_INTEGERS[name]), dtype, dialect) is None
+
+
+@pytest.mark.parametrize("name", ON_INTEGERS)
+def test_an_operator_without_an_integer_form_is_not_fused(name: str) -> None:
+    reason = why_not_fused(Layer(ON_INTEGERS[name]), torch.int64)
+    assert reason is not None
+    assert f"operator aten.{name}" in reason
+    assert "on integers has no fused form" in reason
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16], ids=str)
+def test_narrow_integers_are_not_fused(dtype: torch.dtype) -> None:
+    reason = why_not_fused(Layer(lambda _, e: e.src * e.data[:, None]), dtype)
+    assert reason == f"values of type {dtype} have no fused form; convert them to int64 or a floating type"
+
+
+def test_a_concatenation_of_nothing_has_no_features() -> None:
+    layer = Layer(lambda _, e: torch.cat([e.src, e.dst], 1))
+    why_not_fused(layer, dim=0)
+
+
+KINKS: dict[str, Callable[[Layer, Any], Any]] = {
+    "logsigmoid": lambda _, e: F.logsigmoid(e.src * e.dst),
+    "relu6": lambda _, e: F.relu6(e.src * e.dst) + F.relu6(e.src + e.dst),
+    "hardtanh": lambda _, e: F.hardtanh(e.src * e.dst) + F.hardtanh(e.src + e.dst, -3, 3),
+    "hardsigmoid": lambda _, e: F.hardsigmoid(e.src * e.dst) + F.hardsigmoid(e.src + e.dst),
+    "hardswish": lambda _, e: F.hardswish(e.src * e.dst) + F.hardswish(e.src + e.dst),
+    "clamp": lambda _, e: (e.src * e.dst).clamp(-3, 3) + (e.src + e.dst).clamp_min(1),
+    "norm": lambda _, e: (e.src * e.dst).norm(dim=1, keepdim=True) * e.src,
+    "norm of order 1": lambda _, e: (e.src * e.dst).norm(1, dim=1, keepdim=True) * e.src,
+    "norm of order 3": lambda _, e: (e.src * e.dst).norm(3, dim=1, keepdim=True) * e.src,
+    "norm of order 1/2": lambda _, e: (e.src * e.dst).norm(0.5, dim=1, keepdim=True) * e.src,
+    "norm of order inf": lambda _, e: (e.src * e.dst).norm(float("inf"), dim=1, keepdim=True) * e.src,
+    "norm of order 0": lambda _, e: (e.src * e.dst).norm(0, dim=1, keepdim=True) * e.src,
+    "normalize": lambda _, e: F.normalize(e.src * e.dst, dim=1, eps=0.1),
+    "std": lambda _, e: (e.src * e.dst).std(1, keepdim=True) * e.src,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KINKS)
+def test_slopes_at_kinks_are_those_of_pytorch(name: str) -> None:
+    topology = odd_topologies()["skewed"]
+    x = torch.tensor([-3.0, -1, 0, 1, 3, 6], dtype=torch.float64)
+    x = x[torch.randint(0, 6, (topology.num_src, 4), generator=torch.Generator().manual_seed(0))]
+    # Rows of zeros, and rows of one number.
+    x[::3], x[1::3] = 0, x[1::3, :1].clone()
+    # PyTorch's own hardsigmoid multiplies by a sixth in single precision.
+    x = x.float() if name == "hardsigmoid" else x
+    layer = Layer(KINKS[name]).to(x.dtype)
+    engine = assert_compiles_right(layer, topology, x, engine=CompiledEngine(dialect="naive"))
+    program = program_of(layer, topology, x, engine)
+    assert program.edges.function is not None, program.notes
+    expected, gradients, _ = results(engine, layer, topology, x)
+    assert expected.isfinite().all()
+    assert gradients["x"].isfinite().all()
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_no_map_moves_where_types_are_promoted(narrow: bool) -> None:
+    """Single rows times double numbers are double, and so is the map that follows; one of single rows would fail."""
+
+    def edge(m: Layer, e: Any) -> torch.Tensor:
+        return (
+            e.src.float() * e.data[:, None]
+            if narrow
+            else F.linear(e.src.float(), m.wide.T[:, :4].float()) * e.data[:, None]
+        )
+
+    layer = Layer(edge, (lambda m, _, a: F.linear(a, m.w[:2])) if narrow else None).double()
+    topology = odd_topologies()["skewed"]
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64).float().double()
+    expected = results(NaiveEngine(), layer, topology, x)
+    actual = results(CompiledEngine(dialect="naive"), layer, topology, x, expected[2])
+    # The rows pass through single precision.
+    torch.testing.assert_close(actual[0], expected[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(actual[1], expected[1], rtol=1e-5, atol=1e-4)
+
+
+def test_parts_of_several_types_are_concatenated_before_a_map() -> None:
+    layer = Layer(lambda m, e: F.linear(torch.cat([e.src.float(), e.dst], 1), m.wide[:4])).double()
+    topology = odd_topologies()["skewed"]
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
+    expected = results(NaiveEngine(), layer, topology, x)
+    actual = results(CompiledEngine(dialect="naive"), layer, topology, x, expected[2])
+    torch.testing.assert_close(actual[0], expected[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(actual[1], expected[1], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "vertex", [lambda m, v, a: v * 2, lambda m, v, a: v * m.v, lambda m, v, a: torch.ones(len(v), 2, dtype=v.dtype)]
+)
+def test_what_reads_nothing_gathered_runs_as_written(vertex: Callable[..., Any]) -> None:
+    topology = odd_topologies()["skewed"]
+    layer = Layer(lambda _, e: e.src * e.dst, vertex).double()
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
+    for options in (CompilerOptions(), CompilerOptions(hoist=False, commute=False, split_concat=False)):
+        engine = assert_compiles_right(layer, topology, x, engine=CompiledEngine(options=options))
+        data = topology.edge_data["weight"].double()
+        assert engine.why_not(layer, x, data) == "apply_vertex does not read what was gathered"

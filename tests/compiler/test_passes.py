@@ -1,0 +1,133 @@
+"""The passes that change a layer's graph, each alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from sagann.compiler.commute import commute
+from sagann.compiler.hoist import hoist
+from sagann.compiler.operators import GATHER
+from sagann.compiler.spec import verify
+from sagann.compiler.split_concat import split_concat
+from sagann.nn import GAT, GCN, GIN, SAGE, CommNet, GatedGCN
+from tests.compiler.graphs import targets, traced
+from tests.compiler.layers import Layer
+
+
+def widths_gathered(module: Any) -> list[int]:
+    return [node.meta["val"].shape[-1] for node in module.graph.nodes if node.target is GATHER]
+
+
+@pytest.mark.parametrize(
+    ("layer", "gathered"),
+    [
+        (GCN(8, 4), 4),
+        (GCN(4, 8), 4),
+        (SAGE(8, 4), 4),
+        (CommNet(8, 4), 4),
+        (CommNet(4, 8), 4),
+        (GIN(8, 4), 4),
+        (GIN(8, 6), 8),
+        (GatedGCN(8, 4), 8),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, torch.nn.Module) else str(value),
+)
+def test_the_narrower_row_travels(layer: Any, gathered: int) -> None:
+    dim = next(p for p in layer.parameters() if p.ndim == 2).shape[1]
+    module = traced(layer, dim)
+    notes = commute(module, keep_constant=False)
+    verify(module)
+    assert widths_gathered(module) == [gathered]
+    assert len(notes) == (gathered != dim)
+
+
+def test_a_map_that_widens_in_apply_edge_goes_last() -> None:
+    module = traced(Layer(lambda m, e: F.linear(e.src, m.wide.T) * e.data[:, None]), 6)
+    assert widths_gathered(module) == [8]
+    (note,) = commute(module, keep_constant=False)
+    verify(module)
+    assert widths_gathered(module) == [6]
+    assert "6 features travel, not 8" in note.text
+
+
+def test_what_is_gathered_from_constant_rows_stays_free_of_parameters() -> None:
+    module = traced(GCN(8, 4), 8)
+    assert commute(module, keep_constant=True) == []
+    module = traced(Layer(lambda m, e: F.linear(e.src, m.w)))
+    (note,) = commute(module, keep_constant=True)
+    assert "the gather is constant" in note.text
+
+
+def test_with_many_sources_no_map_moves_to_them() -> None:
+    assert commute(traced(GCN(8, 4), 8), keep_constant=False, map_first=False) == []
+
+
+@pytest.mark.parametrize("accumulator", ["max", "min"])
+def test_only_linear_accumulators_commute(accumulator: str) -> None:
+    layer = Layer(None, lambda m, v, a: F.linear(a, m.w[:1]), accumulator=accumulator)
+    assert commute(traced(layer), keep_constant=False) == []
+
+
+@pytest.mark.parametrize(
+    "vertex",
+    [lambda m, v, a: F.linear(a.relu(), m.w[:1]), lambda m, v, a: F.linear(a, m.w[:1]) + a[:, :1]],
+    ids=["not linear", "read twice"],
+)
+def test_a_gather_with_another_reader_stays(vertex: Any) -> None:
+    assert commute(traced(Layer(None, vertex)), keep_constant=False) == []
+
+
+def test_a_linear_map_of_a_concatenation_is_split() -> None:
+    module = traced(Layer(lambda m, e: torch.tanh(F.linear(torch.cat([e.src, e.dst], -1), m.wide, m.wide[:, 0]))))
+    assert "linear" in targets(module, "edge")
+    (note,) = split_concat(module)
+    verify(module)
+    assert note.kind == "split"
+    assert targets(module, "edge") == ["add", "tanh"]
+    assert targets(module, "src") == ["linear", "add"]
+    assert targets(module, "dst") == ["linear"]
+
+
+def test_a_concatenation_of_one_end_is_left_alone() -> None:
+    assert split_concat(traced(Layer(lambda m, e: F.linear(torch.cat([e.src, e.src], -1), m.wide)))) == []
+
+
+def read(layer: Any, dim: int = 4, **options: bool) -> list[str]:
+    return [node.name for node in hoist(traced(layer, dim), **options) if node.meta["parameter"] is None]
+
+
+def test_matrix_products_leave_the_edges() -> None:
+    assert read(GatedGCN(4, 3)) == ["src", "linear", "add"]
+
+
+def test_scores_of_attention_are_read_not_computed() -> None:
+    assert read(GAT(4, 2, num_heads=3)) == ["view", "sum_1", "linear_1"]
+
+
+def test_a_cheap_widening_stays_on_the_edges() -> None:
+    assert read(Layer(lambda m, e: torch.cat([e.src, 2 * e.src, e.src.relu()], 1) * e.data[:, None])) == [
+        "src",
+        "data",
+    ]
+
+
+def test_a_costly_function_leaves_even_if_its_operand_is_read() -> None:
+    assert read(Layer(lambda m, e: torch.exp(e.src) * e.src * e.data[:, None])) == ["data", "mul"]
+    assert read(Layer(lambda m, e: torch.exp(e.src) * e.dst + e.src * e.data[:, None])) == [
+        "src",
+        "dst",
+        "data",
+        "exp",
+    ]
+
+
+def test_two_cheap_rows_of_one_source_are_made_on_the_edges() -> None:
+    assert read(Layer(lambda m, e: 2 * e.src * e.dst + (e.src + 1) * e.data[:, None])) == ["src", "dst", "data"]
+
+
+def test_nothing_is_hoisted_when_told_so() -> None:
+    assert read(GatedGCN(4, 3), enabled=False) == ["src", "dst"]

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from sagann.compiler.operators import GATHER
+from sagann.compiler.spec import verify
+from sagann.compiler.trace import ROWS, TraceError, trace_layer
+from sagann.nn import GAT, GCN, GGNN
+from tests.compiler.graphs import targets, traced
+from tests.compiler.layers import Layer
+
+
+@pytest.mark.parametrize(
+    "layer", [GCN(4, 3), GAT(4, 2, num_heads=3), Layer()], ids=lambda layer: type(layer).__name__
+)
+def test_a_traced_layer_meets_the_specification(layer: torch.nn.Module) -> None:
+    verify(traced(layer))
+
+
+def test_inputs_are_the_ends_the_data_and_the_parameters() -> None:
+    module = trace_layer(GCN(4, 3), torch.randn(9, 4), torch.rand(5))
+    inputs = {node.name: node.meta["parameter"] for node in module.graph.nodes if node.op == "placeholder"}
+    assert inputs == {
+        "parameter_linear_weight": "linear.weight",
+        "parameter_linear_bias": "linear.bias",
+        "src": None,
+        "dst": None,
+        "data": None,
+    }
+
+
+def test_nodes_know_the_users_line() -> None:
+    module = traced(Layer(lambda m, e: torch.sigmoid(e.src)))
+    node = next(node for node in module.graph.nodes if "sigmoid" in node.name)
+    assert node.meta["line"].startswith("test_trace.py:")
+    assert "torch.sigmoid(e.src)" in node.meta["line"]
+
+
+def test_dropout_linear_maps_and_cells_stay_whole() -> None:
+    module = traced(Layer(lambda m, e: F.dropout(e.src, 0.5), lambda m, v, a: F.linear(a, m.w)))
+    assert targets(module, "edge") == ["dropout"]
+    assert targets(module, "vertex") == ["gather", "linear"]
+    cell = trace_layer(GGNN(4, 1), torch.randn(9, 4), torch.zeros(5, dtype=torch.int64))
+    assert any("recurrent_cell" in node.name for node in cell.graph.nodes)
+
+
+def test_dropout_that_does_nothing_leaves_no_node() -> None:
+    module = traced(Layer(lambda m, e: F.dropout(F.dropout(e.src, 0.0), 0.5, training=False)))
+    assert targets(module, "edge") == []
+
+
+def test_equal_operators_are_computed_once() -> None:
+    module = traced(Layer(lambda m, e: torch.tanh(e.src) * torch.tanh(e.src) + F.dropout(e.src) + F.dropout(e.src)))
+    assert [name for name in targets(module, "src") if name == "tanh"] == ["tanh"]
+    assert targets(module, "edge").count("dropout") == 2
+
+
+def test_a_number_of_rows_that_was_asked_for_is_recognised() -> None:
+    module = traced(Layer(lambda m, e: e.src + torch.ones(len(e.src), 4)))
+    full = next(node for node in module.graph.nodes if "full" in node.name)
+    assert full.args[0] == [ROWS, 4]
+    assert full.meta["place"] == "constant"
+
+
+def no_gradient(m: Layer, e: object) -> torch.Tensor:
+    with torch.no_grad():
+        return 2 * e.src
+
+
+def remember(m: Layer, e: object) -> torch.Tensor:
+    m.remembered = 2 * e.src
+    return m.remembered
+
+
+FOREIGN = torch.ones(4, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (no_gradient, "switches gradients"),
+        (lambda m, e: e.src * m.a.item(), "cannot be traced"),
+        (lambda m, e: e.src * FOREIGN, "no parameter of the layer"),
+        (lambda m, e: (e.src, e.dst), "does not return what the accumulator takes"),
+        (remember, "sets the attribute 'remembered'"),
+        (lambda m, e: {}["key"], "cannot be traced: KeyError"),
+        (lambda m, e: m.v, "one row per edge"),
+    ],
+)
+def test_what_a_trace_cannot_show_is_said(function: object, reason: str) -> None:
+    with pytest.raises(TraceError, match=reason):
+        trace_layer(Layer(function), torch.randn(9, 4), torch.rand(5))
+
+
+def test_there_is_one_gather() -> None:
+    module = traced(Layer())
+    assert [node.target for node in module.graph.nodes].count(GATHER) == 1

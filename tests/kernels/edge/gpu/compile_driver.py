@@ -1,0 +1,161 @@
+"""Compiles kernels for an H100 or H200 down to machine code, which needs no device; run by test_compile.py.
+
+The interpreter accepts what the compiler does not, so this is a program of its own, without TRITON_INTERPRET.
+
+    python -m tests.kernels.edge.gpu.compile_driver
+
+Prints a line for each kernel: its name, registers of a thread, spilled bytes, widest load in bits.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.knobs import nvidia
+
+from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.gpu import merge
+from sagann.kernels.edge.gpu.compiled import compile_kernel
+from tests.kernels.edge import cases
+from tests.kernels.edge.functions import Builder, attention, gated
+
+TARGET = GPUTarget("cuda", 90, 32)
+TYPES = {
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.bool: "i32",
+    None: "i64",
+}
+UNARY = [
+    "log",
+    "sqrt",
+    "sin",
+    "cos",
+    "erf",
+    "tanh",
+    "expm1",
+    "log1p",
+    "exp",
+    "rsqrt",
+    "floor",
+    "sign",
+    "abs",
+    "relu",
+]
+
+
+def signature_of(function: EdgeFunction, names: list[str], results: tuple) -> dict[str, str]:
+    """Types of a kernel's parameters, for ids of 32 bits."""
+    inputs = {given.name: given for given in function.inputs}
+    types = {"p_items": "*i64", "p_indptr": "*i64", "p_indices": "*i32", "p_edge_ids": "*i32", "seed": "i32"}
+    for name in names:
+        if name.startswith("stride_"):
+            types[name] = "i32"
+        elif re.match(r"p_(out|slots)_\d+$", name):
+            types[name] = "*" + TYPES[results[int(name.rsplit("_", 1)[1])].dtype]
+        elif name not in types:
+            types[name] = "*" + TYPES[inputs[name[2:]].dtype]
+    return {name: types[name] for name in names}
+
+
+def report(
+    name: str, entry: object, types: dict[str, str], constants: dict[str, object], aligned: set[str]
+) -> None:
+    """Compile and print."""
+    names = entry.arg_names  # type: ignore[attr-defined]
+    attrs = {(at,): [["tt.divisibility", 16]] for at, arg in enumerate(names) if arg in aligned}
+    types = {arg: "constexpr" if arg in constants else types[arg] for arg in names}
+    at = {(names.index(arg),): value for arg, value in constants.items()}
+    source = ASTSource(fn=entry, signature=types, constexprs=at, attrs=attrs)
+    ptx = triton.compile(source, target=TARGET, options={"num_warps": 1}).asm["ptx"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.ptx"
+        path.write_text(ptx)
+        command = [nvidia.ptxas.path, "-v", "-arch=sm_90a", str(path), "-o", f"{path}.cubin"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    registers = max(map(int, re.findall(r"Used (\d+) registers", said)))
+    spilled = sum(map(int, re.findall(r"(\d+) bytes spill stores", said)))
+    widths = [
+        int(many or 1) * int(bits) for many, bits in re.findall(r"ld\.global(?:\.v(\d))?(?:\.nc)?\.[a-z](\d+)", ptx)
+    ]
+    sys.stdout.write(f"{name}\t{registers}\t{spilled}\t{max(widths)}\n")
+
+
+def compile_function(name: str, function: EdgeFunction) -> None:
+    """Compile a function's kernel as it is launched for contiguous arrays."""
+    kernel = compile_kernel(function)
+    types = signature_of(function, kernel.entry.arg_names, kernel.results)
+    aligned = {arg for arg, kind in types.items() if kind.startswith("*")}
+    aligned |= {
+        f"stride_{given.name}"
+        for given in function.inputs
+        if given.side != "param" and math.prod(given.shape) % 16 == 0
+    }
+    report(name, kernel.entry, types, {}, aligned)
+
+
+def moved_lanes() -> EdgeFunction:
+    """Every op that moves lanes, over padding."""
+    make = Builder(torch.float32)
+    x = make.input("src", (5, 7))
+    turned = make.op("permute", x, dims=(1, 0))
+    flat = make.op("reshape", turned, shape=(35,))
+    joined = make.op("cat", flat, flat, dim=0)
+    part = make.op("slice", joined, shape=(33,), dim=0, start=2, step=2)
+    masks = make.op("slice", make.op("gt", joined, 0.0), shape=(33,), dim=0, start=0, step=1, dtype=torch.bool)
+    kept = make.op("where", masks, part, -1.0)
+    largest = make.op("amax", x, dims=(0,))
+    return make.function(("sum", kept), ("sum", largest), ("edge", make.op("sum", x, dims=(0, 1))))
+
+
+def every_unary(dtype: torch.dtype) -> EdgeFunction:
+    """All of arithmetic."""
+    make = Builder(dtype)
+    value = make.input("src", (32,))
+    total = make.op("pow", value, 2.5)
+    for name in UNARY:
+        total = make.op("div", make.op("maximum", total, make.op(name, value)), 3.0)
+    drawn = make.op("random", shape=(32,), p=0.1, salt=1)
+    return make.function(("sum", make.op("mul", total, drawn)))
+
+
+def main() -> None:
+    """Compile a kernel of each kind."""
+    functions = {
+        "gated": gated(128),
+        "gated, odd": gated(41),
+        "gated, half": gated(256, torch.float16),
+        "heads": attention(8, 8),
+        "heads, odd": attention(5, 7),
+        "all reductions": cases.all_reductions("dst"),
+        "all reductions of out-edges": cases.all_reductions("src"),
+        "moved lanes": moved_lanes(),
+        "float32": every_unary(torch.float32),
+        "float64": every_unary(torch.float64),
+    }
+    for name, function in functions.items():
+        compile_function(name, function)
+    sum_types = {"p_groups": "*i64", "p_slots": "*fp32", "p_out": "*fp32", "num_lanes": "i32"}
+    report("merge_sum", merge.merge_sum, sum_types, {"tile": 128}, set())
+    where_types = sum_types | {"p_slots_where": "*i32", "p_out_where": "*i32"}
+    report("merge_extremum", merge.merge_extremum, where_types, {"tile": 128, "largest": True}, set())
+    log_types = sum_types | {"p_slots_log": "*fp32", "p_out_log": "*fp32", "num_scores": "i32"}
+    lowest = torch.finfo(torch.float32).min
+    report("merge_softmax", merge.merge_softmax, log_types, {"tile": 128, "lowest": lowest}, set())
+
+
+if __name__ == "__main__":
+    main()

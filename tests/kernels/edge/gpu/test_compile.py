@@ -1,0 +1,30 @@
+"""Generated Triton kernels compile to machine code, which needs no device, and do so well."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
+
+
+@pytest.mark.slow
+def test_kernels_compile_without_spills_and_load_16_bytes_a_thread(tmp_path: Path) -> None:
+    settings = {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "SAGANN_CACHE": str(tmp_path)}
+    command = [sys.executable, "-m", "tests.kernels.edge.gpu.compile_driver"]
+    ran = subprocess.run(command, capture_output=True, text=True, env=os.environ | settings)
+    assert ran.returncode == 0, ran.stderr
+    lines = [line.split("\t") for line in ran.stdout.splitlines()]
+    assert len(lines) == 13
+    figures = {name: [int(figure) for figure in others] for name, *others in lines}
+    # All of arithmetic in one kernel is more than any layer asks for.
+    usual = [name for name in figures if not name.startswith("float")]
+    assert {name: figures[name][1] for name in usual if figures[name][1]} == {}
+    # A row of 128 float32 is one load of each thread; 64 registers leave room for 32 warps on a multiprocessor.
+    registers, _, widest = figures["gated"]
+    assert widest == 128
+    assert registers <= 64

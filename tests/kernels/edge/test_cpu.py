@@ -1,0 +1,115 @@
+"""The generated CPU kernels against their twin in plain PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from sagann.graph import Topology
+from sagann.kernels.edge import cpu, naive
+from sagann.kernels.edge.function import EdgeFunction
+from tests.kernels.edge import cases
+from tests.kernels.edge.cases import KNOWN, MOVED, TOPOLOGIES
+from tests.kernels.edge.functions import Builder, arrays_of, functions, gated
+
+
+def assert_equals_naive(function: EdgeFunction, topology: Topology, rtol: float) -> None:
+    cases.assert_equals_naive(cpu.run, function, topology, rtol)
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("function", KNOWN)
+def test_odd_topologies(name: str, function: str) -> None:
+    assert_equals_naive(KNOWN[function], TOPOLOGIES[name], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_lanes_that_move_though_all_values_are_as_wide(name: str) -> None:
+    assert_equals_naive(MOVED[name], TOPOLOGIES["skewed"], rtol=1e-11)
+
+
+@settings(max_examples=25, deadline=None)
+@given(function=functions(), name=st.sampled_from(sorted(TOPOLOGIES)))
+def test_random_functions(function: EdgeFunction, name: str) -> None:
+    assert_equals_naive(function, TOPOLOGIES[name], rtol=1e-11)
+
+
+@pytest.mark.parametrize("at", ["dst", "src"])
+def test_rows_cut_into_several_items(at: str) -> None:
+    assert_equals_naive(cases.all_reductions(at), cases.hub(9000), rtol=1e-11)
+
+
+@pytest.mark.parametrize("at", ["dst", "src"])
+def test_bitwise_the_same_for_any_number_of_threads(at: str) -> None:
+    function, topology = cases.all_reductions(at), cases.hub(9000)
+    arrays = arrays_of(function, topology)
+    results = []
+    before = torch.get_num_threads()
+    for threads in (1, 2, 5):
+        torch.set_num_threads(threads)
+        results.append(cpu.run(function, topology, arrays))
+    torch.set_num_threads(before)
+    for others in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], others, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_accumulated_in_float32(dtype: torch.dtype) -> None:
+    assert_equals_naive(gated(41, dtype), TOPOLOGIES["skewed"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+def test_both_widths_of_ids(index_dtype: torch.dtype) -> None:
+    skewed = TOPOLOGIES["skewed"]
+    topology = Topology(indptr=skewed.indptr, indices=skewed.indices.to(index_dtype), num_src=skewed.num_src)
+    assert_equals_naive(gated(41), topology, rtol=1e-5)
+
+
+def test_the_own_edge_data_is_reordered_once_and_again_when_it_changes() -> None:
+    make = Builder(torch.float32)
+    weight, dst = make.input("edge", ()), make.input("dst", (3,))
+    function = make.function(("sum", make.op("mul", dst, weight)), at="src")
+    skewed = TOPOLOGIES["skewed"]
+    data = torch.rand(skewed.num_edges)
+    topology = skewed.with_edge_data(weight=data)
+    arrays = arrays_of(function, topology) | {weight: topology.edge_data["weight"]}
+    for _ in range(2):
+        (actual,), (expected,) = cpu.run(function, topology, arrays), naive.run(function, topology, arrays)
+        torch.testing.assert_close(actual, expected)
+        data.mul_(2)
+
+
+def test_nan_and_infinity_propagate() -> None:
+    function, topology, arrays = cases.nan_and_infinity()
+    for a, b in zip(cpu.run(function, topology, arrays), naive.run(function, topology, arrays), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-14, atol=1e-300, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_functions_over_their_whole_range(dtype: torch.dtype) -> None:
+    cases.assert_exact_over_the_whole_range(cpu.run, dtype)
+
+
+def test_kernels_are_kept_on_disk_and_found_again(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("SAGANN_CACHE", str(tmp_path))
+    assert_equals_naive(gated(17), TOPOLOGIES["skewed"], rtol=1e-5)
+    files = sorted(path.name for path in (tmp_path / "kernels").rglob("*") if path.is_file())
+    assert [name for name in files if name.endswith(".py")] != []
+    assert_equals_naive(gated(17), TOPOLOGIES["skewed"], rtol=1e-5)
+    assert files == sorted(path.name for path in (tmp_path / "kernels").rglob("*") if path.is_file())
+
+
+def test_a_piece_of_a_cut_row_that_weighs_nothing() -> None:
+    make = Builder(torch.float64)
+    score, value = make.input("edge", ()), make.input("src", (3,))
+    function = make.function(("softmax", score, value))
+    topology = Topology.from_coo(
+        src=torch.arange(20_000) % 50, dst=torch.zeros(20_000, dtype=torch.int64), num_src=50
+    )
+    arrays = arrays_of(function, topology)
+    arrays[score][:9000] = -torch.inf
+    result, log_weight = cpu.run(function, topology, arrays)
+    expected, expected_log_weight = naive.run(function, topology, arrays)
+    torch.testing.assert_close(result, expected, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(log_weight, expected_log_weight)

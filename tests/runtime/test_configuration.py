@@ -1,0 +1,167 @@
+"""Programs hold as long as what they were traced from: layers that change, threads, kept gathers."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sagann.graph import Topology
+from sagann.runtime.engine import CompiledEngine
+from sagann.saga import Edge, SagaLayer
+from sagann.saga.engine import NaiveEngine, using_engine
+from tests.graphs import random_topology
+
+
+class Flexible(SagaLayer):
+    """A layer with something of every kind to change."""
+
+    edge_data = "weight"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 4).double(), nn.Linear(6, 4).double()
+        self.act: Callable[[Tensor], Tensor] = torch.relu
+        self.factors: Any = [2.0]
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return self.act(self.first(edge.src) + self.second(edge.dst)) * self.factors[0] * edge.data.unsqueeze(1)
+
+
+@pytest.fixture
+def topology() -> Topology:
+    made = random_topology(50, 300)
+    return made.with_edge_data(weight=torch.linspace(0.5, 1.5, made.num_edges, dtype=torch.float64))
+
+
+def assert_as_written(layer: SagaLayer, topology: Topology, x: Tensor, engine: CompiledEngine) -> None:
+    with using_engine(engine):
+        compiled = layer(topology, x)
+    with using_engine(NaiveEngine()):
+        plain = layer(topology, x)
+    assert compiled.dtype == plain.dtype
+    torch.testing.assert_close(compiled, plain, rtol=1e-10, atol=1e-10)
+
+
+def _tie(layer: Flexible) -> None:
+    layer.second.weight = layer.first.weight
+
+
+def _untie(layer: Flexible) -> None:
+    _tie(layer)
+    layer.second.weight = nn.Parameter(torch.ones(4, 6, dtype=torch.float64))
+
+
+CHANGES: dict[str, Callable[[Flexible], object]] = {
+    "a builtin function": lambda layer: setattr(layer, "act", torch.tanh),
+    "a lambda": lambda layer: setattr(layer, "act", lambda value: value * 3),
+    "a list in place": lambda layer: layer.factors.__setitem__(0, 5.0),
+    "a tuple": lambda layer: setattr(layer, "factors", (7.0, [1])),
+    "a hook": lambda layer: layer.first.register_forward_hook(lambda _module, _inputs, out: out * 2),
+    "tied weights": _tie,
+    "weights parted again": _untie,
+    "another module": lambda layer: setattr(layer, "first", nn.Linear(6, 4, bias=False).double()),
+    "a frozen parameter": lambda layer: layer.first.requires_grad_(False),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_layer_that_changes_is_compiled_anew(change: str, topology: Topology) -> None:
+    torch.manual_seed(0)
+    layer, engine = Flexible(), CompiledEngine()
+    x = torch.randn(50, 6, dtype=torch.float64, requires_grad=True)
+    assert_as_written(layer, topology, x, engine)
+    CHANGES[change](layer)
+    assert_as_written(layer, topology, x, engine)
+
+
+def test_a_schedule_in_an_attribute_does_not_keep_a_program_for_each_value(topology: Topology) -> None:
+    layer, engine = Flexible(), CompiledEngine()
+    x = torch.randn(50, 6, dtype=torch.float64)
+    for step in range(18):
+        layer.factors = [float(step)]
+        assert_as_written(layer, topology, x, engine)
+    assert len(engine.programs_of(layer)) <= 16
+
+
+def _reader_of(layer: Flexible) -> Callable[[], Any]:
+    return lambda: layer.factors
+
+
+def test_a_layer_that_holds_its_own_method_is_freed(topology: Topology) -> None:
+    layer, engine = Flexible(), CompiledEngine()
+    layer.own = layer.apply_edge  # type: ignore[assignment]
+    layer.reads_itself = _reader_of(layer)  # type: ignore[assignment]
+    assert_as_written(layer, topology, torch.randn(50, 6, dtype=torch.float64), engine)
+    gone = weakref.ref(layer)
+    del layer
+    gc.collect()
+    assert gone() is None
+
+
+def test_autocast_runs_a_layer_as_written(topology: Topology) -> None:
+    layer, engine = Flexible().float(), CompiledEngine()
+    x = torch.randn(50, 6)
+    floats = topology.with_edge_data(weight=topology.edge_data["weight"].float())
+    with using_engine(engine), torch.autocast("cpu", torch.bfloat16):
+        layer(floats, x)
+    with using_engine(engine):
+        assert layer(floats, x).dtype == torch.float32
+
+
+def test_weights_less_exact_than_the_edge_data_are_no_mixture_of_rows(topology: Topology) -> None:
+    layer = Flexible()
+    layer.first.float()
+    layer.second.float()
+    with using_engine(CompiledEngine()):
+        assert layer(topology, torch.randn(50, 6)).dtype == torch.float64
+
+
+class Mean(SagaLayer):
+    """Returns what was gathered."""
+
+    accumulator = "mean"
+
+
+def test_what_a_layer_returns_may_be_changed_in_place(topology: Topology) -> None:
+    x, engine = torch.randn(50, 6), CompiledEngine()
+    with using_engine(engine):
+        first = Mean()(topology, x)
+        layer = Mean()
+        results = []
+        for _ in range(3):
+            out = layer(topology, x)
+            results.append(out.clone())
+            out.mul_(2)
+    assert all(torch.equal(result, first) for result in results)
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["one layer", "a layer each"])
+def test_several_threads_may_run_a_layer_for_the_first_time(same: bool, topology: Topology) -> None:
+    torch.manual_seed(0)
+    layer, engine = Flexible(), CompiledEngine()
+    layers = [layer if same else copy.deepcopy(layer) for _ in range(6)]
+    x = torch.randn(50, 6, dtype=torch.float64)
+    results: list[Tensor] = []
+
+    def run(own: SagaLayer) -> None:
+        results.append(own(topology, x))
+
+    with using_engine(engine):
+        threads = [threading.Thread(target=run, args=(own,)) for own in layers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(results) == len(layers)
+    assert all(torch.equal(result, results[0]) for result in results)
+    assert all(
+        isinstance(program, object) and not isinstance(program, str) for program in engine.programs_of(layer)
+    )

@@ -1,0 +1,333 @@
+"""The compiled engine: what it caches, what it falls back from, what it keeps."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sagann.compiler import CompilerOptions
+from sagann.errors import InputError
+from sagann.graph import Topology
+from sagann.kernels.edge import naive
+from sagann.nn import GAT, GCN, SAGE, GatedGCN
+from sagann.runtime.engine import CompiledEngine
+from sagann.saga import Edge, NaiveEngine, SagaLayer, current_engine, set_engine, using_engine
+from tests.compiler.layers import Layer, assert_compiles_right, program_of, results
+from tests.graphs import block_of, odd_topologies, random_topology
+from tests.tolerances import assert_close
+
+
+def skewed() -> Topology:
+    return odd_topologies()["skewed"]
+
+
+def rows(topology: Topology, dim: int = 4, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(topology.num_src, dim, dtype=dtype, generator=torch.Generator().manual_seed(0))
+
+
+def test_compiling_is_the_default() -> None:
+    assert isinstance(current_engine(), CompiledEngine)
+
+
+def test_an_engine_can_be_set_and_put_back() -> None:
+    engine = NaiveEngine()
+    set_engine(engine)
+    try:
+        assert current_engine() is engine
+        with using_engine(CompiledEngine()) as inner:
+            assert current_engine() is inner
+        assert current_engine() is engine
+    finally:
+        set_engine(None)
+    assert isinstance(current_engine(), CompiledEngine)
+
+
+@pytest.mark.parametrize("switched_off", ["hoist", "split_concat", "commute", "invariant", "fuse"])
+def test_every_optimisation_can_be_switched_off(switched_off: str) -> None:
+    topology = skewed()
+    layer = Layer(
+        lambda m, e: torch.tanh(F.linear(torch.cat([e.src, e.dst], -1), m.wide)[:, :4]) * e.src,
+        lambda m, v, a: F.linear(a, m.w[:1]),
+    ).double()
+    engine = CompiledEngine(options=CompilerOptions(**{switched_off: False}))
+    assert_compiles_right(layer, topology, rows(topology), engine=engine)
+
+
+def test_a_program_is_made_once_per_form_of_input() -> None:
+    engine, topology = CompiledEngine(), skewed()
+    layer = Layer()
+    with using_engine(engine):
+        for x in (rows(topology), rows(topology), rows(topology, dtype=torch.float32), rows(topology, 6)):
+            layer(topology, x)
+    assert len(engine._programs[layer]) == 3
+
+
+def test_a_changed_attribute_is_noticed() -> None:
+    engine, topology = CompiledEngine(dialect="naive"), skewed()
+    layer, x = Layer(lambda m, e: e.src * m.factor), rows(topology)
+    layer.factor = 1.0
+    with using_engine(engine):
+        once = layer(topology, x)
+        layer.factor = 3.0
+        assert_close(layer(topology, x), 3 * once)
+        layer.apply_edge = lambda edge: edge.dst
+        assert_close(layer(topology, x), x * topology.in_degrees()[:, None])
+
+
+def test_changed_parameters_are_read() -> None:
+    topology = skewed()
+    layer, x = GCN(4, 3), rows(topology, dtype=torch.float32)
+    topology = topology.with_edge_data(gcn_weight=topology.edge_data["weight"])
+    before = layer(topology, x)
+    with torch.no_grad():
+        layer.linear.weight.mul_(2)
+        layer.linear.bias.zero_()
+    after = layer(topology, x)
+    with using_engine(NaiveEngine()):
+        assert_close(after, layer(topology, x))
+    assert not torch.equal(after, before)
+
+
+def test_layers_with_programs_can_be_copied_and_pickled() -> None:
+    topology = skewed()
+    layer, x = SAGE(4, 3), rows(topology, dtype=torch.float32)
+    out = layer(topology, x)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(other(topology, x), out)
+
+
+def test_programs_go_with_their_layer() -> None:
+    engine, topology = CompiledEngine(), skewed()
+    layer = SAGE(4, 3)
+    with using_engine(engine):
+        layer(topology, rows(topology, dtype=torch.float32))
+    del layer
+    gc.collect()
+    assert len(engine._programs) == 0
+
+
+def test_a_layer_that_cannot_be_compiled_runs_as_it_is_written() -> None:
+    topology = skewed()
+    layer, x = Layer(lambda m, e: e.src * m.a.item()).double(), rows(topology)
+    engine = assert_compiles_right(layer, topology, x)
+    why = engine.why_not(layer, x.requires_grad_(), topology.edge_data["weight"].double())
+    assert why.startswith("it cannot be traced")
+
+
+def test_concat_runs_with_every_edge_in_memory() -> None:
+    topology = odd_topologies()["one hub"]
+    layer = Layer(lambda m, e: torch.tanh(e.src @ m.w), accumulator="concat", max_degree=40).double()
+    engine = assert_compiles_right(layer, topology, rows(topology))
+    program = program_of(layer, topology, rows(topology), engine)
+    assert any(note.text.startswith("concat") for note in program.notes)
+
+
+def test_blocks_give_the_first_rows() -> None:
+    topology = skewed()
+    layer, x = GatedGCN(4, 3), rows(topology, dtype=torch.float32)
+    assert_close(layer(block_of(topology, 9), x), layer(topology, x)[:9])
+
+
+def test_on_blocks_no_map_moves_to_the_many_sources() -> None:
+    block = block_of(skewed(), 9)
+    assert_compiles_right(SAGE(8, 2).double(), block, rows(block, 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("accumulator", ["sum", "mean", "max"])
+def test_half_precision_is_accumulated_in_single(accumulator: str, dtype: torch.dtype) -> None:
+    topology = skewed()
+    topology = topology.with_edge_data(weight=topology.edge_data["weight"].to(dtype))
+    layer, x = Layer(lambda m, e: e.src * e.data[:, None], accumulator=accumulator), rows(topology, dtype=dtype)
+    with using_engine(NaiveEngine()):
+        expected = layer(topology, x)
+    with using_engine(CompiledEngine(dialect="naive")):
+        actual = layer(topology, x)
+        assert_close(actual, expected)
+        (gradient,) = torch.autograd.grad(layer(topology, x.requires_grad_()).float().sum(), x)
+    assert gradient.dtype == dtype
+
+
+@pytest.mark.parametrize("accumulator", ["sum", "max"])
+def test_nan_and_infinity_propagate(accumulator: str) -> None:
+    topology = skewed()
+    layer = Layer(lambda m, e: torch.relu(e.src * e.data[:, None]), accumulator=accumulator)
+    x = rows(topology, dtype=torch.float32)
+    x[3, 1], x[5, 2], x[6, 0] = torch.nan, torch.inf, -torch.inf
+    with using_engine(NaiveEngine()):
+        expected = layer(topology, x)
+    with using_engine(CompiledEngine()):
+        torch.testing.assert_close(layer(topology, x), expected, equal_nan=True)
+
+
+def test_dropout_at_the_edges_is_the_same_in_the_backward() -> None:
+    topology = skewed()
+    layer = Layer(lambda m, e: F.dropout(e.src * m.v, 0.4) * e.dst + F.dropout(e.dst, 0.3)).double()
+    x = rows(topology).requires_grad_()
+
+    def run(x: Tensor, v: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        return torch.func.functional_call(layer, {"v": v}, (topology, x))
+
+    with using_engine(CompiledEngine()):
+        assert torch.equal(run(x, layer.v), run(x, layer.v))
+        assert not torch.equal(layer(topology, x), layer(topology, x))
+        assert torch.autograd.gradcheck(run, (x, layer.v))
+
+
+def test_dropout_equals_the_plain_pass_of_the_same_seed() -> None:
+    topology = random_topology(200, 3000)
+    layer, x = Layer(lambda m, e: F.dropout(e.src, 0.25)), torch.ones(200, 4)
+    torch.manual_seed(5)
+    with using_engine(CompiledEngine()) as engine:
+        out = layer(topology, x)
+    function = engine.program(layer, x, topology.edge_data["weight"]).edges.function
+    torch.manual_seed(5)
+    (expected,) = naive.run(function, topology, {"src": x}, seed=int(torch.randint(2**31, ())))
+    assert_close(out, expected)
+    assert abs(float(out.sum() / (4 * topology.num_edges)) - 1) < 0.02
+
+
+def test_attention_dropout_is_drawn_per_edge_and_only_in_training() -> None:
+    topology = skewed()
+    layer, x = GAT(4, 2, num_heads=2, attention_dropout=0.5), rows(topology, dtype=torch.float32)
+    assert not torch.equal(layer(topology, x), layer(topology, x))
+    layer.eval()
+    assert torch.equal(layer(topology, x), layer(topology, x))
+
+
+def test_vertex_dropout_draws_what_pytorch_draws() -> None:
+    topology = skewed()
+    layer, x = Layer(None, lambda m, v, a: F.dropout(a, 0.5)).double(), rows(topology)
+    torch.manual_seed(1)
+    actual = layer(topology, x)
+    with using_engine(NaiveEngine()):
+        torch.manual_seed(1)
+        assert_close(actual, layer(topology, x))
+
+
+class Counted(SagaLayer):
+    """GCN without weights; its gather is of constant features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2).double()
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.linear(accum)
+
+
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every edge pass that runs from now on."""
+    ran: list[Any] = []
+    run = naive.run
+
+    def counted(function: Any, *args: Any, **kwargs: Any) -> Any:
+        ran.append(function)
+        return run(function, *args, **kwargs)
+
+    monkeypatch.setattr(naive, "run", counted)
+    return ran
+
+
+def test_the_gather_of_constant_features_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology, layer = skewed(), Counted()
+    ran, x = passes(monkeypatch), rows(topology)
+    with using_engine(CompiledEngine(dialect="naive")) as engine:
+        outs = [layer(topology, x) for _ in range(3)]
+        outs[-1].sum().backward()
+        assert len(ran) == 1
+        assert torch.equal(outs[0], outs[2])
+        x.mul_(2)
+        assert not torch.equal(layer(topology, x), outs[0])
+        assert len(ran) == 2
+        layer(topology, x.clone())
+        assert len(ran) == 3
+        assert engine.invariants.held_bytes > 0
+        del topology
+        gc.collect()
+        assert engine.invariants.held_bytes == 0
+
+
+def test_hidden_features_without_gradients_are_not_taken_for_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology, layer = skewed(), Counted()
+    ran, x = passes(monkeypatch), rows(topology)
+    with using_engine(CompiledEngine(dialect="naive")) as engine:
+        trained = layer(topology, x)
+        with torch.no_grad():
+            assert torch.equal(layer(topology, x), trained)
+            assert len(ran) == 1
+            hidden = x.clone()
+            evaluated = layer(topology, hidden)
+            assert any(note.kind == "commuted" for note in engine.program(layer, hidden).notes)
+        assert torch.equal(layer(topology, hidden.clone().requires_grad_()), evaluated)
+
+
+@pytest.mark.parametrize("budget", [0, 100])
+def test_what_does_not_fit_the_budget_is_not_kept(monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
+    topology, layer = skewed(), Counted()
+    ran, x = passes(monkeypatch), rows(topology)
+    with using_engine(CompiledEngine(dialect="naive", invariant_bytes=budget)) as engine:
+        assert torch.equal(layer(topology, x), layer(topology, x))
+        assert engine.invariants.held_bytes == 0
+    assert len(ran) == 2
+
+
+def test_a_gather_of_parameters_is_not_kept() -> None:
+    topology = skewed()
+    layer = Layer(lambda m, e: e.src * m.v)
+    x = rows(topology, dtype=torch.float32)
+    with using_engine(CompiledEngine()):
+        before = layer(topology, x)
+        with torch.no_grad():
+            layer.v.mul_(2)
+        assert_close(layer(topology, x), 2 * before)
+
+
+def test_inference_mode_leaves_nothing_that_training_could_trip_over() -> None:
+    topology, layer = skewed(), Counted()
+    x = rows(topology)
+    with torch.inference_mode():
+        inferred = layer(topology, x)
+    trained = layer(topology, x)
+    trained.sum().backward()
+    # Only training shows that x is constant, and its gather comes before the linear map then.
+    assert_close(trained, inferred)
+
+
+def test_features_with_gaps_in_memory() -> None:
+    topology = skewed()
+    layer = Layer(lambda m, e: (e.src.view(-1, 2, 2) * e.dst.reshape(-1, 2, 2)).flatten(1)).double()
+    x = torch.randn(4, topology.num_src, dtype=torch.float64).T
+    expected, _, _ = results(NaiveEngine(), layer, topology, x.contiguous())
+    with using_engine(CompiledEngine()):
+        assert_close(layer(topology, x), expected)
+
+
+def test_gradients_of_gradients_are_refused() -> None:
+    topology = skewed()
+    layer, x = Layer(lambda m, e: e.src * e.dst).double(), rows(topology).requires_grad_()
+    with using_engine(CompiledEngine(dialect="naive")):
+        (gradient,) = torch.autograd.grad(layer(topology, x).sum(), x, create_graph=True)
+    with pytest.raises(InputError, match="a gradient of a gradient was asked for"):
+        gradient.sum().backward()
+
+
+def test_edges_without_any_end() -> None:
+    class Weights(SagaLayer):
+        edge_data = "weight"
+
+        def apply_edge(self, edge: Edge) -> Tensor:
+            return edge.data[:, None]
+
+    topology = skewed()
+    out = Weights()(topology, torch.zeros(topology.num_src, 2))
+    weights = topology.edge_data["weight"]
+    assert_close(out[:, 0], torch.segment_reduce(weights, "sum", offsets=topology.indptr))

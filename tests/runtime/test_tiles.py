@@ -1,0 +1,78 @@
+"""Edges that cannot be fused: tiles of any size give what one tile of all edges gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from sagann.runtime.engine import CompiledEngine
+from sagann.saga import NaiveEngine, using_engine
+from tests.compiler.layers import Layer, assert_compiles_right, program_of
+from tests.graphs import odd_topologies
+
+UNFUSED: dict[str, Callable[[Layer, Any], Any]] = {
+    "edge network": lambda m, e: torch.relu(e.src + e.dst) @ m.w + m.v,
+    "data": lambda m, e: (e.src * e.dst * e.data[:, None]) @ m.w,
+    "sorted": lambda m, e: torch.sort(e.src * e.dst, -1).values,
+}
+SCORED: dict[str, Callable[[Layer, Any], Any]] = {
+    "one head": lambda m, e: (torch.tanh(e.src + e.dst) @ m.v, e.src),
+    "two heads": lambda m, e: (((e.src * e.dst) @ m.w)[:, :2], e.src.view(-1, 2, 2) * e.data.view(-1, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("tile_edges", [1, 7, 1 << 16])
+@pytest.mark.parametrize("graph", odd_topologies())
+@pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min"])
+@pytest.mark.parametrize("name", UNFUSED)
+def test_tiles_equal_the_whole(name: str, accumulator: str, graph: str, tile_edges: int) -> None:
+    topology = odd_topologies()[graph]
+    layer = Layer(UNFUSED[name], lambda m, v, a: a * m.a + v, accumulator=accumulator).double()
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
+    engine = assert_compiles_right(layer, topology, x, engine=CompiledEngine(tile_edges=tile_edges))
+    program = program_of(layer, topology, x, engine)
+    assert program.edges.function is None
+    assert "test_tiles.py" in next(note.text for note in program.notes if note.kind == "not fused")
+
+
+@pytest.mark.parametrize("tile_edges", [1, 7, 1 << 16])
+@pytest.mark.parametrize("graph", odd_topologies())
+@pytest.mark.parametrize("name", SCORED)
+def test_softmax_over_tiles(name: str, graph: str, tile_edges: int) -> None:
+    topology = odd_topologies()[graph]
+    layer = Layer(SCORED[name], accumulator="softmax").double()
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
+    assert_compiles_right(layer, topology, x, engine=CompiledEngine(tile_edges=tile_edges))
+
+
+def test_nan_and_infinity_pass_through_extrema() -> None:
+    topology = odd_topologies()["skewed"]
+    layer = Layer(UNFUSED["edge network"], accumulator="max").double()
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
+    x[3, 1], x[5, 2] = torch.nan, torch.inf
+    with using_engine(NaiveEngine()):
+        expected = layer(topology, x)
+    with using_engine(CompiledEngine(tile_edges=5)):
+        torch.testing.assert_close(layer(topology, x), expected, equal_nan=True)
+
+
+def test_random_numbers_come_again_in_the_backward() -> None:
+    topology = odd_topologies()["skewed"]
+
+    def noisy(m: Layer, e: Any) -> torch.Tensor:
+        return F.dropout(torch.relu(e.src + e.dst) @ m.w, 0.5) + torch.rand_like(e.src)
+
+    layer = Layer(noisy).double()
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64, requires_grad=True)
+    with using_engine(CompiledEngine(tile_edges=64)):
+
+        def run(x: torch.Tensor) -> torch.Tensor:
+            torch.manual_seed(0)
+            return layer(topology, x)
+
+        assert torch.equal(run(x), run(x))
+        assert torch.autograd.gradcheck(run, x)
