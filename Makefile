@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUN_DIR ?= runs/demo
 
-.PHONY: help setup demo test quick lint format types layers doctest accuracy clean
+.PHONY: help setup demo test quick lint format types layers doctest accuracy epochs clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -47,6 +47,11 @@ doctest: $(STAMP)  ## Run the examples in docstrings.
 
 accuracy: $(STAMP)  ## Reproduce the published accuracies (an hour or more; needs ../shared/data or SAGANN_DATA).
 	$(BIN)/python -m bench.accuracy --out docs/accuracy.md
+
+epochs: $(STAMP)  ## Time epochs and gathers against PyG, and DGL where DGL=path/to/its/python (some hours).
+	$(BIN)/python -m bench.epochs --check $(if $(DGL),--dgl $(DGL))
+	$(BIN)/python -m bench.epochs --out docs/epochs.md --results runs/epochs.jsonl $(if $(DGL),--dgl $(DGL))
+	$(BIN)/python -m bench.operations --out docs/operations.md --results runs/operations.jsonl $(if $(DGL),--dgl $(DGL))
 
 clean:  ## Remove the environment and all caches.
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache runs

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from sagann.registry import DEFAULTS
+
 if TYPE_CHECKING:
     from sagann.errors import (
         CheckpointError as CheckpointError,
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from sagann.train import TrainConfig as TrainConfig, Trainer as Trainer, load_run as load_run
 
 __version__ = "0.1.0"
+
+DEFAULTS["engine"] = "sagann.runtime.engine:CompiledEngine"
 
 _HOMES = {
     "CheckpointError": "sagann.errors",

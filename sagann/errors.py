@@ -73,3 +73,31 @@ class MissingDependencyError(SagannError, ImportError):
 
 def _rebuild_missing(package: str, extra: str, feature: str) -> MissingDependencyError:
     return MissingDependencyError(package, extra=extra, feature=feature)
+
+
+def require_type(
+    value: object, expected: type | tuple[type, ...], *, where: str, fix: str, optional: bool = False
+) -> None:
+    """Refuse an argument of a foreign type; a bool is no int.
+
+    Args:
+        value: the argument.
+        expected: a class, or several.
+        where: the argument's name, with what it is an argument of.
+        fix: what to pass instead, as a sentence.
+        optional: whether None is taken too.
+    Raises:
+        InputError: ``value`` is of another type.
+    Example:
+        >>> require_type([1, 2], dict, where="Graph.splits", fix="Pass a mapping.")
+        Traceback (most recent call last):
+        ...
+        sagann.errors.InputError: argument has the wrong type: a list, expected dict (in Graph.splits). Pass a mapping.
+    """
+    kinds = expected if isinstance(expected, tuple) else (expected,)
+    fits = isinstance(value, kinds) and not (isinstance(value, bool) and int in kinds)
+    if fits or (optional and value is None):
+        return
+    found = "None" if value is None else f"a {type(value).__name__}"
+    names = " or ".join(kind.__name__ for kind in kinds) + (" or None" if optional else "")
+    raise InputError("argument has the wrong type", value=f"{found}, expected {names}", where=where, fix=fix)

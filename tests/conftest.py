@@ -13,6 +13,10 @@ from hypothesis import settings
 settings.register_profile("compiles", deadline=None, max_examples=60)
 settings.load_profile("compiles")
 
+# Without a device, Triton's kernels run in its interpreter. It must know before it is first imported.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # Graphs of a few edges gain nothing from threads, and waiting for them is slow on a busy machine.
 torch.set_num_threads(1)
 

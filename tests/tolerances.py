@@ -20,5 +20,5 @@ def assert_close(actual: Tensor, expected: Tensor, *, scale: float | None = None
 
 def largest(*tensors: Tensor) -> float:
     """The largest finite magnitude in several tensors; 0 where there is none."""
-    finite = [tensor.detach()[torch.isfinite(tensor)].abs().max() for tensor in tensors if tensor.numel()]
-    return max(map(float, finite), default=0.0)
+    finite = [tensor.detach()[torch.isfinite(tensor)].abs() for tensor in tensors]
+    return max((float(entries.max()) for entries in finite if entries.numel()), default=0.0)

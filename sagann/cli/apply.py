@@ -33,6 +33,9 @@ ModelOption = Annotated[
 DeviceOption = Annotated[str, typer.Option("--device", help="Where to compute.", metavar="auto|cpu|cuda|cuda:N")]
 
 
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", metavar="", help="Replace a file that stands there.")]
+
+
 @with_settings(())
 def evaluate(
     context: typer.Context,
@@ -69,6 +72,7 @@ def predict(
     data: DataOption = None,
     model: ModelOption = None,
     device: DeviceOption = "auto",
+    overwrite: OverwriteOption = False,
 ) -> None:
     """Predict the class of every vertex, with its probability.
 
@@ -79,7 +83,15 @@ def predict(
     """
     from sagann.cli.apply_run import predict_run
 
-    predict_run(run, data=data, out=out, model=model, device=device, shared=context.ensure_object(Shared))
+    predict_run(
+        run,
+        data=data,
+        out=out,
+        overwrite=overwrite,
+        model=model,
+        device=device,
+        shared=context.ensure_object(Shared),
+    )
 
 
 @with_settings(())
@@ -90,6 +102,7 @@ def embed(
     data: DataOption = None,
     model: ModelOption = None,
     device: DeviceOption = "auto",
+    overwrite: OverwriteOption = False,
 ) -> None:
     """Write an embedding of every vertex: what the last layer is given, a float32 matrix with a row per vertex.
 
@@ -97,4 +110,12 @@ def embed(
     """
     from sagann.cli.apply_run import embed_run
 
-    embed_run(run, data=data, out=out, model=model, device=device, shared=context.ensure_object(Shared))
+    embed_run(
+        run,
+        data=data,
+        out=out,
+        overwrite=overwrite,
+        model=model,
+        device=device,
+        shared=context.ensure_object(Shared),
+    )

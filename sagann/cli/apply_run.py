@@ -35,10 +35,10 @@ def evaluate_run(
 
 
 def predict_run(
-    run_dir: Path, *, data: str | None, out: Path, model: str | None, device: str, shared: Shared
+    run_dir: Path, *, data: str | None, out: Path, overwrite: bool, model: str | None, device: str, shared: Shared
 ) -> None:
     """Write class and probability of every vertex to ``out``."""
-    check_target(out, (".csv", ".parquet", ".npy"))
+    check_target(out, (".csv", ".parquet", ".npy"), overwrite=overwrite)
     predictor, graph, source = _load(run_dir, data, model, device, shared)
     probabilities = predictor.predict(graph, probabilities=True)
     names = class_names_of(source, predictor.contract.num_classes)
@@ -47,10 +47,10 @@ def predict_run(
 
 
 def embed_run(
-    run_dir: Path, *, data: str | None, out: Path, model: str | None, device: str, shared: Shared
+    run_dir: Path, *, data: str | None, out: Path, overwrite: bool, model: str | None, device: str, shared: Shared
 ) -> None:
     """Write the embedding of every vertex to ``out``."""
-    check_target(out, (".npy",))
+    check_target(out, (".npy",), overwrite=overwrite)
     predictor, graph, _ = _load(run_dir, data, model, device, shared)
     embeddings = predictor.embed(graph).float()
     write_embeddings(out, embeddings)

@@ -61,7 +61,8 @@ class Failure:
         lines = [f"Error: {self.what}"]
         lines += [f"  in:  {self.where}"] if self.where else []
         lines += [f"  fix: {self.fix}"] if self.fix else []
-        return "\n".join(lines)
+        # Names may hold what the system made of bytes that are no UTF-8, which no stream takes.
+        return "\n".join(lines).encode(errors="backslashreplace").decode()
 
 
 def failure_of(error: BaseException, *, user_files: Collection[str] = ()) -> Failure:
@@ -82,7 +83,7 @@ def failure_of(error: BaseException, *, user_files: Collection[str] = ()) -> Fai
             where=_device_of(error),
             fix="Use a smaller --hidden, fewer --layers or --heads, a smaller graph, or a machine with more memory.",
         )
-    line = _line_of_user(error, user_files)
+    line = line_of_user(error, user_files)
     if line:
         return Failure(
             code=BAD_INPUT,
@@ -119,7 +120,8 @@ def _device_of(error: BaseException) -> str:
     return "the device's memory" if "CUDA" in str(error) else "this machine's memory"
 
 
-def _line_of_user(error: BaseException, user_files: Collection[str]) -> str:
+def line_of_user(error: BaseException, user_files: Collection[str]) -> str:
+    """The innermost line of the user's own files that ``error`` came through; empty where it came through none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename in user_files or str(Path(frame.filename).absolute()) in user_files:
             return f"{frame.filename}, line {frame.lineno}, {frame.name}"

@@ -15,13 +15,22 @@ _FLOAT_BYTES = 4
 
 
 def check_memory(settings: RunSettings, graph: Graph) -> None:
-    """Refuse a model of the zoo that needs more memory than there is, whatever the details.
+    """Refuse a model that needs more memory than there is, whatever the details.
 
     Raises:
         InputError: the least it can need is more than this process may take.
     """
-    if settings.model.model not in MODELS or resolve_device(settings.train.device).type != "cpu":
-        # Of the user's own model nothing is known; CUDA refuses by itself, without harm.
+    if resolve_device(settings.train.device).type != "cpu":
+        # CUDA refuses by itself, without harm.
+        return
+    is_known = settings.model.model in MODELS
+    refuse_beyond_memory(
+        output_bytes(graph) + (output_weight_bytes(settings, graph) if is_known else 0),
+        where=f"the output for {graph.num_classes} classes on {graph.num_vertices} vertices",
+        fix="Check num_classes and the largest label; number the classes from 0 without gaps.",
+    )
+    if not is_known:
+        # Of the user's own model nothing else is known.
         return
     refuse_beyond_memory(
         least_bytes(settings, graph),
@@ -45,6 +54,17 @@ def refuse_beyond_memory(needed_bytes: int, *, where: str, fix: str) -> None:
             where=where,
             fix=fix,
         )
+
+
+def output_bytes(graph: Graph) -> int:
+    """Bytes of the logits, which any model returns."""
+    return graph.num_vertices * graph.num_classes * _FLOAT_BYTES
+
+
+def output_weight_bytes(settings: RunSettings, graph: Graph) -> int:
+    """Bytes of a zoo model's last weights with their gradients, at the least: its input has one of two widths."""
+    hidden = settings.model.hidden
+    return 2 * graph.num_classes * min(hidden, graph.num_features or hidden) * _FLOAT_BYTES
 
 
 def least_bytes(settings: RunSettings, graph: Graph) -> int:

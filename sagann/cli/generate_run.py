@@ -9,7 +9,7 @@ from sagann.cli.fit_memory import refuse_beyond_memory
 from sagann.cli.options import Shared
 from sagann.cli.split_choice import apply_split
 from sagann.errors import InputError
-from sagann.graph import Quadrants, sbm_graph
+from sagann.graph import Quadrants, sbm_graph, validate_graph
 from sagann.report.import_progress import import_progress
 from sagann.report.terminal import Terminal
 from sagann.storage import ImportOptions, dataset_info, save_graph, write_rmat
@@ -71,15 +71,19 @@ def sbm_run(
     """Generate a block-model graph in memory, and save it."""
     _check_sizes(num_vertices=model.num_vertices, num_features=model.num_features, num_classes=model.num_classes)
     terminal = Terminal(quiet=shared.quiet)
-    # Features of 4 bytes; keys, ids and sort buffers of an edge. Not finite: the generator says so itself.
+    # Features and centres of 4 bytes; keys, ids and sort buffers of an edge; offsets of the classes.
+    # Not finite: the generator says so itself.
     edges = model.num_vertices * model.average_degree
     if edges < 2**62:
         refuse_beyond_memory(
-            4 * model.num_vertices * model.num_features + 32 * int(edges),
+            4 * (model.num_vertices + model.num_classes) * model.num_features
+            + 32 * int(edges)
+            + 16 * model.num_classes,
             where=f"a block model of {model.num_vertices} vertices",
             fix="Ask for less, or use 'sagann data generate rmat', which needs little memory.",
         )
     graph = apply_split(sbm_graph(**asdict(model), seed=seed), split, seed=seed)
+    validate_graph(graph)
     save_graph(replace(graph, name=name or graph.name), out, overwrite=overwrite)
     report_dataset(out, terminal)
 

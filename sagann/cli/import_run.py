@@ -14,9 +14,8 @@ from sagann.errors import DatasetError, InputError
 from sagann.report.import_progress import import_progress
 from sagann.report.terminal import Terminal
 from sagann.storage import EdgeListFormat, ImportOptions
-
-_CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
-_PARQUET = (".parquet", ".pq")
+from sagann.storage.regular_file import require_file
+from sagann.storage.tables import CSV_SUFFIXES, PARQUET_SUFFIXES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +40,8 @@ class SourceChoice:
     "File of vertex labels."
     split: str | None
     "Name of the split scheme; None for the only one."
+    kind: str | None = None
+    "The format that was asked for; None where it was detected."
 
 
 def options_of(
@@ -76,8 +77,12 @@ def import_run(
         raise DatasetError(
             "source not found", value="no file or folder of that name", where=str(source), fix="Check the path."
         )
+    if not source.is_dir():
+        require_file(source)
     if kind == "auto":
         kind = detect_format(source)
+    else:
+        choice = replace(choice, kind=kind)
     if kind not in _IMPORTERS:
         raise InputError(
             "format is unknown",
@@ -104,9 +109,9 @@ def detect_format(source: Path) -> str:
     if (source / "raw").is_dir() and (source / "split").is_dir():
         return "ogb"
     names = [path.name for path in source.iterdir()]
-    if any(name.endswith(_PARQUET) for name in names):
+    if any(name.endswith(PARQUET_SUFFIXES) for name in names):
         return "parquet"
-    if any(name.endswith(_CSV) for name in names):
+    if any(name.endswith(CSV_SUFFIXES) for name in names):
         return "csv"
     raise _not_recognised(source, "neither metadata.yaml, nor raw and split, nor files of edges stand in it")
 
@@ -114,7 +119,7 @@ def detect_format(source: Path) -> str:
 def _detect_file(source: Path) -> str:
     if source.name == "metadata.yaml":
         return "graphbolt"
-    for kind, endings in (("npz", (".npz",)), ("csv", _CSV), ("parquet", _PARQUET)):
+    for kind, endings in (("npz", (".npz",)), ("csv", CSV_SUFFIXES), ("parquet", PARQUET_SUFFIXES)):
         if source.name.endswith(endings):
             return kind
     raise _not_recognised(source, f"a file that ends in '{source.suffix}'")
@@ -161,6 +166,7 @@ def _import_edge_list(source: Path, out: Path, choice: SourceChoice, options: Im
         edge_type=None if choice.edge_type is None else _column(choice.edge_type),
         separator=_separator(choice.separator, source),
         header=choice.header,
+        kind=choice.kind,
     )
     storage.import_edge_list(
         source, out, form=form, features=choice.features, labels=choice.labels, options=options

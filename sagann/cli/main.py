@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -10,12 +11,13 @@ from typing import Annotated, NoReturn
 import typer
 
 from sagann import __version__
-from sagann.cli import apply, data, doctor, train
+from sagann.cli import apply, data, doctor, plan, train
 from sagann.cli.failure import (
     BAD_INPUT,
     INTERRUPTED,
     failure_of,
     is_closed_pipe,
+    line_of_user,
     print_traceback,
 )
 from sagann.cli.options import DebugOption, QuietOption, Shared
@@ -52,6 +54,7 @@ def _sagann(
 
 
 app.command("train")(train.train)
+app.command("plan")(plan.plan)
 app.command("evaluate")(apply.evaluate)
 app.command("predict")(apply.predict)
 app.command("embed")(apply.embed)
@@ -61,6 +64,9 @@ app.command("doctor")(doctor.doctor)
 
 def run() -> NoReturn:
     """Run the command that the process was started with, and exit."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # As for stderr: a path or a name that the terminal cannot show must not be the end of a finished command.
+        sys.stdout.reconfigure(errors="backslashreplace")
     code = main(sys.argv[1:])
     try:
         sys.stdout.flush()
@@ -90,7 +96,8 @@ def _fail(error: BaseException, shared: Shared) -> int:
         return 0
     if isinstance(error, typer.Abort):
         return INTERRUPTED
-    if isinstance(error, SystemExit):
+    if isinstance(error, SystemExit) and not line_of_user(error, shared.user_files):
+        # Typer ends so once it has completed a word for the shell.
         return error.code if isinstance(error.code, int) else BAD_INPUT
     if shared.debug:
         print_traceback(error)

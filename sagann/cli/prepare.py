@@ -63,10 +63,15 @@ def open_checked(config: DataConfig, *, keep_splits: bool) -> Graph:
 
 def class_names_of(source: str, num_classes: int) -> tuple[str, ...]:
     """Names of a dataset's classes; their numbers where it has none."""
+    return stored_class_names(source, num_classes) or tuple(str(number) for number in range(num_classes))
+
+
+def stored_class_names(source: str, num_classes: int) -> tuple[str, ...]:
+    """The names that a dataset has for its classes; empty where it has none, or not for ``num_classes``."""
     path = Path(source)
     names: tuple[str, ...] = ()
     if path.is_dir():
         names = tuple(dataset_info(path)["class_names"])
     elif path.suffix == ".npz" and path.is_file():
         names = describe_npz(path).class_names
-    return names if len(names) == num_classes else tuple(str(number) for number in range(num_classes))
+    return names if len(names) == num_classes else ()

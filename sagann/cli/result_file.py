@@ -10,13 +10,16 @@ import numpy as np
 from torch import Tensor
 
 from sagann.errors import InputError
+from sagann.storage.folder import MANIFEST_FILE
+from sagann.train.run_folder import RunFolder
 
 
-def check_target(path: Path, suffixes: Sequence[str]) -> None:
-    """Refuse a file that could not be written, before the work is done.
+def check_target(path: Path, suffixes: Sequence[str], *, overwrite: bool) -> None:
+    """Refuse a file that could or should not be written, before the work is done.
 
     Raises:
-        InputError: the ending is unknown, the folder is missing, or a folder stands there.
+        InputError: the ending is unknown, the folder is missing or belongs to a dataset or to a run's checkpoints,
+            or something stands there that may not be replaced.
     """
     if path.suffix not in suffixes:
         raise InputError(
@@ -32,6 +35,33 @@ def check_target(path: Path, suffixes: Sequence[str]) -> None:
             where=f"--out {path}",
             fix="Choose a file in a folder that exists.",
         )
+    if owner := _owner(path):
+        raise InputError(
+            "file cannot be written among those of a dataset or a run",
+            value=f"they belong to {owner}",
+            where=f"--out {path}",
+            fix="Choose a file in another folder.",
+        )
+    if os.path.lexists(path) and not (overwrite and path.is_file()):
+        is_file = path.is_file()
+        raise InputError(
+            "a file stands there already" if is_file else "what stands there is not a file",
+            value="overwriting was not asked for" if is_file else "a device, a pipe or a broken link",
+            where=f"--out {path}",
+            fix="Choose another name, or replace it with --overwrite." if is_file else "Choose another name.",
+        )
+
+
+def _owner(path: Path) -> Path | None:
+    """The dataset or run whose own files would stand beside ``path``."""
+    inside = path.parent.resolve()
+    for folder in (inside, *inside.parents):
+        if (folder / MANIFEST_FILE).exists():
+            return folder
+        # A run folder itself is a good place for its predictions; only the folders in it are the trainer's.
+        if folder != inside and RunFolder(folder).exists:
+            return folder
+    return None
 
 
 def write_predictions(path: Path, probabilities: Tensor, class_names: Sequence[str], *, multi_label: bool) -> None:

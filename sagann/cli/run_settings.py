@@ -12,6 +12,7 @@ from sagann.cli.settings import ENGINES, SECTIONS, SETTINGS
 from sagann.cli.toml_file import format_toml, read_toml
 from sagann.errors import InputError
 from sagann.nn import ModelConfig
+from sagann.storage.manifest import is_unicode
 from sagann.train import TrainConfig
 from sagann.train.policies import closest
 
@@ -125,12 +126,20 @@ def settings_of(tables: Tables) -> RunSettings:
             where="sagann train",
             fix="Name a dataset, as --data demo.",
         )
-    return RunSettings(
+    settings = RunSettings(
         data=DataConfig(**{**tables["data"], "data": _absolute(tables["data"]["data"])}),
         model=ModelConfig(**{**tables["model"], "model": _absolute_model(tables["model"].get("model", "gcn"))}),
         train=TrainConfig.from_json(train),
         engine=engine,
     )
+    if not is_unicode(settings.to_toml()):
+        raise InputError(
+            "a setting cannot be written in UTF-8",
+            value=f"data is {settings.data.data!r}, model is {settings.model.model!r}",
+            where="the run's config.toml",
+            fix="Rename the file or folder: its name has bytes that are no characters.",
+        )
+    return settings
 
 
 def _absolute(source: str) -> str:

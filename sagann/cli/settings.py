@@ -280,9 +280,10 @@ TRAIN_SETTINGS = (
         name="engine",
         kind="text",
         panel=_RUN,
-        default="naive",
-        metavar="naive",
-        help="How layers are executed. naive: plain PyTorch, one row per edge.",
+        default="compiled",
+        metavar="compiled|naive",
+        help="How layers are executed. compiled: hoisted, commuted and fused (sagann plan shows how); naive: plain "
+        "PyTorch, one row per edge.",
     ),
     Setting(
         section="train",
@@ -328,4 +329,4 @@ TRAIN_SETTINGS = (
 )
 
 SETTINGS = DATA_SETTINGS + MODEL_SETTINGS + TRAIN_SETTINGS
-ENGINES = ("naive",)
+ENGINES = ("compiled", "naive")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sagann.errors import InputError
+from sagann.storage.regular_file import require_file
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -18,6 +19,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises:
         InputError: it is missing, no text, or no TOML; the message names line and column.
     """
+    require_file(path, error=InputError)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from sagann.cli.engines import engine_named
 from sagann.cli.failure import INTERRUPTED
 from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
@@ -16,11 +17,10 @@ from sagann.graph import Graph
 from sagann.nn import MODELS
 from sagann.report.metrics_table import metrics_table
 from sagann.report.terminal import Terminal
+from sagann.saga.engine import using_engine
 from sagann.storage.durable import write_whole
 from sagann.train import Trainer, TrainResult
-
-RUN_FILE = "run.json"
-"What makes a folder a run: the trainer writes it before the first epoch."
+from sagann.train.run_folder import RUN_FILE, RunFolder
 
 
 def train_run(
@@ -70,7 +70,9 @@ def _fit(
         write_whole(config, content)
     try:
         # A run that was killed before its first epoch has settings, and nothing else to resume.
-        return trainer.fit(resume=resume and (run_dir / RUN_FILE).exists(), overwrite=overwrite)
+        folder = RunFolder(run_dir)
+        with using_engine(engine_named(settings.engine)):
+            return trainer.fit(resume=resume and (folder.exists or folder.has_work), overwrite=overwrite)
     finally:
         reporter.close()
 
@@ -118,20 +120,20 @@ def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
     """Refuse a folder that holds a run or something else, before the graph is opened."""
     if resume or not run_dir.exists():
         return
-    if (run_dir / RUN_FILE).exists():
-        if overwrite:
-            return
+    if not run_dir.is_dir():
+        raise InputError(
+            "the run folder is a file", value="a folder is needed", where=str(run_dir), fix="Choose another --out."
+        )
+    folder = RunFolder(run_dir)
+    is_run = folder.exists or (run_dir / CONFIG_FILE).exists()
+    if is_run and folder.has_work and not overwrite:
         raise InputError(
             "the folder holds a run",
             value="neither --resume nor --overwrite was given",
             where=str(run_dir),
             fix="Continue it with --resume, replace it with --overwrite, or choose another folder with --out.",
         )
-    if not run_dir.is_dir():
-        raise InputError(
-            "the run folder is a file", value="a folder is needed", where=str(run_dir), fix="Choose another --out."
-        )
-    if any(run_dir.iterdir()) and not (run_dir / CONFIG_FILE).exists():
+    if any(run_dir.iterdir()) and not is_run:
         raise InputError(
             "the folder holds something else than a run",
             value=f"{sum(1 for _ in run_dir.iterdir())} files and folders, no {RUN_FILE}",

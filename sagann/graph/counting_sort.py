@@ -17,12 +17,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numba
 import numpy as np
 import torch
 from numba import njit, prange
 from torch import Tensor
 
+from sagann.graph.threads import pytorch_threads
 from sagann.graph.widths import id_dtype
 
 # High bits distinguish up to 2^10 buckets: few enough that their write positions stay in the cache and their
@@ -85,18 +85,19 @@ def group_by_key(
         )
     else:
         shift = max(0, (num_keys - 1).bit_length() - BUCKET_BITS)
-        _sort(
-            keys.contiguous().numpy(),
-            _array(values),
-            shift,
-            min(numba.get_num_threads(), -(-num_items // ITEMS_PER_THREAD)),
-            np.empty(num_items, dtype=np.uint16 if shift <= 16 else np.uint32),
-            _scratch(out_values),
-            _scratch(out_positions),
-            indptr.numpy(),
-            _array(out_values),
-            _array(out_positions),
-        )
+        with pytorch_threads() as threads:
+            _sort(
+                keys.contiguous().numpy(),
+                _array(values),
+                shift,
+                min(threads, -(-num_items // ITEMS_PER_THREAD)),
+                np.empty(num_items, dtype=np.uint16 if shift <= 16 else np.uint32),
+                _scratch(out_values),
+                _scratch(out_positions),
+                indptr.numpy(),
+                _array(out_values),
+                _array(out_positions),
+            )
     return Grouped(indptr=indptr, values=out_values, positions=out_positions)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError
+from sagann.errors import InputError, require_type
 from sagann.graph.topology import Topology
 
 SPLIT_NAMES = ("train", "val", "test")
@@ -53,6 +53,7 @@ class Graph:
     "What to call it in messages and metrics."
 
     def __post_init__(self) -> None:
+        _check_types(self)
         n = self.num_vertices
         if self.topology.num_src != n:
             raise InputError(
@@ -64,10 +65,11 @@ class Graph:
         rows = {"features": self.features, "labels": self.labels}
         rows |= {f"split '{name}'": mask for name, mask in self.splits.items()}
         for what, tensor in rows.items():
-            if tensor is not None and tensor.shape[0] != n:
+            if tensor is not None and (tensor.ndim == 0 or tensor.shape[0] != n):
+                rows_found = "a number without" if tensor.ndim == 0 else tensor.shape[0]
                 raise InputError(
                     f"{what} and vertices differ in number",
-                    value=f"{tensor.shape[0]} rows, {n} vertices",
+                    value=f"{rows_found} rows, {n} vertices",
                     where=f"graph '{self.name}'",
                     fix="Pass one row per vertex.",
                 )
@@ -126,3 +128,28 @@ class Graph:
             f"Graph(num_vertices={self.num_vertices}, num_edges={self.num_edges}, "
             f"num_features={self.num_features}, num_classes={self.num_classes}{several})"
         )
+
+
+def _check_types(graph: Graph) -> None:
+    require_type(
+        graph.topology, Topology, where="Graph.topology", fix="Make one with Topology.from_coo(src=..., dst=...)."
+    )
+    as_tensor = "Convert it with torch.as_tensor."
+    for name in ("features", "labels", "graph_ptr"):
+        require_type(getattr(graph, name), Tensor, where=f"Graph.{name}", fix=as_tensor, optional=True)
+    for name in ("num_classes", "num_edge_types"):
+        count = getattr(graph, name)
+        require_type(count, int, where=f"Graph.{name}", fix="Pass a count, as int(...).")
+        if count < 0:
+            raise InputError(
+                "count is negative",
+                value=f"{count}, at least 0 is needed",
+                where=f"Graph.{name}",
+                fix="Pass a count.",
+            )
+    require_type(graph.splits, Mapping, where="Graph.splits", fix="Pass a mapping of split to bool mask.")
+    for name, mask in graph.splits.items():
+        require_type(mask, Tensor, where=f"Graph.splits[{name!r}]", fix=as_tensor)
+    require_type(graph.graph_names, tuple, where="Graph.graph_names", fix="Pass a tuple of names.")
+    for text in (*graph.graph_names, graph.name):
+        require_type(text, str, where="Graph.name or Graph.graph_names", fix="Pass text.")

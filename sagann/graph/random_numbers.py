@@ -17,6 +17,8 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
+from sagann.graph.threads import pytorch_threads
+
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 TO_UNIT = 2.0**-53
 
@@ -57,14 +59,16 @@ def key_of(seed: int, purpose: int) -> np.uint64:
 def normals(num_rows: int, num_columns: int, *, seed: int, purpose: int) -> Tensor:
     """Draw standard normal numbers, float32 [num_rows, num_columns]."""
     out = torch.empty(num_rows, num_columns)
-    _fill_normals(key_of(seed, purpose), out.view(-1).numpy())
+    with pytorch_threads():
+        _fill_normals(key_of(seed, purpose), out.view(-1).numpy())
     return out
 
 
 def uniforms(count: int, *, seed: int, purpose: int) -> Tensor:
     """Draw uniform numbers in [0, 1), float64 [count]."""
     out = torch.empty(count, dtype=torch.float64)
-    _fill_uniforms(key_of(seed, purpose), out.numpy())
+    with pytorch_threads():
+        _fill_uniforms(key_of(seed, purpose), out.numpy())
     return out
 
 

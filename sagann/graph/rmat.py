@@ -24,6 +24,7 @@ from sagann.errors import InputError
 from sagann.graph.graph import Graph
 from sagann.graph.random_numbers import GOLDEN, key_of, mix, normals, stream_of, uniforms
 from sagann.graph.split import random_split
+from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
 
@@ -103,17 +104,18 @@ def rmat_edges(
     dtype = id_dtype(num_vertices)
     src, dst = torch.empty(count, dtype=dtype), torch.empty(count, dtype=dtype)
     limits = np.cumsum([quadrants.a, quadrants.b, quadrants.c]) * 2**PROBABILITY_BITS
-    _fill_edges(
-        key_of(seed, EDGES),
-        first,
-        num_vertices,
-        max(num_vertices - 1, 0).bit_length(),
-        np.round(limits).astype(np.uint64),
-        key_of(seed, SCRAMBLE),
-        scramble,
-        src.numpy(),
-        dst.numpy(),
-    )
+    with pytorch_threads():
+        _fill_edges(
+            key_of(seed, EDGES),
+            first,
+            num_vertices,
+            max(num_vertices - 1, 0).bit_length(),
+            np.round(limits).astype(np.uint64),
+            key_of(seed, SCRAMBLE),
+            scramble,
+            src.numpy(),
+            dst.numpy(),
+        )
     return src, dst
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.graph.graph import Graph
 from sagann.graph.random_numbers import GOLDEN, key_of, mix, normals, stream_of, uniforms, unit
+from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
 
 LABELS, WISHES, EDGES, CENTRES, NOISE = range(5)
@@ -103,9 +104,16 @@ def _draw_edges(
         if missing <= 0:
             break
         fresh = torch.empty(missing, dtype=torch.int64)
-        _fill_pairs(
-            key_of(seed, EDGES), drawn, homophily, running.numpy(), class_ptr.numpy(), order.numpy(), fresh.numpy()
-        )
+        with pytorch_threads():
+            _fill_pairs(
+                key_of(seed, EDGES),
+                drawn,
+                homophily,
+                running.numpy(),
+                class_ptr.numpy(),
+                order.numpy(),
+                fresh.numpy(),
+            )
         drawn += missing
         pairs = torch.cat([pairs, fresh[fresh >= 0]]).unique()
     return pairs // max(1, num_vertices), pairs % max(1, num_vertices)
@@ -132,7 +140,8 @@ def _check(
         ("homophily", homophily, 0 <= homophily <= 1, "from 0 to 1"),
         ("degree_exponent", degree_exponent, degree_exponent > 2, "above 2"),
         ("num_features", num_features, num_features >= 0, "at least 0"),
-        ("feature_noise", feature_noise, feature_noise >= 0, "at least 0"),
+        # Features are float32, and a normal number is below 10.
+        ("feature_noise", feature_noise, 0 <= feature_noise <= 1e36, "from 0 to 1e+36"),
     )
     for name, value, fits, expected in limits:
         if not fits:

@@ -93,22 +93,34 @@ def _parts_per_class(graph: Graph, train: int, val: int, seed: int) -> tuple[Ten
             fix="Use random_split.",
         )
     vertices = vertices[_shuffled(len(vertices), seed)]
-    labels = graph.labels[vertices]
-    # Starting with none of the vertices, for a graph without classes.
-    parts = [[vertices[:0]], [vertices[:0]], [vertices[:0]]]
-    for label in range(graph.num_classes):
-        members = vertices[labels == label]
-        if len(members) < train + val:
-            raise InputError(
-                "a class has too few vertices to split",
-                value=f"{len(members)} labelled vertices, train {train} and val {val} are needed",
-                where=f"class {label} of graph '{graph.name}'",
-                fix="Lower the number per class, or use random_split.",
-            )
-        for part, chosen in zip(parts, members.tensor_split([train, train + val]), strict=True):
-            part.append(chosen)
-    chosen_train, chosen_val, rest = (torch.cat(part) for part in parts)
-    return chosen_train, chosen_val, rest
+    # Grouped by class, without a loop over classes: there may be more of them than vertices.
+    labels, order = graph.labels[vertices].sort(stable=True)
+    vertices = vertices[order]
+    classes, sizes = labels.unique_consecutive(return_counts=True)
+    if train + val:
+        _check_class_sizes(graph, classes, sizes, train, val)
+    rank = torch.arange(len(vertices), device=vertices.device) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    return (
+        vertices[rank < train],
+        vertices[(rank >= train) & (rank < train + val)],
+        vertices[rank >= train + val],
+    )
+
+
+def _check_class_sizes(graph: Graph, classes: Tensor, sizes: Tensor, train: int, val: int) -> None:
+    """Refuse a class with fewer than ``train + val`` vertices; ``classes`` are those that occur, ascending."""
+    absent = (classes != torch.arange(len(classes), device=classes.device)).nonzero()
+    first_absent = int(absent[0]) if len(absent) else len(classes)
+    short = (sizes < train + val).nonzero()
+    first_short = int(classes[short[0]]) if len(short) else graph.num_classes
+    label = min(first_absent, first_short)
+    if label < graph.num_classes:
+        raise InputError(
+            "a class has too few vertices to split",
+            value=f"{int(sizes[classes == label].sum())} labelled vertices, train {train} and val {val} are needed",
+            where=f"class {label} of graph '{graph.name}'",
+            fix="Lower the number per class, or use random_split.",
+        )
 
 
 def graph_split(

@@ -9,18 +9,20 @@ vertices are the first ``num_dst`` source vertices.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError
+from sagann.errors import InputError, require_type
 from sagann.graph.widths import id_dtype
 
 # Values checked at a time: enough to run at memory speed, little enough to need no memory.
 CHECKED_AT_ONCE = 1 << 22
+_AS_TENSOR = "Convert it with torch.as_tensor."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +62,17 @@ class Topology:
         [0, 2, 1]
     """
 
-    __slots__ = ("_csr", "_edge_data", "_edge_dst", "edge_ids", "indices", "indptr", "num_src")
+    __slots__ = (
+        "__weakref__",
+        "_csr",
+        "_derived",
+        "_edge_data",
+        "_edge_dst",
+        "edge_ids",
+        "indices",
+        "indptr",
+        "num_src",
+    )
 
     def __init__(
         self,
@@ -72,13 +84,19 @@ class Topology:
         edge_ids: Tensor | None = None,
         validate: bool = True,
     ) -> None:
+        for name, array in (("indptr", indptr), ("indices", indices)):
+            require_type(array, Tensor, where=f"Topology.{name}", fix=_AS_TENSOR)
+        require_type(edge_ids, Tensor, where="Topology.edge_ids", fix=_AS_TENSOR, optional=True)
+        _require_edge_data(edge_data)
+        require_type(num_src, int, where="Topology.num_src", fix="Pass the number of vertices, as int(...).")
         self.indptr = indptr
         self.indices = indices
-        self.num_src = int(num_src)
+        self.num_src = num_src
         self.edge_ids = edge_ids
         self._edge_data = MappingProxyType(dict(edge_data or {}))
         self._csr: Csr | None = None
         self._edge_dst: Tensor | None = None
+        self._derived: dict[object, Any] = {}
         _check_shapes(self)
         if validate:
             self.validate()
@@ -104,7 +122,13 @@ class Topology:
         Raises:
             InputError: an id is out of range, or the arrays' lengths differ.
         """
+        for side, ids in (("src", src), ("dst", dst)):
+            require_type(ids, Tensor, where=f"Topology.from_coo, {side}", fix=_AS_TENSOR)
+        _require_edge_data(edge_data)
         num_dst = num_src if num_dst is None else num_dst
+        for name, count in (("num_src", num_src), ("num_dst", num_dst)):
+            fix = "Pass the number of vertices, as int(...)."
+            require_type(count, int, where=f"Topology.from_coo, {name}", fix=fix)
         _check_coo(src, dst, num_src, num_dst)
         # Imported here: Numba takes longer to import than all else of `import sagann` together.
         from sagann.graph.counting_sort import group_by_key
@@ -194,6 +218,12 @@ class Topology:
         topology._csr, topology._edge_dst = self._csr, self._edge_dst
         return topology
 
+    def derived(self, key: object, build: Callable[[], Any]) -> Any:
+        """What follows from this topology, built at the first call and kept as long as the topology is."""
+        if key not in self._derived:
+            self._derived[key] = build()
+        return self._derived[key]
+
     def to(self, device: torch.device | str) -> Topology:
         """The same topology on ``device``; itself where it is there already."""
         target = torch.device(device)
@@ -211,6 +241,15 @@ class Topology:
     def __repr__(self) -> str:
         data = f", edge_data={sorted(self._edge_data)}" if self._edge_data else ""
         return f"Topology(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges}{data})"
+
+
+def _require_edge_data(edge_data: object) -> None:
+    fix = "Pass a mapping of name to tensor, with a row per edge."
+    require_type(edge_data, Mapping, where="edge data", fix=fix, optional=True)
+    if isinstance(edge_data, Mapping):
+        for name, rows in edge_data.items():
+            require_type(name, str, where="names of edge data", fix=fix)
+            require_type(rows, Tensor, where=f"edge data '{name}'", fix=_AS_TENSOR)
 
 
 def _check_shapes(topology: Topology) -> None:

@@ -326,24 +326,29 @@ def _check_splits(graph: Graph) -> None:
         if graph.labels is not None and not graph.multi_label:
             _check_split_is_labelled(graph, name, mask, graph.labels)
     for (name, mask), (other_name, other) in combinations(graph.splits.items(), 2):
-        both = mask & other
-        if both.any():
+        for part in _slices(len(mask)):
+            both = mask[part] & other[part]
+            if not both.any():
+                continue
             raise _error(
                 graph,
                 "splits overlap",
-                f"vertex {int(both.nonzero()[0])} is in '{name}' and in '{other_name}', {int(both.sum())} in all",
+                f"vertex {_first(both, part)} is in '{name}' and in '{other_name}', "
+                f"{int((mask & other).sum())} in all",
                 "splits",
                 "Put every vertex into one split at most.",
             )
 
 
 def _check_split_is_labelled(graph: Graph, name: str, mask: Tensor, labels: Tensor) -> None:
-    unlabelled = mask & (labels < 0)
-    if unlabelled.any():
+    for part in _slices(len(mask)):
+        unlabelled = mask[part] & (labels[part] < 0)
+        if not unlabelled.any():
+            continue
         raise _error(
             graph,
             "a split holds vertices without a label",
-            f"vertex {int(unlabelled.nonzero()[0])} has label -1, {int(unlabelled.sum())} in all",
+            f"vertex {_first(unlabelled, part)} has label -1, {int((mask & (labels < 0)).sum())} in all",
             f"split '{name}'",
             "Leave vertices of unknown label out of every split.",
         )

@@ -16,6 +16,7 @@ import numpy as np
 from sagann.errors import DatasetError, MissingDependencyError
 from sagann.storage.edge_chunk import EdgeChunk, EdgeColumn
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
+from sagann.storage.regular_file import require_file
 from sagann.storage.tables import CsvTable
 from sagann.storage.vertex_arrays import RowSource
 from sagann.storage.vertex_files import label_rows, map_array, masks_of, open_features
@@ -105,6 +106,7 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
         import yaml
     except ImportError as error:
         raise MissingDependencyError("yaml", extra="graphbolt", feature="import of GraphBolt datasets") from error
+    require_file(path)
     try:
         body = yaml.safe_load(path.read_bytes())
     except OSError as error:

@@ -15,6 +15,7 @@ from torch import nn
 
 from sagann.errors import InputError
 from sagann.saga import SagaLayer
+from sagann.storage.regular_file import require_file
 
 
 def load_class(reference: str) -> type[nn.Module]:
@@ -25,6 +26,7 @@ def load_class(reference: str) -> type[nn.Module]:
     """
     filename, _, class_name = reference.rpartition(":")
     path = Path(filename)
+    require_file(path, error=InputError)
     if not path.is_file():
         raise InputError(
             "model file not found", value=f"'{path}'", where=f"model '{reference}'", fix="Check the path."
@@ -38,7 +40,8 @@ def load_class(reference: str) -> type[nn.Module]:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    # A file that calls sys.exit has not been loaded either.
+    except (Exception, SystemExit) as error:
         raise InputError(
             "model file failed to run",
             value=f"{type(error).__name__}: {error}",

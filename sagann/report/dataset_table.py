@@ -20,7 +20,7 @@ def dataset_table(graph: Graph, *, class_names: Sequence[str], path: Path) -> Ta
 
     Args:
         graph: any graph.
-        class_names: a name per class.
+        class_names: a name per class, or none where numbers do.
         path: where it came from, for the size on disk.
     """
     table = Table(title=graph.name, title_justify="left", show_header=False)
@@ -82,7 +82,9 @@ def _classes(graph: Graph, class_names: Sequence[str]) -> str:
     # One class at a time: labels of a damaged dataset may be any numbers.
     numbers = range(min(graph.num_classes, _MOST_CLASSES))
     columns = [graph.labels[:, number] if graph.multi_label else graph.labels == number for number in numbers]
-    shown = [f"{name}: {int(column.sum()):,}" for name, column in zip(class_names, columns, strict=False)]
+    # The number of classes may be that of a damaged dataset too, so names are made for those that are shown.
+    names = class_names or [str(number) for number in numbers]
+    shown = [f"{name}: {int(column.sum()):,}" for name, column in zip(names, columns, strict=False)]
     more = ", ..." if graph.num_classes > _MOST_CLASSES else ""
     several = ", several per vertex" if graph.multi_label else ""
     return f"{graph.num_classes}{several} ({', '.join(shown)}{more})"

@@ -94,6 +94,27 @@ def _numba_threads() -> str:
     return f"threading layer '{layer}', {numba.get_num_threads()} threads; {several}"
 
 
+def _kernels() -> str:
+    import torch
+
+    from sagann.graph import Topology
+    from sagann.kernels.edge.cpu.launch import launcher
+    from sagann.nn import GatedGCN
+    from sagann.runtime.engine import CompiledEngine
+    from sagann.saga.engine import NaiveEngine, using_engine
+
+    generator = torch.Generator().manual_seed(0)
+    src, dst = torch.randint(100, (2, 5000), generator=generator)
+    topology, x = Topology.from_coo(src=src, dst=dst, num_src=100), torch.randn(100, 20, generator=generator)
+    layer = GatedGCN(20, 3)
+    with using_engine(CompiledEngine()):
+        fused = layer(topology, x)
+    with using_engine(NaiveEngine()):
+        plain = layer(topology, x)
+    torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-4)
+    return f"a layer compiled and equal to plain PyTorch; kernels run on {launcher()[0]}, several may enter at once"
+
+
 def _storage() -> str:
     import torch
 
@@ -160,6 +181,7 @@ _PROBES: dict[str, Callable[[], str]] = {
     "torch": _torch,
     "naive scatter and gather": _naive_kernels,
     "numba threads": _numba_threads,
+    "kernels": _kernels,
     "counting sort": _counting_sort,
     "datasets on disk": _storage,
     "tables": _arrow,

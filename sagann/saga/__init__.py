@@ -1,7 +1,17 @@
-"""The programming model: SAGA layers, edges, accumulators."""
+"""The programming model: SAGA layers, edges, accumulators; and the engines that run layers."""
 
 from sagann.saga.accumulator import ACCUMULATORS
 from sagann.saga.edge import Edge
+from sagann.saga.engine import Engine, NaiveEngine, current_engine, set_engine, using_engine
 from sagann.saga.layer import SagaLayer
 
-__all__ = ["ACCUMULATORS", "Edge", "SagaLayer"]
+__all__ = [
+    "ACCUMULATORS",
+    "Edge",
+    "Engine",
+    "NaiveEngine",
+    "SagaLayer",
+    "current_engine",
+    "set_engine",
+    "using_engine",
+]

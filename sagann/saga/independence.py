@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import linecache
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -40,7 +41,17 @@ DEFAULT_TOLERANCE = 1e-4
 
 # They take a tensor for its dtype and device; what they return depends on no row (or is not initialised).
 _READS_NO_VALUES = {"empty_like", "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full"}
-_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+_PACKAGE = Path(__file__).parents[1]
+_NOT_THE_USERS = (
+    str(Path(torch.__file__).parent),
+    str(_PACKAGE / "saga"),
+    str(_PACKAGE / "compiler"),
+    str(_PACKAGE / "kernels"),
+)
+
+
+EXCLUSIVE = threading.RLock()
+"Held while a layer's functions run on made-up rows: whatever that changes for a while, no other thread sees."
 
 
 class IndependenceCheck:
@@ -59,7 +70,7 @@ class IndependenceCheck:
         key += () if data is None else (data.dtype, data.shape[1:])
         if key in self._passed or torch.compiler.is_compiling():
             return
-        with _undisturbed(layer, x.device):
+        with EXCLUSIVE, _undisturbed(layer, x.device):
             _check_layer(layer, x, data)
         self._passed.add(key)
 
@@ -96,13 +107,15 @@ def _check_layer(layer: SagaLayer, x: Tensor, data: Tensor | None) -> None:
 def _check_rows(function: Callable[..., Any], inputs: Sequence[Tensor], layer: nn.Module, name: str) -> Any:
     """Run ``function`` on all rows and on parts of them, and compare operator by operator."""
     # Copies, so that a function that overwrites its input is caught as doing that.
+    # A value is no more exact than the least exact one that it was computed of.
+    tolerance = max(_tolerance(tensor.dtype) for tensor in (*inputs, *layer.parameters(), *layer.buffers()))
     whole = _Recorder([tensor.clone() for tensor in inputs], layer)
     output = whole.run(function, name)
     for part in PARTS:
         rows = torch.tensor(part, device=inputs[0].device)
         again = _Recorder([tensor.index_select(0, rows) for tensor in inputs], layer, replay=(whole, rows))
         again.run(function, name)
-        _compare(whole, again, rows, name)
+        _compare(whole, again, rows, name, tolerance)
     for step in whole.steps:
         if step.side_effect:
             raise LayerError(
@@ -177,11 +190,11 @@ class _Recorder(TorchDispatchMode):
         for argument, declared in zip(args, func._schema.arguments, strict=False):
             if declared.alias_info is not None and declared.alias_info.is_write and isinstance(argument, Tensor):
                 side_effect = side_effect or self._owned.get(_storage(argument), "")
-        self.steps.append(_Step(operator, _users_line(), reads, results, side_effect))
+        self.steps.append(_Step(operator, users_line(), reads, results, side_effect))
         return out
 
 
-def _compare(whole: _Recorder, part: _Recorder, rows: Tensor, name: str) -> None:
+def _compare(whole: _Recorder, part: _Recorder, rows: Tensor, name: str, tolerance: float) -> None:
     """Raise for the first operator whose rows differ between the two recordings."""
     # Storages whose rows belong to edges or vertices; the parameters' and constants' do not.
     of_rows = {_storage(tensor) for tensor in whole.inputs}
@@ -193,7 +206,7 @@ def _compare(whole: _Recorder, part: _Recorder, rows: Tensor, name: str) -> None
         if step.operator in _READS_NO_VALUES:
             continue
         for full, partial in zip(step.outputs, again.outputs, strict=True):
-            if not _rows_agree(full, partial, rows):
+            if not _rows_agree(full, partial, rows, tolerance):
                 raise LayerError(
                     f"{name} must treat rows independently",
                     value=f"operator {step.operator} mixes them, or depends on their number "
@@ -217,12 +230,12 @@ def _branching(name: str, step: _Step) -> LayerError:
     )
 
 
-def _rows_agree(full: Tensor, partial: Tensor, rows: Tensor) -> bool:
+def _rows_agree(full: Tensor, partial: Tensor, rows: Tensor, tolerance: float) -> bool:
     if full.shape == partial.shape:
         # Without a dimension for the rows, only an empty result depends on none of them.
         return full.numel() == 0
     expected = _part_of(full, list(partial.shape), rows)
-    return any(_close(candidate, partial) for candidate in expected)
+    return any(_close(candidate, partial, tolerance) for candidate in expected)
 
 
 def _part_of(full: Tensor, shape: list[int], rows: Tensor) -> Iterator[Tensor]:
@@ -238,10 +251,14 @@ def _part_of(full: Tensor, shape: list[int], rows: Tensor) -> Iterator[Tensor]:
     yield full.unflatten(dim, (per_row, NUM_ROWS)).index_select(dim + 1, rows).flatten(dim, dim + 1)
 
 
-def _close(a: Tensor, b: Tensor) -> bool:
+def _tolerance(dtype: torch.dtype) -> float:
+    return TOLERANCES.get(dtype, DEFAULT_TOLERANCE) if dtype.is_floating_point else 0.0
+
+
+def _close(a: Tensor, b: Tensor, tolerance: float) -> bool:
     if not (a.is_floating_point() or a.is_complex()):
         return torch.equal(a, b)
-    tolerance = TOLERANCES.get(a.dtype, DEFAULT_TOLERANCE)
+    tolerance = max(tolerance, TOLERANCES.get(a.dtype, DEFAULT_TOLERANCE))
     finite = a[torch.isfinite(a)].abs()
     scale = float(finite.max()) if finite.numel() else 0.0
     return torch.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
@@ -263,10 +280,14 @@ def _undisturbed(layer: nn.Module, device: torch.device) -> Iterator[None]:
     """Leave no trace: no gradients, random states and buffers put back."""
     devices = [device] if device.type == "cuda" else []
     buffers = {buffer: buffer.detach().clone() for buffer in layer.buffers()}
+    caching = torch.is_autocast_cache_enabled()
     with torch.no_grad(), torch.random.fork_rng(devices=devices):
         try:
+            # A weight that was cast once would not be cast in the second run.
+            torch.set_autocast_cache_enabled(False)
             yield
         finally:
+            torch.set_autocast_cache_enabled(caching)
             for buffer, saved in buffers.items():
                 buffer.copy_(saved)
 
@@ -289,7 +310,8 @@ def _storage(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _users_line() -> str:
+def users_line() -> str:
+    """The innermost line of the stack that is the user's: "file:line: code"."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
         frame = frame.f_back

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from sagann.errors import InputError
 from sagann.graph.graph import Graph
 from sagann.graph.topology import Topology
-from sagann.kernels.scatter import naive
-from sagann.saga.accumulator import accumulate, check_accumulator
+from sagann.saga.accumulator import check_accumulator
 from sagann.saga.edge import Edge
+from sagann.saga.engine import current_engine
 from sagann.saga.independence import IndependenceCheck
 
 
@@ -83,14 +83,7 @@ class SagaLayer(nn.Module):
         _check_input(topology, x, where)
         data = self._read_edge_data(topology, where)
         self._independence.check(self, x, data)
-        edge = Edge(
-            src=lambda: naive.scatter_src(topology, x),
-            dst=lambda: naive.scatter_dst(topology, x),
-            data=data,
-            reader=where,
-        )
-        accum = accumulate(topology, self.accumulator, self.apply_edge(edge), self.max_degree, where)
-        return self.apply_vertex(x[: topology.num_dst], accum)
+        return current_engine().run(self, topology, x, data)
 
     def _read_edge_data(self, topology: Topology, where: str) -> Tensor | None:
         if self.edge_data is None:

@@ -58,7 +58,10 @@ def open_graph(path: str | os.PathLike[str]) -> Graph:
         DatasetError: the folder is missing, not a dataset, damaged or truncated; the message names the file.
     """
     folder = _folder(path)
-    manifest = read_manifest(folder)
+    return _map(folder, read_manifest(folder))
+
+
+def _map(folder: Path, manifest: Manifest) -> Graph:
     tensors = {name: map_npy(folder / f"{name}.npy", spec) for name, spec in manifest.arrays.items()}
     topology = Topology(
         indptr=tensors["indptr"],
@@ -89,16 +92,33 @@ def check_dataset(path: str | os.PathLike[str]) -> None:
     """
     folder = _folder(path)
     manifest = read_manifest(folder)
-    graph = open_graph(folder)
+    graph = _map(folder, manifest)
     for name, spec in manifest.arrays.items():
         check_npy(folder / f"{name}.npy", spec)
+    _check_values(graph, manifest, where=str(folder))
+
+
+def check_written(folder: Path, manifest: Manifest) -> None:
+    """Check every value of a dataset that was just written, by memory map: what :func:`check_dataset` would find.
+
+    Raises:
+        DatasetError: the values do not make a graph to train on; names the source.
+    """
+    try:
+        _check_values(_map(folder, manifest), manifest, where=manifest.source)
+    except InputError as error:
+        where = error.where if manifest.source in error.where else f"{manifest.source}, {error.where}"
+        raise DatasetError(error.what, value=error.value, where=where, fix=error.fix) from error
+
+
+def _check_values(graph: Graph, manifest: Manifest, *, where: str) -> None:
     if graph.features is not None and manifest.features == "csr":
         check_csr(
             graph.features.crow_indices(),
             graph.features.col_indices(),
             graph.features.values(),
             num_features=manifest.num_features,
-            where=f"{folder}, features",
+            where=f"{where}, features",
         )
     validate_graph(graph)
 

@@ -67,12 +67,13 @@ LARGEST_TYPE = 2**31 - 2
 """So that the number of types fits 32 bits as well."""
 
 
-def check_chunk(chunk: EdgeChunk, num_vertices: int | None) -> None:
+def check_chunk(chunk: EdgeChunk, num_vertices: int | None, columns: Mapping[str, EdgeColumn]) -> None:
     """Check the ids and the edge data of a chunk.
 
     Args:
         chunk: the edges.
         num_vertices: ids must be below; None where ids tell the number of vertices.
+        columns: the form in which the edge data is stored.
     Raises:
         DatasetError: an id is negative or too large, a type negative, a value not finite; names file and row.
     """
@@ -90,13 +91,23 @@ def check_chunk(chunk: EdgeChunk, num_vertices: int | None) -> None:
                 fix="Number the vertices from 0 without gaps, or state the right number of vertices.",
             )
     for name, rows in chunk.data.items():
+        if rows.size == 0:
+            continue
         if rows.dtype.kind == "f" and not np.isfinite(rows).all():
             at = int((~np.isfinite(rows)).reshape(len(rows), -1).any(axis=1).argmax())
             raise _bad_value(chunk, name, at, "is not finite")
-        if name == "type" and len(rows) and rows.min() < 0:
+        stored_as = np.dtype(columns[name].dtype)
+        if rows.dtype.kind == "f" and stored_as.kind == "f" and rows.dtype.itemsize > stored_as.itemsize:
+            largest = np.finfo(stored_as).max
+            beyond = (np.abs(rows) > largest).reshape(len(rows), -1).any(axis=1)
+            if beyond.any():
+                raise _bad_value(
+                    chunk, name, int(beyond.argmax()), f"is beyond {stored_as}, which ends at {largest:.3g}"
+                )
+        if name == "type" and rows.min() < 0:
             raise _bad_value(chunk, name, int((rows < 0).argmax()), "is negative, types are numbered from 0")
         # Types are stored in 32 bits; a larger one is an id of something else.
-        if name == "type" and len(rows) and rows.max() > LARGEST_TYPE:
+        if name == "type" and rows.max() > LARGEST_TYPE:
             raise _bad_value(chunk, name, int(rows.argmax()), f"is larger than {LARGEST_TYPE}")
 
 

@@ -8,15 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from sagann.errors import DatasetError
+from sagann.errors import DatasetError, InputError
 from sagann.storage.edge_chunk import EdgeChunk, EdgeColumn
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
-from sagann.storage.tables import Column, CsvTable, ParquetTable, column_name, open_table
+from sagann.storage.tables import (
+    CSV_SUFFIXES,
+    PARQUET_SUFFIXES,
+    Column,
+    CsvTable,
+    ParquetTable,
+    column_name,
+    open_table,
+)
 from sagann.storage.vertex_files import open_features, open_labels
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
-_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz", ".parquet", ".pq")
+_SUFFIXES = {None: CSV_SUFFIXES + PARQUET_SUFFIXES, "csv": CSV_SUFFIXES, "parquet": PARQUET_SUFFIXES}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +43,17 @@ class EdgeListFormat:
     "What separates fields in CSV files."
     header: bool | None = None
     "Whether CSV files begin with a line of names; None to see for oneself."
+    kind: str | None = None
+    "'csv' or 'parquet', whatever the files are called; None to go by each file's name."
+
+    def __post_init__(self) -> None:
+        if self.kind not in _SUFFIXES:
+            raise InputError(
+                "kind of edge list is unknown",
+                value=f"{self.kind!r}, expected 'csv', 'parquet' or None",
+                where="EdgeListFormat.kind",
+                fix="Choose one of these.",
+            )
 
 
 def import_edge_list(
@@ -69,8 +88,9 @@ def import_edge_list(
         [2.5, 4.0]
     """
     options = options or ImportOptions()
-    files = edge_files(source)
-    edges = EdgeListSource(files, form or EdgeListFormat())
+    form = form or EdgeListFormat()
+    files = edge_files(source, kind=form.kind)
+    edges = EdgeListSource(files, form, may_be_empty=options.num_vertices is not None)
     import_dataset(
         ImportSource(
             name=files[0].name.split(".")[0] if len(files) == 1 else files[0].parent.name,
@@ -84,8 +104,8 @@ def import_edge_list(
     )
 
 
-def edge_files(source: PathLike | Sequence[PathLike]) -> list[Path]:
-    """List the files that a path, or several, stand for.
+def edge_files(source: PathLike | Sequence[PathLike], *, kind: str | None = None) -> list[Path]:
+    """List the files that a path, or several, stand for; of a folder those of ``kind``, or of every known kind.
 
     Raises:
         DatasetError: nothing is there, or a folder holds no edge file.
@@ -93,13 +113,13 @@ def edge_files(source: PathLike | Sequence[PathLike]) -> list[Path]:
     if not isinstance(source, (str, os.PathLike)):
         paths = [Path(path) for path in source]
     elif Path(source).is_dir():
-        paths = sorted(path for path in Path(source).iterdir() if path.name.endswith(_SUFFIXES))
+        paths = sorted(path for path in Path(source).iterdir() if path.name.endswith(_SUFFIXES[kind]))
     else:
         paths = [Path(source)]
     if not paths:
         raise DatasetError(
             "no edge files found",
-            value=f"no file that ends in {', '.join(_SUFFIXES)}",
+            value=f"no file that ends in {', '.join(_SUFFIXES[kind])}",
             where=str(source),
             fix="Name the files themselves.",
         )
@@ -112,10 +132,14 @@ class EdgeListSource:
     Args:
         files: CSV or Parquet files with the same columns.
         form: which column is what.
+        may_be_empty: whether a list without edges is meant; it says nothing of the number of vertices.
     """
 
-    def __init__(self, files: Sequence[Path], form: EdgeListFormat) -> None:
-        self._tables = [open_table(file, separator=form.separator, header=form.header) for file in files]
+    def __init__(self, files: Sequence[Path], form: EdgeListFormat, *, may_be_empty: bool = False) -> None:
+        self._tables = [
+            open_table(file, separator=form.separator, header=form.header, kind=form.kind) for file in files
+        ]
+        self._may_be_empty = may_be_empty
         self._form = form
         # Every file is looked at before the first edge is read, so that the fiftieth cannot surprise.
         self._names = [self._columns_of(table) for table in self._tables]
@@ -153,12 +177,13 @@ class EdgeListSource:
                     file=str(table.path),
                     first_row=batch.first_row,
                 )
-        if num_edges == 0:
+        if num_edges == 0 and not self._may_be_empty:
             raise DatasetError(
                 "edge list has no edges",
                 value=f"no row after the names {', '.join(self._tables[0].names[:5])!r:.80}",
                 where=str(self._tables[0].path),
-                fix="Check how the file was made, and that it is plain text in UTF-8.",
+                fix="Check how the file was made, and that it is plain text in UTF-8; for a graph without edges state "
+                "num_vertices (--num-vertices).",
             )
 
     def _columns_of(self, table: CsvTable | ParquetTable) -> list[str]:

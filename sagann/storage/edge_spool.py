@@ -101,7 +101,7 @@ class EdgeSpool:
         Raises:
             DatasetError: an edge is no good; names file and row.
         """
-        check_chunk(chunk, self._num_vertices)
+        check_chunk(chunk, self._num_vertices, self.columns)
         columns = [chunk.src, chunk.dst, *(chunk.data[name] for name in self.columns)]
         if len(chunk.src):
             # Of dropped edges as well: what counts must not hang on which edges share a chunk.

@@ -19,9 +19,10 @@ import numpy as np
 
 from sagann.errors import DatasetError, InputError
 from sagann.graph import id_dtype
+from sagann.storage.dataset import check_written
 from sagann.storage.edge_chunk import EdgeSource
 from sagann.storage.folder import new_folder
-from sagann.storage.manifest import EdgeTreatment, Manifest, write_manifest
+from sagann.storage.manifest import EdgeTreatment, Manifest, is_unicode, write_manifest
 from sagann.storage.npy import ArraySpec, NpyWriter, dtype_name
 from sagann.storage.progress import Progress, silent
 from sagann.storage.vertex_arrays import RowSource, check_features, check_labels
@@ -66,6 +67,13 @@ class ImportOptions:
                 value=f"{self.memory_bytes} bytes, at least {LEAST_MEMORY_BYTES} are needed",
                 where="ImportOptions.memory_bytes",
                 fix="Allow 256 MiB, or more for a faster import.",
+            )
+        if self.name is not None and not is_unicode(self.name):
+            raise InputError(
+                "name cannot be written in UTF-8",
+                value=f"{self.name!r:.80}",
+                where="ImportOptions.name",
+                fix="Give a name of ordinary characters.",
             )
         for what, count in (("num_vertices", self.num_vertices), ("num_classes", self.num_classes)):
             if count is not None and not 0 <= count < 2**48:
@@ -131,7 +139,8 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
         out: folder to make.
         options: the user's decisions.
     Raises:
-        DatasetError: something in the source is no good (names file and row), or the disk is too small.
+        DatasetError: something in the source is no good (names file and row, or vertex or edge where only the
+            whole shows it), or the disk is too small. Nothing is left behind.
     """
     with new_folder(out, overwrite=options.overwrite) as folder:
         vertices = _VertexWriter(folder, source, options)
@@ -162,6 +171,7 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
             arrays={**vertices.arrays, **edges.arrays},
         )
         write_manifest(folder, manifest)
+        check_written(folder, manifest)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -273,7 +283,7 @@ class _VertexWriter:
         stated = self._options.num_classes if self._options.num_classes is not None else self._source.num_classes
         self.label_kind = "multi" if labels.row_shape else "single"
         if self.label_kind == "multi":
-            self.num_classes = labels.row_shape[0]
+            self.num_classes = labels.row_shape[0] if stated is None else stated
             self._write_rows("labels", labels)
             return
         largest = self._write_rows("labels", labels)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sagann.errors import DatasetError
+from sagann.errors import DatasetError, require_type
 from sagann.graph import Graph
 from sagann.storage.dataset import open_graph
 from sagann.storage.npz_graph import read_npz
+from sagann.storage.regular_file import require_file
 
 EMBEDDED = ("demo",)
 "Names of the graphs that come with sagann."
@@ -22,11 +23,14 @@ def load_graph(source: str | os.PathLike[str]) -> Graph:
             an embedded graph. A file or folder of that name goes first.
     Raises:
         DatasetError: nothing of that name, or what stands there is no graph.
+        InputError: ``source`` is no path.
     """
+    require_type(source, (str, os.PathLike), where="load_graph", fix="Pass a path or a name.")
     path = Path(source)
     if path.is_dir():
         return open_graph(path)
-    if path.is_file():
+    require_file(path)
+    if path.exists():
         if path.suffix == ".npz":
             return read_npz(path)
         raise DatasetError(

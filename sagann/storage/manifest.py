@@ -21,6 +21,7 @@ from sagann.graph import SPLIT_NAMES, id_dtype
 from sagann.storage.durable import write_whole
 from sagann.storage.folder import MANIFEST_FILE
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, dtype_name
+from sagann.storage.regular_file import require_file
 
 FORMAT = "sagann-graph"
 VERSION = 1
@@ -94,7 +95,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
             "graph cannot be stored",
             value=problem,
             where=f"graph '{manifest.name}'",
-            fix="Convert the array; Graph's fields say what each must be.",
+            fix="Mend what is named; Graph's fields say what each array must be.",
         )
     body = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
     for name, spec in manifest.arrays.items():
@@ -124,6 +125,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def _read_body(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST_FILE
+    require_file(path)
     try:
         with path.open("rb") as file:
             text = file.read(_MANIFEST_LIMIT_BYTES)
@@ -264,6 +266,31 @@ def _contradiction(manifest: Manifest) -> str:
         offsets, columns, values = (manifest.arrays[f"features_{part}"] for part in ("indptr", "indices", "values"))
         if offsets.dtype != columns.dtype or columns.shape != values.shape:
             return "the three arrays of the sparse features do not fit each other"
+    return _contradiction_in_names(manifest)
+
+
+def _contradiction_in_names(manifest: Manifest) -> str:
+    texts = (
+        manifest.name,
+        manifest.source,
+        *manifest.graph_names,
+        *manifest.class_names,
+        *manifest.edge_type_names,
+    )
+    if wrong := [text for text in texts if not is_unicode(text)]:
+        return f"{wrong[0]!r:.80} cannot be written in UTF-8"
+    for what, names, count in (
+        ("graphs", manifest.graph_names, manifest.num_graphs),
+        ("classes", manifest.class_names, manifest.num_classes),
+        ("edge types", manifest.edge_type_names, manifest.num_edge_types),
+    ):
+        if names and len(names) != count:
+            return f"there are {count} {what} and {len(names)} names for them"
+    has_types = "type" in manifest.edge_data
+    # Without edges there may be a column of types and no type.
+    if has_types != (manifest.num_edge_types > 0) and not (has_types and manifest.num_edges == 0):
+        presence = "there" if has_types else "not there"
+        return f"num_edge_types is {manifest.num_edge_types}, and edge data 'type' is {presence}"
     return ""
 
 
@@ -295,6 +322,15 @@ def _expected_arrays(manifest: Manifest) -> dict[str, tuple[frozenset[str], tupl
     if "graph_ptr" in manifest.arrays or manifest.num_graphs > 1:
         expected["graph_ptr"] = (frozenset({"int64"}), (manifest.num_graphs + 1,))
     return expected
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written; what the system makes of bytes that are no UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def layout_of(features: torch.Tensor | None) -> str:

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from sagann.errors import DatasetError
+
 Array = np.ndarray[Any, Any]
 
 
@@ -64,6 +66,8 @@ def merge_with_data(
 
     Returns:
         sources, destinations and data, ascending by destination, source, type, and mirror images last.
+    Raises:
+        DatasetError: weights add up to more than their dtype holds.
     """
     keys: list[Array] = [src, dst]
     for column in (rules.edge_type, rules.mirror):
@@ -75,7 +79,10 @@ def merge_with_data(
     kept = order[starts]
     merged = [column[kept] for column in data]
     if rules.weight is not None and len(starts):
-        merged[rules.weight] = np.add.reduceat(data[rules.weight][order], starts, axis=0)
+        with np.errstate(over="ignore"):
+            sums = np.add.reduceat(data[rules.weight][order], starts, axis=0)
+        _refuse_overflow(sums, src[kept], dst[kept])
+        merged[rules.weight] = sums
     return src[kept], dst[kept], merged
 
 
@@ -86,6 +93,18 @@ def drop_mirrored(
     keys = [src, dst] + ([data[rules.edge_type]] if rules.edge_type is not None else [])
     first = _first_of_equals(keys)
     return src[first], dst[first], [column[first] for column in data]
+
+
+def _refuse_overflow(sums: Array, src: Array, dst: Array) -> None:
+    beyond = ~np.isfinite(sums)
+    if beyond.any():
+        at = int(beyond.argmax())
+        raise DatasetError(
+            "weights of a multi-edge add up to too much",
+            value=f"{src[at]} -> {dst[at]}, beyond {np.finfo(sums.dtype).max:.3g}, where {sums.dtype} ends",
+            where="edge weights",
+            fix="Scale the weights, or import without merging multi-edges.",
+        )
 
 
 def _first_of_equals(keys: Sequence[Array]) -> Array:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import DatasetError
+from sagann.storage.regular_file import require_file
 
 CHECKSUM_BYTES = 64 * 2**20
 "Bytes of data that one CRC-32 covers."
@@ -114,7 +115,9 @@ class NpyWriter:
         self._num_rows += len(rows)
         if rows.size == 0:
             return
-        data = np.ascontiguousarray(rows, dtype=self._stored).reshape(-1).view(np.uint8).data
+        # What overflows becomes infinite, which the check of every import finds.
+        with np.errstate(over="ignore"):
+            data = np.ascontiguousarray(rows, dtype=self._stored).reshape(-1).view(np.uint8).data
         while len(data):
             if self._crc_bytes == CHECKSUM_BYTES:
                 self._crc32.append(0)
@@ -164,6 +167,7 @@ def map_npy(path: Path, spec: ArraySpec) -> Tensor:
         DatasetError: the file is missing, or its header or size is not what ``spec`` says.
     """
     header = npy_header(spec.dtype, spec.shape)
+    require_file(path)
     try:
         with path.open("rb") as file:
             found = file.read(len(header))

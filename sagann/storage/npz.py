@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -20,10 +21,12 @@ from typing import IO, Any
 import numpy as np
 
 from sagann.errors import DatasetError
+from sagann.storage.regular_file import require_file
 
 Array = np.ndarray[Any, Any]
 
-# What zipfile, zlib and numpy's header parser raise on files that are truncated, damaged or foreign.
+# What zipfile, zlib and numpy's header parser raise on files that are truncated, damaged or foreign; Python's parser
+# has no memory for expressions that are nested thousands of times.
 _UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -35,6 +38,8 @@ _UNREADABLE = (
     IndexError,
     OverflowError,
     SyntaxError,
+    tokenize.TokenError,
+    MemoryError,
     NotImplementedError,
     RuntimeError,
     OSError,
@@ -79,6 +84,7 @@ class NpzArchive:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        require_file(self.path)
         with _errors_of(self.path, "archive"):
             self._zip = zipfile.ZipFile(self.path)
             try:

@@ -25,6 +25,7 @@ from sagann.errors import DatasetError, InputError
 from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
 from sagann.storage.csr_features import csr_features
 from sagann.storage.npz import NpzArchive
+from sagann.storage.regular_file import require_file
 
 _FEATURE_PARTS = ("features_indptr", "features_indices", "features_data", "features_shape")
 
@@ -37,12 +38,12 @@ class NpzDescription:
     "Name of the graph; default the file's."
     undirected_once: bool = False
     "The graph is undirected and stores each edge once."
-    num_classes: int = 0
-    "Number of classes; 0 when not said."
-    num_edge_types: int = 0
-    "Number of edge types; 0 when not said."
-    num_vertices: int = 0
-    "Number of vertices; 0 when not said."
+    num_classes: int | None = None
+    "Number of classes, that of their names where only those are given; None when not said."
+    num_edge_types: int | None = None
+    "Number of edge types, likewise; None when not said."
+    num_vertices: int | None = None
+    "Number of vertices; None when not said."
     class_names: tuple[str, ...] = ()
     "Names of the classes."
     edge_type_names: tuple[str, ...] = ()
@@ -94,11 +95,13 @@ def read_npz(path: str | os.PathLike[str]) -> Graph:
             topology=topology,
             features=features,
             labels=labels,
-            num_classes=description.num_classes or count_classes(labels),
+            num_classes=count_classes(labels) if description.num_classes is None else description.num_classes,
             splits=splits,
             graph_ptr=graph_ptr,
             graph_names=description.graph_names,
-            num_edge_types=description.num_edge_types or _count_types(edge_data),
+            num_edge_types=_count_types(edge_data)
+            if description.num_edge_types is None
+            else description.num_edge_types,
             name=description.name,
         )
         if description.undirected_once:
@@ -116,24 +119,28 @@ def describe_npz(path: Path) -> NpzDescription:
     """Read the description beside an archive; defaults where there is none.
 
     Raises:
-        DatasetError: the description is not JSON or a field has the wrong type.
+        DatasetError: the description is not JSON, a field has the wrong type, or names and counts differ.
     """
     described = path.with_suffix(".json")
-    if not described.is_file():
+    require_file(described)
+    if not described.exists():
         return NpzDescription(name=path.stem)
     try:
         body = json.loads(described.read_bytes())
         if not isinstance(body, dict):
             raise TypeError("it is not an object")
-        stored = str(body.get("edges_stored", "both directions"))
+        directed = body.get("directed", True)
+        if not isinstance(directed, bool):
+            raise TypeError(f"directed is {directed!r:.40}, expected true or false")
+        class_names, edge_type_names = _names(body, "class_names"), _names(body, "edge_type_names")
         return NpzDescription(
-            name=str(body.get("name", path.stem)),
-            undirected_once=body.get("directed") is False and "both" not in stored,
-            num_classes=_count(body, "num_classes"),
-            num_edge_types=_count(body, "num_edge_types"),
+            name=_text(body, "name", path.stem),
+            undirected_once=not directed and "both" not in _text(body, "edges_stored", "both directions"),
+            num_classes=_count(body, "num_classes", class_names),
+            num_edge_types=_count(body, "num_edge_types", edge_type_names),
             num_vertices=_count(body, "num_nodes"),
-            class_names=_names(body, "class_names"),
-            edge_type_names=_names(body, "edge_type_names"),
+            class_names=class_names,
+            edge_type_names=edge_type_names,
             graph_names=_names(body, "graph_names"),
         )
     except (OSError, ValueError, TypeError, RecursionError) as error:
@@ -179,7 +186,7 @@ def refuse_foreign(archive: NpzArchive) -> None:
 
 def count_vertices(archive: NpzArchive, description: NpzDescription) -> int | None:
     """Number of vertices as the description or the arrays' shapes tell it; None when only the edges do."""
-    if description.num_vertices:
+    if description.num_vertices is not None:
         return description.num_vertices
     members = archive.members
     for name in ("labels", "features", "train_mask", "val_mask", "test_mask"):
@@ -268,10 +275,21 @@ def _count_types(edge_data: dict[str, Tensor]) -> int:
     return 0 if types is None or not len(types) else int(types.max()) + 1
 
 
-def _count(body: dict[str, Any], key: str) -> int:
-    value = body.get(key, 0)
+def _count(body: dict[str, Any], key: str, names: tuple[str, ...] = ()) -> int | None:
+    if key not in body:
+        return len(names) if names else None
+    value = body[key]
     if type(value) is not int or not 0 <= value < 2**56:
         raise TypeError(f"{key} is {value!r:.40}, expected a count")
+    if names and len(names) != value:
+        raise ValueError(f"{key} is {value}, but there are {len(names)} names")
+    return value
+
+
+def _text(body: dict[str, Any], key: str, default: str) -> str:
+    value = body.get(key, default)
+    if not isinstance(value, str):
+        raise TypeError(f"{key} is {value!r:.40}, expected text")
     return value
 
 

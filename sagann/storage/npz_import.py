@@ -58,6 +58,9 @@ def import_npz(
             data["type"] = ("edge_type", EdgeColumn(dtype="int32"))
         graph_ptr = None
         if "graph_ptr" in members:
+            member = members["graph_ptr"]
+            if len(member.shape) != 1 or member.dtype.kind not in "iu":
+                raise _wrong_form(archive, "graph_ptr", "integers [num_graphs + 1]")
             graph_ptr = archive.read("graph_ptr").astype(np.int64)
         import_dataset(
             ImportSource(
@@ -76,8 +79,8 @@ def import_npz(
                 class_names=description.class_names,
                 edge_type_names=description.edge_type_names,
                 num_vertices=count_vertices(archive, description),
-                num_classes=description.num_classes or None,
-                num_edge_types=description.num_edge_types or None,
+                num_classes=description.num_classes,
+                num_edge_types=description.num_edge_types,
             ),
             out,
             replace(options, symmetrise=options.symmetrise or description.undirected_once),
@@ -148,7 +151,8 @@ class NpzEdges:
             yield whole[first : first + _CHUNK_EDGES]
 
     def _stream(self, name: str) -> Iterator[Array]:
-        return self.archive.chunks(name, chunk_bytes=_CHUNK_EDGES * self.archive.members[name].row_bytes)
+        # Rows may be of width 0; they are counted all the same.
+        return self.archive.chunks(name, chunk_bytes=_CHUNK_EDGES * max(1, self.archive.members[name].row_bytes))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

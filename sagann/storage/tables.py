@@ -20,18 +20,23 @@ from typing import IO, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet as pq
 
 from sagann.errors import DatasetError
+from sagann.storage.regular_file import require_file
 
 Array = np.ndarray[Any, Any]
 Column: TypeAlias = str | int
 
+CSV_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
+PARQUET_SUFFIXES = (".parquet", ".pq")
+
 BATCH_ROWS = 2**19
 _BLOCK_BYTES = 2**22
-_INTEGER = re.compile(r"[+-]?\d{1,19}")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE | re.ASCII)
 _UNREADABLE = (
     pa.ArrowException,
     OSError,
@@ -69,6 +74,7 @@ class CsvTable:
 
     def __init__(self, path: str | os.PathLike[str], *, separator: str = ",", header: bool | None = None) -> None:
         self.path = Path(path)
+        require_file(self.path)
         self._separator = separator
         if len(separator) != 1:
             raise DatasetError(
@@ -115,7 +121,11 @@ class CsvTable:
         Raises:
             DatasetError: a row has too few or too many fields, or a field is no number; names the row.
         """
-        types = {name: pa.type_for_alias(dtype) for name, dtype in zip(columns, dtypes, strict=True)}
+        # Integers come as text: left to itself, pyarrow takes 0x10 for 16.
+        wanted = list(zip(columns, dtypes, strict=True))
+        # A column may be asked for twice, as ids and as weights.
+        integers = {name for name, dtype in wanted if dtype == "int64"}
+        types = {name: pa.string() if name in integers else pa.type_for_alias(dtype) for name, dtype in wanted}
         first_row = self.first_row
         try:
             reader = pyarrow.csv.open_csv(
@@ -129,7 +139,12 @@ class CsvTable:
                 ),
             )
             for batch in reader:
-                yield Batch(columns=tuple(batch.column(name).to_numpy() for name in columns), first_row=first_row)
+                found = {
+                    name: _as_integers(batch.column(name)) if name in integers else batch.column(name)
+                    for name in types
+                }
+                arrays = (found[name].to_numpy().astype(dtype, copy=False) for name, dtype in wanted)
+                yield Batch(columns=tuple(arrays), first_row=first_row)
                 first_row += batch.num_rows
         except DatasetError:
             raise
@@ -137,7 +152,8 @@ class CsvTable:
             # An empty table is no error: open_csv refuses a file that ends after its header.
             if "Empty CSV file" in str(error):
                 return
-            raise self._located(dict(zip(columns, dtypes, strict=True)), error) from error
+            needed = {name: "int64" if name in integers else dtype for name, dtype in wanted}
+            raise self._located(needed, error) from error
 
     def _open(self) -> IO[str]:
         if self.path.suffix == ".gz":
@@ -205,6 +221,7 @@ class ParquetTable:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        require_file(self.path)
         try:
             with pq.ParquetFile(self.path) as file:
                 self._schema = file.schema_arrow
@@ -292,12 +309,24 @@ def column_name(table: CsvTable | ParquetTable, column: Column) -> str:
 
 
 def open_table(
-    path: str | os.PathLike[str], *, separator: str = ",", header: bool | None = None
+    path: str | os.PathLike[str], *, separator: str = ",", header: bool | None = None, kind: str | None = None
 ) -> CsvTable | ParquetTable:
-    """Open a CSV or Parquet file by the ending of its name."""
-    if Path(path).suffix in (".parquet", ".pq"):
+    """Open a table: a 'csv' or a 'parquet' file as ``kind`` says, or else as the ending of its name does."""
+    if kind == "parquet" or (kind is None and Path(path).suffix in PARQUET_SUFFIXES):
         return ParquetTable(path)
     return CsvTable(path, separator=separator, header=header)
+
+
+def _as_integers(column: Any) -> Any:
+    """Decimal integers of a column of text."""
+    letters = column.buffers()[2]
+    # Setting the bit 32 makes an X an x; numpy looks at all of them at memory speed.
+    if letters is not None and ((np.frombuffer(letters, np.uint8) | 32) == ord("x")).any():
+        raise pa.ArrowInvalid("hexadecimal numbers are not taken")
+    try:
+        return column.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return pyarrow.compute.utf8_trim_whitespace(column).cast(pa.int64())
 
 
 def _quoted(name: str) -> str:

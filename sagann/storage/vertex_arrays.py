@@ -66,7 +66,7 @@ class ArrayRows:
 
 def check_features(chunk: RowChunk) -> None:
     """Refuse features that are not finite; names file and row."""
-    if chunk.rows.dtype.kind != "f":
+    if chunk.rows.dtype.kind != "f" or chunk.rows.size == 0:
         return
     wrong = ~np.isfinite(chunk.rows).reshape(len(chunk.rows), -1)
     if wrong.any():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from sagann.errors import DatasetError
+from sagann.storage.regular_file import require_file
 from sagann.storage.tables import BATCH_ROWS, CsvTable, ParquetTable, open_table
 from sagann.storage.vertex_arrays import ArrayRows, RowChunk, RowSource
 
@@ -72,6 +74,14 @@ class LabelRows:
                         fix="Number the classes from 0; NaN and -1 stand for unknown.",
                     )
                 values = known
+            elif values.dtype.kind == "u" and len(values) and values.max() >= 2**63:
+                # As int64 it would turn negative, and -1 stands for unknown.
+                raise DatasetError(
+                    "label out of range",
+                    value=f"{values.max()} does not fit 63 bits",
+                    where=f"{chunk.file}, row {chunk.first_row + int(values.argmax())}",
+                    fix="Number the classes from 0, and write -1 where a label is unknown.",
+                )
             yield RowChunk(rows=values.astype(np.int64), file=chunk.file, first_row=chunk.first_row)
 
 
@@ -142,13 +152,14 @@ def map_array(path: str | os.PathLike[str]) -> Array:
     Raises:
         DatasetError: the file is missing, damaged, truncated, or holds pickled objects.
     """
+    require_file(path)
     try:
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError as error:
         raise DatasetError(
             "file not found", value="there is no such file", where=str(path), fix="Check the path."
         ) from error
-    except (OSError, ValueError, EOFError, SyntaxError, TypeError, OverflowError) as error:
+    except (OSError, ValueError, EOFError, SyntaxError, TypeError, OverflowError, tokenize.TokenError) as error:
         raise DatasetError(
             "file cannot be read",
             value=str(error).splitlines()[0] if str(error) else type(error).__name__,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import re
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -148,8 +148,9 @@ def _check_int(name: str, value: object, low: int) -> None:
 
 
 def _check_float(name: str, value: object, *, above: bool) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or value < 0 or (above and value == 0):  # type: ignore[operator]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # Compared, not converted: Python's integers may be too large for a float.
+    if not is_number or not 0 <= value <= sys.float_info.max or (above and value == 0):  # type: ignore[operator]
         raise _refused(name, value, "a finite number above 0" if above else "a finite number of at least 0")
 
 
@@ -159,7 +160,7 @@ def _check_choices(config: TrainConfig) -> None:
             raise _refused(name, getattr(config, name), "true or false")
     if not isinstance(config.device, str) or not re.fullmatch(r"auto|cpu|cuda(:\d+)?", config.device):
         raise _refused("device", config.device, "'cpu', 'cuda', 'cuda:N' or 'auto'")
-    if config.decay not in DECAY_POLICIES:
+    if not isinstance(config.decay, str) or config.decay not in DECAY_POLICIES:
         raise _refused("decay", config.decay, f"one of {', '.join(DECAY_POLICIES)}")
     if config.weights is not None and config.weights not in WEIGHTS:
         raise _refused("weights", config.weights, "'best' or 'last'")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, Topology
+from sagann.graph.validate import FEATURE_DTYPES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,21 +130,31 @@ class Contract:
             )
 
     def check_logits(self, logits: object, graph: Graph, model: str) -> Tensor:
-        """The logits, if they are one row per vertex and one column per class.
+        """The logits, if they are dense numbers, one row per vertex and one column per class, where the graph is.
 
         Raises:
             LayerError: they have another form.
         """
         expected = [graph.num_vertices, self.num_classes]
-        if isinstance(logits, Tensor) and list(logits.shape) == expected and logits.is_floating_point():
-            return logits
-        is_tensor = isinstance(logits, Tensor)
-        found = f"{logits.dtype} {list(logits.shape)}" if is_tensor else f"a {type(logits).__name__}"  # type: ignore[attr-defined]
+        device = graph.topology.device
+        found = f"a {type(logits).__name__}"
+        if isinstance(logits, Tensor):
+            is_dense = logits.layout == torch.strided
+            if (
+                list(logits.shape) == expected
+                and logits.dtype in FEATURE_DTYPES
+                and is_dense
+                and logits.device == device
+            ):
+                return logits
+            found = f"{logits.dtype} {list(logits.shape)}"
+            found += "" if is_dense else f" of layout {logits.layout}"
+            found += "" if logits.device == device else f" on {logits.device}"
         raise LayerError(
             "the model must return one row of logits per vertex, with a column per class",
-            value=f"{found}, expected a float tensor {expected}",
+            value=f"{found}, expected a dense tensor of 16- to 64-bit floats {expected} on {device}",
             where=f"model {model}",
-            fix=f"Let the last layer return {self.num_classes} columns.",
+            fix=f"Let the last layer return such a tensor, with {self.num_classes} columns.",
         )
 
 

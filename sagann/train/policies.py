@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from sagann.errors import InputError
 from sagann.saga import SagaLayer
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 REFUSALS = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, ArithmeticError, AssertionError)
 "What torch raises for options of a wrong type or value; it checks few of them by itself."
+
+_TRIED_EPOCHS = 1000
+_LARGEST_LR = torch.finfo(torch.float32).max
 
 ParamGroup = dict[str, Any]
 ParamGroups = Callable[[nn.Module, float], list[ParamGroup]]
@@ -108,7 +111,7 @@ def build_scheduler(config: TrainConfig, optimizer: torch.optim.Optimizer, *, ma
         return None
     kind = getattr(torch.optim.lr_scheduler, config.scheduler)
     options = dict(config.scheduler_options)
-    if issubclass(kind, torch.optim.lr_scheduler.ReduceLROnPlateau):
+    if issubclass(kind, ReduceLROnPlateau):
         options.setdefault("mode", "max" if maximise else "min")
     try:
         scheduler: LRScheduler = kind(optimizer, **options)
@@ -123,6 +126,59 @@ def build_scheduler(config: TrainConfig, optimizer: torch.optim.Optimizer, *, ma
             fix=f"Set total_steps to at least {config.epochs}, or train for fewer epochs.",
         )
     return scheduler
+
+
+def try_policies(config: TrainConfig) -> None:
+    """Step the optimizer and the scheduler that ``config`` names on a parameter of no use.
+
+    Torch looks at most options only when it uses them, which would be in the middle of training.
+
+    Raises:
+        InputError: torch refuses an option, or a learning rate becomes negative or infinite.
+    """
+    # Two dimensions, which some optimizers insist on.
+    parameter = nn.Parameter(torch.zeros(2, 2))
+    optimizer = build_optimizer(config, [{"params": [parameter], "weight_decay": config.weight_decay}])
+    scheduler = build_scheduler(config, optimizer, maximise=True)
+    if config.optimizer != "SparseAdam":
+        # SparseAdam takes gradients of sparse embeddings only; it steps without one.
+        parameter.grad = torch.zeros_like(parameter)
+    for _ in range(min(config.epochs, _TRIED_EPOCHS) if scheduler else 1):
+        try:
+            optimizer.step(lambda: 0.0)
+        except REFUSALS as error:
+            raise torch_refuses("optimizer", config.optimizer, error) from error
+        if scheduler is not None:
+            step_scheduler(scheduler, optimizer, 0.0)
+
+
+def step_scheduler(scheduler: LRScheduler, optimizer: torch.optim.Optimizer, monitored: float | None) -> None:
+    """Step the scheduler at the end of an epoch.
+
+    Args:
+        scheduler: of ``optimizer``. ReduceLROnPlateau goes by the monitored metric, so it waits for an evaluation.
+        optimizer: whose learning rates it changes.
+        monitored: the monitored metric where it was measured in this epoch, else None.
+    Raises:
+        InputError: torch refuses an option, or a learning rate becomes negative or too large for float32.
+    """
+    name = type(scheduler).__name__
+    try:
+        if not isinstance(scheduler, ReduceLROnPlateau):
+            scheduler.step()
+        elif monitored is not None:
+            scheduler.step(monitored)
+    except REFUSALS as error:
+        raise torch_refuses("scheduler", name, error) from error
+    for group in optimizer.param_groups:
+        lr = float(group["lr"])
+        if not 0 <= lr <= _LARGEST_LR:
+            raise InputError(
+                "the scheduler leaves the range of learning rates",
+                value=f"{lr:g} after {scheduler.last_epoch} steps, expected 0 to {_LARGEST_LR:.3g}",
+                where=f"TrainConfig.scheduler_options of {name}",
+                fix="Correct its options; a factor (gamma) is between 0 and 1, a period at least 1.",
+            )
 
 
 def closest(name: str, known: Collection[str]) -> str:

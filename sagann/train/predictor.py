@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sagann.errors import InputError, LayerError
+from sagann.errors import InputError, LayerError, require_type
 from sagann.graph import SPLIT_NAMES, Graph, validate_graph
 from sagann.graph.rows import csr_tensor
 from sagann.saga import SagaLayer
@@ -38,6 +38,10 @@ class Predictor:
     """
 
     def __init__(self, model: nn.Module, contract: Contract, *, device: torch.device) -> None:
+        require_type(model, nn.Module, where="Predictor.model", fix="Pass a torch.nn.Module.")
+        require_type(contract, Contract, where="Predictor.contract", fix="Pass Contract.of(graph).")
+        require_type(device, torch.device, where="Predictor.device", fix="Pass torch.device('cpu'), for one.")
+        _check_has_data(model)
         self.model = model.to(device)
         self.contract = contract
         self.device = device
@@ -52,6 +56,7 @@ class Predictor:
             graph: the training graph or a new one.
             validate: check every value; turn it off only for a graph already checked.
         """
+        _require_graph(graph)
         self.contract.check(graph)
         if validate:
             validate_graph(graph)
@@ -72,6 +77,7 @@ class Predictor:
 
         A graph without splits counts as one split, 'all'. Vertices without a label are left out.
         """
+        _require_graph(graph)
         self.contract.check_labels(graph.graph if isinstance(graph, PreparedGraph) else graph)
         prepared = self._prepared(graph)
         return evaluate_splits(_finite(self.logits(prepared), prepared.graph), prepared.graph)
@@ -125,17 +131,51 @@ class Predictor:
     @torch.no_grad()
     def logits(self, prepared: PreparedGraph) -> Tensor:
         """The model's output without dropout: [num_vertices, C], on the device."""
-        graph = prepared.graph
         was_training = self.model.training
         self.model.eval()
         try:
-            logits = self.model(graph.hops(self.num_hops), graph.features)
+            return self.forward(prepared.graph)
         finally:
             self.model.train(was_training)
-        return self.contract.check_logits(logits, graph, type(self.model).__name__)
+
+    def forward(self, graph: Graph) -> Tensor:
+        """The output of the model in the mode it is in, with its gradient; for a graph prepared for it.
+
+        Raises:
+            LayerError: the output is no logits, or the model has overwritten the features.
+        """
+        features, model = graph.features, type(self.model).__name__
+        # Tensors made in inference mode count no versions, and refuse to be overwritten outside of it by themselves.
+        version = None if features is None or features.is_inference() else features._version
+        logits = self.model(graph.hops(self.num_hops), features)
+        if version is not None and features is not None and features._version != version:
+            raise LayerError(
+                "the model overwrites its input",
+                value=f"the features were changed in place {features._version - version} times in one pass",
+                where=f"model {model}",
+                fix="Compute a new tensor (x = x * 2, not x *= 2 or x.mul_(2)), or work on x.clone(); "
+                "then load the features again.",
+            )
+        return self.contract.check_logits(logits, graph, model)
 
     def _prepared(self, graph: Graph | PreparedGraph) -> PreparedGraph:
         return graph if isinstance(graph, PreparedGraph) else self.prepare(graph)
+
+
+def _require_graph(graph: object) -> None:
+    fix = "Open it with sagann.load_graph, or make a sagann.Graph."
+    require_type(graph, (Graph, PreparedGraph), where="the graph of a prediction", fix=fix)
+
+
+def _check_has_data(model: nn.Module) -> None:
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise InputError(
+                "the model's parameters have no values",
+                value=f"'{name}' is on the device 'meta'",
+                where=f"model {type(model).__name__}",
+                fix="Build the model without device='meta', or give it memory and values: model.to_empty(device='cpu').",
+            )
 
 
 def _finite(logits: Tensor, graph: Graph) -> Tensor:

@@ -11,8 +11,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sagann.errors import CheckpointError, InputError
+from sagann.errors import CheckpointError, InputError, require_type
 from sagann.nn import ModelConfig, build_model
+from sagann.storage.regular_file import require_file
+from sagann.train.checkpoint import file_digest
 from sagann.train.codec import decode
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
@@ -49,6 +51,7 @@ def read_run(run_dir: str | os.PathLike[str]) -> Run:
     Raises:
         CheckpointError: ``run_dir`` is no run folder, or its run.json is damaged.
     """
+    require_type(run_dir, (str, os.PathLike), where="run_dir", fix="Pass the folder that a training run wrote.")
     path = Path(run_dir)
     found = RunFolder(path).read_run()
     summary = path / "metrics.json"
@@ -62,7 +65,7 @@ def read_run(run_dir: str | os.PathLike[str]) -> Run:
             data=found["data"],
             contract=Contract.from_json(found["contract"]),
             versions=found["versions"],
-            metrics=json.loads(summary.read_bytes()) if summary.exists() else None,
+            metrics=_read_summary(summary),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
@@ -71,6 +74,24 @@ def read_run(run_dir: str | os.PathLike[str]) -> Run:
             where=str(path),
             fix="Restore the file, or train again.",
         ) from error
+
+
+def _read_summary(path: Path) -> dict[str, Any] | None:
+    require_file(path, error=CheckpointError)
+    if not path.exists():
+        return None
+    try:
+        summary = json.loads(path.read_bytes())
+        if not isinstance(summary, dict):
+            raise TypeError("it is not an object")
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(
+            "metrics.json is damaged",
+            value=f"{type(error).__name__}: {error}",
+            where=str(path),
+            fix="Resume the run to write it anew.",
+        ) from error
+    return summary
 
 
 def load_run(
@@ -162,14 +183,14 @@ def _final_weights(run: Run) -> dict[str, Tensor]:
     path = run.path / "model.safetensors"
     if run.metrics is not None and path.exists():
         try:
+            found = file_digest(path)
+            if found != run.metrics.get("weights_checksum"):
+                raise _damaged_weights(
+                    path, f"checksum {found}, metrics.json says {run.metrics.get('weights_checksum')}"
+                )
             return load_file(path)
         except (SafetensorError, OSError) as error:
-            raise CheckpointError(
-                "the weights are damaged",
-                value=str(error),
-                where=str(path),
-                fix="Resume the run to write them anew.",
-            ) from error
+            raise _damaged_weights(path, str(error)) from error
     checkpoint = RunFolder(run.path).checkpoints.newest(on_damaged=lambda text: None)
     if checkpoint is None:
         raise CheckpointError(
@@ -181,3 +202,9 @@ def _final_weights(run: Run) -> dict[str, Tensor]:
     state = decode(checkpoint.state, checkpoint.tensors)
     weights: dict[str, Tensor] = state["best"]["weights"] or state["model"]
     return weights
+
+
+def _damaged_weights(path: Path, value: str) -> CheckpointError:
+    return CheckpointError(
+        "the weights are damaged", value=value, where=str(path), fix="Resume the run to write them anew."
+    )

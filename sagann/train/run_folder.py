@@ -29,11 +29,17 @@ from torch import Tensor
 
 from sagann.errors import CheckpointError, InputError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder
+from sagann.storage.regular_file import require_file
 from sagann.train.atomic import disk_errors, remove_folder, remove_leftovers, write_json, write_tensors
-from sagann.train.checkpoint import CheckpointFolder
+from sagann.train.checkpoint import CheckpointFolder, file_digest
 from sagann.train.reporter import EpochRecord
 
 FORMAT = 1
+RUN_FILE = "run.json"
+"What makes a folder a run: it is written before the first epoch."
+RESULT_FILES = ("metrics.json", "model.safetensors")
+"What a run leaves at its end, in the order in which they are removed."
+_DESCRIPTION = ("model", "train", "contract", "versions", "identity")
 _LOCK = ".lock"
 
 
@@ -80,26 +86,39 @@ class RunFolder:
     @property
     def exists(self) -> bool:
         """Whether a run was started here."""
-        return (self.path / "run.json").exists()
+        return (self.path / RUN_FILE).exists()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether an epoch was trained here, so that something would be lost; also where run.json is missing."""
+        history = self.path / "metrics.jsonl"
+        return (
+            self.has_result or bool(self.checkpoints.epochs()) or (history.exists() and history.stat().st_size > 0)
+        )
+
+    @property
+    def has_result(self) -> bool:
+        """Whether a run ended here."""
+        return any((self.path / name).exists() for name in RESULT_FILES)
 
     def clear(self) -> None:
         """Remove what a run left. Checkpoints go first, so that a kill leaves nothing to resume wrongly."""
         remove_folder(self.checkpoints.path)
         remove_folder(self.path / "events")
-        for name in ("metrics.json", "model.safetensors", "metrics.jsonl", "run.json"):
+        for name in (*RESULT_FILES, "metrics.jsonl", RUN_FILE):
             (self.path / name).unlink(missing_ok=True)
         sync_folder(self.path)
 
     def clear_result(self) -> None:
         """Remove metrics.json, then the final weights: the run goes on, and they would be of an earlier epoch."""
-        for name in ("metrics.json", "model.safetensors"):
+        for name in RESULT_FILES:
             (self.path / name).unlink(missing_ok=True)
         sync_folder(self.path)
 
     def write_run(self, description: Mapping[str, Any]) -> None:
         """Write run.json."""
         with disk_errors(self.path):
-            write_json(self.path / "run.json", {"format": FORMAT, **description})
+            write_json(self.path / RUN_FILE, {"format": FORMAT, **description})
 
     def read_run(self) -> dict[str, Any]:
         """Read run.json.
@@ -107,7 +126,8 @@ class RunFolder:
         Raises:
             CheckpointError: there is none, or it is not one of ours.
         """
-        path = self.path / "run.json"
+        path = self.path / RUN_FILE
+        require_file(path, error=CheckpointError)
         try:
             found = json.loads(path.read_bytes())
         except (OSError, ValueError) as error:
@@ -124,6 +144,14 @@ class RunFolder:
                 value=f"format {version!r}, expected {FORMAT}",
                 where=str(path),
                 fix="Open it with the version of sagann that wrote it.",
+            )
+        missing = [name for name in _DESCRIPTION if not isinstance(found.get(name), dict)]
+        if missing:
+            raise CheckpointError(
+                "run.json is damaged",
+                value=f"{', '.join(missing)}: missing, or not a mapping",
+                where=str(path),
+                fix="Restore the file, or train again: --overwrite, or fit(overwrite=True).",
             )
         return found
 
@@ -162,6 +190,11 @@ class RunFolder:
             )
         return records
 
+    def count_history(self) -> int:
+        """Number of lines of metrics.jsonl; 0 where there is none."""
+        path = self.path / "metrics.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
     def cut_history(self, num_bytes: int) -> None:
         """Cut metrics.jsonl back to its first ``num_bytes``."""
         self.close()
@@ -170,12 +203,13 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def write_result(self, weights: Mapping[str, Tensor], summary: Mapping[str, Any]) -> None:
-        """Write model.safetensors, then metrics.json."""
+        """Write model.safetensors, then metrics.json, which holds the checksum of the weights."""
         with disk_errors(self.path):
             aside = self.path / f"{TEMPORARY_PREFIX}model.safetensors"
             write_tensors(aside, weights)
+            checksum = file_digest(aside)
             aside.replace(self.path / "model.safetensors")
-            write_json(self.path / "metrics.json", dict(summary))
+            write_json(self.path / "metrics.json", {**summary, "weights_checksum": checksum})
 
     def close(self) -> None:
         """Close metrics.jsonl."""

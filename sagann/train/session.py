@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 
-from sagann.errors import InputError
+from sagann.errors import InputError, LayerError
 from sagann.train.best import BestTracker
 from sagann.train.checkpoint import Checkpoint
 from sagann.train.codec import decode, encode
 from sagann.train.config import TrainConfig
 from sagann.train.metrics import Metrics, loss_of
-from sagann.train.policies import REFUSALS, torch_refuses
+from sagann.train.policies import REFUSALS, step_scheduler, torch_refuses
 from sagann.train.predictor import Predictor, PreparedGraph, evaluate_splits, labelled_rows
 from sagann.train.reporter import EpochRecord
 from sagann.train.rng import capture_rng, restore_rng
@@ -55,7 +54,6 @@ class TrainSession:
         self.tracker = tracker
         self.epoch = 0
         self.history: list[EpochRecord] = []
-        self._hops = self.graph.hops(predictor.num_hops)
         self._rows, self._labels = labelled_rows(self.graph, self.graph.splits["train"])
         light = "micro_f1" if self.graph.multi_label else "accuracy"
         # Per epoch only what is cheap, and what is monitored; the whole set comes at the end.
@@ -81,7 +79,9 @@ class TrainSession:
             metrics = self._evaluate(epoch)
         if is_due:
             self.tracker.update(epoch, metrics, self.model)
-        self._step_scheduler(metrics if is_due else {})
+        if self.scheduler is not None:
+            monitored = self.tracker.monitored(metrics) if is_due else None
+            step_scheduler(self.scheduler, self.optimizer, monitored)
         record = EpochRecord(epoch=epoch, loss=loss, epoch_s=epoch_s, lr=lr, metrics=metrics)
         self.epoch = epoch
         self.history.append(record)
@@ -122,14 +122,22 @@ class TrainSession:
     def _loss_and_gradients(self, epoch: int) -> Tensor:
         self.optimizer.zero_grad()
         try:
-            logits = self.model(self._hops, self.graph.features)
-            logits = self.predictor.contract.check_logits(logits, self.graph, type(self.model).__name__)
+            logits = self.predictor.forward(self.graph)
+            if not logits.requires_grad:
+                raise _no_gradient(type(self.model).__name__)
             loss = loss_of(logits.index_select(0, self._rows), self._labels, multi_label=self.graph.multi_label)
             _check_finite(loss.item(), f"training loss of epoch {epoch}", self.config)
             loss.backward()
         except RuntimeError as error:
             if "deterministic" in str(error):
                 raise _not_reproducible(error) from error
+            if "modified by an inplace operation" in str(error):
+                raise LayerError(
+                    "the model cannot be differentiated: it overwrites a value that its gradient needs",
+                    value=str(error).partition(":")[2].partition(";")[0].strip(),
+                    where=f"model {type(self.model).__name__}",
+                    fix="Write y = y + 1 instead of y.add_(1) or y += 1.",
+                ) from error
             raise
         if self.config.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
@@ -142,18 +150,6 @@ class TrainSession:
             for name, value in found.items():
                 _check_finite(value, f"{split}/{name} of epoch {epoch}", self.config)
         return metrics
-
-    def _step_scheduler(self, metrics: Mapping[str, Metrics]) -> None:
-        if self.scheduler is None:
-            return
-        try:
-            if not isinstance(self.scheduler, ReduceLROnPlateau):
-                self.scheduler.step()
-            elif metrics:
-                # It goes by the monitored metric, so it waits for the next evaluation.
-                self.scheduler.step(self.tracker.monitored(metrics))
-        except REFUSALS as error:
-            raise torch_refuses("scheduler", type(self.scheduler).__name__, error) from error
 
     def checkpoint(self, *, run: str, history_bytes: int) -> Checkpoint:
         """The whole state after the last epoch.
@@ -205,6 +201,15 @@ def _check_finite(value: float, what: str, config: TrainConfig) -> None:
         value=f"the {what} is {value}",
         where=f"optimizer {config.optimizer} with lr {config.lr:g}",
         fix=f"Lower lr (try {config.lr / 10:g}){clip}; large feature values want normalising first.",
+    )
+
+
+def _no_gradient(model: str) -> LayerError:
+    return LayerError(
+        "the model's output cannot be differentiated",
+        value="no gradient leads from it to the parameters",
+        where=f"model {model}",
+        fix="Leave out detach(), torch.no_grad() and whatever else cuts the gradient between parameters and output.",
     )
 
 

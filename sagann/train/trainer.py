@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sagann.errors import CheckpointError, InputError
+from sagann.errors import CheckpointError, InputError, require_type
 from sagann.graph import Graph, validate_graph
 from sagann.nn import ModelConfig, build_model
 from sagann.train.best import BestTracker, copy_of, resolve_monitor
@@ -34,6 +34,7 @@ from sagann.train.policies import (
     SchedulerFactory,
     build_optimizer,
     build_scheduler,
+    try_policies,
 )
 from sagann.train.predictor import Predictor
 from sagann.train.reporter import LogReporter, Reporter, Reporters, RunInfo, TrainResult
@@ -93,12 +94,26 @@ class Trainer:
         scheduler: SchedulerFactory | None = None,
         param_groups: ParamGroups | None = None,
     ) -> None:
+        require_type(
+            model,
+            (nn.Module, ModelConfig),
+            where="Trainer.model",
+            fix="Pass a module, or ModelConfig(model=...) for a model of the zoo.",
+        )
+        require_type(
+            graph, Graph, where="Trainer.graph", fix="Open it with sagann.load_graph, or make a sagann.Graph."
+        )
+        require_type(config, TrainConfig, where="Trainer.config", fix="Pass TrainConfig(...).", optional=True)
+        require_type(run_dir, (str, os.PathLike), where="Trainer.run_dir", fix="Pass a path.", optional=True)
+        require_type(source, str, where="Trainer.source", fix="Pass what to call the data.", optional=True)
         self.config = config or TrainConfig()
         self.graph = graph
         self.run_dir = None if run_dir is None else Path(run_dir)
         self._reporter: Reporter = reporter or LogReporter()
         self._source = source or graph.name
         self._optimizer, self._scheduler, self._param_groups = optimizer, scheduler, param_groups
+        if optimizer is None and scheduler is None:
+            try_policies(self.config)
         validate_graph(graph)
         _check_trainable(graph)
         if self.config.tensorboard:
@@ -107,13 +122,6 @@ class Trainer:
         contract = Contract.of(graph)
         self.monitor = resolve_monitor(self.config, contract, graph.splits)
         self.weights = self.config.weights or ("best" if self.monitor.startswith("val/") else "last")
-        if not isinstance(model, nn.Module | ModelConfig):
-            raise InputError(
-                "not a model",
-                value=f"a {type(model).__name__}, expected a torch.nn.Module or a ModelConfig",
-                where="Trainer.model",
-                fix="Pass ModelConfig(model=...) for a model of the zoo.",
-            )
         self.model_config = model if isinstance(model, ModelConfig) else None
         if isinstance(model, ModelConfig):
             with seeded(self.config.seed, device):
@@ -246,7 +254,7 @@ class Trainer:
         if resume:
             self._restore(folder, session, identity)
             return digest_of(identity)
-        if folder.exists and not overwrite:
+        if folder.has_work and not overwrite:
             raise InputError(
                 "the run folder holds a run",
                 value="neither resume nor overwrite was asked for",
@@ -270,6 +278,13 @@ class Trainer:
         return digest_of(identity)
 
     def _restore(self, folder: RunFolder, session: TrainSession, identity: dict[str, Any]) -> None:
+        if folder.has_work and not folder.exists:
+            raise CheckpointError(
+                "the run has lost its run.json",
+                value="nothing tells which model and graph its checkpoints and metrics belong to",
+                where=str(folder.path),
+                fix="Restore the file, or start anew: --overwrite, or fit(overwrite=True).",
+            )
         saved = folder.read_run()
         check_same(saved["identity"], identity, where=str(folder.path))
         for name, now in versions().items():
@@ -280,6 +295,7 @@ class Trainer:
                 )
         checkpoint = folder.checkpoints.newest(on_damaged=self._reporter.on_message)
         if checkpoint is None:
+            self._refuse_lost_checkpoints(folder, saved)
             self._reporter.on_message("There is no checkpoint yet; the run starts from its first epoch.")
             folder.cut_history(0)
         else:
@@ -290,6 +306,17 @@ class Trainer:
         folder.write_run({**saved, "train": {**saved["train"], **free}})
         if not session.finished:
             folder.clear_result()
+
+    def _refuse_lost_checkpoints(self, folder: RunFolder, saved: dict[str, Any]) -> None:
+        num_epochs, every = folder.count_history(), saved["train"].get("checkpoint_every")
+        # A run that was killed before its first checkpoint starts anew; one that got further has had one.
+        if folder.has_result or not isinstance(every, int) or num_epochs > every:
+            raise CheckpointError(
+                "the run has lost its checkpoints",
+                value=f"{num_epochs} epochs were trained, and there is no checkpoint of any",
+                where=str(folder.checkpoints.path),
+                fix="Restore them, or start anew: --overwrite, or fit(overwrite=True).",
+            )
 
     def _restore_checkpoint(
         self, folder: RunFolder, session: TrainSession, checkpoint: Checkpoint, run: str

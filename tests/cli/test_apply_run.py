@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -145,3 +146,40 @@ def test_damaged_weights(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
     outcome = invoke("evaluate", "--run", run)
     assert outcome.code == 2
     assert "the weights are damaged" in outcome.err
+
+
+@pytest.mark.parametrize(("command", "name"), [("predict", "p.csv"), ("embed", "e.npy")])
+def test_a_file_is_replaced_only_when_asked_for(
+    invoke: Invoke, trained: Path, tmp_path: Path, command: str, name: str
+) -> None:
+    out = tmp_path / name
+    out.write_text("precious")
+    outcome = invoke(command, "--run", trained, "--out", out)
+    assert outcome.code == 2
+    assert "a file stands there already: overwriting was not asked for" in outcome.err
+    assert "--overwrite" in outcome.err
+    assert out.read_text() == "precious"
+    assert invoke(command, "--run", trained, "--out", out, "--overwrite").code == 0
+    assert out.read_bytes() != b"precious"
+
+
+def test_a_pipe_or_a_broken_link_is_never_replaced(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.npy")
+    (tmp_path / "link.npy").symlink_to(tmp_path / "nowhere")
+    for name in ("pipe.npy", "link.npy"):
+        outcome = invoke("embed", "--run", trained, "--out", tmp_path / name, "--overwrite")
+        assert outcome.code == 2
+        assert "what stands there is not a file" in outcome.err
+
+
+def test_files_of_datasets_and_runs_are_never_touched(
+    invoke: Invoke, trained: Path, blocks: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(blocks)
+    checkpoint = next((trained / "checkpoints").iterdir())
+    for folder in (blocks, tmp_path / "link", trained / "checkpoints", checkpoint):
+        for name in ("features.npy", "other.npy"):
+            outcome = invoke("embed", "--run", trained, "--out", folder / name, "--overwrite")
+            assert outcome.code == 2, (folder, name)
+            assert "among those of a dataset or a run: they belong to" in outcome.err
+    assert invoke("data", "check", blocks).code == 0

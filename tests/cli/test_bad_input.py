@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -264,3 +265,53 @@ def test_weights_that_are_not_finite(refused: Callable[[Path], Outcome], tmp_pat
     save_graph(bad.with_topology(bad.topology.with_edge_data(weight=weight)), tmp_path / "ring")
     assert "edge data is not finite: inf at edge 4" in refused(tmp_path / "ring").err
     assert open_graph(tmp_path / "ring").num_edges == N
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("run.toml", ("train", "--config")),
+        ("g.npz", ("train", "--data")),
+        ("g", ("data", "info")),
+        ("g.npz", ("data", "check")),
+        ("e.csv", ("data", "import", "--format", "csv", "OUT")),
+        ("e", ("data", "import", "OUT")),
+    ],
+)
+def test_pipes_and_devices_are_refused_before_they_are_opened(
+    invoke: Invoke, tmp_path: Path, name: str, arguments: tuple[str, ...]
+) -> None:
+    os.mkfifo(tmp_path / name)
+    words = [str(tmp_path / "out") if word == "OUT" else word for word in arguments]
+    for source, found in ((tmp_path / name, "a pipe"), (Path("/dev/zero"), "a device")):
+        options, target = (words[:-1], words[-1:]) if "OUT" in arguments else (words, [])
+        outcome = invoke(*options, source, *target)
+        assert outcome.code == 2
+        assert f"not a file: {found}" in outcome.err
+
+
+def test_a_model_file_that_is_a_pipe(invoke: Invoke, folder: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.py")
+    outcome = invoke("train", "--data", folder, "--model", f"{tmp_path}/m.py:Net", "--out", tmp_path / "run")
+    assert outcome.code == 2
+    assert "not a file: a pipe" in outcome.err
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("model", ["gcn", "own.py:Net"])
+@pytest.mark.parametrize("split", [None, "per-class:1,1", "per-class:0,0", "planetoid:1,1,1"])
+def test_more_classes_than_memory_holds(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, split: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text("from torch import nn\nclass Net(nn.Module):\n    pass\n")
+    save_graph(replace(graph(), num_classes=10**10), tmp_path / "ring")
+    chosen = () if split is None else ("--split", split)
+    outcome = invoke("train", "--data", "ring", "--model", model, "--out", "run", *chosen)
+    assert outcome.code == 2
+    assert ("class" in outcome.err) if split else ("the output for 10000000000 classes on 12" in outcome.err)
+    described = invoke("data", "info", "ring")
+    assert described.code == 0
+    assert "10000000000 (0: 6, 1: 6, 2: 0" in described.out
+    assert invoke("data", "check", "ring").code == 0

@@ -74,3 +74,30 @@ def test_refusals(
     assert message in outcome.err
     assert "Traceback" not in outcome.err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--noise", "1e39"), "feature_noise"),
+        (("--noise", "inf"), "feature_noise"),
+        (("--split", "random:0,0"), "the training split is empty"),
+    ],
+)
+def test_a_block_model_that_could_not_be_trained_on(
+    invoke: Invoke, tmp_path: Path, options: tuple[str, str], message: str
+) -> None:
+    outcome = invoke("data", "generate", "sbm", tmp_path / "g", "--vertices", 50, "--features", 4, *options)
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [("generate", "sbm", "OUT"), ("import", "SOURCE", "OUT")])
+def test_a_name_that_cannot_be_written(invoke: Invoke, tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "e.csv").write_text("0,1\n")
+    words = [{"OUT": tmp_path / "g", "SOURCE": tmp_path / "e.csv"}.get(word, word) for word in command]
+    outcome = invoke("data", *words, "--name", "caf\udce9")
+    assert outcome.code == 2
+    assert "cannot be written in UTF-8" in outcome.err
+    assert not (tmp_path / "g").exists()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -171,3 +172,27 @@ def test_refusals(
     assert message in outcome.err
     assert not Path("g").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.csv", "n.npz", "roads.csv"]
+
+
+def test_the_format_that_was_asked_for_is_the_one_that_is_read(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("0,1\n1,2\n")
+    pyarrow.parquet.write_table(pa.table({"u": [0, 1], "v": [1, 2]}), tmp_path / "e.dat")
+    refused = invoke("data", "import", tmp_path / "e.csv", tmp_path / "g", "--format", "parquet")
+    assert refused.code == 2
+    assert "file cannot be read" in refused.err
+    assert invoke("data", "import", tmp_path / "e.dat", tmp_path / "g", "--format", "parquet").code == 0
+    shutil.copy(tmp_path / "e.dat", tmp_path / "more.parquet")
+    assert invoke("data", "import", tmp_path, tmp_path / "h", "--format", "csv").out.startswith(
+        "3 vertices and 2 edges"
+    )
+
+
+def test_a_graph_without_edges(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("from,to\n")
+    refused = invoke("data", "import", tmp_path / "e.csv", tmp_path / "g")
+    assert refused.code == 2
+    assert "edge list has no edges" in refused.err
+    assert "--num-vertices" in refused.err
+    done = invoke("data", "import", tmp_path / "e.csv", tmp_path / "g", "--num-vertices", "3")
+    assert done.out.startswith("3 vertices and 0 edges written")
+    assert invoke("data", "check", tmp_path / "g").code == 0

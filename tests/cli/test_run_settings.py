@@ -96,7 +96,7 @@ def test_no_data() -> None:
 
 
 def test_unknown_engine() -> None:
-    with pytest.raises(InputError, match="unknown engine: 'warp', expected one of naive"):
+    with pytest.raises(InputError, match="unknown engine: 'warp', expected one of compiled, naive"):
         settings_of(merge({}, {"data": "demo", "engine": "warp"}))
 
 
@@ -110,3 +110,8 @@ def test_paths_become_absolute_and_names_stay(tmp_path: Path, monkeypatch: pytes
     assert settings_of(merge({}, {"data": "demo"})).data.data == "demo"
     assert settings_of(merge({}, {"data": "x\0y"})).data.data == "x\0y"
     assert settings_of(merge({}, {"data": "x" * 5000})).data.data == "x" * 5000
+
+
+def test_what_cannot_be_written_down_is_refused() -> None:
+    with pytest.raises(InputError, match="a setting cannot be written in UTF-8"):
+        settings_of(merge({}, {"data": "caf\udce9"}))

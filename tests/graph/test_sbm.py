@@ -92,7 +92,7 @@ def test_tiny_and_dense_graphs():
         ({"average_degree": 4000}, "4000, expected from 0 to num_vertices - 1", "average_degree"),
         ({"degree_exponent": 2.0}, "2, expected above 2", "degree_exponent"),
         ({"num_classes": 0}, "0, expected at least 1", "num_classes"),
-        ({"feature_noise": float("nan")}, "nan, expected at least 0", "feature_noise"),
+        ({"feature_noise": float("nan")}, "nan, expected from 0 to 1e+36", "feature_noise"),
         ({"num_features": -1}, "-1, expected at least 0", "num_features"),
     ],
 )

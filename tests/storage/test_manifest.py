@@ -30,6 +30,11 @@ from tests.storage.conftest import make_graph
         ({"edges": {"symmetrised": 1}}, r"expected true or false"),
         ({"arrays": []}, r"expected an object"),
         ({"name": None}, r"expected text, found None"),
+        ({"class_names": ["a", "b"]}, r"there are 3 classes and 2 names for them"),
+        ({"edge_type_names": ["a"]}, r"there are 3 edge types and 1 names for them"),
+        ({"graph_names": ["a"]}, r"there are 2 graphs and 1 names for them"),
+        ({"num_edge_types": 0}, r"num_edge_types is 0, and edge data 'type' is there"),
+        ({"name": "\ud800"}, r"'\\ud800' cannot be written in UTF-8"),
     ],
 )
 def test_contradictions_are_refused(tmp_path: Path, edit: dict[str, Any], message: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sagann.errors import DatasetError
-from sagann.storage import read_npz
+from sagann.storage import import_npz, read_npz
 
 # vertices, directed edges after both directions are there, features, classes, graphs, splits
 EXPECTED = {
@@ -153,13 +153,48 @@ def test_damaged_archives_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"num_classes": "7"}', '{"num_nodes": -1}', '{"class_names": [1]}', "\xff"]
+    "text",
+    [
+        "{",
+        "[]",
+        '{"num_classes": "7"}',
+        '{"num_classes": true}',
+        '{"num_classes": 2, "class_names": ["a"]}',
+        '{"num_edge_types": 1, "edge_type_names": ["a", "b"]}',
+        '{"num_nodes": -1}',
+        '{"class_names": [1]}',
+        '{"directed": "no"}',
+        '{"directed": false, "edges_stored": false}',
+        '{"name": 3}',
+        "\xff",
+    ],
 )
 def test_bad_descriptions_are_refused(tmp_path: Path, text: str) -> None:
     path = archive(tmp_path)
     (tmp_path / "g.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(DatasetError, match=r"description of an archive cannot be used: .*g\.json"):
         read_npz(path)
+
+
+@pytest.mark.parametrize(
+    ("description", "message"),
+    [
+        ({"num_classes": 0}, "label"),
+        ({"num_edge_types": 0}, "edge type"),
+        ({"class_names": ["a", "b"]}, "label"),
+        ({"edge_type_names": ["a", "b"]}, "edge type"),
+        ({"num_nodes": 0}, "id out of range|differ in number|number of vertices"),
+    ],
+)
+def test_what_a_description_says_is_not_overruled(
+    tmp_path: Path, description: dict[str, Any], message: str
+) -> None:
+    arrays = {"labels": np.array([0, 1, 2]), "edge_type": np.array([0, 1, 2])}
+    path = archive(tmp_path, description, **arrays)
+    with pytest.raises(DatasetError, match=message):
+        read_npz(path)
+    with pytest.raises(DatasetError, match=message):
+        import_npz(path, tmp_path / "g")
 
 
 def test_arrays_in_fortran_order_and_compressed_read_alike(tmp_path: Path) -> None:

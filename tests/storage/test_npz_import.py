@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import sagann.storage.npz_import as npz_import_module
 from sagann.errors import DatasetError
 from sagann.storage import ImportOptions, check_dataset, dataset_info, import_npz, open_graph, read_npz
 from sagann.storage.edge_chunk import EdgeColumn
+from sagann.storage.importer import ImportSource, import_dataset
 from sagann.storage.npz import NpzArchive
 from sagann.storage.npz_import import NpzEdges
+from sagann.storage.vertex_files import open_features
 from tests.storage.conftest import assert_same_graph
 
 
@@ -69,6 +72,26 @@ def test_layouts_of_archives(tmp_path: Path, *, packed: bool, fortran: bool) -> 
         ({"labels": np.array([0, 1])}, r"number of vertices is not clear|id out of range"),
         ({"train_mask": np.array([1, 0, 1])}, r"int64 \[3\], expected one row per vertex"),
         ({"labels": np.array([{}] * 3, dtype=object)}, r"archive holds pickled objects"),
+        ({"labels": np.array([0, 2**64 - 1, 1], np.uint64)}, r"18446744073709551615 does not fit 63.*row 1\)"),
+        ({"edge_weight": np.array([1, 1e300])}, r"edge weight cannot be used: 1e\+300 is beyond float32.*row 1\)"),
+        # What only the whole shows is found in what was written.
+        (
+            {"train_mask": np.array([True, True, False]), "val_mask": np.array([False, True, False])},
+            r"splits overlap: vertex 1 is in 'train' and in 'val'.*in archive g.npz, splits",
+        ),
+        (
+            {"train_mask": np.array([True] * 3), "labels": np.array([0, -1, 1])},
+            r"a split holds vertices without a label: vertex 1 has label -1",
+        ),
+        (
+            {"train_mask": np.array([True] * 3), "labels": np.array([0, np.nan, 1])},
+            r"a split holds vertices without a label: vertex 1 has label -1",
+        ),
+        ({"graph_ptr": np.array([0, 2, 1, 3])}, r"graph offsets decrease: 2 then 1"),
+        ({"graph_ptr": np.array([0, 1, 3])}, r"an edge joins two graphs: 0 -> 1"),
+        ({"graph_ptr": np.array([0, 3.5])}, r"float64 \[2\], expected integers"),
+        ({"graph_ptr": np.array([[0, 3]])}, r"int64 \[1, 2\], expected integers"),
+        ({"features": np.full((3, 2), np.longdouble("1e4000"))}, r"a feature is not finite: inf at vertex 0"),
     ],
 )
 def test_bad_values_are_named(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
@@ -77,6 +100,48 @@ def test_bad_values_are_named(tmp_path: Path, arrays: dict[str, Any], message: s
     with pytest.raises(DatasetError, match=message):
         import_npz(tmp_path / "g.npz", tmp_path / "g")
     assert [entry.name for entry in tmp_path.iterdir()] == ["g.npz"]
+
+
+def test_a_header_of_nothing_but_parentheses(tmp_path: Path) -> None:
+    for depth in (150, 3000, 9000):
+        text = "(" * depth + "\n"
+        header = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+        with zipfile.ZipFile(tmp_path / "g.npz", "w") as archive:
+            archive.writestr("edge_index.npy", header)
+        (tmp_path / "f.npy").write_bytes(header)
+        with pytest.raises(DatasetError, match="archive cannot be read"):
+            read_npz(tmp_path / "g.npz")
+        with pytest.raises(DatasetError, match="file cannot be read"):
+            open_features(tmp_path / "f.npy")
+
+
+def test_weights_that_add_up_to_too_much(tmp_path: Path) -> None:
+    weights = np.full(3, 3e38, np.float32)
+    np.savez(tmp_path / "g.npz", edge_index=np.array([[0, 0, 1], [1, 1, 2]]), edge_weight=weights)
+    with pytest.raises(DatasetError, match=r"add up to too much: 0 -> 1, beyond 3.4e\+38"):
+        import_npz(tmp_path / "g.npz", tmp_path / "g", options=ImportOptions(coalesce=True))
+    import_npz(tmp_path / "g.npz", tmp_path / "g")
+    check_dataset(tmp_path / "g")
+
+
+def test_edge_features_of_width_zero_are_counted_by_edges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(npz_import_module, "_CHUNK_EDGES", 3)
+    np.savez(tmp_path / "g.npz", ids=np.arange(20).reshape(2, 10), none=np.empty((10, 0)))
+    forms = {"none": ("none", EdgeColumn(dtype="float32", row_shape=(0,)))}
+    with NpzArchive(tmp_path / "g.npz") as archive:
+        edges = NpzEdges(archive=archive, edge_index="ids", data=forms)
+        assert [len(chunk.data["none"]) for chunk in edges.chunks()] == [3, 3, 3, 1]
+        source = ImportSource(name="g", description="archive g", edges=edges, num_vertices=20)
+        for symmetrise in (False, True):
+            options = ImportOptions(symmetrise=symmetrise, overwrite=True)
+            import_dataset(source, tmp_path / "g", options)
+            assert open_graph(tmp_path / "g").topology.edge_data["none"].shape == (10 * (1 + symmetrise), 0)
+
+
+def test_features_of_width_zero(tmp_path: Path) -> None:
+    np.savez(tmp_path / "g.npz", edge_index=np.array([[0, 1], [1, 2]]), features=np.empty((3, 0)))
+    import_npz(tmp_path / "g.npz", tmp_path / "g")
+    assert_same_graph(open_graph(tmp_path / "g"), read_npz(tmp_path / "g.npz"))
 
 
 @pytest.mark.parametrize("chunk_edges", [3, 2**20])

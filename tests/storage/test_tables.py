@@ -49,3 +49,27 @@ def test_empty_lines_are_not_counted_wherever_they_stand(tmp_path: Path, text: s
     sound = CsvTable(written(tmp_path, text.replace("x", "7")))
     assert (1, 7) in rows(sound)
     assert sound.first_row + rows(sound).index((1, 7)) == row
+
+
+@pytest.mark.parametrize("field", ["0x10", "0X1f", "1_000", "+1", "1.0", "\u0661", " 0x1"])
+def test_later_rows_are_read_as_strictly_as_the_first(tmp_path: Path, field: str) -> None:
+    with pytest.raises(DatasetError, match=r"is not an integer .*t\.csv, row 3\)"):
+        rows(CsvTable(written(tmp_path, f"src,dst\n0,1\n1,{field}\n")))
+    with pytest.raises(DatasetError, match=r"neither names nor numbers|is not an integer"):
+        rows(CsvTable(written(tmp_path, f"1,{field}\n0,1\n")))
+
+
+def test_spaces_around_numbers_are_no_part_of_them(tmp_path: Path) -> None:
+    assert rows(CsvTable(written(tmp_path, "src, dst\n0, 1\n 1 ,-2\n"))) == [(0, 1), (1, -2)]
+
+
+def test_an_x_in_a_column_that_is_not_read_does_no_harm(tmp_path: Path) -> None:
+    table = CsvTable(written(tmp_path, "src,dst,name\n0,1,fox\n"))
+    (batch,) = table.batches(["src", "dst"], ["int64", "int64"])
+    assert [column.tolist() for column in batch.columns] == [[0], [1]]
+
+
+def test_a_column_may_be_ids_and_weights(tmp_path: Path) -> None:
+    table = CsvTable(written(tmp_path, "src,dst\n16777217,1\n"))
+    (batch,) = table.batches(["src", "dst", "src"], ["int64", "int64", "float32"])
+    assert [column.tolist() for column in batch.columns] == [[16777217], [1], [16777216.0]]

@@ -66,8 +66,12 @@ def test_labels_that_do_not_fit_are_refused(graph, message):
 @pytest.mark.parametrize(
     ("logits", "message"),
     [
-        (torch.zeros(90, 4), r"torch.float32 \[90, 4\], expected a float tensor \[90, 3\] \(in model M\)"),
+        (torch.zeros(90, 4), r"float32 \[90, 4\], expected a dense tensor of .* \[90, 3\] on cpu \(in model M\)"),
         (torch.zeros(90, 3, dtype=torch.int64), r"torch.int64 \[90, 3\]"),
+        (torch.zeros(90, 3, dtype=torch.complex64), r"torch.complex64 \[90, 3\]"),
+        (torch.zeros(90, 3).to(torch.float8_e4m3fn), r"torch.float8_e4m3fn \[90, 3\]"),
+        (torch.zeros(90, 3, device="meta"), r"torch.float32 \[90, 3\] on meta"),
+        (torch.zeros(90, 3).to_sparse(), r"torch.float32 \[90, 3\] of layout torch.sparse_coo"),
         (None, "a NoneType"),
         ((torch.zeros(90, 3),), "a tuple"),
     ],

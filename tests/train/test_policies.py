@@ -12,6 +12,7 @@ from sagann.train.policies import (
     decay_all,
     decay_first_layer,
     decay_matrices,
+    try_policies,
 )
 from tests.train.runs import TwoLayers
 
@@ -98,3 +99,36 @@ def test_no_scheduler_by_default():
     assert torch.optim.lr_scheduler.StepLR is type(
         scheduler_of(TrainConfig(scheduler="StepLR", scheduler_options={"step_size": 2}))
     )
+
+
+@pytest.mark.parametrize("name", ["Adam", "SGD", "LBFGS", "SparseAdam", "Rprop", "Adafactor"])
+@pytest.mark.parametrize(
+    ("scheduler", "options"),
+    [
+        (None, {}),
+        ("StepLR", {"step_size": 3}),
+        ("CosineAnnealingLR", {"T_max": 5}),
+        ("OneCycleLR", {"max_lr": 0.1, "total_steps": 20, "cycle_momentum": False}),
+        ("ReduceLROnPlateau", {"patience": 1}),
+        ("LinearLR", {"start_factor": 1.0, "end_factor": 0.0}),
+    ],
+)
+def test_what_torch_takes_passes_the_trial(name, scheduler, options):
+    try_policies(TrainConfig(epochs=20, optimizer=name, scheduler=scheduler, scheduler_options=options))
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "options", "message"),
+    [
+        ("StepLR", {"step_size": 0}, "torch refuses the scheduler: StepLR: integer modulo by zero"),
+        ("StepLR", {"step_size": "a"}, "torch refuses the scheduler: StepLR"),
+        ("CosineAnnealingLR", {"T_max": 0}, "torch refuses the scheduler: CosineAnnealingLR"),
+        ("ExponentialLR", {"gamma": -1}, r"-0.01 after 1 steps, expected 0 to 3.4e\+38"),
+        ("StepLR", {"step_size": 90, "gamma": -1}, "-0.01 after 90 steps"),
+        ("ExponentialLR", {"gamma": 1e300}, r"1e\+298 after 1 steps"),
+    ],
+)
+def test_a_schedule_that_would_fail_later_fails_at_once(scheduler, options, message):
+    config = TrainConfig(epochs=100, optimizer="SGD", scheduler=scheduler, scheduler_options=options)
+    with pytest.raises(InputError, match=message):
+        try_policies(config)

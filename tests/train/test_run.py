@@ -141,3 +141,27 @@ def test_no_run_folder(tmp_path):
     with pytest.raises(CheckpointError, match="not a run folder"):
         load_run(tmp_path / "typo")
     assert not (tmp_path / "typo").exists()
+
+
+def test_weights_that_changed_on_the_disk_are_refused(tmp_path):
+    train(tmp_path, epochs=2)
+    path = tmp_path / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    # The lowest bit of the last weight: still a sound safetensors file.
+    content[-4] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"the weights are damaged: checksum .*Resume the run"):
+        load_run(tmp_path)
+    train_again = Trainer(
+        ModelConfig(model="gcn", hidden=8), community_graph(), TrainConfig(epochs=2, device="cpu"), run_dir=tmp_path
+    )
+    train_again.fit(resume=True)
+    load_run(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{"])
+def test_a_damaged_summary_is_refused(tmp_path, content):
+    train(tmp_path, epochs=1)
+    (tmp_path / "metrics.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"metrics.json is damaged"):
+        load_run(tmp_path)

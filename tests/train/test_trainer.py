@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import shutil
 import statistics
 from dataclasses import replace
 
@@ -306,7 +307,7 @@ def test_an_error_in_the_users_model_is_left_as_it_is():
 
 
 def test_something_else_than_a_model_is_refused():
-    with pytest.raises(InputError, match=r"not a model: a str, expected a torch\.nn\.Module or a ModelConfig"):
+    with pytest.raises(InputError, match=r"a str, expected Module or ModelConfig \(in Trainer.model\)"):
         Trainer("gcn", community_graph())
 
 
@@ -410,8 +411,60 @@ def test_a_graph_that_cannot_be_trained_on_is_refused_before_training(change, me
 
 
 def test_a_model_with_the_wrong_number_of_columns_is_refused_before_training():
-    with pytest.raises(LayerError, match=r"found|torch.float32 \[90, 4\], expected a float tensor \[90, 3\]"):
+    with pytest.raises(
+        LayerError, match=r"torch.float32 \[90, 4\], expected a dense tensor of .* \[90, 3\] on cpu"
+    ):
         trainer_of(TwoLayers(out_dim=4)).fit()
+
+
+def test_a_model_that_cuts_the_gradient_is_refused():
+    class Detached(Plain):
+        def forward(self, hops, x):
+            return super().forward(hops, x).detach()
+
+    with pytest.raises(
+        LayerError, match=r"cannot be differentiated: no gradient leads from it .*in model Detached"
+    ):
+        trainer_of(seeded_model(Detached)).fit()
+
+
+def test_a_model_that_overwrites_what_its_gradient_needs_is_refused():
+    class Damaging(Plain):
+        def forward(self, hops, x):
+            out = super().forward(hops, x).sigmoid()
+            doubled = out * 2
+            return doubled + out.add_(1)
+
+    with pytest.raises(LayerError, match=r"overwrites a value that its gradient needs.*in model Damaging"):
+        trainer_of(seeded_model(Damaging)).fit()
+
+
+def test_a_model_without_values_is_refused():
+    with torch.device("meta"):
+        model = Plain()
+    with pytest.raises(InputError, match=r"no values: 'linear.weight' is on the device 'meta' \(in model Plain\)"):
+        trainer_of(model)
+
+
+@pytest.mark.parametrize("only_in_training", [False, True])
+def test_a_model_that_overwrites_the_features_is_refused(only_in_training):
+    class Doubles(Plain):
+        def forward(self, hops, x):
+            if self.training or not only_in_training:
+                x.mul_(2)
+            return super().forward(hops, x)
+
+    message = "overwrites its input: the features were changed in place 1 times .*in model Doubles.*x.clone"
+    with pytest.raises(LayerError, match=message):
+        trainer_of(seeded_model(Doubles)).fit()
+
+
+def test_features_made_in_inference_mode_predict():
+    graph = community_graph()
+    with torch.inference_mode():
+        features = graph.features.clone()
+    predicted = trainer_of(seeded_model(Plain), graph=replace(graph, features=features)).predict()
+    assert predicted.shape == (graph.num_vertices,)
 
 
 def test_a_device_that_is_not_there_is_refused():
@@ -429,3 +482,47 @@ def test_an_operator_without_reproducible_form_is_explained():
     with pytest.raises(InputError, match="an operator of the model is not reproducible: cumsum does not have"):
         trainer_of(seeded_model(Refused)).fit()
     trainer_of(seeded_model(Refused), deterministic=False, epochs=1).fit()
+
+
+def test_a_run_that_lost_its_description_is_not_continued_nor_removed(tmp_path):
+    trainer_of(epochs=2, run_dir=tmp_path).fit()
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(CheckpointError, match=r"the run has lost its run.json: .*fit\(overwrite=True\)"):
+        trainer_of(epochs=3, run_dir=tmp_path).fit(resume=True)
+    with pytest.raises(InputError, match="the run folder holds a run"):
+        trainer_of(epochs=3, run_dir=tmp_path).fit()
+    assert (tmp_path / "checkpoints").exists()
+    trainer_of(epochs=1, run_dir=tmp_path).fit(overwrite=True)
+
+
+@pytest.mark.parametrize("missing", ["model", "train", "contract", "versions", "identity"])
+def test_a_description_without_a_part_is_refused(tmp_path, missing):
+    trainer_of(epochs=1, run_dir=tmp_path).fit()
+    found = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**found, missing: None}))
+    with pytest.raises(CheckpointError, match=f"run.json is damaged: {missing}: missing, or not a mapping"):
+        trainer_of(epochs=2, run_dir=tmp_path).fit(resume=True)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_run_that_lost_its_checkpoints_is_not_started_anew(tmp_path, finished):
+    trainer_of(epochs=4, checkpoint_every=2, run_dir=tmp_path).fit()
+    shutil.rmtree(tmp_path / "checkpoints")
+    if not finished:
+        for name in ("metrics.json", "model.safetensors"):
+            (tmp_path / name).unlink()
+    message = r"the run has lost its checkpoints: 4 epochs were trained.*fit\(overwrite=True\)"
+    with pytest.raises(CheckpointError, match=message):
+        trainer_of(epochs=4, checkpoint_every=2, run_dir=tmp_path).fit(resume=True)
+    assert (tmp_path / "metrics.jsonl").stat().st_size > 0
+
+
+def test_a_folder_in_which_nothing_was_trained_is_used_again(tmp_path):
+    class Fails(Plain):
+        def forward(self, hops, x):
+            return super().forward(hops, x) * (math.nan if self.training else 1)
+
+    with pytest.raises(InputError, match="diverged"):
+        trainer_of(seeded_model(Fails), run_dir=tmp_path).fit()
+    assert (tmp_path / "run.json").exists()
+    trainer_of(epochs=1, run_dir=tmp_path).fit()

@@ -1,0 +1,11 @@
+"""Engines by the name that --engine gives."""
+
+from __future__ import annotations
+
+from sagann.runtime.engine import CompiledEngine
+from sagann.saga.engine import Engine, NaiveEngine
+
+
+def engine_named(name: str) -> Engine:
+    """A new engine: one of ``sagann.cli.settings.ENGINES``."""
+    return NaiveEngine() if name == "naive" else CompiledEngine()

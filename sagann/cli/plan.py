@@ -1,0 +1,40 @@
+"""``sagann plan``: declared here, done in sagann.cli.plan_run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sagann.cli.options import Given, Shared, with_default, with_settings
+from sagann.cli.settings import SETTINGS
+
+SHOWN = ("program", "kernels")
+
+
+@with_settings(tuple(setting for setting in SETTINGS if setting.section in ("data", "model")))
+def plan(
+    context: typer.Context,
+    given: Given,
+    show: Annotated[
+        str,
+        typer.Option(
+            help=with_default(
+                "program: what each layer was made into, and why; kernels: the generated source as well.", "program"
+            ),
+            metavar="|".join(SHOWN),
+            show_default=False,
+        ),
+    ] = SHOWN[0],
+    config: Annotated[
+        Path | None, typer.Option(help="Settings from a TOML file; the command line wins.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Say what a model becomes on a graph, without training it.
+
+    Example: sagann plan --data demo --model gat
+    """
+    from sagann.cli.plan_run import plan_run
+
+    raise typer.Exit(plan_run(given, show=show, file=config, shared=context.ensure_object(Shared)))

@@ -1,0 +1,77 @@
+"""The work of ``sagann plan``: the model on a few vertices of the graph, and the programs that came of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sagann.cli.options import Given, Shared
+from sagann.cli.plan import SHOWN
+from sagann.cli.prepare import open_checked
+from sagann.cli.run_settings import merge, read_tables, settings_of
+from sagann.compiler import LayerProgram
+from sagann.compiler.explain import explain
+from sagann.errors import InputError
+from sagann.graph import Graph
+from sagann.graph.subgraph import subgraph
+from sagann.kernels.edge.cpu import source_of
+from sagann.nn import build_model
+from sagann.report.terminal import Terminal
+from sagann.runtime.engine import CompiledEngine
+from sagann.saga import SagaLayer
+from sagann.saga.engine import using_engine
+
+# Programs do not depend on the number of rows; a few show all that a training step compiles.
+NUM_VERTICES = 16
+
+
+def plan_run(given: Given, *, show: str, file: Path | None, shared: Shared) -> int:
+    """Print the layer programs of a model; the exit code.
+
+    Args:
+        given: settings of data and model from the command line.
+        show: one of :data:`SHOWN`.
+        file: a TOML file of settings.
+        shared: options that every command has.
+    """
+    if show not in SHOWN:
+        raise InputError(
+            "cannot show that", value=f"'{show}'", where="--show", fix=f"Choose one of {', '.join(SHOWN)}."
+        )
+    terminal = Terminal(quiet=shared.quiet)
+    settings = settings_of(merge({} if file is None else read_tables(file), given))
+    if ".py:" in settings.model.model:
+        shared.user_files.add(settings.model.model.rpartition(":")[0])
+    graph = open_checked(settings.data, keep_splits=False)
+    model = build_model(settings.model, graph)
+    engine = CompiledEngine()
+    with using_engine(engine):
+        _step(model, graph)
+    for name, module in model.named_modules():
+        if isinstance(module, SagaLayer):
+            for program in engine.programs_of(module):
+                _show(terminal, name or "the model", program, with_source=show == "kernels")
+    return 0
+
+
+def _step(model: Any, graph: Graph) -> None:
+    """Run the model forward and backward on a few vertices, so that everything is compiled."""
+    if hasattr(model, "prepare"):
+        graph = model.prepare(graph)
+    if graph.features is not None:
+        graph = subgraph(graph, torch.arange(min(NUM_VERTICES, graph.num_vertices)))
+    out = model(graph.hops(model.num_hops), graph.features)
+    out.sum().backward()
+
+
+def _show(terminal: Terminal, name: str, program: LayerProgram | str, *, with_source: bool) -> None:
+    if isinstance(program, str):
+        terminal.show(f"{name}: runs as it is written, because {program}\n")
+        return
+    terminal.show(f"{name}, {explain(program)}\n")
+    if with_source and program.edges.function is not None:
+        terminal.show(source_of(program.edges.function))
+        for step in program.edges.backward.derived if program.edges.backward else ():
+            terminal.show(source_of(step.function))

@@ -1,0 +1,33 @@
+"""Numba's threads and PyTorch's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sagann.graph import Topology
+from sagann.graph.random_numbers import normals
+from sagann.graph.threads import pytorch_threads
+
+
+@pytest.fixture
+def three_threads():  # type: ignore[no-untyped-def]
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_parallel_loops_leave_the_number_of_threads_alone(three_threads: None) -> None:
+    ids = torch.randint(100, (300_000,))
+    Topology.from_coo(src=ids, dst=ids, num_src=100)
+    normals(1000, 10, seed=0, purpose=1)
+    assert torch.get_num_threads() == 3
+
+
+def test_no_more_threads_than_pytorch_has() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytorch_threads() as threads:
+        assert threads == 1
+    torch.set_num_threads(before)
