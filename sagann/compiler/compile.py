@@ -14,6 +14,7 @@ from sagann.compiler.operators import GATHER
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.program import EdgeWork, LayerProgram, Note, Typed
 from sagann.compiler.rewrite import gather_of, gathered, name_of
+from sagann.compiler.share import shared_rows
 from sagann.compiler.spec import verify
 from sagann.compiler.split_concat import split_concat
 from sagann.compiler.stages import Stage, cut
@@ -137,24 +138,29 @@ def _assemble(
     by_name = {node.name: node for node in nodes}
     if typed is not None and typed.name:
         derived += [node for node in [by_name[typed.weight]] if node not in [*derived, *parameters]]
-    stages: dict[str, Stage] = {"param": cut(module, derived, parameters)}
-    for end in ("src", "dst"):
-        wanted = [node for node in frontier if node.meta["place"] == end and node.op != "placeholder"]
-        if typed is not None and by_name.get(typed.name) in wanted:
-            wanted = [node for node in wanted if node.name != typed.name]
-            x = by_name[typed.x]
-            wanted += [x] if x.op != "placeholder" and x not in wanted else []
-        stages[end] = cut(module, wanted, [*parameters, *derived, ends[end]])
-    dst_rows = [node for node in frontier if node.meta["place"] == "dst"]
-    given = [*parameters, *derived, *dst_rows, ends["dst"], gather_of(module)]
+    at_src, at_dst = (
+        [node for node in frontier if node.meta["place"] == end and node.op != "placeholder"]
+        for end in ("src", "dst")
+    )
+    if typed is not None and by_name.get(typed.name) in at_src:
+        at_src = [node for node in at_src if node.name != typed.name]
+        x = by_name[typed.x]
+        at_src += [x] if x.op != "placeholder" and x not in at_src else []
+    known = [*parameters, *derived]
     assert isinstance(output, fx.Node)
+    needed = [*at_dst, output]
+    shared = shared_rows(module, _between(at_src, [*known, ends["src"]]), needed, [*known, gather_of(module)])
+    at_src += [node for node in dict.fromkeys(shared.values()) if node not in at_src]
+    at_dst = [node for node in at_dst if node not in shared]
+    given = [*known, *at_dst, *shared, ends["dst"], gather_of(module)]
     raw = all(node.op == "placeholder" and node.meta["parameter"] is None for node in frontier)
     return LayerProgram(
         layer=type(layer).__name__,
         parameters=tuple((node.name, node.meta["parameter"]) for node in parameters),
-        param=stages["param"],
-        src=stages["src"],
-        dst=stages["dst"],
+        param=cut(module, derived, parameters),
+        src=cut(module, at_src, [*known, ends["src"]]),
+        shared=tuple((node.name, partner.name) for node, partner in shared.items()),
+        dst=cut(module, at_dst, [*known, *shared, ends["dst"]]),
         edges=edges,
         typed=typed,
         accum=gather_of(module).name,
@@ -162,8 +168,24 @@ def _assemble(
         invariant=may_keep and raw and not edges.random,
         bytes_per_edge=sum(row_bytes(node) for node in frontier if node.meta["place"] != "param"),
         naive_bytes_per_edge=naive_bytes,
-        notes=tuple(notes),
+        notes=(*notes, *(_shared_note(node) for node in shared)),
     )
+
+
+def _between(wanted: list[fx.Node], given: list[fx.Node]) -> list[fx.Node]:
+    """What is computed on the way from ``given`` to ``wanted``."""
+    found, pending = dict.fromkeys(given), list(wanted)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found[node] = None
+            pending += node.all_input_nodes
+    return [node for node in found if node not in given]
+
+
+def _shared_note(node: fx.Node) -> Note:
+    text = f"{name_of(node)}, of destinations as of sources: computed once"
+    return Note(kind="shared", text=text, line=node.meta["line"])
 
 
 def side_of(node: fx.Node) -> Side:

@@ -12,6 +12,7 @@ _TITLES = {
     "commuted": "commuted",
     "typed": "maps by edge type",
     "hoisted": "moved off the edges",
+    "shared": "shared",
     "invariant": "kept",
     "fused": "fused",
     "not fused": "NOT fused",

@@ -22,7 +22,9 @@ from sagann.kernels.edge.function import EdgeFunction, Side
 class Note:
     """Something that the compiler did, or did not do and why."""
 
-    kind: Literal["split", "commuted", "typed", "hoisted", "left on edges", "invariant", "fused", "not fused"]
+    kind: Literal[
+        "split", "commuted", "typed", "hoisted", "shared", "left on edges", "invariant", "fused", "not fused"
+    ]
     "What."
     text: str
     "To whom, in words."
@@ -82,8 +84,10 @@ class LayerProgram:
     "What depends on parameters alone."
     src: Stage
     "Once per source vertex; reads ``src``."
+    shared: tuple[tuple[str, str], ...]
+    "Names of values of destinations that are the first rows of a source stage's, and of those."
     dst: Stage
-    "Once per destination vertex; reads ``dst``."
+    "Once per destination vertex; reads ``dst`` and what is shared."
     edges: EdgeWork
     "Once per edge."
     typed: Typed | None

@@ -3,7 +3,9 @@
 The gradient of what was gathered arrives at the destinations. From it each accumulator gives a gradient to every
 edge's message, and reverse-mode differentiation of the forward ops gives one to every array that the pass read:
 summed over CSR for arrays of sources, over CSC for arrays of destinations, left as they are for edge data, summed
-over all edges for parameters. At most two passes; no edge tensor is kept or written, and nothing is atomic.
+over all edges for parameters. At most two passes, and nothing is atomic. Both compute every edge's part again, so no
+edge tensor is written, unless it is much narrower than the rows that a pass would read to compute it: an attention's
+gradient of the scores is written by the pass over CSR, one number per head, and only summed by the one over CSC.
 
 Extra inputs, all of destinations: ``grad``; for max and min ``argument`` (the id of the edge that attains it); for
 softmax ``lse`` (logarithm of the denominator) and ``delta`` (sum of grad times result over the value's trailing
@@ -15,6 +17,7 @@ References:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -26,6 +29,7 @@ from sagann.compiler.derivatives import RULES
 from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output
 
 GRAD, ARGUMENT, LSE, DELTA = "grad", "argument", "lse", "delta"
+CACHE_LINE_BYTES = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +38,8 @@ class BackwardPass:
 
     function: EdgeFunction
     "The pass."
-    wanted: tuple[str, ...]
-    "Names of the forward's inputs, one per output."
+    results: tuple[str, ...]
+    "One per output: the forward's input whose gradient it is, or the name by which the next pass reads it."
 
 
 class Backward:
@@ -66,24 +70,53 @@ def backward_passes(forward: EdgeFunction, wanted: Iterable[str]) -> tuple[Backw
     builder = Builder(forward.inputs, forward.ops)
     gradients = adjoints(builder, forward, _seeds(builder, forward), wanted)
     sides = {given.name: given.side for given in forward.inputs}
-    found = [name for name in wanted if name in gradients]
-    at_src = [name for name in found if sides[name] == "src"]
-    at_dst = [name for name in found if sides[name] == "dst"]
-    rest = [name for name in found if sides[name] in ("edge", "param")]
+    at_dst = {name: gradients[name] for name in wanted if name in gradients and sides[name] == "dst"}
+    at_src = {name: gradients[name] for name in wanted if name in gradients and sides[name] == "src"}
+    rest = {name: gradients[name] for name in wanted if name in gradients and sides[name] in ("edge", "param")}
+    if at_src and at_dst and _hands_on(builder, at_dst):
+        handed = {f"{name}_at_edges": value for name, value in at_dst.items()}
+        return (
+            _pass(builder, {**at_src, **rest, **handed}, sides | dict.fromkeys(handed, "edge"), "src"),
+            _sum_of(builder, handed, at_dst),
+        )
     if at_dst or not at_src:
-        at_dst += rest
+        at_dst |= rest
     else:
-        at_src += rest
+        at_src |= rest
+    groups: tuple[tuple[Literal["dst", "src"], dict[str, str]], ...] = (("dst", at_dst), ("src", at_src))
+    return tuple(_pass(builder, group, sides, at) for at, group in groups if group)
+
+
+def _pass(
+    builder: Builder, gradients: Mapping[str, str], sides: Mapping[str, str], at: Literal["dst", "src"]
+) -> BackwardPass:
+    """One pass for the gradients of these inputs."""
     reductions: dict[str, Literal["sum", "edge", "total"]] = {"edge": "edge", "param": "total"}
-    passes = []
-    groups: tuple[tuple[Literal["dst", "src"], list[str]], ...] = (("dst", at_dst), ("src", at_src))
-    for at, names in groups:
-        if names:
-            outputs = [
-                Output(reduce=reductions.get(sides[name], "sum"), values=(gradients[name],)) for name in names
-            ]
-            passes.append(BackwardPass(function=builder.build(outputs, at), wanted=tuple(names)))
-    return tuple(passes)
+    outputs = [
+        Output(reduce=reductions.get(sides[name], "sum"), values=(value,)) for name, value in gradients.items()
+    ]
+    return BackwardPass(function=builder.build(outputs, at), results=tuple(gradients))
+
+
+def _hands_on(builder: Builder, at_dst: Mapping[str, str]) -> bool:
+    """Whether writing the edges' parts, and reading them to sum, moves less than computing them anew.
+
+    CSR order writes rows of edges at random: a line of the cache is read and written for each.
+    """
+    rows = [builder.size(value) * builder.dtype(value).itemsize for value in at_dst.values()]
+    anew = builder.build([Output(reduce="sum", values=(value,)) for value in at_dst.values()], "dst")
+    read = sum(math.prod(given.shape) * given.dtype.itemsize for given in anew.inputs if given.side == "src")
+    return sum(2 * max(row, CACHE_LINE_BYTES) + row for row in rows) < read
+
+
+def _sum_of(builder: Builder, handed: Mapping[str, str], names: Iterable[str]) -> BackwardPass:
+    """The pass that sums what an earlier one has written for every edge."""
+    inputs = [
+        Input(name=name, side="edge", shape=builder.shape(value), dtype=builder.dtype(value))
+        for name, value in handed.items()
+    ]
+    outputs = [Output(reduce="sum", values=(name,)) for name in handed]
+    return BackwardPass(function=Builder(inputs).build(outputs, "dst"), results=tuple(names))
 
 
 def _seeds(b: Builder, forward: EdgeFunction) -> dict[str, str]:

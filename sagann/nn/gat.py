@@ -62,12 +62,11 @@ class GAT(SagaLayer):
 
     def apply_edge(self, edge: Edge) -> tuple[Tensor, Tensor]:
         """Scores [num_edges, H] and values [num_edges, H, D]."""
-        value = self.project(edge.src).view(-1, self.num_heads, self.head_dim)
-        # The destination matters through its scores alone, so its projection is folded into the attention.
-        matrices = self.project.weight.view(self.num_heads, self.head_dim, -1)
-        attend_dst = torch.einsum("hd,hdf->hf", self.attend_dst, matrices)
-        score = (value * self.attend_src).sum(-1) + F.linear(edge.dst, attend_dst)
+        value = self.project(edge.src)
+        score = F.linear(value, _per_head(self.attend_src))
+        score = score + F.linear(self.project(edge.dst), _per_head(self.attend_dst))
         score = F.leaky_relu(score, self.negative_slope)
+        value = value.view(-1, self.num_heads, self.head_dim)
         if self.attention_dropout:
             value = value * F.dropout(torch.ones_like(score), self.attention_dropout, self.training).unsqueeze(-1)
         return score, value
@@ -75,3 +74,8 @@ class GAT(SagaLayer):
     def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
         """Concatenate or average the heads, add the bias."""
         return (accum.flatten(1) if self.concat else accum.mean(1)) + self.bias
+
+
+def _per_head(attend: Tensor) -> Tensor:
+    """[H, D] as a linear map [H, H * D] that multiplies each head's values by its own attention."""
+    return torch.diag_embed(attend.T).permute(1, 2, 0).flatten(1)

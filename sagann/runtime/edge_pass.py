@@ -92,7 +92,8 @@ class _FusedGather(torch.autograd.Function):
             for step in call.backward.passes(ctx.wanted):
                 read = {each.name: given[each.name] for each in step.function.inputs}
                 results = run_pass(call.dialect, step.function, call.topology, read, seed=call.seed)
-                gradients.update(zip(step.wanted, results, strict=True))
+                for name, result in zip(step.results, results, strict=True):
+                    (gradients if name in ctx.dtypes else given)[name] = result
         return None, *(
             gradients[name].to(dtype) if name in gradients else None for name, dtype in ctx.dtypes.items()
         )

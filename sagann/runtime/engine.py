@@ -123,12 +123,14 @@ class CompiledEngine:
         self, program: LayerProgram, tensors: dict[str, Tensor], topology: Topology, x: Tensor, data: Tensor | None
     ) -> Tensor:
         values = {name: tensors[parameter] for name, parameter in program.parameters}
-        values["src"], values["dst"] = x, x if topology.num_dst == topology.num_src else x[: topology.num_dst]
+        values["src"], values["dst"] = x, _first(x, topology)
         if data is not None:
             values["data"] = data
-        for stage in (program.param, program.src, program.dst):
-            if stage:
-                values |= stage.run(values)
+        values |= program.param.run(values)
+        values |= program.src.run(values)
+        for name, source in program.shared:
+            values[name] = _first(values[source], topology)
+        values |= program.dst.run(values)
         if program.invariant:
             accum = self.invariants.get(program, topology, x, data, lambda: self._gather(program, topology, values))
         else:
@@ -158,6 +160,11 @@ class CompiledEngine:
                 edges, topology, arrays, tile_edges=self.tile_edges, bytes_per_edge=edges.tensor_bytes
             )
         return _gather_materialised(edges, topology, arrays)
+
+
+def _first(rows: Tensor, topology: Topology) -> Tensor:
+    """The destinations' rows: they are the first of the sources."""
+    return rows if topology.num_dst == topology.num_src else rows[: topology.num_dst]
 
 
 def _share_memory(a: Tensor, b: Tensor) -> bool:

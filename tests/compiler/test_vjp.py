@@ -111,6 +111,24 @@ def test_as_few_passes_as_there_are_sides(wanted: tuple[int, ...], passes: list[
     assert [(step.function.at, [output.reduce for output in step.function.outputs]) for step in made] == passes
 
 
+def test_narrow_gradients_of_wide_rows_are_handed_on() -> None:
+    function = gathering(attention(3, 32, torch.float64), "softmax")
+    wanted = [given.name for given in function.inputs if given.side != "edge"]
+    made = backward_passes(function, wanted)
+    assert [(step.function.at, [output.reduce for output in step.function.outputs]) for step in made] == [
+        ("src", ["sum", "sum", "edge"]),
+        ("dst", ["sum"]),
+    ]
+    (handed,) = made[1].function.inputs
+    assert (handed.side, handed.shape) == ("edge", (3,))
+    assert made[0].results[-1] == handed.name
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_gradients_that_are_handed_on(name: str) -> None:
+    check(gathering(attention(3, 32, torch.float64), "softmax"), name)
+
+
 def test_a_pass_reads_only_what_it_needs() -> None:
     function = pair()
     (step,) = backward_passes(function, [function.inputs[0].name])

@@ -135,6 +135,33 @@ def test_blocks_give_the_first_rows() -> None:
     assert_close(layer(block_of(topology, 9), x), layer(topology, x)[:9])
 
 
+def both_ends(layer: Layer, edge: Edge) -> Tensor:
+    """The same map of either end, then something of the destination's own."""
+    return torch.sigmoid(F.linear(edge.src, layer.w)) * torch.tanh(F.linear(edge.dst, layer.w) * layer.v)
+
+
+@pytest.mark.parametrize("block", [False, True])
+def test_what_both_ends_need_is_computed_once(block: bool) -> None:
+    topology = block_of(skewed(), 5) if block else skewed()
+    layer = Layer(both_ends, lambda m, v, a: a + F.linear(v, m.w)).double()
+    program = program_of(layer, topology, rows(topology), CompiledEngine())
+    assert [partner for _, partner in program.shared] == ["linear"]
+    linear = [
+        node
+        for stage in (program.src, program.dst, program.vertex)
+        for node in stage.module.graph.nodes
+        if node.target is F.linear
+    ]
+    assert len(linear) == 1
+    assert_compiles_right(layer, topology, rows(topology))
+
+
+def test_maps_by_other_weights_are_not_shared() -> None:
+    layer = Layer(lambda m, e: F.linear(e.src, m.w).tanh() * F.linear(e.dst, m.w * 2).tanh()).double()
+    assert program_of(layer, skewed(), rows(skewed()), CompiledEngine()).shared == ()
+    assert_compiles_right(layer, skewed(), rows(skewed()))
+
+
 def test_on_blocks_no_map_moves_to_the_many_sources() -> None:
     block = block_of(skewed(), 9)
     assert_compiles_right(SAGE(8, 2).double(), block, rows(block, 8))

@@ -1,0 +1,58 @@
+"""Share: what is computed once per source need not be computed again for destinations.
+
+Destinations are the first of the sources, so where a layer does the same to both ends of an edge (attention that
+projects either), the destinations' rows are the first of the sources' results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+from torch import fx
+
+
+def shared_rows(
+    module: fx.GraphModule, computed: Iterable[fx.Node], wanted: Iterable[fx.Node], given: Iterable[fx.Node]
+) -> dict[fx.Node, fx.Node]:
+    """The nodes of destinations' rows that ``wanted`` needs and that repeat one of the sources', and which.
+
+    Args:
+        module: a classified graph.
+        computed: what is computed for the sources.
+        wanted: what has to be computed.
+        given: where the search ends.
+    """
+    numbers: dict[Hashable, int] = {}
+    forms: dict[fx.Node, int] = {}
+    for node in module.graph.nodes:
+        form = _form(node, forms)
+        forms[node] = numbers.setdefault(form, len(numbers))
+    partners = {forms[node]: node for node in computed if node.op == "call_function"}
+    shared: dict[fx.Node, fx.Node] = {}
+    seen, pending = set(given), list(wanted)
+    while pending:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        partner = partners.get(forms[node]) if node.meta["place"] == "dst" else None
+        if partner is not None:
+            shared[node] = partner
+        else:
+            pending += node.all_input_nodes
+    return shared
+
+
+def _form(node: fx.Node, forms: dict[fx.Node, int]) -> Hashable:
+    """Equal for nodes that do the same, be it to sources or to destinations."""
+    if node.op == "placeholder" and node.target in ("src", "dst"):
+        return "an end"
+    if node.op != "call_function":
+        return node
+
+    def known(argument: Any) -> Any:
+        return ("of node", forms[argument]) if isinstance(argument, fx.Node) else argument
+
+    arguments = fx.node.map_aggregate((node.args, node.kwargs), known)
+    return node.target, repr(arguments), str(node.meta["val"].dtype if hasattr(node.meta["val"], "dtype") else "")
