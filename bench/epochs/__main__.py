@@ -27,7 +27,7 @@ from sagann.nn import ModelConfig
 MODELS = (*DENSE_MODELS, *EDGE_MODELS)
 PYG_VARIANTS = ("edge_index", "EdgeIndex", "EdgeIndex32", "csr", "csr32", "SparseTensor")
 GROUPS = {
-    "sagann": ("sagann",),
+    "sagann": ("sagann", "sagann:lean"),
     "pyg": tuple(f"pyg:{variant}" for variant in PYG_VARIANTS),
     "pyg-compile": ("pyg:compile",),
     "dgl": ("dgl", "dgl:weights"),

@@ -31,6 +31,9 @@ def choose_engine(variant: str) -> None:
             engines.set_engine(engines.NaiveEngine())
             return
         compiled = importlib.import_module("sagann.runtime.engine").CompiledEngine
+        if variant == "lean":
+            engines.set_engine(compiled(lean=True))
+            return
         options = importlib.import_module("sagann.compiler").CompilerOptions
         engines.set_engine(compiled(options=options(**{variant.removeprefix("no-"): False})))
     except (ImportError, AttributeError, TypeError) as error:

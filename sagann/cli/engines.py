@@ -8,4 +8,4 @@ from sagann.saga.engine import Engine, NaiveEngine
 
 def engine_named(name: str) -> Engine:
     """A new engine: one of ``sagann.cli.settings.ENGINES``."""
-    return NaiveEngine() if name == "naive" else CompiledEngine()
+    return NaiveEngine() if name == "naive" else CompiledEngine(lean=name == "lean")

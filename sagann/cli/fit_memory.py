@@ -68,14 +68,15 @@ def output_weight_bytes(settings: RunSettings, graph: Graph) -> int:
 
 
 def least_bytes(settings: RunSettings, graph: Graph) -> int:
-    """Bytes that training takes at the very least: weights with gradients, activations, one tensor over edges."""
+    """Bytes that training takes at the very least: weights with gradients, activations, and where layers run as they
+    are written, one tensor over edges."""
     hidden, boundaries = settings.model.hidden, settings.model.layers - 1
     weights = graph.num_features * hidden + max(0, boundaries - 1) * hidden**2 if boundaries else 0
     if settings.model.model == "ggnn":
         # Steps share their weights, and each works at full width.
         weights, boundaries = 3 * hidden**2, settings.model.layers
     activations = boundaries * graph.num_vertices * hidden
-    edges = graph.num_edges * hidden if boundaries else 0
+    edges = graph.num_edges * hidden if boundaries and settings.engine == "naive" else 0
     dense = 0
     if graph.features is not None and graph.features.layout == torch.sparse_csr and not _has_encoder(settings):
         dense = graph.num_vertices * graph.num_features

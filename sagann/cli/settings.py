@@ -281,9 +281,9 @@ TRAIN_SETTINGS = (
         kind="text",
         panel=_RUN,
         default="compiled",
-        metavar="compiled|naive",
-        help="How layers are executed. compiled: hoisted, commuted and fused (sagann plan shows how); naive: plain "
-        "PyTorch, one row per edge.",
+        metavar="compiled|lean|naive",
+        help="How layers are executed. compiled: hoisted, commuted and fused (sagann plan shows how); lean: the "
+        "same in as little memory as can be, at some cost in speed; naive: plain PyTorch, one row per edge.",
     ),
     Setting(
         section="train",
@@ -329,4 +329,4 @@ TRAIN_SETTINGS = (
 )
 
 SETTINGS = DATA_SETTINGS + MODEL_SETTINGS + TRAIN_SETTINGS
-ENGINES = ("compiled", "naive")
+ENGINES = ("compiled", "lean", "naive")

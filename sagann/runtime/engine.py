@@ -16,7 +16,7 @@ from sagann.compiler import CompilerOptions, LayerProgram, TraceError, compile_l
 from sagann.compiler.program import EdgeWork
 from sagann.compiler.trace import tensors_of
 from sagann.graph.topology import Topology
-from sagann.runtime.allocator import keep_freed_memory
+from sagann.runtime.allocator import give_back_freed_memory, keep_freed_memory
 from sagann.runtime.configuration import Key, configuration, has_hooks
 from sagann.runtime.dialects import dialect_for
 from sagann.runtime.edge_pass import gather_fused
@@ -42,6 +42,8 @@ class CompiledEngine:
     Args:
         dialect: kernels of the edges: "auto" (the fastest for the device), or a dialect's name.
         options: what the compiler may do.
+        lean: take as little memory as there is to take, at some cost in speed: nothing is kept that could be computed
+            again, and freed memory goes back to the system.
         invariant_bytes: bytes of gathers of constant features kept at most; None for no limit, 0 for none.
         tile_edges: edges at a time, where they cannot be fused.
     """
@@ -51,12 +53,14 @@ class CompiledEngine:
         *,
         dialect: str = "auto",
         options: CompilerOptions | None = None,
+        lean: bool = False,
         invariant_bytes: int | None = None,
         tile_edges: int = TILE_EDGES,
     ) -> None:
         self.dialect = dialect
         self.tile_edges = tile_edges
-        self.invariants = Invariants(invariant_bytes)
+        self.lean = lean
+        self.invariants = Invariants(0 if lean else invariant_bytes)
         self.options = options or CompilerOptions()
         self._naive = NaiveEngine()
         self._programs: WeakKeyDictionary[SagaLayer, dict[Key, LayerProgram | str]] = WeakKeyDictionary()
@@ -64,7 +68,7 @@ class CompiledEngine:
     def run(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
         """Run a checked layer on checked input."""
         if topology.device.type == "cpu":
-            keep_freed_memory()
+            give_back_freed_memory() if self.lean else keep_freed_memory()
         many_sources = topology.num_src > MANY * topology.num_dst
         # A trace puts other tensors in the parameters' place for a while: no thread may read them meanwhile.
         with EXCLUSIVE:

@@ -34,12 +34,19 @@ def together(**turns: list[float]) -> Record:
 
 def test_ratios_are_medians_over_rounds_and_the_better_peer_counts() -> None:
     records = [
-        alone("sagann", peak_bytes=40),
+        alone("sagann", peak_bytes=60),
+        alone("sagann:lean", peak_bytes=40),
         alone("pyg:csr", peak_bytes=200),
         alone("pyg:edge", seconds=9.0, peak_bytes=90),
         alone("dgl", peak_bytes=100),
         alone("floor"),
-        together(sagann=[1.0, 2.0, 1.0], pyg_csr=[3.0, 6.0, 9.0], dgl=[2.0, 5.0, 2.0], floor=[0.8, 1.6, 0.5]),
+        together(
+            sagann=[1.0, 2.0, 1.0],
+            sagann_lean=[2.0, 2.5, 2.5],
+            pyg_csr=[3.0, 6.0, 9.0],
+            dgl=[2.0, 5.0, 2.0],
+            floor=[0.8, 1.6, 0.5],
+        ),
     ]
     (row,) = rows_of(records)
     assert row.ratio("pyg") == 3.0
@@ -48,9 +55,11 @@ def test_ratios_are_medians_over_rounds_and_the_better_peer_counts() -> None:
     assert row.times_floor == pytest.approx(1 / 0.8)
     # The thriftiest variant counts, though it is slow.
     assert row.least_peer == ("pyg:edge", 90)
-    assert row.memory_share == pytest.approx(40 / 90)
+    assert row.memory_share() == pytest.approx(60 / 90)
+    assert row.memory_share("sagann:lean") == pytest.approx(40 / 90)
     reached = {verdict.target: verdict.reached for verdict in verdicts([row])}
-    assert list(reached.values()) == [True, True, True, None, False, True, True]
+    # The lean engine takes twice as long as the other, and that is as long as the better peer takes.
+    assert list(reached.values()) == [True, True, True, None, False, False, True, True, True]
 
 
 def test_who_was_killed_is_named_and_left_out_of_ratios() -> None:

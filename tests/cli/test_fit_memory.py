@@ -22,8 +22,9 @@ def graph() -> Graph:
 
 
 def test_what_is_needed_at_least(graph: Graph) -> None:
-    # Weights with gradients, what layer 2 is given, and its copy on the edges.
-    assert least_bytes(settings(hidden=16), graph) == 4 * (2 * 10 * 16 + 1000 * 16 + 5000 * 16)
+    # Weights with gradients, what layer 2 is given, and run as it is written, its copy on the edges.
+    assert least_bytes(settings(hidden=16), graph) == 4 * (2 * 10 * 16 + 1000 * 16)
+    assert least_bytes(settings(hidden=16, engine="naive"), graph) == 4 * (2 * 10 * 16 + 1000 * 16 + 5000 * 16)
     assert least_bytes(settings(hidden=16, layers=3), graph) > least_bytes(settings(hidden=16), graph)
     assert least_bytes(settings(layers=1, hidden=10**9), graph) == 0
 
@@ -62,8 +63,11 @@ def test_refusal(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Memory(total_bytes=2**30, available_bytes=2**20, limit_bytes=None, limit_used_bytes=None)
     monkeypatch.setattr("sagann.cli.fit_memory.memory", lambda: found)
     check_memory(settings(hidden=16), graph)
+    check_memory(settings(hidden=100), graph)
     with pytest.raises(InputError, match=r"does not fit memory: at least 2\.\d MiB are needed, 1\.0 MiB are free"):
-        check_memory(settings(hidden=100), graph)
+        check_memory(settings(hidden=100, engine="naive"), graph)
+    with pytest.raises(InputError, match=r"does not fit memory: at least 3\.\d MiB are needed, 1\.0 MiB are free"):
+        check_memory(settings(hidden=1000), graph)
 
 
 def test_where_memory_is_unknown_nothing_is_refused(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:

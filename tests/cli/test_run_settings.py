@@ -96,7 +96,7 @@ def test_no_data() -> None:
 
 
 def test_unknown_engine() -> None:
-    with pytest.raises(InputError, match="unknown engine: 'warp', expected one of compiled, naive"):
+    with pytest.raises(InputError, match="unknown engine: 'warp', expected one of compiled, lean, naive"):
         settings_of(merge({}, {"data": "demo", "engine": "warp"}))
 
 
