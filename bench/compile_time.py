@@ -50,7 +50,9 @@ def main() -> None:
             later = [_measure(model, Path(cache)) for _ in range(REPETITIONS)]
         compiled = first["first"] - first["next"]
         found = median(run["first"] - run["next"] for run in later)
-        print(f"| {model} | {compiled:.2f} | {found:.2f} | {median(run['import'] for run in later):.2f} |", flush=True)
+        print(
+            f"| {model} | {compiled:.2f} | {found:.2f} | {median(run['import'] for run in later):.2f} |", flush=True
+        )
 
 
 def _measure(model: str, cache: Path) -> dict[str, float]:

@@ -7,6 +7,7 @@ train it (:class:`Trainer`). Names are imported when they are first used, so ``i
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from sagann.registry import DEFAULTS
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from sagann.saga import Edge as Edge, SagaLayer as SagaLayer
     from sagann.storage import load_graph as load_graph, open_graph as open_graph, save_graph as save_graph
     from sagann.train import TrainConfig as TrainConfig, Trainer as Trainer, load_run as load_run
+
+# PyTorch asks for huge pages for large tensors on the CPU where this is set before its first tensor is made: their
+# pages, made anew when a tensor is, cost a good part of an epoch.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 __version__ = "0.1.0"
 

@@ -10,6 +10,7 @@ import math
 from statistics import median
 
 import torch
+from torch import Tensor
 
 from bench.kernels.gathers import GATHERS
 from bench.kernels.graphs import topology_of
@@ -17,7 +18,6 @@ from bench.kernels.yardstick import Yardstick
 from bench.timing import alternate, median_ratio
 from sagann.graph import Topology
 from sagann.kernels.edge import cpu
-from sagann.runtime.allocator import keep_freed_memory
 
 FEATURES = [32, 41, 128, 300, 602]
 # Feature rows within and far beyond a last-level cache of 32 MiB.
@@ -31,8 +31,6 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(GATHERS), default=list(GATHERS))
     parser.add_argument("--repetitions", type=int, default=7)
     arguments = parser.parse_args()
-    # As the engine does; the yardstick's results are allocated once.
-    keep_freed_memory()
     print("| graph | size | gather | " + " | ".join(f"F = {width}" for width in arguments.features) + " |")
     print("|---|---|---|" + "--:|" * len(arguments.features))
     ratios = []
@@ -53,13 +51,20 @@ def _measure(topology: Topology, name: str, features: int, repetitions: int) -> 
     """How many times as fast as the yardstick, and seconds."""
     gather = GATHERS[name](topology, features)
     yardstick = Yardstick(topology)
+
+    def by_yardstick() -> Tensor:
+        # Both allocate their results at every call, as an epoch does.
+        results = [torch.empty_like(form, device="cpu") for form in gather.results]
+        yardstick.run(name, *gather.yardstick, *results, num_features=features)
+        return results[0]
+
     contestants = {
         "sagann": lambda: cpu.run(gather.function, topology, gather.arrays),
-        "yardstick": lambda: yardstick.run(name, *gather.yardstick, num_features=features),
+        "yardstick": by_yardstick,
     }
     seconds = alternate(contestants, repetitions=repetitions, at_least_s=0.02)
     result = cpu.run(gather.function, topology, gather.arrays)[0]
-    torch.testing.assert_close(result, gather.result, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(result, by_yardstick(), rtol=1e-4, atol=1e-4)
     return median_ratio(seconds["yardstick"], seconds["sagann"]), median(seconds["sagann"])
 
 

@@ -23,9 +23,9 @@ class Gather:
     arrays: dict[str, Tensor]
     "Its inputs."
     yardstick: list[Tensor]
-    "The yardstick's inputs and results, in its order."
-    result: Tensor
-    "The one of the yardstick's that is compared."
+    "The yardstick's inputs, in its order."
+    results: list[Tensor]
+    "Of the form of the yardstick's results, in its order; the first is compared."
 
 
 def _input(name: str, side: str, *shape: int) -> Input:
@@ -36,6 +36,11 @@ def _op(name: str, op: str, args: tuple, *shape: int, dtype: torch.dtype = FLOAT
     return Op(name=name, op=op, args=args, shape=shape, dtype=dtype)
 
 
+def _form(*shape: int, dtype: torch.dtype = FLOAT) -> Tensor:
+    """A tensor of that form without memory."""
+    return torch.empty(*shape, dtype=dtype, device="meta")
+
+
 def _function(inputs: list[Input], ops: list[Op], reduce: str, *values: str) -> EdgeFunction:
     output = Output(reduce=reduce, values=values)  # type: ignore[arg-type]
     return EdgeFunction(inputs=tuple(inputs), ops=tuple(ops), outputs=(output,), at="dst")
@@ -43,32 +48,32 @@ def _function(inputs: list[Input], ops: list[Op], reduce: str, *values: str) -> 
 
 def sum_of(topology: Topology, features: int) -> Gather:
     """Sum of source rows."""
-    x, out = torch.randn(topology.num_src, features), torch.empty(topology.num_dst, features)
+    x, out = torch.randn(topology.num_src, features), _form(topology.num_dst, features)
     function = _function([_input("x", "src", features)], [], "sum", "x")
-    return Gather(function=function, arrays={"x": x}, yardstick=[x, out], result=out)
+    return Gather(function=function, arrays={"x": x}, yardstick=[x], results=[out])
 
 
 def weighted_sum(topology: Topology, features: int) -> Gather:
     """Sum of source rows times the edge's weight."""
-    x, out = torch.randn(topology.num_src, features), torch.empty(topology.num_dst, features)
+    x, out = torch.randn(topology.num_src, features), _form(topology.num_dst, features)
     weight = torch.rand(topology.num_edges)
     inputs = [_input("x", "src", features), _input("w", "edge")]
     function = _function(inputs, [_op("m", "mul", ("x", "w"), features)], "sum", "m")
-    return Gather(function=function, arrays={"x": x, "w": weight}, yardstick=[weight, x, out], result=out)
+    return Gather(function=function, arrays={"x": x, "w": weight}, yardstick=[weight, x], results=[out])
 
 
 def maximum(topology: Topology, features: int) -> Gather:
     """Maximum of source rows, its arguments kept."""
-    x, out = torch.randn(topology.num_src, features), torch.empty(topology.num_dst, features)
-    edge = torch.empty(topology.num_dst, features, dtype=torch.int64)
+    x, out = torch.randn(topology.num_src, features), _form(topology.num_dst, features)
+    edge = _form(topology.num_dst, features, dtype=torch.int64)
     function = _function([_input("x", "src", features)], [], "max", "x")
-    return Gather(function=function, arrays={"x": x}, yardstick=[x, out, edge], result=out)
+    return Gather(function=function, arrays={"x": x}, yardstick=[x], results=[out, edge])
 
 
 def gated(topology: Topology, features: int) -> Gather:
     """Sum of sigmoid(a of the destination + b of the source) * x of the source."""
     x, b = torch.randn(topology.num_src, features), torch.randn(topology.num_src, features)
-    a, out = torch.randn(topology.num_dst, features), torch.empty(topology.num_dst, features)
+    a, out = torch.randn(topology.num_dst, features), _form(topology.num_dst, features)
     inputs = [_input("x", "src", features), _input("b", "src", features), _input("a", "dst", features)]
     ops = [
         _op("s", "add", ("a", "b"), features),
@@ -76,14 +81,14 @@ def gated(topology: Topology, features: int) -> Gather:
         _op("m", "mul", ("g", "x"), features),
     ]
     function = _function(inputs, ops, "sum", "m")
-    return Gather(function=function, arrays={"x": x, "a": a, "b": b}, yardstick=[a, b, x, out], result=out)
+    return Gather(function=function, arrays={"x": x, "a": a, "b": b}, yardstick=[a, b, x], results=[out])
 
 
 def softmax(topology: Topology, features: int) -> Gather:
     """Softmax over leaky_relu(a of the destination + b of the source), of x of the source."""
     x, b = torch.randn(topology.num_src, features), torch.randn(topology.num_src)
-    a, out = torch.randn(topology.num_dst), torch.empty(topology.num_dst, features)
-    log_weight = torch.empty(topology.num_dst)
+    a, out = torch.randn(topology.num_dst), _form(topology.num_dst, features)
+    log_weight = _form(topology.num_dst)
     inputs = [_input("x", "src", features), _input("b", "src"), _input("a", "dst")]
     ops = [
         _op("s", "add", ("a", "b")),
@@ -93,7 +98,7 @@ def softmax(topology: Topology, features: int) -> Gather:
     ]
     function = _function(inputs, ops, "softmax", "l", "x")
     arrays = {"x": x, "a": a, "b": b}
-    return Gather(function=function, arrays=arrays, yardstick=[a, b, x, out, log_weight], result=out)
+    return Gather(function=function, arrays=arrays, yardstick=[a, b, x], results=[out, log_weight])
 
 
 GATHERS: dict[str, Callable[[Topology, int], Gather]] = {

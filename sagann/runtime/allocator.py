@@ -1,8 +1,8 @@
-"""What becomes of freed memory: kept in the process for speed, as PyTorch's allocator on CUDA does, or given back.
+"""Give freed memory back to the system at once, where memory is short.
 
-Kept, blocks are reused; otherwise every epoch touches its activations' pages for the first time, which costs more than
-computing some of them. The process holds on to its peak, and to what falls between blocks: on a graph whose epoch has
-180 MiB alive it grew to 380. Given back, the process is as large as what is alive.
+By default the C library keeps freed blocks of up to 32 MiB for later ones, and gaps between them that none fits: on a
+graph whose epoch has 180 MiB alive the process grows to 270. Given back, the process is as large as what is alive, and
+every block's pages are made anew.
 """
 
 from __future__ import annotations
@@ -12,22 +12,9 @@ import platform
 from functools import cache
 
 # Parameters of mallopt in <malloc.h>.
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -2, -3, -4
-# Grow the heap in steps of this: untouched, it costs address space only.
-_STEP_BYTES = 64 << 20
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 # Blocks from this size on are asked of the system one by one.
 _LARGE_BYTES = 1 << 20
-
-
-@cache
-def keep_freed_memory() -> bool:
-    """Tell the C library not to return freed memory, once per process.
-
-    Returns:
-        Whether it was told: only the GNU C library can be.
-    """
-    # -1 is the largest size: never.
-    return _set([(_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, _STEP_BYTES)])
 
 
 @cache
@@ -37,12 +24,8 @@ def give_back_freed_memory() -> bool:
     Returns:
         Whether it was told: only the GNU C library can be.
     """
-    # By default the threshold grows with the blocks that are freed, so that later ones are kept.
-    return _set([(_M_MMAP_THRESHOLD, _LARGE_BYTES), (_M_TRIM_THRESHOLD, _LARGE_BYTES)])
-
-
-def _set(settings: list[tuple[int, int]]) -> bool:
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
+    settings = [(_M_MMAP_THRESHOLD, _LARGE_BYTES), (_M_TRIM_THRESHOLD, _LARGE_BYTES)]
     return all(mallopt(parameter, value) == 1 for parameter, value in settings)

@@ -16,7 +16,7 @@ from sagann.compiler import CompilerOptions, LayerProgram, TraceError, compile_l
 from sagann.compiler.program import EdgeWork
 from sagann.compiler.trace import tensors_of
 from sagann.graph.topology import Topology
-from sagann.runtime.allocator import give_back_freed_memory, keep_freed_memory
+from sagann.runtime.allocator import give_back_freed_memory
 from sagann.runtime.configuration import Key, configuration, has_hooks
 from sagann.runtime.dialects import dialect_for
 from sagann.runtime.edge_pass import gather_fused
@@ -67,8 +67,8 @@ class CompiledEngine:
 
     def run(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
         """Run a checked layer on checked input."""
-        if topology.device.type == "cpu":
-            give_back_freed_memory() if self.lean else keep_freed_memory()
+        if self.lean and topology.device.type == "cpu":
+            give_back_freed_memory()
         many_sources = topology.num_src > MANY * topology.num_dst
         # A trace puts other tensors in the parameters' place for a while: no thread may read them meanwhile.
         with EXCLUSIVE:
