@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 from torch import Tensor, fx
 
 from sagann.compiler.classify import classify, has_tensor, is_random, row_bytes
 from sagann.compiler.commute import commute
 from sagann.compiler.hoist import hoist
-from sagann.compiler.lower import NotFusedError, lower
+from sagann.compiler.lower import NotFusedError, Reduction, lower
 from sagann.compiler.operators import GATHER
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.program import EdgeWork, LayerProgram, Note, Typed
@@ -25,12 +25,13 @@ from sagann.kernels.edge.function import EdgeFunction, Side
 if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
 
-_REDUCTIONS: dict[str, Literal["sum", "max", "min", "softmax"]] = {
+_REDUCTIONS: dict[str, Reduction] = {
     "sum": "sum",
     "mean": "sum",
     "max": "max",
     "min": "min",
     "softmax": "softmax",
+    "concat": "edge",
 }
 
 
@@ -90,9 +91,7 @@ def _edge_work(
     by_name = {node.name: node for node in frontier}
     sides = tuple(side_of(by_name[name]) for name in stage.inputs)
     function, reason = None, "switched off"
-    if accumulator == "concat":
-        reason = "concat keeps every edge's row"
-    elif not gather.meta["val"].is_floating_point():
+    if not gather.meta["val"].is_floating_point():
         reason = "the message is not of a floating type"
     elif options.fuse:
         examples = {name: (side, by_name[name].meta["val"]) for name, side in zip(stage.inputs, sides, strict=True)}
@@ -103,7 +102,8 @@ def _edge_work(
     if function is None:
         notes.append(Note(kind="not fused", text=reason))
     else:
-        notes.append(Note(kind="fused", text=f"{len(function.ops)} operations and the {accumulator} in one pass"))
+        result = "the rows that are concatenated" if accumulator == "concat" else f"the {accumulator}"
+        notes.append(Note(kind="fused", text=f"{len(function.ops)} operations and {result} in one pass"))
     return EdgeWork(
         stage=stage,
         sides=sides,
@@ -160,7 +160,8 @@ def _assemble(
         accum=gather_of(module).name,
         vertex=cut(module, [output], given),
         invariant=may_keep and raw and not edges.random,
-        bytes_per_edge=sum(row_bytes(node) for node in frontier if node.meta["place"] != "param"),
+        bytes_per_edge=sum(row_bytes(node) for node in frontier if node.meta["place"] != "param")
+        + 3 * _concat_row_bytes(module),
         naive_bytes_per_edge=naive_bytes,
         notes=tuple(notes),
     )
@@ -201,7 +202,15 @@ def _naive_bytes(module: fx.GraphModule) -> int:
             continue
         readers = len([user for user in node.users if user.meta["phase"] == "edge" or user.target is GATHER])
         total += row_bytes(node) * (1 + readers) if readers else 0
-    return total
+    return total + _concat_row_bytes(module)
+
+
+def _concat_row_bytes(module: fx.GraphModule) -> int:
+    """Bytes of an edge's row in concat's result: written by its pass, then read and written between the padding."""
+    if gather_of(module).args[1] != "concat":
+        return 0
+    (message,) = gathered(module)
+    return row_bytes(message)
 
 
 def _hoisting_notes(module: fx.GraphModule, frontier: list[fx.Node]) -> list[Note]:

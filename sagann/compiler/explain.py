@@ -38,7 +38,8 @@ def explain(program: LayerProgram) -> str:
 def _bytes(program: LayerProgram) -> str:
     now, before = program.bytes_per_edge, program.naive_bytes_per_edge
     if program.edges.function is None:
-        return f"an edge reads {now} bytes, and its tensors take {program.edges.tensor_bytes} more in its tile"
+        held = "with those of all edges" if program.edges.accumulator == "concat" else "in its tile"
+        return f"an edge reads {now} bytes, and its tensors take {program.edges.tensor_bytes} more {held}"
     saved = f", {before / now:.1f} times fewer" if 0 < now < before else ""
     return f"an edge moves {now} bytes; as written it would move {before}{saved}"
 

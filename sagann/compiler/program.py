@@ -55,7 +55,7 @@ class EdgeWork:
     accumulator: str
     "One of the accumulators."
     max_degree: int
-    "Width of concat; 0 for the others."
+    "Rows that concat has room for at a destination; 0 for the other accumulators."
     dtype: torch.dtype
     "Of the result."
     function: EdgeFunction | None
@@ -95,7 +95,7 @@ class LayerProgram:
     invariant: bool
     "Whether what is gathered depends on features, topology and edge data alone."
     bytes_per_edge: int
-    "Read by an edge's pass, rows of both ends and edge data."
+    "Read by an edge's pass, rows of both ends and edge data; for concat, what its row moves until it is in place."
     naive_bytes_per_edge: int
     "Read and written per edge where every edge tensor is materialised."
     notes: tuple[Note, ...] = field(default=())

@@ -5,7 +5,7 @@ edge's message, and reverse-mode differentiation of the forward ops gives one to
 summed over CSR for arrays of sources, over CSC for arrays of destinations, left as they are for edge data, summed
 over all edges for parameters. At most two passes; no edge tensor is kept or written, and nothing is atomic.
 
-Extra inputs, all of destinations: ``grad``; for max and min ``argument`` (the id of the edge that attains it); for
+Extra inputs, all of destinations: ``grad`` (of edges where nothing was reduced); for max and min ``argument`` (the id of the edge that attains it); for
 softmax ``lse`` (logarithm of the denominator) and ``delta`` (sum of grad times result over the value's trailing
 dimensions).
 
@@ -23,7 +23,7 @@ import torch
 
 from sagann.compiler.builder import Builder, arithmetic_dtype
 from sagann.compiler.derivatives import RULES
-from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output
+from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output, Side
 
 GRAD, ARGUMENT, LSE, DELTA = "grad", "argument", "lse", "delta"
 
@@ -91,8 +91,9 @@ def _seeds(b: Builder, forward: EdgeFunction) -> dict[str, str]:
     (output,) = forward.outputs
     message = output.values[-1]
     shape, dtype = b.shape(message), b.dtype(message)
-    grad = b.input(Input(name=GRAD, side="dst", shape=shape, dtype=dtype))
-    if output.reduce == "sum":
+    side: Side = "edge" if output.reduce == "edge" else "dst"
+    grad = b.input(Input(name=GRAD, side=side, shape=shape, dtype=dtype))
+    if output.reduce in ("sum", "edge"):
         return {message: grad}
     if output.reduce in ("max", "min"):
         argument = b.input(Input(name=ARGUMENT, side="dst", shape=shape, dtype=torch.int64))
