@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from torch import Tensor, fx
@@ -10,7 +11,7 @@ from sagann.compiler.classify import classify, has_tensor, is_random, row_bytes
 from sagann.compiler.commute import commute
 from sagann.compiler.hoist import hoist
 from sagann.compiler.lower import NotFusedError, Reduction, lower
-from sagann.compiler.operators import GATHER
+from sagann.compiler.operators import GATHER, TYPED_LINEAR
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.program import EdgeWork, LayerProgram, Note, Typed
 from sagann.compiler.rewrite import gather_of, gathered, name_of
@@ -18,7 +19,7 @@ from sagann.compiler.spec import verify
 from sagann.compiler.split_concat import split_concat
 from sagann.compiler.stages import Stage, cut
 from sagann.compiler.trace import trace_layer
-from sagann.compiler.typed import map_pairs, map_single_types
+from sagann.compiler.typed import map_first, map_last, map_single_types, with_bytes
 from sagann.compiler.vjp import Backward
 from sagann.kernels.edge.function import EdgeFunction, Side
 
@@ -72,13 +73,52 @@ def compile_layer(
     if options.commute:
         notes += commute(module, keep_constant=keep, map_first=not many_sources)
     verify(module)
+    maps_last = None
     if options.hoist and typed is None:
-        typed, done = map_pairs(module)
+        typed, done = map_first(module)
+        if typed is not None and options.commute and options.typed_maps != "first":
+            maps_last = _maps_last(layer, module, typed, options, naive_bytes, notes, keep)
         notes += done
+    if maps_last is not None and options.typed_maps == "last":
+        return maps_last
+    program = _program(layer, module, typed, options, naive_bytes, notes, keep)
+    return replace(program, maps_last=maps_last)
+
+
+def _maps_last(
+    layer: SagaLayer,
+    module: fx.GraphModule,
+    first: Typed,
+    options: CompilerOptions,
+    naive_bytes: int,
+    notes: list[Note],
+    may_keep: bool,
+) -> LayerProgram | None:
+    last = map_last(module, first)
+    if last is None:
+        return None
+    changed, typed, note = last
+    verify(changed)
+    return _program(layer, changed, typed, options, naive_bytes, [*notes, note], may_keep)
+
+
+def _program(
+    layer: SagaLayer,
+    module: fx.GraphModule,
+    typed: Typed | None,
+    options: CompilerOptions,
+    naive_bytes: int,
+    notes: list[Note],
+    may_keep: bool,
+) -> LayerProgram:
+    """What follows from a graph that is in its final order."""
+    notes = list(notes)
     frontier = hoist(module, enabled=options.hoist)
     notes += _hoisting_notes(module, frontier) if options.hoist else []
     edges = _edge_work(module, frontier, options, notes)
-    return _assemble(layer, module, frontier, edges, typed, naive_bytes, notes, keep)
+    if typed is not None and typed.order != "none":
+        typed = with_bytes(typed, module, frontier)
+    return _assemble(layer, module, frontier, edges, typed, naive_bytes, notes, may_keep)
 
 
 def _edge_work(
@@ -135,7 +175,7 @@ def _assemble(
     derived = [node for node in nodes if _is_derived_parameter(node, frontier)]
     ends = {node.name: node for node in placeholders if node.meta["parameter"] is None}
     by_name = {node.name: node for node in nodes}
-    if typed is not None and typed.name:
+    if typed is not None and typed.order != "none":
         derived += [node for node in [by_name[typed.weight]] if node not in [*derived, *parameters]]
     stages: dict[str, Stage] = {"param": cut(module, derived, parameters)}
     for end in ("src", "dst"):
@@ -146,7 +186,8 @@ def _assemble(
             wanted += [x] if x.op != "placeholder" and x not in wanted else []
         stages[end] = cut(module, wanted, [*parameters, *derived, ends[end]])
     dst_rows = [node for node in frontier if node.meta["place"] == "dst"]
-    given = [*parameters, *derived, *dst_rows, ends["dst"], gather_of(module)]
+    after = by_name[typed.name] if typed is not None and typed.order == "last" else gather_of(module)
+    given = [*parameters, *derived, *dst_rows, ends["dst"], after]
     assert isinstance(output, fx.Node)
     raw = all(node.op == "placeholder" and node.meta["parameter"] is None for node in frontier)
     return LayerProgram(
@@ -226,6 +267,8 @@ def _hoisting_notes(module: fx.GraphModule, frontier: list[fx.Node]) -> list[Not
         if (
             node in above
             and node.op == "call_function"
+            # Maps picked by type have notes of their own.
+            and node.target is not TYPED_LINEAR
             and node.meta["place"] in ("src", "dst")
             and has_tensor(node)
         ):

@@ -32,16 +32,26 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Typed:
-    """A linear map picked by edge type that is computed for every pair of source and type."""
+    """A linear map picked by edge type that is not computed on the edges."""
 
-    name: str
-    "Of the result; empty where there is one type, whose map is computed with the sources."
-    x: str
-    "Of the sources' rows."
-    weight: str
-    "Of the maps, [num_types, F, F']."
+    order: Literal["none", "first", "last"]
+    """Where it is computed. none: there is one type, and its map is part of the stage of sources. first: for every
+    pair of source and type; the edges read its result. last: for every pair of destination and type, on what was
+    gathered for them; the pairs of a destination are summed then."""
     num_types: int
     "How many types there may be."
+    name: str = ""
+    "Of the result: of what the edges read, or of what the vertices read."
+    x: str = ""
+    "Of the rows that are mapped: the sources', or what was gathered."
+    weight: str = ""
+    "Of the maps, [num_types, F, F']."
+    mean: bool = False
+    "Whether the sum of pairs is divided by the in-degree; last only."
+    bytes_per_pair: int = 0
+    "Moved by the forward for a pair, besides what its edges read."
+    row_bytes: int = 0
+    "Of a row before it is mapped."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,3 +110,5 @@ class LayerProgram:
     "Read and written per edge where every edge tensor is materialised."
     notes: tuple[Note, ...] = field(default=())
     "What was done and what not."
+    maps_last: LayerProgram | None = None
+    "The same layer with its map by type after the gather, where that is possible: a topology takes what is cheaper."

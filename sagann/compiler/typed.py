@@ -1,21 +1,35 @@
-"""Typed: linear maps picked by the edge's type leave the edges as well.
+"""Typed: linear maps picked by the edge's type leave the edges as well, to either side of the gather.
 
-``typed_linear(src, type, maps)`` has as many distinct results as there are distinct pairs (source, type), so it is
-computed once per pair, sorted by type: one matrix product per type. The edges then read their pair's row as they
-read a source's. With a single type the pair is the source itself, and the map an ordinary one.
+*First*: ``typed_linear(src, type, maps)`` has as many distinct results as there are distinct pairs (source, type), so
+it is computed once per pair, sorted by type: one matrix product per type. The edges then read their pair's row as
+they read a source's. With a single type the pair is the source itself, and the map an ordinary one.
+
+*Last*: ``sum of c_e A_t(e) x_e = sum over t of A_t (sum of c_e x_e over the edges of type t)`` for numbers c_e, so
+where the accumulator is linear and the message is the mapped row times a number, the rows themselves may be gathered,
+once per pair (destination, type), then mapped, and the pairs of a destination summed. If the rows are constant, so is
+what is gathered.
+
+Which of the two moves fewer bytes depends on the widths and on how many pairs a graph has, so both become programs and
+:mod:`sagann.runtime.typed_maps` takes one for each topology.
 
 References:
-    Ma et al., NGra, 2018, Fig. 12 (GG-NN).
+    Ma et al., NGra, 2018, Fig. 12 (GG-NN) and Sec. 3.2. The paper maps on the edges.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable
+from dataclasses import replace
+
 import torch
 from torch import fx
 
+from sagann.compiler.classify import classify, row_bytes
+from sagann.compiler.commute import gathered_rows, message_of, one_dtype
 from sagann.compiler.operators import TYPED_LINEAR
 from sagann.compiler.program import Note, Typed
-from sagann.compiler.rewrite import insert
+from sagann.compiler.rewrite import gather_of, insert
 
 _aten = torch.ops.aten
 
@@ -37,10 +51,12 @@ def map_single_types(module: fx.GraphModule) -> tuple[Typed | None, list[Note]]:
             node.replace_all_uses_with(mapped)
             notes.append(Note(kind="typed", text="one type, so once per source", line=node.meta["line"]))
     module.graph.eliminate_dead_code()
-    return (Typed(name="", x="", weight="", num_types=1) if notes else None), notes
+    # What reads such a map may belong to the source alone now.
+    classify(module)
+    return (Typed(order="none", num_types=1) if notes else None), notes
 
 
-def map_pairs(module: fx.GraphModule) -> tuple[Typed | None, list[Note]]:
+def map_first(module: fx.GraphModule) -> tuple[Typed | None, list[Note]]:
     """Let one map of several types leave the edges: its result is read like a source's row, from now on.
 
     Returns:
@@ -54,9 +70,60 @@ def map_pairs(module: fx.GraphModule) -> tuple[Typed | None, list[Note]]:
     assert isinstance(weight, fx.Node)
     node.meta["place"] = "src"
     num_types = int(weight.meta["val"].shape[0])
+    typed = Typed(order="first", name=node.name, x=x.name, weight=weight.name, num_types=num_types)
     text = f"{num_types} maps, once per pair of source and type"
-    typed = Typed(name=node.name, x=x.name, weight=weight.name, num_types=num_types)
     return typed, [Note(kind="typed", text=text, line=node.meta["line"])]
+
+
+def map_last(module: fx.GraphModule, first: Typed) -> tuple[fx.GraphModule, Typed, Note] | None:
+    """Let the map follow the gather, in a copy of the graph; None where that would be another function.
+
+    Args:
+        module: a graph that :func:`map_first` has changed.
+        first: what it returned.
+    Returns:
+        The copy, what is to be computed for every pair, and what was done.
+    """
+    module = fx.GraphModule(module, copy.deepcopy(module.graph))
+    gather = gather_of(module)
+    values, accumulator, _ = gather.args
+    if accumulator not in ("sum", "mean"):
+        return None
+    assert isinstance(values, (list, tuple))
+    message = message_of(values[0])
+    if message is None or message.row.name != first.name or len(message.row.users) != 1:
+        return None
+    x, types, weight = message.row.args
+    assert isinstance(x, fx.Node)
+    assert isinstance(weight, fx.Node)
+    if not one_dtype(values[0], message.row, message.number, x, weight):
+        return None
+    with module.graph.inserting_before(gather):
+        rows = gathered_rows(module, gather, message, x)
+        rows.args = (rows.args[0], "sum", 0)
+        mapped = insert(module, gather, TYPED_LINEAR, rows, types, weight)
+    gather.replace_all_uses_with(mapped)
+    module.graph.eliminate_dead_code()
+    last = replace(
+        first, order="last", name=mapped.name, x=rows.name, weight=weight.name, mean=accumulator == "mean"
+    )
+    text = f"{first.num_types} maps, once per pair of destination and type, after the gather"
+    return module, last, Note(kind="typed", text=text, line=message.row.meta["line"])
+
+
+def with_bytes(typed: Typed, module: fx.GraphModule, frontier: Iterable[fx.Node]) -> Typed:
+    """Fill in what the forward moves for a pair, besides what its edges read.
+
+    First: the source's row is read and written, read and mapped, the result written. Last: what was gathered is
+    written, read and mapped, the result written and read. Other rows of the paired end are read and written.
+    """
+    nodes = {node.name: node for node in module.graph.nodes}
+    row, mapped = row_bytes(nodes[typed.x]), row_bytes(nodes[typed.name])
+    end = "src" if typed.order == "first" else "dst"
+    others = [node for node in frontier if node.meta["place"] == end and node.name != typed.name]
+    own = 3 * row + mapped if typed.order == "first" else 2 * row + 2 * mapped
+    moved = own + 2 * sum(row_bytes(node) for node in others)
+    return replace(typed, bytes_per_pair=moved, row_bytes=row)
 
 
 def _leaving(module: fx.GraphModule) -> list[fx.Node]:

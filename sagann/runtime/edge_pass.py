@@ -79,7 +79,7 @@ class _FusedGather(torch.autograd.Function):
         # Nothing is kept that the backward does not read: the sum of a source's rows needs none of them.
         read_again = {each.name for step in steps for each in step.function.inputs}
         ctx.kept = [name for name in named if name in read_again]
-        ctx.dtypes = {name: array.dtype for name, array in named.items()}
+        ctx.forms = {name: (array.shape, array.dtype) for name, array in named.items()}
         extra = [*rest, result] if call.edges.accumulator == "softmax" else rest
         ctx.save_for_backward(*(named[name] for name in ctx.kept), *(extra if wanted else []))
         return result
@@ -101,8 +101,15 @@ class _FusedGather(torch.autograd.Function):
                 results = run_pass(call.dialect, step.function, call.topology, read, seed=call.seed)
                 gradients.update(zip(step.wanted, results, strict=True))
         return None, *(
-            gradients[name].to(dtype) if name in gradients else None for name, dtype in ctx.dtypes.items()
+            _in_form(gradients[name], shape, dtype) if name in gradients else None
+            for name, (shape, dtype) in ctx.forms.items()
         )
+
+
+def _in_form(gradient: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    # A topology may count more sources than an array has rows: no edge reads those.
+    rows = gradient if gradient.shape == shape else gradient[: shape[0]]
+    return rows.to(dtype)
 
 
 def _scatters(call: _Call) -> bool:
