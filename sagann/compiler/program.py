@@ -17,6 +17,9 @@ from sagann.compiler.stages import Stage
 from sagann.compiler.vjp import Backward
 from sagann.kernels.edge.function import EdgeFunction, Side
 
+End = Literal["src", "dst"]
+"A side of the edges that is vertices."
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
@@ -35,9 +38,11 @@ class Typed:
     """A linear map picked by edge type that is not computed on the edges."""
 
     order: Literal["none", "first", "last"]
-    """Where it is computed. none: there is one type, and its map is part of the stage of sources. first: for every
-    pair of source and type; the edges read its result. last: for every pair of destination and type, on what was
-    gathered for them; the pairs of a destination are summed then."""
+    """When it is computed. none: there is one type, and its map is part of the stage of its vertices. first: before
+    the gather; the edges read its result. last: on what was gathered."""
+    end: End = "src"
+    """Whose pairs with a type have a row each. Where it is the destinations', the edges are gathered for each pair, and
+    the pairs of a destination are summed then."""
     num_types: int
     "How many types there may be."
     name: str = ""
@@ -47,7 +52,7 @@ class Typed:
     weight: str = ""
     "Of the maps, [num_types, F, F']."
     mean: bool = False
-    "Whether the sum of pairs is divided by the in-degree; last only."
+    "Whether the sum of a destination's pairs is divided by its in-degree."
     bytes_per_pair: int = 0
     "Moved by the forward for a pair, besides what its edges read."
     row_bytes: int = 0

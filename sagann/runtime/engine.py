@@ -22,7 +22,7 @@ from sagann.runtime.dialects import Dialect, dialect_for
 from sagann.runtime.edge_pass import gather_fused
 from sagann.runtime.invariants import Invariants
 from sagann.runtime.tiles import TILE_EDGES, gather_tiled
-from sagann.runtime.typed_maps import edges_of_pairs, gathered_bytes, map_gathered, moved_bytes
+from sagann.runtime.typed_maps import edges_of_pairs, gathered_bytes, moved_bytes, rows_of_vertices
 from sagann.saga.accumulator import accumulate
 from sagann.saga.engine import NaiveEngine
 from sagann.saga.independence import EXCLUSIVE
@@ -146,9 +146,7 @@ class CompiledEngine:
         else:
             accum = self._gather(program, topology, values)
         values[program.accum] = accum
-        typed = program.typed
-        if typed is not None and typed.order == "last":
-            values[typed.name] = map_gathered(program, topology, accum, values, self._dialect(topology))
+        values |= rows_of_vertices(program, topology, values, self._dialect(topology))
         (out,) = program.vertex.run(values).values()
         # What is kept must not be changed by an in-place operation on what the layer returns.
         return out.clone() if program.invariant and _share_memory(out, accum) else out

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from sagann.compiler.program import End
 from sagann.errors import InputError
 from sagann.graph.counting_sort import group_by_key
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
-
-End = Literal["src", "dst"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -41,7 +41,7 @@ def moved_bytes(program: LayerProgram, topology: Topology, types: Tensor, *, kep
     """
     typed = program.typed
     assert typed is not None
-    num_pairs = count_pairs(topology, types, typed.num_types)["src" if typed.order == "first" else "dst"]
+    num_pairs = count_pairs(topology, types, typed.num_types)[typed.end]
     return (0 if kept else topology.num_edges * program.bytes_per_edge) + num_pairs * typed.bytes_per_pair
 
 
@@ -70,11 +70,10 @@ def edges_of_pairs(
     if typed.order == "none":
         check_types(topology, types, typed.num_types)
         return topology, values
-    end = "src" if typed.order == "first" else "dst"
-    pairs = pairs_of(topology, types, typed.num_types, "src" if typed.order == "first" else "dst")
+    pairs = pairs_of(topology, types, typed.num_types, typed.end)
     given = dict(values)
     for name, side in zip(program.edges.stage.inputs, program.edges.sides, strict=True):
-        if side == end and name != typed.name:
+        if side == typed.end and name != typed.name:
             given[name] = _of_pairs(values[name], pairs, dialect)
         if side == "edge":
             # Edge data is a layer's one tensor of it: the types.
@@ -85,24 +84,30 @@ def edges_of_pairs(
     return pairs.topology, given
 
 
-def map_gathered(
-    program: LayerProgram, topology: Topology, rows: Tensor, values: dict[str, Tensor], dialect: Dialect
-) -> Tensor:
-    """Map what was gathered for each pair of destination and type, and sum or average: [num_dst, F'].
+def rows_of_vertices(
+    program: LayerProgram, topology: Topology, values: dict[str, Tensor], dialect: Dialect
+) -> dict[str, Tensor]:
+    """What the vertices read of what was gathered: pairs of destination and type mapped, and summed or averaged.
 
     Args:
-        program: maps last.
+        program: any.
         topology: the edges.
-        rows: [num_pairs, F].
-        values: by name, with the maps and the types.
+        values: by name, with what was gathered, the maps and the types.
         dialect: sums the pairs.
+    Returns:
+        [num_dst, ...] by name; nothing where the gather was one over destinations.
     """
     typed = program.typed
-    assert typed is not None
+    if typed is None or typed.order == "none" or typed.end == "src":
+        return {}
     pairs = pairs_of(topology, values["data"], typed.num_types, "dst")
-    mapped = _mapped(rows, values[typed.weight], pairs)
-    total: Tensor = _SumOfPairs.apply(mapped, pairs, dialect)  # type: ignore[no-untyped-call]
-    return total / divisors(topology, total) if typed.mean else total
+    rows = values[program.accum]
+    if typed.order == "last":
+        rows = _mapped(rows, values[typed.weight], pairs)
+    total: Tensor = _SumOfPairs.apply(rows, pairs, dialect)  # type: ignore[no-untyped-call]
+    if typed.mean:
+        total = total / divisors(topology, total)
+    return {typed.name if typed.order == "last" else program.accum: total}
 
 
 def _of_pairs(rows: Tensor, pairs: Pairs, dialect: Dialect) -> Tensor:
