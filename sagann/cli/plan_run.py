@@ -71,7 +71,8 @@ def _show(terminal: Terminal, name: str, program: LayerProgram | str, *, with_so
         terminal.show(f"{name}: runs as it is written, because {program}\n")
         return
     terminal.show(f"{name}, {explain(program)}\n")
-    if with_source and program.edges.function is not None:
-        terminal.show(source_of(program.edges.function))
-        for step in program.edges.backward.derived if program.edges.backward else ():
-            terminal.show(source_of(step.function))
+    for either in (program, program.maps_last) if with_source else ():
+        if either is not None and either.edges.function is not None:
+            terminal.show(source_of(either.edges.function))
+            for step in either.edges.backward.derived if either.edges.backward else ():
+                terminal.show(source_of(step.function))

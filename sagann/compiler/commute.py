@@ -25,7 +25,7 @@ _aten = torch.ops.aten
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Message:
+class Message:
     """A message that is linear in one row of the source: the row, times or divided by a number."""
 
     row: fx.Node
@@ -47,8 +47,8 @@ def commute(module: fx.GraphModule, *, keep_constant: bool, map_first: bool = Tr
     if accumulator not in ("sum", "mean"):
         return []
     assert isinstance(values, (list, tuple))
-    message = _message(values[0])
-    if message is None or not _one_dtype(values[0], message.row, message.number):
+    message = message_of(values[0])
+    if message is None or not one_dtype(values[0], message.row, message.number):
         return []
     notes = _map_last(module, gather, message, keep_constant)
     if not notes and map_first and not (keep_constant and is_constant(gather)):
@@ -57,51 +57,58 @@ def commute(module: fx.GraphModule, *, keep_constant: bool, map_first: bool = Tr
     return notes
 
 
-def _message(node: Any) -> _Message | None:
+def message_of(node: Any) -> Message | None:
+    """The message as a row of the source, or one times a number; None where it is neither."""
     assert isinstance(node, fx.Node)
     if node.meta["val"].ndim != 2:
         return None
     if node.meta["place"] == "src":
-        return _Message(row=node, operator=None, number=None)
+        return Message(row=node, operator=None, number=None)
     if node.target not in (_aten.mul.Tensor, _aten.div.Tensor) or len(node.all_input_nodes) != 2 or node.kwargs:
         return None
     row, number = node.args
     assert isinstance(row, fx.Node)
     assert isinstance(number, fx.Node)
-    if node.target is _aten.mul.Tensor and row.meta["place"] != "src":
+    if node.target is _aten.mul.Tensor and not _is_row(row, node):
         row, number = number, row
-    is_row = row.meta["place"] == "src" and row.meta["val"].shape == node.meta["val"].shape
-    is_number = number.meta["place"] in ("edge", "dst") and number.meta["val"].ndim == 2 and width(number) == 1
-    return _Message(row=row, operator=node.target, number=number) if is_row and is_number else None
+    # Row and number are both the source's where a map picked by type made the row.
+    is_number = (
+        number.meta["place"] in ("edge", "dst", "src") and number.meta["val"].ndim == 2 and width(number) == 1
+    )
+    return Message(row=row, operator=node.target, number=number) if _is_row(row, node) and is_number else None
 
 
-def _gathered(module: fx.GraphModule, gather: fx.Node, message: _Message, row: fx.Node) -> fx.Node:
+def _is_row(row: fx.Node, message: fx.Node) -> bool:
+    return row.meta["place"] == "src" and row.meta["val"].shape == message.meta["val"].shape
+
+
+def gathered_rows(module: fx.GraphModule, gather: fx.Node, message: Message, row: fx.Node) -> fx.Node:
     """The same gather of another row."""
     like = message.row
     value = row if message.operator is None else insert(module, like, message.operator, row, message.number)
     return insert(module, gather, gather.target, [value], *gather.args[1:])
 
 
-def _map_last(module: fx.GraphModule, gather: fx.Node, message: _Message, keep_constant: bool) -> list[Note]:
+def _map_last(module: fx.GraphModule, gather: fx.Node, message: Message, keep_constant: bool) -> list[Note]:
     linear = linear_parts(message.row)
     if linear is None or len(message.row.users) != 1 or linear[0].meta["place"] != "src":
         return []
     x, weight = linear
-    if not _one_dtype(message.row, x, weight):
+    if not one_dtype(message.row, x, weight):
         return []
     number_is_constant = message.number is None or is_constant(message.number)
     becomes_constant = keep_constant and is_constant(x) and number_is_constant
     if width(message.row) <= width(x) and not becomes_constant:
         return []
     with module.graph.inserting_before(gather):
-        gathered = _gathered(module, gather, message, x)
+        gathered = gathered_rows(module, gather, message, x)
         mapped = insert(module, gather, message.row.target, gathered, weight)
     gather.replace_all_uses_with(mapped)
     why = "the gather is constant" if becomes_constant else f"{width(x)} features travel, not {width(message.row)}"
     return [Note(kind="commuted", text=f"linear map after the gather: {why}", line=message.row.meta["line"])]
 
 
-def _map_first(module: fx.GraphModule, gather: fx.Node, message: _Message) -> list[Note]:
+def _map_first(module: fx.GraphModule, gather: fx.Node, message: Message) -> list[Note]:
     reader = _only_user(gather)
     if reader is None:
         return []
@@ -113,7 +120,7 @@ def _map_first(module: fx.GraphModule, gather: fx.Node, message: _Message) -> li
     if target is None or linear is None or linear[0] is not (gather if other is None else reader):
         return []
     weight = linear[1]
-    if not _one_dtype(gather, target, weight, other):
+    if not one_dtype(gather, target, weight, other):
         return []
     # A second product, for the other summand, must pay as well.
     factor = 1 if other is None else 2
@@ -127,7 +134,7 @@ def _map_first(module: fx.GraphModule, gather: fx.Node, message: _Message) -> li
     with module.graph.inserting_before(gather):
         row = insert(module, message.row, target.target, message.row, weight)
         row.meta["phase"], row.meta["line"] = "edge", target.meta["line"]
-        gathered = _gathered(module, gather, message, row)
+        gathered = gathered_rows(module, gather, message, row)
     if other is not None:
         with module.graph.inserting_before(target):
             mapped = insert(module, target, target.target, other, weight)
@@ -137,7 +144,7 @@ def _map_first(module: fx.GraphModule, gather: fx.Node, message: _Message) -> li
     return [Note(kind="commuted", text=text, line=target.meta["line"])]
 
 
-def _one_dtype(*values: Any) -> bool:
+def one_dtype(*values: Any) -> bool:
     """Whether no type is promoted on the way: a matrix product, unlike a sum, does not promote its operands."""
     return len({value.meta["val"].dtype for value in values if isinstance(value, fx.Node)}) == 1
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 from torch import Tensor, fx
 
 from sagann.compiler.classify import classify, has_tensor, is_random, row_bytes
 from sagann.compiler.commute import commute
 from sagann.compiler.hoist import hoist
-from sagann.compiler.lower import NotFusedError, lower
-from sagann.compiler.operators import GATHER
+from sagann.compiler.lower import NotFusedError, Reduction, lower
+from sagann.compiler.operators import GATHER, TYPED_LINEAR
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.program import EdgeWork, LayerProgram, Note, Typed
 from sagann.compiler.rewrite import gather_of, gathered, name_of
@@ -19,19 +20,20 @@ from sagann.compiler.spec import verify
 from sagann.compiler.split_concat import split_concat
 from sagann.compiler.stages import Stage, cut
 from sagann.compiler.trace import trace_layer
-from sagann.compiler.typed import map_pairs, map_single_types
+from sagann.compiler.typed import map_first, map_last, map_single_types, with_bytes
 from sagann.compiler.vjp import Backward
 from sagann.kernels.edge.function import EdgeFunction, Side
 
 if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
 
-_REDUCTIONS: dict[str, Literal["sum", "max", "min", "softmax"]] = {
+_REDUCTIONS: dict[str, Reduction] = {
     "sum": "sum",
     "mean": "sum",
     "max": "max",
     "min": "min",
     "softmax": "softmax",
+    "concat": "edge",
 }
 
 
@@ -72,13 +74,52 @@ def compile_layer(
     if options.commute:
         notes += commute(module, keep_constant=keep, map_first=not many_sources)
     verify(module)
+    maps_last = None
     if options.hoist and typed is None:
-        typed, done = map_pairs(module)
+        typed, done = map_first(module)
+        if typed is not None and options.commute and options.typed_maps != "first":
+            maps_last = _maps_last(layer, module, typed, options, naive_bytes, notes, keep)
         notes += done
+    if maps_last is not None and options.typed_maps == "last":
+        return maps_last
+    program = _program(layer, module, typed, options, naive_bytes, notes, keep)
+    return replace(program, maps_last=maps_last)
+
+
+def _maps_last(
+    layer: SagaLayer,
+    module: fx.GraphModule,
+    first: Typed,
+    options: CompilerOptions,
+    naive_bytes: int,
+    notes: list[Note],
+    may_keep: bool,
+) -> LayerProgram | None:
+    last = map_last(module, first)
+    if last is None:
+        return None
+    changed, typed, note = last
+    verify(changed)
+    return _program(layer, changed, typed, options, naive_bytes, [*notes, note], may_keep)
+
+
+def _program(
+    layer: SagaLayer,
+    module: fx.GraphModule,
+    typed: Typed | None,
+    options: CompilerOptions,
+    naive_bytes: int,
+    notes: list[Note],
+    may_keep: bool,
+) -> LayerProgram:
+    """What follows from a graph that is in its final order."""
+    notes = list(notes)
     frontier = hoist(module, enabled=options.hoist)
     notes += _hoisting_notes(module, frontier) if options.hoist else []
     edges = _edge_work(module, frontier, options, notes)
-    return _assemble(layer, module, frontier, edges, typed, naive_bytes, notes, keep)
+    if typed is not None and typed.order != "none":
+        typed = with_bytes(typed, module, frontier)
+    return _assemble(layer, module, frontier, edges, typed, naive_bytes, notes, may_keep)
 
 
 def _edge_work(
@@ -91,9 +132,7 @@ def _edge_work(
     by_name = {node.name: node for node in frontier}
     sides = tuple(side_of(by_name[name]) for name in stage.inputs)
     function, reason = None, "switched off"
-    if accumulator == "concat":
-        reason = "concat keeps every edge's row"
-    elif not gather.meta["val"].is_floating_point():
+    if not gather.meta["val"].is_floating_point():
         reason = "the message is not of a floating type"
     elif options.fuse:
         examples = {name: (side, by_name[name].meta["val"]) for name, side in zip(stage.inputs, sides, strict=True)}
@@ -104,7 +143,8 @@ def _edge_work(
     if function is None:
         notes.append(Note(kind="not fused", text=reason))
     else:
-        notes.append(Note(kind="fused", text=f"{len(function.ops)} operations and the {accumulator} in one pass"))
+        result = "the rows that are concatenated" if accumulator == "concat" else f"the {accumulator}"
+        notes.append(Note(kind="fused", text=f"{len(function.ops)} operations and {result} in one pass"))
     return EdgeWork(
         stage=stage,
         sides=sides,
@@ -136,23 +176,24 @@ def _assemble(
     derived = [node for node in nodes if _is_derived_parameter(node, frontier)]
     ends = {node.name: node for node in placeholders if node.meta["parameter"] is None}
     by_name = {node.name: node for node in nodes}
-    if typed is not None and typed.name:
+    if typed is not None and typed.order != "none":
         derived += [node for node in [by_name[typed.weight]] if node not in [*derived, *parameters]]
-    at_src, at_dst = (
-        [node for node in frontier if node.meta["place"] == end and node.op != "placeholder"]
-        for end in ("src", "dst")
-    )
-    if typed is not None and by_name.get(typed.name) in at_src:
-        at_src = [node for node in at_src if node.name != typed.name]
-        x = by_name[typed.x]
-        at_src += [x] if x.op != "placeholder" and x not in at_src else []
+    wanted: dict[str, list[fx.Node]] = {}
+    for end in ("src", "dst"):
+        wanted[end] = [node for node in frontier if node.meta["place"] == end and node.op != "placeholder"]
+        if typed is not None and by_name.get(typed.name) in wanted[end]:
+            wanted[end] = [node for node in wanted[end] if node.name != typed.name]
+            x = by_name[typed.x]
+            wanted[end] += [x] if x.op != "placeholder" and x not in wanted[end] else []
+    at_src, at_dst = wanted["src"], wanted["dst"]
     known = [*parameters, *derived]
+    after = by_name[typed.name] if typed is not None and typed.order == "last" else gather_of(module)
     assert isinstance(output, fx.Node)
     needed = [*at_dst, output]
-    shared = shared_rows(module, _between(at_src, [*known, ends["src"]]), needed, [*known, gather_of(module)])
+    shared = shared_rows(module, _between(at_src, [*known, ends["src"]]), needed, [*known, after])
     at_src += [node for node in dict.fromkeys(shared.values()) if node not in at_src]
     at_dst = [node for node in at_dst if node not in shared]
-    given = [*known, *at_dst, *shared, ends["dst"], gather_of(module)]
+    given = [*known, *at_dst, *shared, ends["dst"], after]
     raw = all(node.op == "placeholder" and node.meta["parameter"] is None for node in frontier)
     return LayerProgram(
         layer=type(layer).__name__,
@@ -166,7 +207,8 @@ def _assemble(
         accum=gather_of(module).name,
         vertex=cut(module, [output], given),
         invariant=may_keep and raw and not edges.random,
-        bytes_per_edge=sum(row_bytes(node) for node in frontier if node.meta["place"] != "param"),
+        bytes_per_edge=sum(row_bytes(node) for node in frontier if node.meta["place"] != "param")
+        + 3 * _concat_row_bytes(module),
         naive_bytes_per_edge=naive_bytes,
         notes=(*notes, *(_shared_note(node) for node in shared)),
     )
@@ -223,7 +265,15 @@ def _naive_bytes(module: fx.GraphModule) -> int:
             continue
         readers = len([user for user in node.users if user.meta["phase"] == "edge" or user.target is GATHER])
         total += row_bytes(node) * (1 + readers) if readers else 0
-    return total
+    return total + _concat_row_bytes(module)
+
+
+def _concat_row_bytes(module: fx.GraphModule) -> int:
+    """Bytes of an edge's row in concat's result: written by its pass, then read and written between the padding."""
+    if gather_of(module).args[1] != "concat":
+        return 0
+    (message,) = gathered(module)
+    return row_bytes(message)
 
 
 def _hoisting_notes(module: fx.GraphModule, frontier: list[fx.Node]) -> list[Note]:
@@ -239,6 +289,8 @@ def _hoisting_notes(module: fx.GraphModule, frontier: list[fx.Node]) -> list[Not
         if (
             node in above
             and node.op == "call_function"
+            # Maps picked by type have notes of their own.
+            and node.target is not TYPED_LINEAR
             and node.meta["place"] in ("src", "dst")
             and has_tensor(node)
         ):

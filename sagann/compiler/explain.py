@@ -25,6 +25,8 @@ def explain(program: LayerProgram) -> str:
     lines = [f"{program.layer}: {edges.accumulator} over the edges"]
     lines += [f"  {_bytes(program)}"]
     lines += _notes(program.notes)
+    if program.maps_last is not None:
+        lines += _either_order(program, program.maps_last)
     if program.invariant:
         lines.append("  kept: what is gathered depends on constant features alone, and is computed once")
     for title, stage in (("per source", program.src), ("per destination", program.dst)):
@@ -39,9 +41,24 @@ def explain(program: LayerProgram) -> str:
 def _bytes(program: LayerProgram) -> str:
     now, before = program.bytes_per_edge, program.naive_bytes_per_edge
     if program.edges.function is None:
-        return f"an edge reads {now} bytes, and its tensors take {program.edges.tensor_bytes} more in its tile"
+        held = "with those of all edges" if program.edges.accumulator == "concat" else "in its tile"
+        return f"an edge reads {now} bytes, and its tensors take {program.edges.tensor_bytes} more {held}"
     saved = f", {before / now:.1f} times fewer" if 0 < now < before else ""
     return f"an edge moves {now} bytes; as written it would move {before}{saved}"
+
+
+def _either_order(first: LayerProgram, last: LayerProgram) -> list[str]:
+    """What both orders of a map by edge type cost: which one it is depends on the pairs that a graph has."""
+    lines = [
+        "  or after the gather, once per pair of destination and type, where that moves fewer bytes in a graph:"
+    ]
+    for title, end, program in (("before", "source", first), ("after", "destination", last)):
+        assert program.typed is not None
+        edge = f"{program.bytes_per_edge} an edge" + (", in the first epoch only," if program.invariant else "")
+        lines.append(f"    {title}: {edge} and {program.typed.bytes_per_pair} a pair of {end} and type")
+    function = last.edges.function
+    lines += [f"  {line}" for line in _pass(function)] if function is not None else []
+    return lines
 
 
 def _notes(notes: tuple[Note, ...]) -> list[str]:

@@ -29,6 +29,10 @@ _aten = torch.ops.aten
 _ON_INTEGERS = COMPARISONS | {"add", "sub", "mul", "neg", "sum"}
 
 
+Reduction = Literal["sum", "max", "min", "softmax", "edge"]
+"What becomes of the messages: reduced at the destinations, or left as they are."
+
+
 class NotFusedError(Exception):
     """Something on the edges has no place in a fused pass; the message says what, and where it stands."""
 
@@ -36,7 +40,7 @@ class NotFusedError(Exception):
 def lower(
     stage: fx.GraphModule,
     inputs: Mapping[str, tuple[Side, Tensor]],
-    reduce: Literal["sum", "max", "min", "softmax"],
+    reduce: Reduction,
 ) -> EdgeFunction:
     """Translate an edge stage.
 
@@ -79,7 +83,7 @@ class _Lowering:
         self.names: dict[fx.Node, str] = {}
         self.salt = 0
 
-    def run(self, reduce: Literal["sum", "max", "min", "softmax"]) -> EdgeFunction:
+    def run(self, reduce: Reduction) -> EdgeFunction:
         """Translate every node."""
         given = iter(self.inputs.items())
         for node in self.module.graph.nodes:

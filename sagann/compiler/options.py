@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
+
+MapOrder = Literal["cheaper", "first", "last"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,3 +22,13 @@ class CompilerOptions:
     "Keep what was gathered from constant features."
     fuse: bool = True
     "One pass over the edges without edge tensors; else every edge tensor is materialised."
+    typed_maps: MapOrder = "cheaper"
+    """Maps by edge type before the gather ("first"), after it where they may ("last"), or what moves fewer bytes in
+    the topology at hand. They move at all where ``hoist`` is on, and to the end where ``commute`` is, too."""
+
+    def __post_init__(self) -> None:
+        if self.typed_maps not in get_args(MapOrder):
+            raise ValueError(
+                f"typed_maps is {self.typed_maps!r} in CompilerOptions, expected one of "
+                f"{', '.join(get_args(MapOrder))}; leave it out to take the cheaper order"
+            )

@@ -17,6 +17,9 @@ from sagann.compiler.stages import Stage
 from sagann.compiler.vjp import Backward
 from sagann.kernels.edge.function import EdgeFunction, Side
 
+End = Literal["src", "dst"]
+"A side of the edges that is vertices."
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
@@ -34,16 +37,28 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Typed:
-    """A linear map picked by edge type that is computed for every pair of source and type."""
+    """A linear map picked by edge type that is not computed on the edges."""
 
-    name: str
-    "Of the result; empty where there is one type, whose map is computed with the sources."
-    x: str
-    "Of the sources' rows."
-    weight: str
-    "Of the maps, [num_types, F, F']."
+    order: Literal["none", "first", "last"]
+    """When it is computed. none: there is one type, and its map is part of the stage of its vertices. first: before
+    the gather; the edges read its result. last: on what was gathered."""
+    end: End = "src"
+    """Whose pairs with a type have a row each. Where it is the destinations', the edges are gathered for each pair, and
+    the pairs of a destination are summed then."""
     num_types: int
     "How many types there may be."
+    name: str = ""
+    "Of the result: of what the edges read, or of what the vertices read."
+    x: str = ""
+    "Of the rows that are mapped: the sources', or what was gathered."
+    weight: str = ""
+    "Of the maps, [num_types, F, F']."
+    mean: bool = False
+    "Whether the sum of a destination's pairs is divided by its in-degree."
+    bytes_per_pair: int = 0
+    "Moved by the forward for a pair, besides what its edges read."
+    row_bytes: int = 0
+    "Of a row before it is mapped."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +72,7 @@ class EdgeWork:
     accumulator: str
     "One of the accumulators."
     max_degree: int
-    "Width of concat; 0 for the others."
+    "Rows that concat has room for at a destination; 0 for the other accumulators."
     dtype: torch.dtype
     "Of the result."
     function: EdgeFunction | None
@@ -99,8 +114,10 @@ class LayerProgram:
     invariant: bool
     "Whether what is gathered depends on features, topology and edge data alone."
     bytes_per_edge: int
-    "Read by an edge's pass, rows of both ends and edge data."
+    "Read by an edge's pass, rows of both ends and edge data; for concat, what its row moves until it is in place."
     naive_bytes_per_edge: int
     "Read and written per edge where every edge tensor is materialised."
     notes: tuple[Note, ...] = field(default=())
     "What was done and what not."
+    maps_last: LayerProgram | None = None
+    "The same layer with its map by type after the gather, where that is possible: a topology takes what is cheaper."

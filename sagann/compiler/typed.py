@@ -1,27 +1,43 @@
-"""Typed: linear maps picked by the edge's type leave the edges as well.
+"""Typed: linear maps picked by the edge's type leave the edges as well, to either side of the gather.
 
-``typed_linear(src, type, maps)`` has as many distinct results as there are distinct pairs (source, type), so it is
-computed once per pair, sorted by type: one matrix product per type. The edges then read their pair's row as they
-read a source's. With a single type the pair is the source itself, and the map an ordinary one.
+*First*: ``typed_linear(src, type, maps)`` has as many distinct results as there are distinct pairs (source, type), so
+it is computed once per pair, sorted by type: one matrix product per type. The edges then read their pair's row as
+they read a source's. With a single type the pair is the source itself, and the map an ordinary one. A map of the
+destination's row is computed once per pair (destination, type) where the accumulator is linear: the edges are gathered
+for each pair then, and the pairs of a destination summed.
+
+*Last*: ``sum of c_e A_t(e) x_e = sum over t of A_t (sum of c_e x_e over the edges of type t)`` for numbers c_e, so
+where the accumulator is linear and the message is the mapped row times a number, the rows themselves may be gathered,
+once per pair (destination, type), then mapped, and the pairs of a destination summed. If the rows are constant, so is
+what is gathered.
+
+Which of the two moves fewer bytes depends on the widths and on how many pairs a graph has, so both become programs and
+:mod:`sagann.runtime.typed_maps` takes one for each topology.
 
 References:
-    Ma et al., NGra, 2018, Fig. 12 (GG-NN).
+    Ma et al., NGra, 2018, Fig. 12 (GG-NN) and Sec. 3.2. The paper maps on the edges.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable
+from dataclasses import replace
+
 import torch
 from torch import fx
 
+from sagann.compiler.classify import classify, row_bytes
+from sagann.compiler.commute import gathered_rows, message_of, one_dtype
 from sagann.compiler.operators import TYPED_LINEAR
-from sagann.compiler.program import Note, Typed
-from sagann.compiler.rewrite import insert
+from sagann.compiler.program import End, Note, Typed
+from sagann.compiler.rewrite import gather_of, insert
 
 _aten = torch.ops.aten
 
 
 def map_single_types(module: fx.GraphModule) -> tuple[Typed | None, list[Note]]:
-    """Turn maps of a single type into ordinary linear maps of the source's row, in place.
+    """Turn maps of a single type into ordinary linear maps of the vertex's row, in place.
 
     Returns:
         What is to be checked of the types, and what was done.
@@ -29,34 +45,123 @@ def map_single_types(module: fx.GraphModule) -> tuple[Typed | None, list[Note]]:
     notes = []
     for node in _leaving(module):
         x, _, weight = node.args
+        end = _end_of(node)
         assert isinstance(weight, fx.Node)
         if weight.meta["val"].shape[0] == 1:
             with module.graph.inserting_before(node):
                 only = insert(module, node, _aten.select.int, weight, 0, 0)
                 mapped = insert(module, node, _aten.mm.default, x, only)
             node.replace_all_uses_with(mapped)
-            notes.append(Note(kind="typed", text="one type, so once per source", line=node.meta["line"]))
+            notes.append(
+                Note(
+                    kind="typed",
+                    text=f"one type, so once per {'source' if end == 'src' else 'destination'}",
+                    line=node.meta["line"],
+                )
+            )
     module.graph.eliminate_dead_code()
-    return (Typed(name="", x="", weight="", num_types=1) if notes else None), notes
+    # What reads such a map may belong to the source alone now.
+    classify(module)
+    return (Typed(order="none", num_types=1) if notes else None), notes
 
 
-def map_pairs(module: fx.GraphModule) -> tuple[Typed | None, list[Note]]:
-    """Let one map of several types leave the edges: its result is read like a source's row, from now on.
+def map_first(module: fx.GraphModule) -> tuple[Typed | None, list[Note]]:
+    """Let one map of several types leave the edges: its result is read like a vertex's row, from now on.
+
+    A map of sources is preferred to one of destinations.
 
     Returns:
         What is to be computed for every pair, and what was done.
     """
-    node = next(iter(_leaving(module)), None)
+    gather = gather_of(module)
+    leaving = sorted(_leaving(module), key=lambda node: _end_of(node) == "dst")
+    node = next((node for node in leaving if _end_of(node) == "src" or _sums(gather)), None)
     if node is None:
         return None, []
     x, _, weight = node.args
     assert isinstance(x, fx.Node)
     assert isinstance(weight, fx.Node)
-    node.meta["place"] = "src"
+    end = _end_of(node)
+    node.meta["place"] = end
+    mean = end == "dst" and gather.args[1] == "mean"
+    if mean:
+        gather.args = (gather.args[0], "sum", 0)
     num_types = int(weight.meta["val"].shape[0])
-    text = f"{num_types} maps, once per pair of source and type"
-    typed = Typed(name=node.name, x=x.name, weight=weight.name, num_types=num_types)
+    typed = Typed(
+        order="first", end=end, name=node.name, x=x.name, weight=weight.name, num_types=num_types, mean=mean
+    )
+    text = f"{num_types} maps, once per pair of {'source' if end == 'src' else 'destination'} and type"
     return typed, [Note(kind="typed", text=text, line=node.meta["line"])]
+
+
+def _end_of(node: fx.Node) -> End:
+    place = node.all_input_nodes[0].meta["place"]
+    return "src" if place == "src" else "dst"
+
+
+def _sums(gather: fx.Node) -> bool:
+    """Whether what is gathered for parts of the edges can be summed."""
+    # A sum may overflow in half precision where the mean does not.
+    return gather.args[1] == "sum" or (gather.args[1] == "mean" and gather.meta["val"].dtype != torch.float16)
+
+
+def map_last(module: fx.GraphModule, first: Typed) -> tuple[fx.GraphModule, Typed, Note] | None:
+    """Let the map follow the gather, in a copy of the graph; None where that would be another function.
+
+    Args:
+        module: a graph that :func:`map_first` has changed.
+        first: what it returned.
+    Returns:
+        The copy, what is to be computed for every pair, and what was done.
+    """
+    module = fx.GraphModule(module, copy.deepcopy(module.graph))
+    gather = gather_of(module)
+    values, accumulator, _ = gather.args
+    if first.end == "dst" or not _sums(gather):
+        return None
+    assert isinstance(values, (list, tuple))
+    message = message_of(values[0])
+    if message is None or message.row.name != first.name or len(message.row.users) != 1:
+        return None
+    x, types, weight = message.row.args
+    assert isinstance(x, fx.Node)
+    assert isinstance(weight, fx.Node)
+    if not one_dtype(values[0], message.row, message.number, x, weight):
+        return None
+    with module.graph.inserting_before(gather):
+        rows = gathered_rows(module, gather, message, x)
+        rows.args = (rows.args[0], "sum", 0)
+        mapped = insert(module, gather, TYPED_LINEAR, rows, types, weight)
+    gather.replace_all_uses_with(mapped)
+    module.graph.eliminate_dead_code()
+    last = replace(
+        first,
+        order="last",
+        end="dst",
+        name=mapped.name,
+        x=rows.name,
+        weight=weight.name,
+        mean=accumulator == "mean",
+    )
+    text = f"{first.num_types} maps, once per pair of destination and type, after the gather"
+    return module, last, Note(kind="typed", text=text, line=message.row.meta["line"])
+
+
+def with_bytes(typed: Typed, module: fx.GraphModule, frontier: Iterable[fx.Node]) -> Typed:
+    """Fill in what the forward moves for a pair, besides what its edges read.
+
+    First: the vertex's row is read and written, read and mapped, the result written. Last: what was gathered is
+    written, read and mapped, the result written and read. Other rows of the paired end are read and written; what is
+    gathered for pairs and not mapped is written and read.
+    """
+    nodes = {node.name: node for node in module.graph.nodes}
+    row, mapped = row_bytes(nodes[typed.x]), row_bytes(nodes[typed.name])
+    others = [node for node in frontier if node.meta["place"] == typed.end and node.name != typed.name]
+    if typed.order == "first" and typed.end == "dst":
+        others.append(gather_of(module))
+    own = 3 * row + mapped if typed.order == "first" else 2 * row + 2 * mapped
+    moved = own + 2 * sum(row_bytes(node) for node in others)
+    return replace(typed, bytes_per_pair=moved, row_bytes=row)
 
 
 def _leaving(module: fx.GraphModule) -> list[fx.Node]:
@@ -67,4 +172,4 @@ def _leaves(node: fx.Node) -> bool:
     if node.target is not TYPED_LINEAR or node.meta["place"] != "edge":
         return False
     x, types, weight = node.all_input_nodes
-    return x.meta["place"] == "src" and types.target == "data" and weight.meta["place"] == "param"
+    return x.meta["place"] in ("src", "dst") and types.target == "data" and weight.meta["place"] == "param"

@@ -7,9 +7,9 @@ over all edges for parameters. At most two passes, and nothing is atomic. Both c
 edge tensor is written, unless it is much narrower than the rows that a pass would read to compute it: an attention's
 gradient of the scores is written by the pass over CSR, one number per head, and only summed by the one over CSC.
 
-Extra inputs, all of destinations: ``grad``; for max and min ``argument`` (the id of the edge that attains it); for
-softmax ``lse`` (logarithm of the denominator) and ``delta`` (sum of grad times result over the value's trailing
-dimensions).
+Extra inputs, all of destinations: ``grad`` (of edges where nothing was reduced); for max and min ``argument`` (the id
+of the edge that attains it); for softmax ``lse`` (logarithm of the denominator) and ``delta`` (sum of grad times
+result over the value's trailing dimensions).
 
 References:
     Ma et al., NGra, 2018, Sec. 3.3. We differ in that the backward is derived from the program, not written by hand.
@@ -26,7 +26,7 @@ import torch
 
 from sagann.compiler.builder import Builder, arithmetic_dtype
 from sagann.compiler.derivatives import RULES
-from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output
+from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output, Side
 
 GRAD, ARGUMENT, LSE, DELTA = "grad", "argument", "lse", "delta"
 CACHE_LINE_BYTES = 64
@@ -124,8 +124,9 @@ def _seeds(b: Builder, forward: EdgeFunction) -> dict[str, str]:
     (output,) = forward.outputs
     message = output.values[-1]
     shape, dtype = b.shape(message), b.dtype(message)
-    grad = b.input(Input(name=GRAD, side="dst", shape=shape, dtype=dtype))
-    if output.reduce == "sum":
+    side: Side = "edge" if output.reduce == "edge" else "dst"
+    grad = b.input(Input(name=GRAD, side=side, shape=shape, dtype=dtype))
+    if output.reduce in ("sum", "edge"):
         return {message: grad}
     if output.reduce in ("max", "min"):
         argument = b.input(Input(name=ARGUMENT, side="dst", shape=shape, dtype=torch.int64))

@@ -2,6 +2,9 @@
 
 The backward recomputes; what is kept is the pass's own inputs, and for softmax and extrema one more tensor of
 destinations. Random values come again from the same seed. Gradients of gradients are not offered.
+
+Concat is the one accumulator whose result has a row per edge. The pass writes these rows once, in CSC order, and
+they are put between the padding; the backward takes the rows' gradients out again. No other edge tensor exists.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from sagann.compiler.program import EdgeWork
 from sagann.compiler.vjp import ARGUMENT, DELTA, GRAD, LSE, Backward
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.gather.naive import concat_slots
 from sagann.runtime.degrees import divisors
 from sagann.runtime.dialects import Dialect, ScattersExtrema, run_pass
 from sagann.runtime.first_order import first_order_only
@@ -63,16 +67,19 @@ class _FusedGather(torch.autograd.Function):
         named = dict(zip(call.edges.stage.inputs, arrays, strict=True))
         read = [given.name for given in call.function.inputs]
         given = {name: named[name].detach() for name in read}
+        slots = _slots(call)
         result, *rest = run_pass(call.dialect, call.function, call.topology, given, seed=call.seed)
         if call.edges.accumulator == "mean":
             result /= divisors(call.topology, result)
+        if slots is not None:
+            result = _padded(call, slots, result)
         wanted = tuple(name for name, needed in zip(named, ctx.needs_input_grad[1:], strict=True) if needed)
         ctx.call, ctx.wanted, ctx.scatters = call, wanted, _scatters(call)
         steps = () if ctx.scatters else call.backward.passes(wanted)
         # Nothing is kept that the backward does not read: the sum of a source's rows needs none of them.
         read_again = {each.name for step in steps for each in step.function.inputs}
         ctx.kept = [name for name in named if name in read_again]
-        ctx.dtypes = {name: array.dtype for name, array in named.items()}
+        ctx.forms = {name: (array.shape, array.dtype) for name, array in named.items()}
         extra = [*rest, result] if call.edges.accumulator == "softmax" else rest
         ctx.save_for_backward(*(named[name] for name in ctx.kept), *(extra if wanted else []))
         return result
@@ -93,10 +100,17 @@ class _FusedGather(torch.autograd.Function):
                 read = {each.name: given[each.name] for each in step.function.inputs}
                 results = run_pass(call.dialect, step.function, call.topology, read, seed=call.seed)
                 for name, result in zip(step.results, results, strict=True):
-                    (gradients if name in ctx.dtypes else given)[name] = result
+                    (gradients if name in ctx.forms else given)[name] = result
         return None, *(
-            gradients[name].to(dtype) if name in gradients else None for name, dtype in ctx.dtypes.items()
+            _in_form(gradients[name], shape, dtype) if name in gradients else None
+            for name, (shape, dtype) in ctx.forms.items()
         )
+
+
+def _in_form(gradient: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    # A topology may count more sources than an array has rows: no edge reads those.
+    rows = gradient if gradient.shape == shape else gradient[: shape[0]]
+    return rows.to(dtype)
 
 
 def _scatters(call: _Call) -> bool:
@@ -104,10 +118,25 @@ def _scatters(call: _Call) -> bool:
     return call.edges.extremum_of_source and isinstance(call.dialect, ScattersExtrema)
 
 
+def _slots(call: _Call) -> Tensor | None:
+    """For concat, where each edge's row goes; refuses a destination with too many."""
+    edges = call.edges
+    return concat_slots(call.topology, edges.max_degree) if edges.accumulator == "concat" else None
+
+
+def _padded(call: _Call, slots: Tensor, rows: Tensor) -> Tensor:
+    padded = rows.new_zeros(call.topology.num_dst * call.edges.max_degree, *rows.shape[1:])
+    return padded.index_copy_(0, slots, rows).reshape(call.topology.num_dst, -1)
+
+
 def _incoming(call: _Call, grad: Tensor, saved: tuple[Tensor, ...]) -> dict[str, Tensor]:
-    """The backward's inputs of destinations."""
+    """The backward's inputs besides the forward's: of destinations, or of edges for concat."""
     if call.edges.accumulator == "mean":
         grad = grad / divisors(call.topology, grad)
+    slots = _slots(call)
+    if slots is not None:
+        shape = call.function.value(call.function.outputs[0].values[0]).shape
+        grad = grad.reshape(len(grad) * call.edges.max_degree, *shape).index_select(0, slots)
     given = {GRAD: grad}
     if call.edges.accumulator in ("max", "min"):
         given[ARGUMENT] = saved[0]

@@ -18,11 +18,11 @@ from sagann.compiler.trace import tensors_of
 from sagann.graph.topology import Topology
 from sagann.runtime.allocator import give_back_freed_memory
 from sagann.runtime.configuration import Key, configuration, has_hooks
-from sagann.runtime.dialects import dialect_for
+from sagann.runtime.dialects import Dialect, dialect_for
 from sagann.runtime.edge_pass import gather_fused
 from sagann.runtime.invariants import Invariants
-from sagann.runtime.pairs import check_types, mapped, pairs_of, spread
 from sagann.runtime.tiles import TILE_EDGES, gather_tiled
+from sagann.runtime.typed_maps import edges_of_pairs, gathered_bytes, moved_bytes, rows_of_vertices
 from sagann.saga.accumulator import accumulate
 from sagann.saga.engine import NaiveEngine
 from sagann.saga.independence import EXCLUSIVE
@@ -76,7 +76,7 @@ class CompiledEngine:
             tensors = tensors_of(layer)
         if isinstance(program, str):
             return self._naive.run(layer, topology, x, data)
-        return self._run(program, tensors, topology, x, data)
+        return self._run(self._ordered(program, topology, x, data), tensors, topology, x, data)
 
     def program(self, layer: SagaLayer, x: Tensor, data: Tensor | None = None) -> LayerProgram | None:
         """The program that input like this runs, or None where the layer runs as it is written."""
@@ -123,6 +123,18 @@ class CompiledEngine:
         except TraceError as error:
             return str(error)
 
+    def _ordered(self, program: LayerProgram, topology: Topology, x: Tensor, data: Tensor | None) -> LayerProgram:
+        """The program, or the same with its maps by edge type last where that moves fewer bytes in this topology."""
+        last = program.maps_last
+        if last is None:
+            return program
+        assert data is not None
+        kept = last.invariant and self.invariants.keeps(
+            gathered_bytes(last, topology, data), last, topology, x, data
+        )
+        cheaper = moved_bytes(last, topology, data, kept=kept) < moved_bytes(program, topology, data)
+        return last if cheaper else program
+
     def _run(
         self, program: LayerProgram, tensors: dict[str, Tensor], topology: Topology, x: Tensor, data: Tensor | None
     ) -> Tensor:
@@ -140,30 +152,25 @@ class CompiledEngine:
         else:
             accum = self._gather(program, topology, values)
         values[program.accum] = accum
+        values |= rows_of_vertices(program, topology, values, self._dialect(topology))
         (out,) = program.vertex.run(values).values()
         # What is kept must not be changed by an in-place operation on what the layer returns.
         return out.clone() if program.invariant and _share_memory(out, accum) else out
 
     def _gather(self, program: LayerProgram, topology: Topology, values: dict[str, Tensor]) -> Tensor:
-        edges, typed = program.edges, program.typed
-        if typed is not None and not typed.name:
-            check_types(topology, values["data"], typed.num_types)
-        elif typed is not None:
-            pairs = pairs_of(topology, values["data"], typed.num_types)
-            topology = pairs.topology
-            values = dict(values)
-            for name, side in zip(edges.stage.inputs, edges.sides, strict=True):
-                if side == "src" and name != typed.name:
-                    values[name] = spread(values[name], pairs)
-            values[typed.name] = mapped(values[typed.x], pairs, values[typed.weight])
+        edges, dialect = program.edges, self._dialect(topology)
+        topology, values = edges_of_pairs(program, topology, values, dialect)
         arrays = [values[name] for name in edges.stage.inputs]
         if edges.function is not None:
-            return gather_fused(edges, topology, arrays, dialect_for(topology.device.type, self.dialect))
+            return gather_fused(edges, topology, arrays, dialect)
         if self.options.fuse and edges.accumulator != "concat":
             return gather_tiled(
                 edges, topology, arrays, tile_edges=self.tile_edges, bytes_per_edge=edges.tensor_bytes
             )
         return _gather_materialised(edges, topology, arrays)
+
+    def _dialect(self, topology: Topology) -> Dialect:
+        return dialect_for(topology.device.type, self.dialect)
 
 
 def _first(rows: Tensor, topology: Topology) -> Tensor:

@@ -47,6 +47,15 @@ class Invariants:
             self._constant[key] = weakref.ref(x, lambda _: self._constant.pop(key, None))
         return key in self._constant
 
+    def keeps(
+        self, size_bytes: int, program: LayerProgram, topology: Topology, x: Tensor, data: Tensor | None
+    ) -> bool:
+        """Whether what the program gathers, of that size, is kept or would be."""
+        if x.is_inference() or (data is not None and data.is_inference()):
+            return False
+        fits = self.budget_bytes is None or self.held_bytes + size_bytes <= self.budget_bytes
+        return fits or _key(program, topology, x, data) in self._kept
+
     def get(
         self,
         program: LayerProgram,
@@ -66,7 +75,7 @@ class Invariants:
         """
         if x.is_inference() or (data is not None and data.is_inference()):
             return compute()
-        key = (id(program), id(topology), id(x), x._version, -1 if data is None else data._version)
+        key = _key(program, topology, x, data)
         if key in self._kept:
             return self._kept[key][0]
         result = compute()
@@ -85,3 +94,7 @@ class Invariants:
         kept = self._kept.pop(key, None)
         if kept is not None:
             self.held_bytes -= kept[0].numel() * kept[0].element_size()
+
+
+def _key(program: LayerProgram, topology: Topology, x: Tensor, data: Tensor | None) -> Key:
+    return (id(program), id(topology), id(x), x._version, -1 if data is None else data._version)

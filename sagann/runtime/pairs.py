@@ -1,7 +1,8 @@
-"""Pairs of source and edge type: where maps picked by type are computed, once per distinct pair.
+"""Pairs of a vertex and an edge type: where maps picked by type are computed, once per distinct pair.
 
-Pairs are sorted by type, so each type is one matrix product over a run of them. The edges of a topology then read
-rows of pairs instead of rows of sources: the same edges in the same order, with other ids.
+Pairs are sorted by type, so each type is one matrix product over a run of them. A topology's edges then have pairs in
+the place of their sources (the same edges in the same order, with other ids), or of their destinations (the edges
+grouped anew). Pairs and their numbers are found once per topology and kept with it.
 """
 
 from __future__ import annotations
@@ -13,21 +14,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sagann.compiler.program import End
 from sagann.errors import InputError
+from sagann.graph.counting_sort import group_by_key
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pairs:
-    """The distinct pairs of source and type that edges have."""
+    """The distinct pairs of type and vertex that the edges of a topology have at one end."""
 
     topology: Topology
-    "The same edges; their sources are pairs."
-    src: Tensor
-    "Source of each pair, int64, sorted by type."
+    """The edges; at that end they have pairs. There may be more pairs than sources, but never fewer rows of sources in
+    a topology than of destinations: an array of sources then has rows for the first of them only."""
+    types: Tensor
+    "Types of the edges in that topology's order [num_edges]."
+    vertex: Tensor
+    "Vertex of each pair, int64 [num_pairs]; ascending within a type."
     counts: tuple[int, ...]
     "Pairs of each type."
+    members: Topology
+    "From pairs to their vertices: sums the pairs of a vertex."
 
 
 def check_types(topology: Topology, types: Tensor, num_types: int) -> None:
@@ -63,31 +71,93 @@ def _check(types: Tensor, num_types: int) -> bool:
     return True
 
 
-def pairs_of(topology: Topology, types: Tensor, num_types: int) -> Pairs:
-    """The pairs of a topology; found once."""
+def count_pairs(topology: Topology, types: Tensor, num_types: int) -> dict[End, int]:
+    """How many pairs there are at either end; counted once.
+
+    Raises:
+        InputError: a type is negative, or not below ``num_types``.
+    """
     check_types(topology, types, num_types)
-    pairs: Pairs = _kept(topology, "typed pairs", types, num_types, lambda: _find(topology, types, num_types))
+
+    def count() -> dict[End, int]:
+        return {end: len(torch.unique(_keys(topology, types, end))) for end in ("src", "dst")}
+
+    counts: dict[End, int] = _kept(topology, "numbers of typed pairs", types, num_types, count)
+    return counts
+
+
+def pairs_of(topology: Topology, types: Tensor, num_types: int, end: End) -> Pairs:
+    """The pairs of a topology at one end; found once.
+
+    Args:
+        topology: the edges.
+        types: integer [num_edges].
+        num_types: one more than the largest type allowed.
+        end: whose pairs with types.
+    Raises:
+        InputError: a type is negative, or not below ``num_types``.
+    """
+    check_types(topology, types, num_types)
+    find = _at_sources if end == "src" else _at_destinations
+    pairs: Pairs = _kept(
+        topology, f"typed pairs, {end}", types, num_types, lambda: find(topology, types, num_types)
+    )
     return pairs
 
 
-def _find(topology: Topology, types: Tensor, num_types: int) -> Pairs:
-    keys = types.long() * topology.num_src + topology.indices.long()
-    distinct, index = torch.unique(keys, return_inverse=True)
-    counts = torch.bincount(distinct // max(topology.num_src, 1), minlength=num_types)
+def _keys(topology: Topology, types: Tensor, end: End) -> Tensor:
+    """A number for every edge's pair, that orders pairs by type and then by vertex."""
+    ids, num_vertices = _vertices(topology, end)
+    return types.long() * num_vertices + ids
+
+
+def _vertices(topology: Topology, end: End) -> tuple[Tensor, int]:
+    return (topology.indices, topology.num_src) if end == "src" else (topology.edge_dst(), topology.num_dst)
+
+
+def _at_sources(topology: Topology, types: Tensor, num_types: int) -> Pairs:
+    distinct, index = torch.unique(_keys(topology, types, "src"), return_inverse=True)
     num_rows = max(len(distinct), topology.num_dst)
-    part = Topology(indptr=topology.indptr, indices=index.to(id_dtype(num_rows)), num_src=num_rows, validate=False)
-    return Pairs(topology=part, src=distinct % max(topology.num_src, 1), counts=tuple(counts.tolist()))
+    part = Topology(
+        indptr=topology.indptr,
+        indices=index.to(id_dtype(num_rows)),
+        num_src=num_rows,
+        edge_data={"type": types},
+        validate=False,
+    )
+    return _pairs(part, distinct, topology.num_src, num_types)
 
 
-def mapped(x: Tensor, pairs: Pairs, weight: Tensor) -> Tensor:
-    """Each pair's source row through the map of its type: [rows of the pairs' topology, F']."""
-    runs = pairs.src.split(pairs.counts)
-    rows = [x.index_select(0, run) @ weight[kind] for kind, run in enumerate(runs) if len(run)]
-    rows.append(x.new_zeros(pairs.topology.num_src - len(pairs.src), weight.shape[2]))
-    return torch.cat(rows)
+def _at_destinations(topology: Topology, types: Tensor, num_types: int) -> Pairs:
+    distinct, index = torch.unique(_keys(topology, types, "dst"), return_inverse=True)
+    grouped = group_by_key(index, len(distinct), values=topology.indices, positions=True)
+    assert grouped.values is not None
+    assert grouped.positions is not None
+    part = Topology(
+        indptr=grouped.indptr,
+        indices=grouped.values,
+        num_src=max(topology.num_src, len(distinct)),
+        edge_data={"type": types.index_select(0, grouped.positions)},
+        validate=False,
+    )
+    return _pairs(part, distinct, topology.num_dst, num_types)
 
 
-def spread(rows: Tensor, pairs: Pairs) -> Tensor:
-    """Each pair's source row as it is."""
-    missing = pairs.topology.num_src - len(pairs.src)
-    return torch.cat([rows.index_select(0, pairs.src), rows.new_zeros(missing, *rows.shape[1:])])
+def _pairs(part: Topology, distinct: Tensor, num_vertices: int, num_types: int) -> Pairs:
+    # Without vertices there are no pairs either.
+    per_type = max(num_vertices, 1)
+    vertex = distinct % per_type
+    grouped = group_by_key(vertex, num_vertices, positions=True)
+    assert grouped.positions is not None
+    num_rows = max(len(distinct), num_vertices)
+    members = Topology(
+        indptr=grouped.indptr, indices=grouped.positions.to(id_dtype(num_rows)), num_src=num_rows, validate=False
+    )
+    counts = torch.bincount(distinct // per_type, minlength=num_types)
+    return Pairs(
+        topology=part,
+        types=part.edge_data["type"],
+        vertex=vertex,
+        counts=tuple(counts.tolist()),
+        members=members,
+    )

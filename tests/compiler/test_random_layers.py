@@ -97,6 +97,12 @@ def topologies(draw: st.DrawFn) -> Topology:
     return topology_of(draw(st.lists(st.tuples(ids, ids), max_size=30)), num_vertices)
 
 
+def in_order(accum: Tensor, degree: int) -> Tensor:
+    """One row of what concat gave, to which every slot contributes differently."""
+    slots = accum.unflatten(1, (degree or 1, 4))
+    return (slots * torch.arange(1, 1 + (degree or 1), dtype=accum.dtype)[:, None]).sum(1)
+
+
 def check(
     message: Expression,
     score: Expression,
@@ -109,7 +115,10 @@ def check(
     def heads(m: Layer, e: Any) -> tuple[Tensor, Tensor]:
         return score(m, e)[:, :2].tanh(), message(m, e).view(-1, 2, 2)
 
-    if accumulator == "softmax":
+    if accumulator == "concat":
+        degree = int(topology.in_degrees().max()) + seed % 2
+        layer = Layer(message, lambda m, v, a: vertex(m, v, in_order(a, degree)), "concat", max_degree=degree or 1)
+    elif accumulator == "softmax":
         layer = Layer(heads, lambda m, v, a: vertex(m, v, a.flatten(1)), accumulator="softmax")
     else:
         layer = Layer(message, vertex, accumulator=accumulator)
@@ -117,7 +126,7 @@ def check(
     assert_compiles_right(layer.double(), topology, 0.5 * x, engine=engine)
 
 
-ACCUMULATORS = st.sampled_from(["sum", "mean", "max", "min", "softmax"])
+ACCUMULATORS = st.sampled_from(["sum", "mean", "max", "min", "softmax", "concat"])
 
 
 @given(

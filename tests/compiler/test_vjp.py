@@ -20,7 +20,7 @@ from tests.kernels.edge.functions import Builder, arrays_of, attention, function
 from tests.tolerances import assert_close, largest
 
 TOPOLOGIES = odd_topologies()
-REDUCTIONS: list[Any] = ["sum", "max", "min", "softmax"]
+REDUCTIONS: list[Any] = ["sum", "max", "min", "softmax", "edge"]
 
 
 def gathering(function: EdgeFunction, reduce: Any) -> EdgeFunction:

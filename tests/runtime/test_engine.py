@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sagann.compiler import CompilerOptions
+from sagann.compiler import CompilerOptions, explain
 from sagann.errors import InputError
 from sagann.graph import Topology
 from sagann.kernels.edge import naive
@@ -121,12 +122,62 @@ def test_a_layer_that_cannot_be_compiled_runs_as_it_is_written() -> None:
     assert why.startswith("it cannot be traced")
 
 
-def test_concat_runs_with_every_edge_in_memory() -> None:
-    topology = odd_topologies()["one hub"]
-    layer = Layer(lambda m, e: torch.tanh(e.src @ m.w), accumulator="concat", max_degree=40).double()
+CONCATENATED: dict[str, Callable[..., Tensor]] = {
+    "a gate": lambda m, e: torch.tanh(e.src @ m.w) * e.dst * e.data[:, None],
+    "the source": lambda m, e: e.src,
+    "a number": lambda m, e: e.data * m.a,
+    "a matrix": lambda m, e: (e.src * m.v).view(-1, 2, 2),
+    "edge data": lambda m, e: e.data[:, None] * m.v,
+    "no features": lambda m, e: e.src[:, :0],
+}
+
+
+@pytest.mark.parametrize("graph", odd_topologies())
+@pytest.mark.parametrize("message", CONCATENATED)
+@pytest.mark.parametrize("spare", [0, 3])
+def test_concat_is_one_pass_that_writes_the_rows(message: str, graph: str, spare: int) -> None:
+    topology = odd_topologies()[graph]
+    max_degree = max(int(topology.in_degrees().max()), 1) + spare
+    layer = Layer(CONCATENATED[message], accumulator="concat", max_degree=max_degree).double()
     engine = assert_compiles_right(layer, topology, rows(topology))
     program = program_of(layer, topology, rows(topology), engine)
-    assert any(note.text.startswith("concat") for note in program.notes)
+    if message == "no features":
+        return
+    assert [output.reduce for output in program.edges.function.outputs] == ["edge"]
+    assert any(note.text.endswith("the rows that are concatenated in one pass") for note in program.notes)
+
+
+def test_concat_of_what_cannot_be_fused_is_materialised() -> None:
+    topology = skewed()
+    layer = Layer(
+        lambda m, e: torch.relu(e.src + e.dst) @ m.w,
+        accumulator="concat",
+        max_degree=int(topology.in_degrees().max()),
+    ).double()
+    engine = assert_compiles_right(layer, topology, rows(topology))
+    program = program_of(layer, topology, rows(topology), engine)
+    assert program.edges.function is None
+    assert "more with those of all edges" in explain(program)
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_concat_refuses_more_in_edges_than_it_has_room_for(fuse: bool) -> None:
+    topology = odd_topologies()["one hub"]
+    layer = Layer(lambda m, e: e.src * e.dst, accumulator="concat", max_degree=35)
+    engine = CompiledEngine(options=CompilerOptions(fuse=fuse))
+    with using_engine(engine), pytest.raises(InputError, match=r"too many in-edges for the concat accumulator.*36"):
+        layer(topology, rows(topology, dtype=torch.float32))
+
+
+def test_concat_counts_the_bytes_of_its_rows() -> None:
+    layer = Layer(lambda m, e: e.src * e.dst, accumulator="concat", max_degree=3)
+    x = torch.randn(5, 4).requires_grad_()
+    program = CompiledEngine().program(layer, x, torch.rand(5))
+    assert program is not None
+    # Both ends read; the row written by the pass, then read and written to its place.
+    assert program.bytes_per_edge == (2 + 3) * 16
+    # Both ends written and read, the product written, read and written to its place.
+    assert program.naive_bytes_per_edge == (4 + 3) * 16
 
 
 def test_blocks_give_the_first_rows() -> None:
@@ -168,11 +219,12 @@ def test_on_blocks_no_map_moves_to_the_many_sources() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("accumulator", ["sum", "mean", "max"])
+@pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "concat"])
 def test_half_precision_is_accumulated_in_single(accumulator: str, dtype: torch.dtype) -> None:
     topology = skewed()
     topology = topology.with_edge_data(weight=topology.edge_data["weight"].to(dtype))
-    layer, x = Layer(lambda m, e: e.src * e.data[:, None], accumulator=accumulator), rows(topology, dtype=dtype)
+    layer = Layer(lambda m, e: e.src * e.data[:, None], accumulator=accumulator, max_degree=99)
+    x = rows(topology, dtype=dtype)
     with using_engine(NaiveEngine()):
         expected = layer(topology, x)
     with using_engine(CompiledEngine(dialect="naive")):

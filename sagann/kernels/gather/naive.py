@@ -109,6 +109,17 @@ def gather_concat(topology: Topology, values: Tensor, max_degree: int) -> Tensor
     Raises:
         InputError: a destination has more than ``max_degree`` in-edges.
     """
+    slots = concat_slots(topology, max_degree)
+    padded = values.new_zeros(topology.num_dst * max_degree, *values.shape[1:])
+    return padded.index_copy(0, slots, values).reshape(topology.num_dst, -1)
+
+
+def concat_slots(topology: Topology, max_degree: int) -> Tensor:
+    """Where each edge's row stands among the ``num_dst * max_degree`` padded ones: int64 [num_edges], ascending.
+
+    Raises:
+        InputError: a destination has more than ``max_degree`` in-edges.
+    """
     degrees = topology.in_degrees()
     if len(degrees) and int(degrees.max()) > max_degree:
         vertex = int(degrees.argmax())
@@ -118,11 +129,9 @@ def gather_concat(topology: Topology, values: Tensor, max_degree: int) -> Tensor
             where=f"destination vertex {vertex}",
             fix="Raise max_degree, or keep at most that many in-edges per vertex.",
         )
-    edge_dst = topology.edge_dst().long()
-    slot = torch.arange(topology.num_edges, device=topology.device) - topology.indptr[edge_dst]
-    padded = values.new_zeros(topology.num_dst * max_degree, *values.shape[1:])
-    padded = padded.index_copy(0, edge_dst * max_degree + slot, values)
-    return padded.reshape(topology.num_dst, -1)
+    # In-edges of a destination take its first slots, so slots ascend as edges do.
+    taken = torch.arange(max_degree, device=topology.device) < degrees.unsqueeze(1)
+    return taken.flatten().nonzero().squeeze(1)
 
 
 def _in_float32(reduce: Callable[..., Tensor], *rows: Tensor) -> Tensor:
