@@ -11,8 +11,7 @@ costs what :func:`sagann.kernels.edge.naive.run` and its kin cost, and gives the
 extrema go to the lowest id, and results do not depend on how the edges are cut, but for rounding.
 
 References:
-    Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2 accumulates chunks into a vertex block. We differ in that extrema
-    and softmax are states as sums are, in one pass, and that their gradients are.
+    Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2: edge chunks of a grid, accumulated into an interval of vertices.
 """
 
 from __future__ import annotations
