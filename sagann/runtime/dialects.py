@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
@@ -24,7 +24,14 @@ class Dialect(Protocol):
     """Runs edge functions."""
 
     def run(
-        self, function: EdgeFunction, topology: Topology, arrays: Mapping[str, Tensor], *, seed: int = 0
+        self,
+        function: EdgeFunction,
+        topology: Topology,
+        arrays: Mapping[str, Tensor],
+        *,
+        seed: int = 0,
+        into: Sequence[Tensor] | None = None,
+        edge_offset: int = 0,
     ) -> tuple[Tensor, ...]:
         """See :func:`sagann.kernels.edge.naive.run`."""
         ...
@@ -60,11 +67,21 @@ def dialect_for(device_type: str, name: str = "auto") -> Dialect:
 
 
 def run_pass(
-    dialect: Dialect, function: EdgeFunction, topology: Topology, arrays: Mapping[str, Tensor], *, seed: int
+    dialect: Dialect,
+    function: EdgeFunction,
+    topology: Topology,
+    arrays: Mapping[str, Tensor],
+    *,
+    seed: int = 0,
+    into: Sequence[Tensor] | None = None,
+    edge_offset: int = 0,
 ) -> tuple[Tensor, ...]:
-    """Run a pass by the dialect, or in plain PyTorch where the dialect does not support the function."""
+    """Run a pass by the dialect, or in plain PyTorch where the dialect does not support the function.
+
+    With the dialect bound (``functools.partial``) it is what a gather state runs.
+    """
     if isinstance(dialect, Selective):
         if function not in _SUPPORTED:
             _SUPPORTED[function] = dialect.supports(function) is None
         dialect = dialect if _SUPPORTED[function] else naive
-    return dialect.run(function, topology, arrays, seed=seed)
+    return dialect.run(function, topology, arrays, seed=seed, into=into, edge_offset=edge_offset)

@@ -1,14 +1,13 @@
 """Edges that could not be fused, a bounded tile at a time.
 
-A tile is a run of edges in CSC order, so it touches a run of destinations, and its gather is merged into theirs:
-sums add, extrema compare, softmax results are weighted by their denominators. What is alive at once is the edge
-tensors of one tile. The backward computes every tile again and differentiates it by autograd; random numbers of a
+A tile is a run of edges in CSC order, so it touches a run of destinations, and its gather is merged into theirs
+(:mod:`sagann.kernels.edge.merge`). What is alive at once is the edge tensors of one tile. The backward computes every tile again and differentiates it by autograd; random numbers of a
 tile come again from its own seed. Gradients of gradients are not offered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,8 @@ from torch import Tensor
 
 from sagann.compiler.program import EdgeWork
 from sagann.graph.topology import Topology
-from sagann.kernels.gather import naive as gather
+from sagann.kernels.edge.merge import NEUTRAL, merge
+from sagann.kernels.edge.naive import reduce_rows
 from sagann.runtime.degrees import divisors
 from sagann.runtime.first_order import first_order_only
 
@@ -77,12 +77,12 @@ def gather_tiled(
 class _TiledGather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: _Call, *arrays: Tensor) -> Tensor:
-        state = _STATES[call.edges.accumulator](call)
+        state = _State(call)
         for tile in _tiles(call):
-            state.merge(tile, _evaluate(call, tile, _rows(call, tile, arrays)))
-        result = state.finish(call, arrays)
+            state.accumulate(tile, _evaluate(call, tile, _rows(call, tile, arrays)))
+        result = state.finish(arrays)
         ctx.call = call
-        ctx.save_for_backward(*arrays, *state.saved(result))
+        ctx.save_for_backward(*arrays, *state.saved)
         return result
 
     @staticmethod
@@ -165,7 +165,7 @@ def _add(total: Tensor, part: Tensor, side: str, tile: _Tile) -> None:
     if side == "src":
         total.index_add_(0, tile.src, part)
     elif side == "dst":
-        summed = gather.gather_sum(tile.topology, part)
+        (summed,) = reduce_rows(tile.topology, "sum", (part,))
         total[tile.first_dst : tile.first_dst + len(summed)] += summed
     elif side == "edge":
         total[tile.first_edge : tile.last_edge] = part
@@ -173,119 +173,45 @@ def _add(total: Tensor, part: Tensor, side: str, tile: _Tile) -> None:
         total += part
 
 
-class _Sum:
-    """Also mean, divided at the end."""
+class _State:
+    """What the tiles so far give the destinations; begun by the first one, which says what shape messages have."""
 
     def __init__(self, call: _Call) -> None:
         self.call = call
-        self.total: Tensor | None = None
+        # A mean is a sum, divided at the end.
+        self.reduce = "sum" if call.edges.accumulator == "mean" else call.edges.accumulator
+        self.parts: list[Tensor] = []
 
-    def merge(self, tile: _Tile, output: tuple[Tensor, ...]) -> None:
-        """Add a tile's sums."""
-        (message,) = output
-        if self.total is None:
-            self.total = _zeros_like(message.new_empty(self.call.topology.num_dst, *message.shape[1:]))
-        part = gather.gather_sum(tile.topology, message.to(self.total.dtype))
-        self.total[tile.first_dst : tile.first_dst + len(part)] += part
-
-    def finish(self, call: _Call, arrays: tuple[Tensor, ...]) -> Tensor:
-        """The sums, or means, in the message's type."""
-        total = _empty_result(call, arrays) if self.total is None else self.total
-        if call.edges.accumulator == "mean":
-            total = total / divisors(call.topology, total)
-        return total.to(call.edges.dtype)
-
-    def saved(self, result: Tensor) -> list[Tensor]:
-        """Nothing."""
-        return []
-
-
-class _Extremum:
-    def __init__(self, call: _Call) -> None:
-        self.call = call
-        self.best: Tensor | None = None
-        self.edge: Tensor | None = None
-
-    def merge(self, tile: _Tile, output: tuple[Tensor, ...]) -> None:
-        """Take a tile's extremum where it beats, or where nothing was before."""
-        (message,) = output
-        reduce = self.call.edges.accumulator
-        part, edge = gather.gather_extremum(tile.topology, message, reduce)
-        edge = torch.where(edge < 0, -1, edge.long() + tile.first_edge)
-        if self.best is None or self.edge is None:
-            shape = (self.call.topology.num_dst, *message.shape[1:])
-            self.best, self.edge = part.new_zeros(shape), edge.new_full(shape, -1)
-        here = slice(tile.first_dst, tile.first_dst + len(part))
-        best, known = self.best[here], self.edge[here]
-        beats = (part > best) if reduce == "max" else (part < best)
-        beats = (beats | part.isnan()) & ~best.isnan() | (known < 0)
-        taken = beats & (edge >= 0)
-        self.best[here], self.edge[here] = torch.where(taken, part, best), torch.where(taken, edge, known)
-
-    def finish(self, call: _Call, arrays: tuple[Tensor, ...]) -> Tensor:
-        """The extrema."""
-        if self.best is None:
-            self.best = _empty_result(call, arrays)
-            self.edge = torch.full_like(self.best, -1, dtype=torch.int64)
-        return self.best
-
-    def saved(self, result: Tensor) -> list[Tensor]:
-        """Which edge attains each."""
-        assert self.edge is not None
-        return [self.edge]
-
-
-class _Softmax:
-    def __init__(self, call: _Call) -> None:
-        self.call = call
-        self.result: Tensor | None = None
-        self.lse: Tensor | None = None
-
-    def merge(self, tile: _Tile, output: tuple[Tensor, ...]) -> None:
-        """Weight a tile's result and the one so far by their denominators."""
-        score, value = (_in_float32(tensor) for tensor in output)
-        part, lse = (
-            gather.gather_softmax(tile.topology, score, value),
-            gather.gather_logsumexp(tile.topology, score),
-        )
-        if self.result is None or self.lse is None:
+    def accumulate(self, tile: _Tile, output: tuple[Tensor, ...]) -> None:
+        """Merge a tile's part into that of its destinations."""
+        # Extrema are exact in any type.
+        values = output if self.reduce in ("max", "min") else tuple(_in_float32(value) for value in output)
+        part = reduce_rows(tile.topology, self.reduce, values)
+        if self.reduce in ("max", "min"):
+            best, edge = part
+            part = best, torch.where(edge < 0, -1, edge + tile.first_edge)
+        if not self.parts:
+            numbers = zip(part, NEUTRAL[self.reduce], strict=True)
             num_dst = self.call.topology.num_dst
-            self.result = part.new_zeros(num_dst, *part.shape[1:])
-            self.lse = lse.new_full((num_dst, *lse.shape[1:]), -torch.inf)
-        here = slice(tile.first_dst, tile.first_dst + len(part))
-        before = self.lse[here]
-        together = torch.logaddexp(before, lse)
-        # A destination without edges so far has weight 0, not the NaN of infinity minus infinity.
-        weights = [
-            torch.where(each == -torch.inf, 0, torch.exp(each - together)).reshape(
-                *each.shape, *(1,) * (part.ndim - each.ndim)
-            )
-            for each in (before, lse)
-        ]
-        self.result[here] = weights[0] * self.result[here] + weights[1] * part
-        self.lse[here] = together
+            self.parts = [rows.new_full((num_dst, *rows.shape[1:]), number) for rows, number in numbers]
+        here = slice(tile.first_dst, tile.first_dst + len(part[0]))
+        merge(self.reduce, [rows[here] for rows in self.parts], part)
 
-    def finish(self, call: _Call, arrays: tuple[Tensor, ...]) -> Tensor:
-        """The weighted sums."""
-        if self.result is None:
-            self.result = _empty_result(call, arrays)
-            self.lse = self.result
-        return self.result.to(call.edges.dtype)
+    def finish(self, arrays: tuple[Tensor, ...]) -> Tensor:
+        """What was gathered, in the messages' type; 0 where there are no edges at all."""
+        if not self.parts:
+            empty = _empty_result(self.call, arrays)
+            # Without edges the backward reads nothing of what is saved.
+            self.parts = [empty for _ in NEUTRAL[self.reduce]]
+        result = self.parts[0]
+        if self.call.edges.accumulator == "mean":
+            result = result / divisors(self.call.topology, result)
+        return result.to(self.call.edges.dtype)
 
-    def saved(self, result: Tensor) -> list[Tensor]:
-        """Result and denominators."""
-        assert self.result is not None
-        assert self.lse is not None
-        return [self.result, self.lse]
-
-
-_STATES: dict[str, Callable[[_Call], Any]] = {
-    "sum": _Sum,
-    "mean": _Sum,
-    "max": _Extremum,
-    "min": _Extremum,
-    "softmax": _Softmax,
-}
+    @property
+    def saved(self) -> list[Tensor]:
+        """What the backward reads: which edge attains each extremum; softmax's result and denominators."""
+        return {"sum": [], "softmax": self.parts}.get(self.reduce, self.parts[1:])
 
 
 class _Upstream:

@@ -112,6 +112,11 @@ class Output:
     values: tuple[str, ...]
     "The value; (score, value) for softmax."
 
+    @property
+    def num_results(self) -> int:
+        """How many tensors the pass returns for it."""
+        return 2 if self.reduce in ("max", "min", "softmax") else 1
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, weakref_slot=True, eq=False)
 class EdgeFunction:
@@ -139,6 +144,13 @@ class EdgeFunction:
     def random(self) -> bool:
         """Whether the pass needs a seed."""
         return any(op.op == "random" for op in self.ops)
+
+    @property
+    def numbers_edges(self) -> bool:
+        """Whether what it gives depends on the edges' ids."""
+        return any(op.op in ("random", "edge_id") for op in self.ops) or any(
+            output.reduce in ("max", "min") for output in self.outputs
+        )
 
 
 def verify(function: EdgeFunction) -> None:

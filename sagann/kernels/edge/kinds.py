@@ -69,6 +69,11 @@ def results_of(function: EdgeFunction) -> list[Result]:
     return results
 
 
+def reduced_results(function: EdgeFunction) -> list[Result]:
+    """Those of them that the edges of a pass are reduced to: the state of a gather."""
+    return [result for result in results_of(function) if result.rows != "edge"]
+
+
 def feature_width(function: EdgeFunction) -> int | None:
     """The one number of lanes that values have besides 1, where lane i depends on lanes i alone; None elsewhere."""
     widths = {lanes(value) for value in function.values} - {1}

@@ -5,7 +5,7 @@ The result is differentiable, and :func:`evaluate` alone is what a backward is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,9 @@ from torch import Tensor
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
 from sagann.kernels.edge.function import BINARY, UNARY, EdgeFunction, Input, Op, Output
+from sagann.kernels.edge.merge import merge
 from sagann.kernels.edge.random import random_rows
+from sagann.kernels.edge.walk import check_into
 from sagann.kernels.gather import naive as gather
 
 _LOGICAL: dict[str, Any] = {"not": torch.logical_not, "and": torch.logical_and, "or": torch.logical_or}
@@ -25,9 +27,15 @@ _REDUCTIONS: dict[str, Callable[..., Tensor]] = {"sum": torch.sum, "amax": torch
 
 
 def run(
-    function: EdgeFunction, topology: Topology, arrays: Mapping[str, Tensor], *, seed: int = 0
+    function: EdgeFunction,
+    topology: Topology,
+    arrays: Mapping[str, Tensor],
+    *,
+    seed: int = 0,
+    into: Sequence[Tensor] | None = None,
+    edge_offset: int = 0,
 ) -> tuple[Tensor, ...]:
-    """Run a pass.
+    """Run a pass, or continue one with more edges.
 
     Args:
         function: what to compute.
@@ -35,9 +43,52 @@ def run(
         arrays: the inputs by name: src [num_src, ...], dst [num_dst, ...], edge [num_edges, ...] in CSC order,
             param without rows.
         seed: of the random values.
+        into: what earlier edges of the same rows gave, without outputs that are not reduced; these edges are added
+            in place, and what comes of it is not differentiable. The topology may have more rows, if they have no
+            edges. By default the pass starts anew.
+        edge_offset: id of the first edge, where the pass continues.
     Returns:
-        One tensor per output, two for max, min and softmax (:class:`Output`).
+        One tensor per output, two for max, min and softmax (:class:`Output`); those of ``into`` where given.
+    Raises:
+        ValueError: ``into`` does not fit; the message names the tensor.
     """
+    check_into(function, topology, into, edge_offset)
+    if into is None:
+        return tuple(result for results in _results(function, topology, arrays, seed, 0) for result in results)
+    with torch.no_grad():
+        return _continued(function, topology, arrays, seed, into, edge_offset)
+
+
+def _continued(
+    function: EdgeFunction,
+    topology: Topology,
+    arrays: Mapping[str, Tensor],
+    seed: int,
+    into: Sequence[Tensor],
+    edge_offset: int,
+) -> tuple[Tensor, ...]:
+    results: list[Tensor] = []
+    taken = 0
+    parts = _results(function, topology, arrays, seed, edge_offset)
+    for output, part in zip(function.outputs, parts, strict=True):
+        if output.reduce == "edge":
+            results += part
+            continue
+        known = into[taken : taken + output.num_results]
+        if output.reduce in ("max", "min"):
+            part = part[0], torch.where(part[1] < 0, -1, part[1].long() + edge_offset)
+        if output.reduce != "total":
+            part = tuple(rows[: len(known[0])] for rows in part)
+        merge(output.reduce, known, part)
+        results += known
+        taken += output.num_results
+    return tuple(results)
+
+
+def _results(
+    function: EdgeFunction, topology: Topology, arrays: Mapping[str, Tensor], seed: int, edge_offset: int
+) -> list[tuple[Tensor, ...]]:
+    """What these edges give, by output; extrema name their edges by position."""
     num_edges = topology.num_edges
     edge_dst, edge_src = topology.edge_dst().long(), topology.indices.long()
     rows: dict[str, Tensor] = {}
@@ -49,15 +100,15 @@ def run(
             "edge": lambda array=array: array,
             "param": lambda array=array: array.unsqueeze(0),
         }[given.side]()
-    edge_ids = torch.arange(num_edges, device=topology.device)
+    edge_ids = torch.arange(edge_offset, edge_offset + num_edges, device=topology.device)
     values = evaluate(function, rows, edge_ids=edge_ids, seed=seed)
-    results: list[Tensor] = []
+    results: list[tuple[Tensor, ...]] = []
     for output in function.outputs:
         reduced = [values[name] for name in output.values]
         shapes = [function.value(name).shape for name in output.values]
         reduced = [value.expand(num_edges, *shape) for value, shape in zip(reduced, shapes, strict=True)]
-        results += _reduce(function, topology, output, reduced)
-    return tuple(results)
+        results.append(_reduce(function, topology, output, reduced))
+    return results
 
 
 def evaluate(
@@ -151,11 +202,27 @@ def _reduce(function: EdgeFunction, topology: Topology, output: Output, values: 
         values = [value.index_select(0, order) for value in values]
     else:
         grouped, order = topology, None
-    if output.reduce == "sum":
-        return (gather.gather_sum(grouped, values[0]),)
-    if output.reduce == "softmax":
-        return gather.gather_softmax(grouped, *values), gather.gather_logsumexp(grouped, values[0])
-    reduced, position = gather.gather_extremum(grouped, values[0], output.reduce)
+    reduced = reduce_rows(grouped, output.reduce, values)
+    if output.reduce not in ("max", "min"):
+        return reduced
+    best, position = reduced
     if order is not None and len(order):
         position = torch.where(position < 0, position, order[position.clamp(min=0)])
-    return reduced, position.to(id_dtype(topology.num_edges))
+    return best, position.to(id_dtype(topology.num_edges))
+
+
+def reduce_rows(topology: Topology, reduce: str, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Reduce the rows of every destination's in-edges.
+
+    Args:
+        topology: the edges.
+        reduce: sum, max, min or softmax.
+        values: the edges' rows in CSC order, [num_edges, ...]; score and value for softmax.
+    Returns:
+        A part as :mod:`sagann.kernels.edge.merge` has it; ids of edges are positions, int64.
+    """
+    if reduce == "sum":
+        return (gather.gather_sum(topology, values[0]),)
+    if reduce == "softmax":
+        return gather.gather_softmax(topology, *values), gather.gather_logsumexp(topology, values[0])
+    return gather.gather_extremum(topology, values[0], reduce)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +13,8 @@ from torch import Tensor
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
 from sagann.kernels.edge.function import EdgeFunction, Input
-from sagann.kernels.edge.kinds import Result
+from sagann.kernels.edge.kinds import Result, reduced_results
+from sagann.kernels.edge.merge import NEUTRAL
 from sagann.kernels.edge.work import Work
 
 
@@ -92,6 +93,38 @@ def allocate(result: Result, walk: Walk) -> Tensor:
     return torch.empty(rows, *result.shape, dtype=result.dtype or walk.id_dtype, device=walk.indices.device)
 
 
+def targets(results: Sequence[Result], walk: Walk, into: Sequence[Tensor] | None) -> list[Tensor]:
+    """What a kernel writes its results to: rows to earlier results where there are any, else to new tensors."""
+    if into is None:
+        return [allocate(result, walk) for result in results]
+    known = iter(into)
+    given = [next(known) if result.rows != "edge" else None for result in results]
+    return [
+        earlier if earlier is not None and result.rows == "row" else allocate(result, walk)
+        for result, earlier in zip(results, given, strict=True)
+    ]
+
+
+def fill_neutral(function: EdgeFunction, slots: Sequence[Tensor]) -> None:
+    """Begin partial results, one tensor for each result of the pass."""
+    position = 0
+    for output in function.outputs:
+        for number in NEUTRAL.get(output.reduce, ()):
+            slots[position].fill_(number)
+            position += 1
+        position += output.reduce == "edge"
+
+
+def add_totals(results: Sequence[Result], outs: Sequence[Tensor], into: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The results of a pass that has continued: totals, which kernels begin anew, are added to earlier ones."""
+    known = iter(into)
+    continued = []
+    for result, out in zip(results, outs, strict=True):
+        earlier = next(known) if result.rows != "edge" else out
+        continued.append(earlier.add_(out) if result.rows == "item" else out)
+    return tuple(continued)
+
+
 def name_edges(function: EdgeFunction, results: list[Tensor], walk: Walk) -> None:
     """Turn the positions that a pass over CSR has found extrema at into ids of edges, in place."""
     if walk.edge_ids is None:
@@ -102,4 +135,49 @@ def name_edges(function: EdgeFunction, results: list[Tensor], walk: Walk) -> Non
             where = results[position + 1]
             ids = walk.edge_ids[where.clamp(min=0)]
             results[position + 1] = torch.where(where < 0, where, ids.to(where.dtype))
-        position += 2 if output.reduce in ("max", "min", "softmax") else 1
+        position += output.num_results
+
+
+def check_into(function: EdgeFunction, topology: Topology, into: Sequence[Tensor] | None, edge_offset: int) -> None:
+    """Check that a pass over the topology can continue from ``into``.
+
+    Raises:
+        ValueError: it cannot; the message names the tensor.
+    """
+    if into is None:
+        if edge_offset:
+            raise ValueError(
+                f"A pass that starts anew numbers its edges from 0, not from {edge_offset}; pass `into`."
+            )
+        return
+    expected = reduced_results(function)
+    if len(into) != len(expected):
+        raise ValueError(f"The function has {len(expected)} results to continue from (got {len(into)}).")
+    num_rows = next((len(rows) for rows, result in zip(into, expected, strict=True) if result.rows == "row"), None)
+    if num_rows is not None:
+        _check_rows(function, topology, num_rows)
+    for number, (given, result) in enumerate(zip(into, expected, strict=True)):
+        shape = result.shape if result.rows == "item" else (num_rows, *result.shape)
+        if given.shape != shape or not given.is_contiguous() or given.device != topology.device:
+            form = "contiguous" if given.is_contiguous() else "strided"
+            raise ValueError(
+                f"Result {number} of the pass so far has shape {list(given.shape)} ({form}, on {given.device}), "
+                f"expected {list(shape)}, contiguous, on {topology.device}."
+            )
+        last = edge_offset + topology.num_edges - 1
+        if given.dtype not in (torch.int32, torch.int64) if result.dtype is None else given.dtype != result.dtype:
+            wanted = result.dtype or "int32 or int64"
+            raise ValueError(f"Result {number} of the pass so far has type {given.dtype}, expected {wanted}.")
+        if result.dtype is None and torch.iinfo(given.dtype).max < last:
+            raise ValueError(f"Result {number} has type {given.dtype}, too narrow for edge {last}; pass int64.")
+
+
+def _check_rows(function: EdgeFunction, topology: Topology, num_rows: int) -> None:
+    num_groups = topology.num_dst if function.at == "dst" else topology.num_src
+    if num_groups == num_rows:
+        return
+    indptr = topology.indptr if function.at == "dst" else topology.csr().indptr
+    if num_groups < num_rows or int(indptr[num_rows]) != topology.num_edges:
+        raise ValueError(
+            f"The pass so far has {num_rows} rows, but these edges are of {num_groups}; rows beyond must have no edges."
+        )

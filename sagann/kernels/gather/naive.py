@@ -72,7 +72,8 @@ def gather_logsumexp(topology: Topology, score: Tensor) -> Tensor:
     """Logarithm of the softmax's denominator: [num_edges, ...] -> [num_dst, ...]; -inf without in-edges."""
 
     def logsumexp(score: Tensor) -> Tensor:
-        shift = _extremum(topology, score, "amax")
+        # Where all scores are -inf the denominator is 0, and not exp(-inf - -inf).
+        shift = _extremum(topology, score, "amax").clamp(min=torch.finfo(score.dtype).min)
         total = _segment_sum(topology, torch.exp(score - shift.index_select(0, topology.edge_dst())))
         return shift + torch.log(total)
 

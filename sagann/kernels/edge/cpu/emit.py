@@ -1,7 +1,9 @@
 """From an edge function to the source of a Numba kernel: one line per operation, readable in the cache folder.
 
 The kernel takes one array of int64: see :data:`sagann.kernels.edge.cpu.rows.HEADER`, then address and row stride of
-every input, then address and address of the slots of every result.
+every input, then address and address of the slots of every result, and where the pass continues from earlier
+results the id of the first edge. It then loads what the ordinary kernel fills in, of slots as well, which hold what
+is neutral.
 """
 
 from __future__ import annotations

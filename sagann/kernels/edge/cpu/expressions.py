@@ -28,6 +28,13 @@ class Form:
     "Kind of every input's array."
     in_order: frozenset[str] = frozenset()
     "Edge inputs that lie in the order of the pass; the others lie in CSC order."
+    into_id_kind: str | None = None
+    "Where the pass continues from earlier results, the kind of their ids of edges; None where it starts anew."
+
+    @property
+    def continued(self) -> bool:
+        """Whether the pass continues from earlier results."""
+        return self.into_id_kind is not None
 
 
 class Expressions:
@@ -36,6 +43,10 @@ class Expressions:
     def __init__(self, function: EdgeFunction, layout: Layout, width: int, form: Form) -> None:
         self.function, self.layout, self.tile, self.form = function, layout, width, form
         self.definitions: dict[str, str] = {}
+        # A chunk's edges have a position in the chunk and an id beyond it; elsewhere the two are one.
+        self.edge_local, self.edge_global = (
+            ("edge_local", "edge_global") if form.continued else ("edge_id", "edge_id")
+        )
 
     # Widths and helpers of the generated module.
 
@@ -95,12 +106,12 @@ class Expressions:
         if op.op == "full":
             return self.fill(kind_of(op), self.lanes(op), float(op.args[0]))
         if op.op == "edge_id":
-            return "block.as_scalar(edge_id)"
+            return f"block.as_scalar({self.edge_global})"
         if op.op == "random":
             p, salt = op.attrs["p"], op.attrs["salt"]
             made = f'access.drawer("{kind_of(op)}", {self.lanes(op)}, {self.layout.width}, {p!r}, {salt})'
             first = "first" if self.tile and self.lanes(op) > 1 else "0"
-            return f"{self.define_list('draw', made)}(edge_id, seed, {first})"
+            return f"{self.define_list('draw', made)}({self.edge_global}, seed, {first})"
         return self.moved(op)
 
     def operation(self, name: str) -> str:

@@ -1,54 +1,63 @@
-"""Put together the partial results of rows that were cut into several work items, in the items' order."""
+"""Put together the partial results of rows that were cut into several work items, neighbours first."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.merge import merge
 from sagann.kernels.edge.work import Work
 
 
-def merge_slots(function: EdgeFunction, outs: Sequence[Tensor], slots: Sequence[Tensor], work: Work) -> None:
-    """Write the rows of ``work.split_rows`` to ``outs``.
+def merge_slots(
+    function: EdgeFunction, outs: Sequence[Tensor], slots: Sequence[Tensor], work: Work, *, continued: bool
+) -> None:
+    """Write the rows of ``work.split_rows`` to ``outs``; the slots are used up.
 
     Args:
         function: says how each result is reduced.
         outs: the results, [num_rows, ...] each.
         slots: the partial results, [num_slots, ...] each; those of a row side by side.
         work: the cut.
+        continued: whether ``outs`` holds results to be merged with.
     """
-    bounds = work.split_indptr.tolist()
-    for row, first, last in zip(work.split_rows.tolist(), bounds[:-1], bounds[1:], strict=True):
-        result = 0
-        for output in function.outputs:
-            width = 2 if output.reduce in ("max", "min", "softmax") else 1
-            if output.reduce not in ("edge", "total"):
-                parts = [slot[first:last] for slot in slots[result : result + width]]
-                for out, merged in zip(outs[result : result + width], _merge(output.reduce, parts), strict=True):
-                    out[row] = merged
-            result += width
+    rounds = _rounds(work)
+    rows, first = torch.from_numpy(work.split_rows), torch.from_numpy(work.split_indptr[:-1])
+    result = 0
+    for output in function.outputs:
+        here = slice(result, result + output.num_results)
+        result += output.num_results
+        if output.reduce in ("edge", "total"):
+            continue
+        for left, right in rounds:
+            _merge_at(output.reduce, slots[here], left, [slot[right] for slot in slots[here]])
+        parts = [slot[first] for slot in slots[here]]
+        if continued:
+            _merge_at(output.reduce, outs[here], rows, parts)
+        else:
+            for out, part in zip(outs[here], parts, strict=True):
+                out[rows] = part
 
 
-def _merge(reduce: str, parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    if reduce == "sum":
-        total = parts[0][0].clone()
-        for part in parts[0][1:]:
-            total += part
-        return (total,)
-    if reduce in ("max", "min"):
-        best, edge = parts[0][0], parts[1][0]
-        for value, where in zip(parts[0][1:], parts[1][1:], strict=True):
-            beyond = value > best if reduce == "max" else value < best
-            beyond |= value.isnan() & ~best.isnan()
-            best, edge = torch.where(beyond, value, best), torch.where(beyond, where, edge)
-        return best, edge
-    means, log_weights = parts
-    log_weight = torch.logsumexp(log_weights, 0)
-    share = torch.exp(log_weights - log_weight)
-    share = share.reshape(*share.shape, *(1,) * (means.ndim - share.ndim))
-    # A piece whose scores are all -inf weighs nothing beside others, and its mean is 0 / 0.
-    means = torch.where(share == 0, torch.zeros_like(means), means)
-    return (means * share).sum(0), log_weight
+def _rounds(work: Work) -> list[tuple[Tensor, Tensor]]:
+    """Slots that take another one in, and the others, round by round; at the end a row's first slot has all."""
+    counts = np.diff(work.split_indptr)
+    within = np.arange(work.num_slots) - np.repeat(work.split_indptr[:-1], counts)
+    last = np.repeat(counts, counts)
+    rounds, step = [], 1
+    while step < counts.max():
+        left = np.flatnonzero((within % (2 * step) == 0) & (within + step < last))
+        rounds.append((torch.from_numpy(left), torch.from_numpy(left + step)))
+        step *= 2
+    return rounds
+
+
+def _merge_at(reduce: str, into: Sequence[Tensor], rows: Tensor, parts: Sequence[Tensor]) -> None:
+    merged = [tensor[rows] for tensor in into]
+    merge(reduce, merged, parts)
+    for tensor, row in zip(into, merged, strict=True):
+        tensor[rows] = row

@@ -30,26 +30,81 @@ class Reduction:
         total = lanes(self.value) if count is None else count
         return f"block.store(target_{result}, {at} * {total}{self.first if total > 1 else ''}, {value})"
 
+    def replaced(self, result: int, value: str, count: int | None = None) -> list[str]:
+        """Lines that write a row of a result; one lane, which every tile of a row starts from, by the last tile."""
+        line = self.stored(result, "at", value, count)
+        tiles = self.rows.layout.tiles
+        shared = (lanes(self.value) if count is None else count) == 1
+        if not self.rows.form.continued or not shared or len(tiles) == 1:
+            return [line]
+        return [f"if first == {(len(tiles) - 1) * self.rows.layout.tile}:", "    " + line]
+
     def before(self) -> list[str]:
         """Before the first row."""
         return [f"sum_{self.number} = {self.zero()}"] if self.output.reduce == "total" else []
 
+    def loaded(self, result: int, kind: str, count: int, total: int) -> str:
+        """What a row of a result holds so far: ``count`` lanes in registers, ``total`` in memory."""
+        name = f"load_{kind}_{count}"
+        load = self.rows.define(name, f'block.loader("{kind}", {count}, {self.rows.layout.width})')
+        return f"{load}(target_{result}, at * {total}{self.first if total > 1 else ''})"
+
+    def resume(self) -> list[str]:
+        """At the start of a row of which earlier edges have given something."""
+        number, rows, operation = self.number, self.rows, self.rows.operation
+        total = lanes(self.value)
+        known = self.loaded(self.result, self.kind, self.count, total)
+        if self.output.reduce == "sum":
+            return [f"sum_{number} = {known}"]
+        if self.output.reduce in ("max", "min"):
+            kind = str(rows.form.into_id_kind)
+            first = "begin" if rows.function.at == "dst" else "id_of_edge(p_edge_ids, begin)"
+            return [
+                f"where_{number} = {self.loaded(self.result + 1, kind, self.count, total)}",
+                f"absent = {operation('lt')}(where_{number}, {rows.fill(kind, 1, 0)})",
+                f"best_{number} = elementwise.where(absent, {self.worst()}, {known})",
+                f"where_{number} = elementwise.where(absent, {first} + edge_offset, where_{number})",
+            ]
+        if self.output.reduce == "softmax":
+            scores = lanes(rows.function.value(self.output.values[0]))
+            log_weight = self.loaded(self.result + 1, self.kind, self.score_lanes, scores)
+            weighted = f"{operation('mul')}({known}, heavy)"
+            # Where all scores so far are -inf the mean is 0 / 0, but weighs nothing.
+            return [
+                f"log_weight = {log_weight}",
+                f"top_{number} = {operation('maximum')}({self.lowest()}, log_weight)",
+                f"weight_{number} = {operation('exp')}({operation('sub')}(log_weight, top_{number}))",
+                f"heavy = {self.per_head(f'weight_{number}')}",
+                f"none = {operation('eq')}(heavy, {rows.fill(self.kind, 1, 0.0)})",
+                f"sum_{number} = elementwise.where(none, {self.zero()}, {weighted})",
+            ]
+        return []
+
+    def worst(self) -> str:
+        """A block that every number beats."""
+        return self.rows.fill(self.kind, self.count, -math.inf if self.output.reduce == "max" else math.inf)
+
+    def lowest(self) -> str:
+        """A block of the least finite number, for scores."""
+        number = float(torch.finfo(torch.float64 if self.kind == "f8" else torch.float32).min)
+        return self.rows.fill(self.kind, self.score_lanes, number)
+
     def start(self) -> list[str]:
         """At the start of a row."""
+        if self.rows.form.continued:
+            return self.resume()
         number, rows = self.number, self.rows
         if self.output.reduce == "sum":
             return [f"sum_{number} = {self.zero()}"]
         if self.output.reduce in ("max", "min"):
-            worst = -math.inf if self.output.reduce == "max" else math.inf
             positions = "i8" if self.kind == "f8" else "i4"
             return [
-                f"best_{number} = {rows.fill(self.kind, self.count, worst)}",
+                f"best_{number} = {self.worst()}",
                 f"where_{number} = {rows.fill(positions, self.count, 0)}",
             ]
         if self.output.reduce == "softmax":
-            lowest = float(torch.finfo(torch.float64 if self.kind == "f8" else torch.float32).min)
             return [
-                f"top_{number} = {rows.fill(self.kind, self.score_lanes, lowest)}",
+                f"top_{number} = {self.lowest()}",
                 f"weight_{number} = {rows.fill(self.kind, self.score_lanes, 0.0)}",
                 f"sum_{number} = {self.zero()}",
             ]
@@ -75,14 +130,15 @@ class Reduction:
             return [f"sum_{number} = {add}(sum_{number}, {self.name})"]
         if self.output.reduce == "edge":
             total = lanes(self.value)
-            return [f"block.store(p_out_{self.result}, edge_id * {total}{self.first}, {self.name})"]
+            return [f"block.store(p_out_{self.result}, {self.rows.edge_local} * {total}{self.first}, {self.name})"]
         if self.output.reduce in ("max", "min"):
             beyond = operation("gt" if self.output.reduce == "max" else "lt")
             best, isnan = f"best_{number}", f"{operation('ne')}({self.name}, {self.name})"
             first_nan = f"{operation('and')}({isnan}, {operation('eq')}({best}, {best}))"
+            found = self.rows.edge_global if self.rows.form.continued else "edge - begin"
             return [
                 f"better = {operation('or')}({beyond}({self.name}, {best}), {first_nan})",
-                f"where_{number} = elementwise.where(better, edge - begin, where_{number})",
+                f"where_{number} = elementwise.where(better, {found}, where_{number})",
                 f"{best} = elementwise.where(better, {self.name}, {best})",
             ]
         score = self.rows.converted(self.output.values[0], self.kind)
@@ -103,8 +159,11 @@ class Reduction:
         """At the end of a row."""
         number, operation = self.number, self.rows.operation
         if self.output.reduce == "sum":
-            return [self.stored(self.result, "at", f"sum_{number}")]
+            return self.replaced(self.result, f"sum_{number}")
         if self.output.reduce in ("max", "min"):
+            if self.rows.form.continued:
+                best = self.replaced(self.result, f"best_{number}")
+                return best + self.replaced(self.result + 1, f"where_{number}")
             kind = self.rows.form.id_kind
             convert = self.rows.define(f"to_{kind}", f'elementwise.caster("{kind}")')
             none = self.rows.fill(kind, self.count, -1)
@@ -121,6 +180,8 @@ class Reduction:
             score_lanes = lanes(self.rows.function.value(self.output.values[0]))
             log_weight = f"{operation('add')}(top_{number}, {operation('log')}(weight_{number}))"
             mean = f"{operation('div')}(sum_{number}, {self.per_head(f'weight_{number}')})"
+            if self.rows.form.continued:
+                return self.replaced(self.result, mean) + self.replaced(self.result + 1, log_weight, score_lanes)
             nothing = self.rows.fill(self.kind, self.score_lanes, -math.inf)
             return [
                 "if end > begin:",

@@ -32,7 +32,7 @@ class Rows:
                 f"load_{stored}_{count}", f'block.loader("{stored}", {count}, {self.expressions.layout.width})'
             )
             offset = " + first" if self.expressions.tile and count > 1 else ""
-            of_edge = "edge" if given.name in self.expressions.form.in_order else "edge_id"
+            of_edge = "edge" if given.name in self.expressions.form.in_order else self.expressions.edge_local
             row = {self.own: "row", "param": None, "edge": of_edge}.get(given.side, "other")
             index = "0" if row is None else f"{row} * stride_{given.name}"
             loaded = f"{name}(p_{given.name}, {index}{offset})"
@@ -82,14 +82,12 @@ class Rows:
         result, before, per_row, update, finish, after = 0, [], [], [], [], []
         for number, output in enumerate(self.function.outputs):
             writer = Reduction(self.expressions, output, number, result)
-            result += 2 if output.reduce in ("max", "min", "softmax") else 1
+            result += output.num_results
             before += writer.before()
             per_row += writer.start()
             update += writer.update()
             finish += writer.finish()
             after += writer.after()
-        needs_id = any("edge_id" in line for line in (*self.at_edge, *update))
-        edge_id = ["edge_id = edge" if self.own == "dst" else "edge_id = id_of_edge(p_edge_ids, edge)"]
         prefetches = self.prefetches()
         ahead = (
             [f"ahead = other_end(p_indices, min(edge + {AHEAD}, last_edge - 1))", *prefetches] if prefetches else []
@@ -104,17 +102,29 @@ class Rows:
             "    for row in range(first_row, last_row):",
             "        begin = edge",
             "        end = min(int64_at(p_indptr, row + 1), last_edge)",
+            # Rows that no edge of a chunk reaches stay as they are.
+            *(["        if begin == end:", "            continue"] if self.expressions.form.continued else []),
             "        at = slot if slot >= 0 else row",
             *_indented(2, [*self.at_row, *per_row]),
             "        for edge in range(begin, end):",
             *_indented(3, ["other = other_end(p_indices, edge)"] if reads_other else []),
-            *_indented(3, [*ahead, *(edge_id if needs_id else []), *self.at_edge, *update]),
+            *_indented(3, [*ahead, *self.edge_ids([*self.at_edge, *update]), *self.at_edge, *update]),
             *_indented(3, [] if self.at_edge or update else ["pass"]),
             "        edge = end",
             *_indented(2, finish),
             *_indented(1, after),
         ]
         return "\n".join(body)
+
+    def edge_ids(self, used: list[str]) -> list[str]:
+        """Lines that find an edge's position in CSC order and its id, as far as the lines ``used`` ask for them."""
+        local, known = self.expressions.edge_local, self.expressions.edge_global
+        lines = []
+        if any(local in line or known in line for line in used):
+            lines.append(f"{local} = edge" if self.own == "dst" else f"{local} = id_of_edge(p_edge_ids, edge)")
+        if local != known and any(known in line for line in used):
+            lines.append(f"{known} = {local} + edge_offset")
+        return lines
 
     def arguments(self) -> list[str]:
         """Lines that unpack the argument array."""
@@ -123,6 +133,7 @@ class Rows:
             names += [f"p_{given.name}", f"stride_{given.name}"]
         for number in range(len(results_of(self.function))):
             names += [f"p_out_{number}", f"p_slots_{number}"]
+        names += ["edge_offset"] if self.expressions.form.continued else []
         return [
             *(
                 f"{name} = access.argument(p_args, {position})"

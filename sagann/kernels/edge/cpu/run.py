@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,8 +17,17 @@ from sagann.kernels.edge.cpu.expressions import Form
 from sagann.kernels.edge.cpu.launch import launch
 from sagann.kernels.edge.cpu.merge import merge_slots
 from sagann.kernels.edge.function import EdgeFunction
-from sagann.kernels.edge.kinds import KINDS, lanes
-from sagann.kernels.edge.walk import Walk, allocate, name_edges, prepare, walk_over
+from sagann.kernels.edge.kinds import KINDS, lanes, reduced_results
+from sagann.kernels.edge.walk import (
+    Walk,
+    add_totals,
+    check_into,
+    fill_neutral,
+    name_edges,
+    prepare,
+    targets,
+    walk_over,
+)
 from sagann.kernels.edge.work import Grain, divide
 
 _KERNELS: WeakKeyDictionary[EdgeFunction, dict[Form, Kernel]] = WeakKeyDictionary()
@@ -28,15 +37,22 @@ GRAIN = Grain(num_items=128, smallest=2048)
 
 
 def run(
-    function: EdgeFunction, topology: Topology, arrays: Mapping[str, Tensor], *, seed: int = 0
+    function: EdgeFunction,
+    topology: Topology,
+    arrays: Mapping[str, Tensor],
+    *,
+    seed: int = 0,
+    into: Sequence[Tensor] | None = None,
+    edge_offset: int = 0,
 ) -> tuple[Tensor, ...]:
-    """Run a pass; arguments and results as in :func:`sagann.kernels.edge.naive.run`.
+    """Run a pass, or continue one; arguments and results as in :func:`sagann.kernels.edge.naive.run`.
 
     Results are bitwise the same for any number of threads. Half precision is accumulated, and returned, in float32.
     Not differentiable.
     """
     if topology.num_edges == 0 or any(lanes(value) == 0 for value in function.values):
-        return naive.run(function, topology, arrays, seed=seed)
+        return naive.run(function, topology, arrays, seed=seed, into=into, edge_offset=edge_offset)
+    check_into(function, topology, into, edge_offset)
     walk: Walk = topology.derived(
         ("edge pass", "cpu", function.at),
         lambda: walk_over(topology, function.at, lambda indptr: divide(indptr, GRAIN)),
@@ -49,11 +65,14 @@ def run(
         in_order=frozenset(
             given.name for given, (_, ordered) in zip(function.inputs, inputs, strict=True) if ordered
         ),
+        into_id_kind=None if into is None else _id_kind(function, into),
     )
     kernel = _kernel(function, form)
-    outs = [allocate(result, walk) for result in kernel.results]
+    outs = targets(kernel.results, walk, into)
     num_slots = walk.work.num_slots
     slots = [torch.empty(num_slots, *out.shape[1:], dtype=out.dtype) for out in outs]
+    if into is not None:
+        fill_neutral(function, slots)
     args = [walk.work.items.ctypes.data, len(walk.work.items)]
     args += [
         walk.indptr.data_ptr(),
@@ -65,21 +84,31 @@ def run(
         args += [array.data_ptr(), 0 if given.side == "param" else array.stride(0)]
     for out, slot in zip(outs, slots, strict=True):
         args += [out.data_ptr(), slot.data_ptr()]
+    args += [] if into is None else [edge_offset]
     launch(kernel.address, args, num_items=len(walk.work.items))
     if num_slots:
-        merge_slots(function, outs, slots, walk.work)
-    name_edges(function, outs, walk)
+        merge_slots(function, outs, slots, walk.work, continued=into is not None)
+    if into is None:
+        name_edges(function, outs, walk)
     # One thread sums, in the items' order: PyTorch's order would depend on the number of threads.
-    return tuple(
+    results = [
         torch.from_numpy(np.asarray(out.numpy().sum(0))) if result.rows == "item" else out
         for result, out in zip(kernel.results, outs, strict=True)
-    )
+    ]
+    return tuple(results) if into is None else add_totals(kernel.results, results, into)
 
 
-def source_of(function: EdgeFunction) -> str:
-    """The source of a function's kernel, for arrays as it states them and 32-bit ids."""
-    form = Form(index_kind="i4", id_kind="i4", stored=tuple(KINDS[given.dtype] for given in function.inputs))
+def source_of(function: EdgeFunction, *, continued: bool = False) -> str:
+    """The source of a function's kernel, or of the one that continues, for arrays as it states them and 32-bit ids."""
+    stored = tuple(KINDS[given.dtype] for given in function.inputs)
+    form = Form(index_kind="i4", id_kind="i4", stored=stored, into_id_kind="i4" if continued else None)
     return emit(function, form)
+
+
+def _id_kind(function: EdgeFunction, into: Sequence[Tensor]) -> str:
+    """Kind of the edges' ids in earlier results; any where they have none."""
+    pairs = zip(reduced_results(function), into, strict=True)
+    return next((KINDS[given.dtype] for result, given in pairs if result.dtype is None), "i4")
 
 
 def _kernel(function: EdgeFunction, form: Form) -> Kernel:

@@ -11,6 +11,7 @@ import triton
 
 from sagann.kernels.edge.function import EdgeFunction, verify
 from sagann.kernels.edge.gpu.emit import emit
+from sagann.kernels.edge.gpu.layout import choose_layout, shared_results
 from sagann.kernels.edge.kinds import Result, results_of
 from sagann.kernels.edge.source import import_source, library_hash
 
@@ -27,6 +28,8 @@ class Kernel:
     "Warps of a program: part of the kernel, because sums over edges depend on it."
     results: tuple[Result, ...]
     "The tensors that it writes."
+    shared: tuple[int, ...]
+    "Those that it reads from a copy when it continues, since the programs of a row all write them."
     source: Path
     "Where its source is to be read."
 
@@ -35,16 +38,20 @@ class Kernel:
         self.entry[(num_items, self.num_tiles)](*args, num_warps=self.warps)
 
 
-def compile_kernel(function: EdgeFunction, in_order: frozenset[str] = frozenset()) -> Kernel:
+def compile_kernel(
+    function: EdgeFunction, in_order: frozenset[str] = frozenset(), *, continued: bool = False
+) -> Kernel:
     """Emit, store and import a function's kernel; Triton compiles it at the first launch."""
     verify(function)
     module = import_source(
-        emit(function, in_order), library_hash(f"triton {triton.__version__}", Path(__file__).parent)
+        emit(function, in_order, continued=continued),
+        library_hash(f"triton {triton.__version__}", Path(__file__).parent),
     )
     return Kernel(
         entry=module.kernel,
         num_tiles=module.NUM_TILES,
         warps=module.WARPS,
         results=tuple(results_of(function)),
+        shared=tuple(shared_results(function, choose_layout(function)) if continued else ()),
         source=Path(str(module.__file__)),
     )

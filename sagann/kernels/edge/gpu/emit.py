@@ -14,7 +14,7 @@ import torch
 from sagann.kernels.edge import random
 from sagann.kernels.edge.function import BINARY, COMPARISONS, UNARY, EdgeFunction, Input, Op, Output, Shape
 from sagann.kernels.edge.gpu import lanes as moves
-from sagann.kernels.edge.gpu.layout import Layout, choose_layout, padded
+from sagann.kernels.edge.gpu.layout import Layout, choose_layout, padded, shared_results
 from sagann.kernels.edge.kinds import common_kind, kind_of, lanes, results_of
 
 TYPES = {"f4": "tl.float32", "f8": "tl.float64", "i4": "tl.int32", "i8": "tl.int64", "b1": "tl.int1"}
@@ -61,21 +61,24 @@ _POWERS = {2: "{0} * {0}", 3: "{0} * {0} * {0}", 1: "{0}", 0.5: "device.sqrt({0}
 _PROGRAM, _ROW, _EDGE = range(3)
 
 
-def emit(function: EdgeFunction, in_order: frozenset[str] = frozenset()) -> str:
+def emit(function: EdgeFunction, in_order: frozenset[str] = frozenset(), *, continued: bool = False) -> str:
     """The source of a function's kernel.
 
     Args:
         function: verified, and supported (:func:`sagann.kernels.edge.gpu.layout.supports`).
         in_order: edge inputs that lie in the order of the pass; the others lie in CSC order.
+        continued: whether rows are merged into earlier results, and rows without edges left as they are.
     """
-    return _Writer(function, choose_layout(function), in_order).source()
+    return _Writer(function, choose_layout(function), in_order, continued).source()
 
 
 class _Writer:
     """Writes a kernel."""
 
-    def __init__(self, function: EdgeFunction, layout: Layout, in_order: frozenset[str]) -> None:
-        self.function, self.layout, self.in_order = function, layout, in_order
+    def __init__(self, function: EdgeFunction, layout: Layout, in_order: frozenset[str], continued: bool) -> None:
+        self.function, self.layout, self.in_order, self.continued = function, layout, in_order, continued
+        # A chunk's edges have a position in the chunk and an id beyond it; elsewhere the two are one.
+        self.edge_local, self.edge_global = ("edge_local", "edge_global") if continued else ("edge_id", "edge_id")
         self.lines: list[list[str]] = [[], [], []]
         self.levels: dict[str, int] = {}
         self.named: dict[str, str] = {}
@@ -134,7 +137,7 @@ class _Writer:
     def load(self, given: Input) -> None:
         """One line per input."""
         shape = self.shape(given)
-        of_edge = "edge" if given.name in self.in_order or self.function.at == "dst" else "edge_id"
+        of_edge = "edge" if given.name in self.in_order or self.function.at == "dst" else self.edge_local
         row = {self.function.at: "row", "param": None, "edge": of_edge}.get(given.side, "other")
         level = {None: _PROGRAM, "row": _ROW}.get(row, _EDGE)
         at = f"p_{given.name}"
@@ -173,10 +176,10 @@ class _Writer:
         if op.op == "full":
             return f"tl.full({moves.block('1', shape)}, {self.number(op.args[0], kind)}, {TYPES[kind]})"
         if op.op == "edge_id":
-            return "edge_id"
+            return self.edge_global
         if op.op == "random":
             p, salt = op.attrs["p"], op.attrs["salt"]
-            edge_id = self.edges("edge_id", len(shape))
+            edge_id = self.edges(self.edge_global, len(shape))
             salted = salt * random.SALT_STEP & random.MASK
             numbers = f"{salted}, {random.threshold(p)}, {random.scale(p)!r}, {TYPES[kind]}"
             return f"device.draw({edge_id}, {self.offsets(shape)}, seed, {numbers})"
@@ -311,12 +314,25 @@ class _Writer:
         reductions, result = [], 0
         for number, output in enumerate(self.function.outputs):
             reductions.append(_Reduction(self, output, number, result))
-            result += 2 if output.reduce in ("max", "min", "softmax") else 1
+            result += output.num_results
         before = [line for reduction in reductions for line in reduction.before()]
         start = [line for reduction in reductions for line in reduction.start()]
         update = [line for reduction in reductions for line in reduction.update()]
         finish = [line for reduction in reductions for line in reduction.finish()]
         after = [line for reduction in reductions for line in reduction.after()]
+        row = [
+            "at = tl.where(slot >= 0, slot, row)",
+            *self.lines[_ROW],
+            *start,
+            "for first in range(begin, end, EDGES):",
+            "    edge = first + o_edge",
+            "    m_edge = edge < end",
+            *_indented(1, [*self.edge(update), *self.lines[_EDGE], *update]),
+            *finish,
+        ]
+        if self.continued:
+            row = ["if end > begin:", *_indented(1, row)]
+        fixed = '"seed", "edge_offset"' if self.continued else '"seed"'
         return "\n".join(
             [
                 '"""A pass over the edges; generated, and free to be read."""',
@@ -331,20 +347,14 @@ class _Writer:
                 f"NUM_TILES = {self.layout.num_tiles}",
                 "",
                 "",
-                '@triton.jit(do_not_specialize=["seed"])',
+                f"@triton.jit(do_not_specialize=[{fixed}])",
                 f"def kernel({', '.join(self.arguments())}):",
                 *_indented(1, self.item()),
                 *_indented(1, [*self.lines[_PROGRAM], *before]),
                 "    for row in range(first_row, last_row):",
                 "        begin = tl.maximum(tl.load(p_indptr + row), first_edge)",
                 "        end = tl.minimum(tl.load(p_indptr + row + 1), last_edge)",
-                "        at = tl.where(slot >= 0, slot, row)",
-                *_indented(2, [*self.lines[_ROW], *start]),
-                "        for first in range(begin, end, EDGES):",
-                "            edge = first + o_edge",
-                "            m_edge = edge < end",
-                *_indented(3, [*self.edge(update), *self.lines[_EDGE], *update]),
-                *_indented(2, finish),
+                *_indented(2, row),
                 *_indented(1, after),
                 "",
             ]
@@ -359,7 +369,15 @@ class _Writer:
             names += [f"p_{given.name}"] if given.side == "param" else [f"p_{given.name}", f"stride_{given.name}"]
         for number, result in enumerate(results_of(self.function)):
             names += [f"p_out_{number}", f"p_slots_{number}"] if result.rows == "row" else [f"p_out_{number}"]
+        names += ["edge_offset"] if self.continued else []
+        for number in self.shared:
+            names += [f"p_known_{number}", f"p_known_slots_{number}"]
         return names
+
+    @property
+    def shared(self) -> list[int]:
+        """Results that a continued pass has to read from a copy."""
+        return shared_results(self.function, self.layout) if self.continued else []
 
     def item(self) -> list[str]:
         """What a program does, and where its results go."""
@@ -375,7 +393,9 @@ class _Writer:
         rows = [number for number, result in enumerate(results_of(self.function)) if result.rows == "row"]
         if rows:
             lines += [f"p_row_{number} = p_out_{number}" for number in rows]
+            lines += [f"p_was_{number} = p_known_{number}" for number in self.shared]
             lines += ["if slot >= 0:", *(f"    p_row_{number} = p_slots_{number}" for number in rows)]
+            lines += [f"    p_was_{number} = p_known_slots_{number}" for number in self.shared]
         return lines
 
     def edge(self, update: list[str]) -> list[str]:
@@ -384,9 +404,12 @@ class _Writer:
         lines = []
         if any("(other *" in line for line in used):
             lines.append("other = tl.load(p_indices + edge, mask=m_edge, other=0).to(tl.int64)")
-        if any("edge_id" in line for line in used):
+        local, known = self.edge_local, self.edge_global
+        if any(local in line or known in line for line in used):
             loaded = "tl.load(p_edge_ids + edge, mask=m_edge, other=0).to(tl.int64)"
-            lines.append(f"edge_id = {loaded if self.function.at == 'src' else 'edge'}")
+            lines.append(f"{local} = {loaded if self.function.at == 'src' else 'edge'}")
+        if local != known and any(known in line for line in used):
+            lines.append(f"{known} = {local} + edge_offset")
         return lines
 
 
@@ -458,7 +481,7 @@ class _Reduction:
         if self.output.reduce in ("sum", "total"):
             return [f"sum_{number} += tl.where({self.m_edge}, {self.value}, 0.0)"]
         if self.output.reduce == "edge":
-            row = self.writer.edges(f"(edge_id * {self.num_lanes})", len(self.shape))
+            row = self.writer.edges(f"({self.writer.edge_local} * {self.num_lanes})", len(self.shape))
             at = f"p_out_{self.result} + {row}" + (f" + {self.writer.offsets(self.shape)}" if self.shape else "")
             level = self.writer.masks(self.shape, _EDGE)
             # A block of one row is written for each edge.
@@ -486,8 +509,56 @@ class _Reduction:
             f"top_{number} = top",
         ]
 
+    def loaded(self, result: int, shape: Shape, num_lanes: int) -> str:
+        """What a row holds so far."""
+        pointer = f"p_was_{result}" if result in self.writer.shared else f"p_row_{result}"
+        at = f"{pointer} + at * {num_lanes} + {self.writer.offsets(shape)}"
+        own = self.writer.mask(shape)
+        return f"tl.load({at}, mask={own}, other=0)" if own else f"tl.load({at})"
+
+    def resume(self) -> list[str]:
+        """At the end of a row of which earlier edges have given something: the edges of a tile join these."""
+        number, row, more = self.number, f"p_row_{self.result}", f"p_row_{self.result + 1}"
+        known = self.loaded(self.result, self.shape, self.num_lanes)
+        if self.output.reduce == "sum":
+            total = f"{known} + tl.sum(sum_{number}, 0, keep_dims=True)"
+            return [self.stored(row, "at", self.shape, self.num_lanes, total)]
+        if self.output.reduce in ("max", "min"):
+            beyond = ">" if self.output.reduce == "max" else "<"
+            best, place = f"extremum_{number}", f"place_{number}"
+            isnan = f"(({best} != {best}) & (known_{number} == known_{number}))"
+            ids = place if self.writer.function.at == "dst" else f"tl.load(p_edge_ids + {place}).to(tl.int64)"
+            return [
+                f"{best} = device.a{self.output.reduce}(best_{number}, 0, keep_dims=True)",
+                f"{place} = device.first_of(best_{number}, where_{number}, {best}) + begin",
+                f"known_{number} = {known}",
+                f"edge_{number} = {self.loaded(self.result + 1, self.shape, self.num_lanes)}",
+                f"better = (edge_{number} < 0) | ({best} {beyond} known_{number}) | {isnan}",
+                f"edge_{number} = tl.where(better, {ids} + edge_offset, edge_{number})",
+                f"known_{number} = tl.where(better, {best}, known_{number})",
+                self.stored(row, "at", self.shape, self.num_lanes, f"known_{number}"),
+                self.stored(more, "at", self.shape, self.num_lanes, f"edge_{number}"),
+            ]
+        if self.output.reduce == "softmax":
+            # Where all scores so far are -inf the mean is 0 / 0, but weighs nothing.
+            heavy = self.beside("heavy")
+            weighed = f"tl.where({heavy} == 0, 0.0, {heavy} * {known})"
+            return [
+                f"log_weight = {self.loaded(self.result + 1, self.score_shape, self.num_scores)}",
+                f"top = device.maximum(tl.max(top_{number}, 0, keep_dims=True), log_weight)",
+                f"share = device.exp(top_{number} - top)",
+                "heavy = device.exp(log_weight - top)",
+                f"weight = tl.sum(weight_{number} * share, 0, keep_dims=True) + heavy",
+                f"total = tl.sum(sum_{number} * {self.beside('share')}, 0, keep_dims=True) + {weighed}",
+                self.stored(row, "at", self.shape, self.num_lanes, f"total / {self.beside('weight')}"),
+                self.stored(more, "at", self.score_shape, self.num_scores, "top + tl.log(weight)"),
+            ]
+        return []
+
     def finish(self) -> list[str]:
         """At the end of a row: the edges of a tile come together."""
+        if self.writer.continued:
+            return self.resume()
         number, row = self.number, f"p_row_{self.result}"
         if self.output.reduce == "sum":
             total = f"tl.sum(sum_{number}, 0, keep_dims=True)"

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 
 from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output, Shape
-from sagann.kernels.edge.kinds import KINDS, feature_width, kind_of, lanes
+from sagann.kernels.edge.kinds import KINDS, feature_width, kind_of, lanes, results_of
 
 # Features of a tile: with one warp and float32, 16 bytes for each thread and edge.
 TILE = 128
@@ -65,6 +65,14 @@ def choose_layout(function: EdgeFunction) -> Layout:
     edges = _edges(function, widest)
     warps = min(MOST_WARPS, max(1, edges * widest // WORDS_OF_WARP))
     return Layout(num_features=0, tile=0, edges=edges, warps=warps)
+
+
+def shared_results(function: EdgeFunction, layout: Layout) -> list[int]:
+    """Results of one lane a row that the programs of a row's tiles all write."""
+    if layout.num_tiles == 1:
+        return []
+    results = enumerate(results_of(function))
+    return [number for number, result in results if result.rows == "row" and math.prod(result.shape) == 1]
 
 
 def _edges(function: EdgeFunction, num_lanes: int) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu import device
 from sagann.kernels.edge.gpu.layout import power_of_two
+from sagann.kernels.edge.merge import merge
 
 TILE = 128
 # Slots at a time.
@@ -129,12 +130,40 @@ def merge_rows(
     """
     result = 0
     for output in function.outputs:
-        width = 2 if output.reduce in ("max", "min", "softmax") else 1
+        width = output.num_results
         if output.reduce not in ("edge", "total"):
             pairs = [tensor for at in range(result, result + width) for tensor in (slots[at], outs[at])]
             for groups in levels:
                 _merge(output.reduce, groups, pairs)
         result += width
+
+
+def merge_more_rows(
+    function: EdgeFunction,
+    outs: Sequence[Tensor],
+    slots: Sequence[Tensor],
+    levels: Sequence[Tensor],
+    split_rows: Tensor,
+) -> None:
+    """Merge the rows that were cut into what ``outs`` holds of them.
+
+    Args:
+        function: says how each result is reduced.
+        outs: the results so far, [num_rows, ...] each.
+        slots: the partial results, [num_slots, ...] each.
+        levels: of the tree, on the device.
+        split_rows: the rows that were cut, on the device.
+    """
+    known = [out[split_rows] for out in outs]
+    merge_rows(function, outs, slots, levels)
+    result = 0
+    for output in function.outputs:
+        here = slice(result, result + output.num_results)
+        result += output.num_results
+        if output.reduce not in ("edge", "total"):
+            merge(output.reduce, known[here], [out[split_rows] for out in outs[here]])
+            for out, rows in zip(outs[here], known[here], strict=True):
+                out[split_rows] = rows
 
 
 def merge_total(out: Tensor, slots: Tensor, levels: Sequence[Tensor]) -> None:

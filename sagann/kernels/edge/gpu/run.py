@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -16,13 +16,22 @@ from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu.compiled import Kernel, compile_kernel
 from sagann.kernels.edge.gpu.emit import emit
 from sagann.kernels.edge.gpu.layout import supports
-from sagann.kernels.edge.gpu.merge import merge_rows, merge_total
+from sagann.kernels.edge.gpu.merge import merge_more_rows, merge_rows, merge_total
 from sagann.kernels.edge.gpu.tree import Tree, merge_tree
 from sagann.kernels.edge.kinds import lanes
-from sagann.kernels.edge.walk import Walk, allocate, name_edges, prepare, walk_over
+from sagann.kernels.edge.walk import (
+    Walk,
+    add_totals,
+    check_into,
+    fill_neutral,
+    name_edges,
+    prepare,
+    targets,
+    walk_over,
+)
 from sagann.kernels.edge.work import Grain, divide
 
-_KERNELS: WeakKeyDictionary[EdgeFunction, dict[frozenset[str], Kernel]] = WeakKeyDictionary()
+_KERNELS: WeakKeyDictionary[EdgeFunction, dict[tuple[frozenset[str], bool], Kernel]] = WeakKeyDictionary()
 # Several waves of programs on the largest devices; an item is short enough that none waits for the last.
 GRAIN = Grain(num_items=1 << 14, smallest=64, largest=512)
 
@@ -41,6 +50,8 @@ class _Plan:
 
     walk: Walk
     items: Tensor
+    split_rows: Tensor
+    "Rows that were cut."
     rows: _Merges
     "Merges of rows that were cut."
     totals: _Merges
@@ -48,9 +59,15 @@ class _Plan:
 
 
 def run(
-    function: EdgeFunction, topology: Topology, arrays: Mapping[str, Tensor], *, seed: int = 0
+    function: EdgeFunction,
+    topology: Topology,
+    arrays: Mapping[str, Tensor],
+    *,
+    seed: int = 0,
+    into: Sequence[Tensor] | None = None,
+    edge_offset: int = 0,
 ) -> tuple[Tensor, ...]:
-    """Run a pass; arguments and results as in :func:`sagann.kernels.edge.naive.run`.
+    """Run a pass, or continue one; arguments and results as in :func:`sagann.kernels.edge.naive.run`.
 
     Work is queued on the current stream of the topology's device; once a topology and a function have been met, the
     host does not wait for it. Results are bitwise the same from run to run. Half precision is accumulated, and
@@ -62,15 +79,15 @@ def run(
     if reason := supports(function):
         raise ValueError(f"This edge function cannot run as one Triton kernel: {reason}. Run it over edge tiles.")
     if topology.num_edges == 0 or any(lanes(value) == 0 for value in function.values):
-        return naive.run(function, topology, arrays, seed=seed)
+        return naive.run(function, topology, arrays, seed=seed, into=into, edge_offset=edge_offset)
+    check_into(function, topology, into, edge_offset)
     plan: _Plan = topology.derived(("edge pass", "gpu", function.at), lambda: _plan(topology, function.at))
     walk = plan.walk
     inputs = [prepare(given, arrays[given.name], walk, topology) for given in function.inputs]
     in_order = frozenset(given.name for given, (_, ordered) in zip(function.inputs, inputs, strict=True) if ordered)
-    kernel = _kernel(function, in_order)
+    kernel = _kernel(function, in_order, into is not None)
     outs, slots = [], []
-    for result in kernel.results:
-        written = allocate(result, walk)
+    for result, written in zip(kernel.results, targets(kernel.results, walk, into), strict=True):
         of_item = result.rows == "item"
         num_slots = plan.totals.num_slots if of_item else plan.rows.num_slots
         outs.append(written.new_empty(1, *result.shape) if of_item else written)
@@ -84,20 +101,29 @@ def run(
         args += [array] if given.side == "param" else [array, array.stride(0)]
     for result, out, slot in zip(kernel.results, outs, slots, strict=True):
         args += {"row": [out, slot], "edge": [out], "item": [slot]}[result.rows]
+    if into is not None:
+        fill_neutral(function, slots)
+        args.append(edge_offset)
+        args += [copy for number in kernel.shared for copy in (outs[number].clone(), slots[number].clone())]
     with torch.cuda.device_of(plan.items):
         kernel.launch(len(plan.items), args)
-        merge_rows(function, outs, slots, plan.rows.levels)
+        if into is None:
+            merge_rows(function, outs, slots, plan.rows.levels)
+        else:
+            merge_more_rows(function, outs, slots, plan.rows.levels, plan.split_rows)
         for result, out, slot in zip(kernel.results, outs, slots, strict=True):
             if result.rows == "item":
                 merge_total(out, slot, plan.totals.levels)
     outs = [out[0] if result.rows == "item" else out for result, out in zip(kernel.results, outs, strict=True)]
+    if into is not None:
+        return add_totals(kernel.results, outs, into)
     name_edges(function, outs, walk)
     return tuple(outs)
 
 
-def source_of(function: EdgeFunction) -> str:
-    """The source of a function's kernel, for edge data in CSC order."""
-    return emit(function)
+def source_of(function: EdgeFunction, *, continued: bool = False) -> str:
+    """The source of a function's kernel, or of the one that continues, for edge data in CSC order."""
+    return emit(function, continued=continued)
 
 
 def _plan(topology: Topology, at: str) -> _Plan:
@@ -107,6 +133,7 @@ def _plan(topology: Topology, at: str) -> _Plan:
     return _Plan(
         walk=walk,
         items=torch.from_numpy(work.items).to(device),
+        split_rows=torch.from_numpy(work.split_rows).to(device),
         rows=_on_device(merge_tree(work.split_rows, work.split_indptr), device),
         totals=_on_device(merge_tree(np.array([0]), all_items), device),
     )
@@ -117,8 +144,8 @@ def _on_device(tree: Tree, device: torch.device) -> _Merges:
     return _Merges(levels=levels, num_slots=tree.num_slots)
 
 
-def _kernel(function: EdgeFunction, in_order: frozenset[str]) -> Kernel:
+def _kernel(function: EdgeFunction, in_order: frozenset[str], continued: bool) -> Kernel:
     kernels = _KERNELS.setdefault(function, {})
-    if in_order not in kernels:
-        kernels[in_order] = compile_kernel(function, in_order)
-    return kernels[in_order]
+    if (in_order, continued) not in kernels:
+        kernels[in_order, continued] = compile_kernel(function, in_order, continued=continued)
+    return kernels[in_order, continued]

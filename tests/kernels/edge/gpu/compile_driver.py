@@ -61,10 +61,11 @@ def signature_of(function: EdgeFunction, names: list[str], results: tuple) -> di
     """Types of a kernel's parameters, for ids of 32 bits."""
     inputs = {given.name: given for given in function.inputs}
     types = {"p_items": "*i64", "p_indptr": "*i64", "p_indices": "*i32", "p_edge_ids": "*i32", "seed": "i32"}
+    types["edge_offset"] = "i64"
     for name in names:
         if name.startswith("stride_"):
             types[name] = "i32"
-        elif re.match(r"p_(out|slots)_\d+$", name):
+        elif re.match(r"p_(out|slots|known|known_slots)_\d+$", name):
             types[name] = "*" + TYPES[results[int(name.rsplit("_", 1)[1])].dtype]
         elif name not in types:
             types[name] = "*" + TYPES[inputs[name[2:]].dtype]
@@ -94,9 +95,9 @@ def report(
     sys.stdout.write(f"{name}\t{registers}\t{spilled}\t{max(widths)}\n")
 
 
-def compile_function(name: str, function: EdgeFunction) -> None:
+def compile_function(name: str, function: EdgeFunction, *, continued: bool = False) -> None:
     """Compile a function's kernel as it is launched for contiguous arrays."""
-    kernel = compile_kernel(function)
+    kernel = compile_kernel(function, continued=continued)
     types = signature_of(function, kernel.entry.arg_names, kernel.results)
     aligned = {arg for arg, kind in types.items() if kind.startswith("*")}
     aligned |= {
@@ -148,6 +149,9 @@ def main() -> None:
     }
     for name, function in functions.items():
         compile_function(name, function)
+    continued = {name: functions[name] for name in ("gated", "heads, odd", "all reductions of out-edges")}
+    for name, function in (continued | {"one head": attention(1, 256)}).items():
+        compile_function(f"{name}, continued", function, continued=True)
     sum_types = {"p_groups": "*i64", "p_slots": "*fp32", "p_out": "*fp32", "num_lanes": "i32"}
     report("merge_sum", merge.merge_sum, sum_types, {"tile": 128}, set())
     where_types = sum_types | {"p_slots_where": "*i32", "p_out_where": "*i32"}

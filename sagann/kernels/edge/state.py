@@ -1,0 +1,177 @@
+"""GatherState: what the edges met so far give a range of rows. In memory there is one chunk; streamed there are many.
+
+A chunk is a topology over the same rows, with edges and other ends of its own: a block of a grid, say, of
+destination intervals by source intervals. Chunks are accumulated one after the other, in place, by whichever dialect
+runs them; states that several workers have accumulated are merged. The forward's rows are destinations; a backward
+pass over CSR has sources for rows and is accumulated in the same way.
+
+Invariants: a state without chunks holds nothing, and the first chunk is a pass as it is in memory, so one chunk
+costs what :func:`sagann.kernels.edge.naive.run` and its kin cost, and gives the same bits. Edges have ids below
+``num_edges``: position in their chunk, plus the chunk's offset. Where chunks come in the order of these, ties of
+extrema go to the lowest id, and results do not depend on how the edges are cut, but for rounding.
+
+References:
+    Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2: edge chunks of a grid, accumulated into an interval of vertices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sagann.graph.topology import Topology
+from sagann.graph.widths import id_dtype
+from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.kinds import reduced_results
+from sagann.kernels.edge.merge import NEUTRAL, merge
+
+
+class Run(Protocol):
+    """The ``run`` of a dialect."""
+
+    def __call__(
+        self,
+        function: EdgeFunction,
+        topology: Topology,
+        arrays: Mapping[str, Tensor],
+        *,
+        seed: int = 0,
+        into: Sequence[Tensor] | None = None,
+        edge_offset: int = 0,
+    ) -> tuple[Tensor, ...]:
+        """See :func:`sagann.kernels.edge.naive.run`."""
+        ...
+
+
+class GatherState:
+    """Partial results of an edge function for a range of rows.
+
+    Args:
+        function: what is computed and reduced. Its "edge" outputs are not part of the state.
+        num_rows: rows at ``function.at``.
+        num_edges: of all chunks together; ids are below it, and as wide as it needs.
+        device: where the results lie.
+
+    Example:
+        >>> from sagann.kernels.edge import naive
+        >>> from sagann.kernels.edge.function import Input, Output
+        >>> x = Input(name="x", side="src", shape=(), dtype=torch.float32)
+        >>> function = EdgeFunction(inputs=(x,), ops=(), outputs=(Output(reduce="max", values=("x",)),), at="dst")
+        >>> state = GatherState(function, num_rows=1, num_edges=2, device="cpu")
+        >>> for number, source in enumerate([5.0, 7.0]):
+        ...     chunk = Topology(indptr=torch.tensor([0, 1]), indices=torch.tensor([0]), num_src=1)
+        ...     _ = state.accumulate(naive.run, chunk, {"x": torch.tensor([source])}, edge_offset=number)
+        >>> [result.tolist() for result in state.finish()]
+        [[7.0], [1]]
+    """
+
+    __slots__ = ("_results", "device", "function", "num_edges", "num_rows")
+
+    def __init__(
+        self, function: EdgeFunction, *, num_rows: int, num_edges: int, device: torch.device | str
+    ) -> None:
+        self.function = function
+        self.num_rows = num_rows
+        self.num_edges = num_edges
+        self.device = torch.device(device)
+        # None stands for the neutral element, so that no pass has to read it.
+        self._results: tuple[Tensor, ...] | None = None
+
+    def accumulate(
+        self,
+        run: Run,
+        topology: Topology,
+        arrays: Mapping[str, Tensor],
+        *,
+        seed: int = 0,
+        edge_offset: int = 0,
+    ) -> tuple[Tensor, ...]:
+        """Add the edges of a chunk.
+
+        Args:
+            run: of the dialect.
+            topology: the chunk. It has the state's rows, and may have more without edges.
+            arrays: the chunk's inputs by name, as the dialect takes them.
+            seed: of the random values; the same for every chunk.
+            edge_offset: id of the chunk's first edge.
+        Returns:
+            The chunk's "edge" outputs, in order.
+        Raises:
+            ValueError: the chunk has edges of other rows, or ids that are not below ``num_edges``.
+        """
+        if edge_offset < 0 or edge_offset + topology.num_edges > self.num_edges:
+            raise ValueError(
+                f"The chunk's edges have the ids {edge_offset} to {edge_offset + topology.num_edges - 1}, but the state "
+                f"is of {self.num_edges} edges; pass the number of all chunks' edges together."
+            )
+        num_groups = topology.num_dst if self.function.at == "dst" else topology.num_src
+        as_in_memory = num_groups == self.num_rows and (edge_offset == 0 or not self.function.numbers_edges)
+        if self._results is None and as_in_memory:
+            results = run(self.function, topology, arrays, seed=seed)
+            self._results = tuple(
+                result.detach().to(like.dtype or id_dtype(self.num_edges)).contiguous()
+                for result, like in zip(
+                    self._split(results, of_edges=False), reduced_results(self.function), strict=True
+                )
+            )
+        else:
+            results = run(self.function, topology, arrays, seed=seed, into=self._begun(), edge_offset=edge_offset)
+        return self._split(results, of_edges=True)
+
+    def merge(self, other: GatherState) -> None:
+        """Add what another state of the same function and rows has met; that one is left as it is.
+
+        Raises:
+            ValueError: the functions, rows, numbers of edges or devices differ.
+        """
+        for name in ("function", "num_rows", "num_edges", "device"):
+            ours, theirs = getattr(self, name), getattr(other, name)
+            if ours != theirs:
+                raise ValueError(f"States can be merged only if '{name}' is the same (got {ours} and {theirs}).")
+        if other._results is None:
+            return
+        if self._results is None:
+            self._results = tuple(result.clone() for result in other._results)
+            return
+        taken = 0
+        for output in self.function.outputs:
+            if output.reduce != "edge":
+                here = slice(taken, taken + output.num_results)
+                merge(output.reduce, self._results[here], other._results[here])
+                taken += output.num_results
+
+    def finish(self) -> tuple[Tensor, ...]:
+        """The results of all chunks so far, as a pass over all of their edges gives them, but for "edge" outputs.
+
+        They are the state's own tensors: accumulating more changes them.
+        """
+        return self._begun()
+
+    def _begun(self) -> tuple[Tensor, ...]:
+        """The results, neutral where there are none."""
+        if self._results is None:
+            reduces = [output.reduce for output in self.function.outputs if output.reduce != "edge"]
+            numbers = [number for reduce in reduces for number in NEUTRAL[reduce]]
+            self._results = tuple(
+                torch.full(
+                    result.shape if result.rows == "item" else (self.num_rows, *result.shape),
+                    number,
+                    dtype=result.dtype or id_dtype(self.num_edges),
+                    device=self.device,
+                )
+                for number, result in zip(numbers, reduced_results(self.function), strict=True)
+            )
+        return self._results
+
+    def _split(self, results: Sequence[Tensor], *, of_edges: bool) -> tuple[Tensor, ...]:
+        """Those of a pass's results that are of edges, or the others."""
+        taken: list[Tensor] = []
+        position = 0
+        for output in self.function.outputs:
+            if (output.reduce == "edge") == of_edges:
+                taken += results[position : position + output.num_results]
+            position += output.num_results
+        return tuple(taken)

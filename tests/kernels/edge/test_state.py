@@ -1,0 +1,315 @@
+"""Gathers continued chunk by chunk, and merged, against one pass over the whole graph."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import assume, given, settings, strategies as st
+from torch import Tensor
+
+from sagann.compiler.vjp import ARGUMENT, DELTA, GRAD, LSE, backward_passes
+from sagann.graph import Topology
+from sagann.kernels.edge import cpu, naive
+from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.state import GatherState, Run
+from tests.kernels.edge import cases
+from tests.kernels.edge.cases import KNOWN, TOPOLOGIES
+from tests.kernels.edge.chunks import CUTS, by_source, gather, runs
+from tests.kernels.edge.functions import Builder, arrays_of, attention, functions, gated
+
+# The interpreter computes with NumPy, which warns of what floating point allows.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+RUNS: dict[str, Run] = {"naive": naive.run, "cpu": cpu.run}
+if importlib.util.find_spec("triton") is not None:
+    from sagann.kernels.edge import gpu
+
+    RUNS["gpu"] = gpu.run
+DEVICES = {"gpu": "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"}
+WHOLE = {name: by_source(topology) for name, topology in TOPOLOGIES.items()}
+
+
+def assert_equals_whole(
+    dialect: str,
+    function: EdgeFunction,
+    topology: Topology,
+    cut: str,
+    rtol: float,
+    *,
+    arrays: dict[str, Tensor] | None = None,
+) -> None:
+    """Compare with one naive pass: accumulated in order, and accumulated apart and merged."""
+    arrays = arrays_of(function, topology) if arrays is None else arrays
+    expected = naive.run(function, topology, arrays, seed=7)
+    for apart in (False, True):
+        device = DEVICES.get(dialect, "cpu")
+        chunks = CUTS[cut](topology)
+        actual = gather(RUNS[dialect], function, topology, chunks, arrays, apart=apart, device=device)
+        cases.assert_close(actual, expected, rtol)
+
+
+def ids_are_those_of_the_whole(function: EdgeFunction, cut: str) -> bool:
+    """Chunks of a grid number their edges in another order, which random values and ids on edges show."""
+    return "runs" in cut or cut == "1 x 1" or all(op.op not in ("random", "edge_id") for op in function.ops)
+
+
+@pytest.mark.parametrize("dialect", RUNS)
+@settings(max_examples=25, deadline=None)
+@given(function=functions(), name=st.sampled_from(sorted(WHOLE)), cut=st.sampled_from(sorted(CUTS)))
+def test_random_functions(dialect: str, function: EdgeFunction, name: str, cut: str) -> None:
+    assume(ids_are_those_of_the_whole(function, cut))
+    # The interpreter takes seconds for many chunks.
+    assume(dialect != "gpu" or "7" not in cut)
+    assert_equals_whole(dialect, function, WHOLE[name], cut, rtol=1e-10)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("at", ["dst", "src"])
+@pytest.mark.parametrize("dialect", ["naive", "cpu"])
+def test_every_reduction_over_every_cut(dialect: str, at: str, cut: str) -> None:
+    for topology in WHOLE.values():
+        assert_equals_whole(dialect, cases.all_reductions(at), topology, cut, rtol=1e-10)
+
+
+@pytest.mark.parametrize("at", ["dst", "src"])
+@pytest.mark.parametrize("name", ["no edges", "isolated vertices", "multi-edges", "skewed"])
+def test_every_reduction_on_a_device(name: str, at: str) -> None:
+    pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
+    assert_equals_whole("gpu", cases.all_reductions(at), WHOLE[name], "3 x 3", rtol=1e-10)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("function", KNOWN)
+def test_float32(function: str, cut: str) -> None:
+    assert_equals_whole("cpu", KNOWN[function], WHOLE["skewed"], cut, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dialect", RUNS)
+def test_half_precision_is_accumulated_in_float32(dialect: str) -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        assert_equals_whole(dialect, gated(41, dtype), WHOLE["skewed"], "2 x 2", rtol=1e-5)
+
+
+def narrow_beside_wide(features: int, at: str = "dst") -> EdgeFunction:
+    """Results of one lane beside wide ones: what every tile of a row reads, only one may write."""
+    make = Builder(torch.float64)
+    score, value, weight = make.input("src", ()), make.input("src", (features,)), make.input("edge", ())
+    outputs = [("softmax", score, value), ("sum", weight), ("max", weight), ("softmax", weight, score)]
+    return make.function(*outputs, at=at)
+
+
+@pytest.mark.parametrize("dialect", RUNS)
+@pytest.mark.parametrize("at", ["dst", "src"])
+def test_tiles_of_features_share_what_has_one_lane(dialect: str, at: str) -> None:
+    # A tile is 128 features at most.
+    name, cut = ("isolated vertices", "2 runs") if dialect == "gpu" else ("skewed", "2 x 2")
+    assert_equals_whole(dialect, narrow_beside_wide(300, at), WHOLE["multi-edges"], "3 runs", rtol=1e-10)
+    assert_equals_whole(dialect, narrow_beside_wide(300, at), WHOLE[name], cut, rtol=1e-10)
+
+
+@pytest.mark.parametrize("at", ["dst", "src"])
+@pytest.mark.parametrize("cut", ["1 x 1", "2 x 2", "3 runs"])
+def test_rows_cut_into_several_items(at: str, cut: str) -> None:
+    topology = by_source(cases.hub(30_000))
+    assert_equals_whole("cpu", cases.all_reductions(at), topology, cut, rtol=1e-10)
+    assert_equals_whole("cpu", narrow_beside_wide(300, at), topology, cut, rtol=1e-10)
+
+
+@pytest.mark.parametrize("at", ["dst", "src"])
+def test_rows_cut_into_several_items_on_a_device(at: str) -> None:
+    pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
+    assert_equals_whole("gpu", cases.all_reductions(at), by_source(cases.hub(1500)), "2 runs", rtol=1e-10)
+
+
+@pytest.mark.parametrize("at", ["dst", "src"])
+def test_bitwise_the_same_for_any_number_of_threads(at: str) -> None:
+    function, topology = cases.all_reductions(at), cases.hub(30_000)
+    arrays, results = arrays_of(function, topology), []
+    before = torch.get_num_threads()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        results.append(gather(cpu.run, function, topology, runs(topology, 3), arrays))
+    torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("at", ["dst", "src"])
+def test_one_chunk_is_the_pass_in_memory(at: str) -> None:
+    function, topology = cases.all_reductions(at), WHOLE["skewed"]
+    arrays = arrays_of(function, topology)
+    expected = cpu.run(function, topology, arrays, seed=7)
+    actual = gather(cpu.run, function, topology, runs(topology, 1), arrays)
+    assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
+
+
+def scored(topology: Topology, scores: list[float], values: list[float]) -> dict[str, Tensor]:
+    """Edge inputs, the numbers repeated over the edges at random."""
+    generator = torch.Generator().manual_seed(0)
+    pick = lambda numbers: torch.tensor(numbers, dtype=torch.float64)[  # noqa: E731 - one line, used twice.
+        torch.randint(len(numbers), (topology.num_edges,), generator=generator)
+    ]
+    return {"edge0": pick(scores), "edge1": torch.stack([pick(values)] * 3, 1)}
+
+
+def edge_reductions(at: str) -> EdgeFunction:
+    """Edge inputs reduced in every way."""
+    make = Builder(torch.float64)
+    score, value = make.input("edge", ()), make.input("edge", (3,))
+    return make.function(("softmax", score, value), ("max", value), ("min", value), ("sum", value), at=at)
+
+
+@pytest.mark.parametrize("cut", ["1 x 1", "2 x 2", "3 x 3", "3 runs"])
+@pytest.mark.parametrize("at", ["dst", "src"])
+@pytest.mark.parametrize("dialect", RUNS)
+@pytest.mark.parametrize(
+    ("scores", "values"),
+    [
+        ([-torch.inf], [1.0, 2.0]),
+        ([-torch.inf, -torch.inf, -torch.inf, 1.0], [1.0, 2.0]),
+        ([0.0, 300.0, -300.0], [1.0, torch.inf, -torch.inf]),
+        ([0.0, torch.nan, 1.0, 2.0], [1.0, torch.nan, 2.0, 3.0, 2.0]),
+        ([1.0], [-torch.inf, -torch.inf, torch.inf]),
+        ([0.0, torch.inf], [0.0, -0.0]),
+    ],
+    ids=str,
+)
+def test_nan_infinity_and_ties(dialect: str, at: str, cut: str, scores: list[float], values: list[float]) -> None:
+    # The interpreter is slow.
+    for name in ("isolated vertices", "multi-edges", "one hub" if dialect == "gpu" else "skewed"):
+        topology = WHOLE[name]
+        arrays = scored(topology, scores, values)
+        assert_equals_whole(dialect, edge_reductions(at), topology, cut, 1e-10, arrays=arrays)
+
+
+@pytest.mark.parametrize("at", ["dst", "src"])
+@pytest.mark.parametrize("dialect", RUNS)
+def test_random_values_and_ids_go_on_with_the_offset(dialect: str, at: str) -> None:
+    make = Builder(torch.float64)
+    value = make.op("mul", make.input("src", (5,)), make.op("random", shape=(5,), p=0.4, salt=2))
+    number = make.op("cast", make.op("edge_id", dtype=torch.int64))
+    function = make.function(("sum", value), ("edge", value), ("sum", number), ("max", value), at=at)
+    assert_equals_whole(dialect, function, WHOLE["skewed"], "3 runs", rtol=1e-10)
+
+
+def largest_gated() -> EdgeFunction:
+    """The largest of gated rows."""
+    function = gated(5, torch.float64)
+    return replace(function, outputs=(replace(function.outputs[0], reduce="max"),))
+
+
+@pytest.mark.parametrize("dialect", RUNS)
+@pytest.mark.parametrize(
+    ("function", "cut"),
+    [
+        (gated(5, torch.float64), "2 x 7"),
+        (attention(2, 3, torch.float64), "3 x 3"),
+        # The argument of an extremum is an id, and a grid's are not those of the whole.
+        (largest_gated(), "3 runs"),
+    ],
+    ids=["sum", "softmax", "max"],
+)
+def test_forward_and_backward_are_those_of_the_whole(dialect: str, function: EdgeFunction, cut: str) -> None:
+    topology = WHOLE["multi-edges" if dialect == "gpu" else "skewed"]
+    run, device, chunks = RUNS[dialect], DEVICES.get(dialect, "cpu"), CUTS[cut](topology)
+    leaves = {name: array.requires_grad_() for name, array in arrays_of(function, topology).items()}
+    expected = naive.run(function, topology, leaves)[0]
+    upstream = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    wanted = dict(zip(leaves, torch.autograd.grad(expected, list(leaves.values()), upstream), strict=True))
+
+    arrays = {name: array.detach() for name, array in leaves.items()}
+    result, *rest = gather(run, function, topology, chunks, arrays, device=device)
+    incoming = {GRAD: upstream, DELTA: (upstream * result).sum(-1)}
+    incoming |= {name: tensor for tensor in rest for name in (LSE, ARGUMENT)}
+    found: dict[str, Tensor] = {}
+    for step in backward_passes(function, tuple(leaves)):
+        gradients = gather(run, step.function, topology, chunks, arrays | incoming, device=device)
+        found |= dict(zip(step.wanted, gradients, strict=True))
+    assert found.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("at", ["dst", "src"])
+@pytest.mark.parametrize("dialect", RUNS)
+def test_ids_beyond_32_bits(dialect: str, at: str) -> None:
+    make = Builder(torch.float64)
+    function = make.function(("max", make.input("edge", (3,))), at=at)
+    topology, offset = WHOLE["skewed"], 5_000_000_000
+    arrays = arrays_of(function, topology)
+    device = DEVICES.get(dialect, "cpu")
+    state = GatherState(function, num_rows=topology.num_src, num_edges=offset + 1000, device=device)
+    moved = {name: array.to(device) for name, array in arrays.items()}
+    state.accumulate(RUNS[dialect], topology.to(device), moved, edge_offset=offset)
+    _, edge = state.finish()
+    _, expected = naive.run(function, topology, arrays)
+    assert edge.dtype == torch.int64
+    assert torch.equal(edge.cpu(), torch.where(expected < 0, -1, expected.long() + offset))
+
+
+def test_rows_that_a_chunk_does_not_reach_are_not_touched() -> None:
+    topology = TOPOLOGIES["isolated vertices"]
+    function = gated(3)
+    arrays = arrays_of(function, topology)
+    (marked,) = into = (torch.full((6, 3), -0.0),)
+    (result,) = cpu.run(function, topology, arrays, into=into)
+    assert result is marked
+    assert result[[0, 3]].ne(0).all()
+    assert (result[[1, 2, 4, 5]].eq(0) & result[[1, 2, 4, 5]].signbit()).all()
+
+
+def test_a_state_without_chunks_is_what_a_graph_without_edges_gives() -> None:
+    function, topology = cases.all_reductions("dst"), TOPOLOGIES["no edges"]
+    begin = lambda: GatherState(function, num_rows=4, num_edges=0, device="cpu")  # noqa: E731 - used twice.
+    state = begin()
+    state.merge(begin())
+    expected = [
+        result for at, result in enumerate(naive.run(function, topology, arrays_of(function, topology))) if at != 2
+    ]
+    cases.assert_close(state.finish(), tuple(expected), 0.0)
+
+
+def test_merging_leaves_the_other_state_alone() -> None:
+    function, topology = gated(3), WHOLE["skewed"]
+    arrays = arrays_of(function, topology)
+    first, second = (
+        GatherState(function, num_rows=topology.num_dst, num_edges=topology.num_edges, device="cpu")
+        for _ in range(2)
+    )
+    second.accumulate(cpu.run, topology, arrays)
+    expected = second.finish()[0].clone()
+    first.merge(second)
+    first.merge(second)
+    assert torch.equal(second.finish()[0], expected)
+    assert torch.equal(first.finish()[0], 2 * expected)
+
+
+def test_errors_say_what_does_not_fit() -> None:
+    function, topology = attention(2, 3), WHOLE["skewed"]
+    arrays = arrays_of(function, topology)
+    state = GatherState(function, num_rows=52, num_edges=9, device="cpu")
+    with pytest.raises(ValueError, match=r"ids 0 to .*the state is of 9 edges"):
+        state.accumulate(cpu.run, topology, arrays)
+    state = GatherState(function, num_rows=52, num_edges=1000, device="cpu")
+    with pytest.raises(ValueError, match="52 rows, but these edges are of 53"):
+        state.accumulate(cpu.run, topology, arrays)
+    with pytest.raises(ValueError, match=r"'num_rows' is the same .got 52 and 53"):
+        state.merge(GatherState(function, num_rows=53, num_edges=1000, device="cpu"))
+    mean, log_weight = torch.zeros(53, 2, 3), torch.zeros(53, 2)
+    for into, said in (
+        ((mean,), r"2 results to continue from .got 1"),
+        ((mean.double(), log_weight), "type torch.float64, expected torch.float32"),
+        ((mean, log_weight[:50]), r"shape \[50, 2\] .* expected \[53, 2\]"),
+    ):
+        for run in (naive.run, cpu.run):
+            with pytest.raises(ValueError, match=said):
+                run(function, topology, arrays, into=into)
+    with pytest.raises(ValueError, match="numbers its edges from 0, not from 3"):
+        cpu.run(function, topology, arrays, edge_offset=3)
+    largest = Builder()
+    function = largest.function(("max", largest.input("edge", ())))
+    into = (torch.zeros(53, dtype=torch.float64), torch.zeros(53, dtype=torch.int32))
+    with pytest.raises(ValueError, match="too narrow for edge"):
+        cpu.run(function, topology, arrays_of(function, topology), into=into, edge_offset=2**31)
