@@ -226,7 +226,7 @@ def test_forward_and_backward_are_those_of_the_whole(dialect: str, function: Edg
     found: dict[str, Tensor] = {}
     for step in backward_passes(function, tuple(leaves)):
         gradients = gather(run, step.function, topology, chunks, arrays | incoming, device=device)
-        found |= dict(zip(step.wanted, gradients, strict=True))
+        found |= dict(zip(step.results, gradients, strict=True))
     assert found.keys() == wanted.keys()
     for name, gradient in wanted.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-10, atol=1e-10)
