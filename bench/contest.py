@@ -69,12 +69,18 @@ class Rules:
 class Results:
     """Measurements in a file of JSON lines, with the settings in the first line.
 
+    Tasks that are complete may come from several commits; one that was cut off is measured anew by another commit.
+
+    Args:
+        path: the file; it is made where there is none.
+        settings: of all measurements.
+        commit: of this checkout, noted with every measurement.
     Raises:
         ValueError: the file was measured with other settings.
     """
 
-    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
-        self.path = path
+    def __init__(self, path: Path, settings: Mapping[str, Any], commit: str) -> None:
+        self.path, self.commit = path, commit
         self.records: dict[tuple[str, ...], Record] = {}
         lines = _whole_lines(path)
         if not lines:
@@ -94,11 +100,19 @@ class Results:
             self.records[_key(record)] = record
 
     def find(self, kind: str, dataset: str, task: str, contestant: str = "") -> Record | None:
-        """A measurement that was made before."""
-        return self.records.get((kind, dataset, task, contestant))
+        """A measurement that was made before, of a task that is complete or by this commit."""
+        record = self.records.get((kind, dataset, task, contestant))
+        complete = ("together", dataset, task, "") in self.records
+        return record if record is None or complete or record["commit"] == self.commit else None
+
+    @property
+    def commits(self) -> list[str]:
+        """The commits that were measured, in the order of their measurements."""
+        return list(dict.fromkeys(record["commit"] for record in self.records.values()))
 
     def add(self, record: Record) -> None:
         """Keep a measurement."""
+        record = record | {"commit": self.commit}
         self.records[_key(record)] = record
         with self.path.open("a") as file:
             file.write(json.dumps(record) + "\n")

@@ -59,9 +59,8 @@ def main() -> int:
         "threads": arguments.threads,
         "hidden": arguments.hidden,
         "encoder": arguments.encoder,
-        "commit": commit(),
     }
-    results = Results(arguments.results, settings)
+    results = Results(arguments.results, settings, commit())
     for dataset in arguments.datasets:
         with TemporaryDirectory(prefix="sagann_epochs_", dir=arguments.work) as folder:
             _prepare(Path(folder), dataset, arguments)
@@ -74,7 +73,7 @@ def main() -> int:
                     rules=rules,
                     results=results,
                 )
-                write_report(arguments.out, results, heading(arguments, settings))
+                write_report(arguments.out, results, heading(arguments, settings, results.commits))
     return 0
 
 
@@ -133,13 +132,13 @@ def check(contestants: Sequence[Contestant], arguments: argparse.Namespace, rule
     return int(wrong > 0)
 
 
-def heading(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> list[str]:
+def heading(arguments: argparse.Namespace, settings: Mapping[str, Any], commits: Sequence[str]) -> list[str]:
     """What was measured, where and how."""
     without = "" if arguments.dgl else " **DGL was left out: --dgl PATH_TO_PYTHON was not given.**"
     return [
         "# Full-graph training epochs",
         "",
-        f"`python -m {' '.join(['bench.epochs', *sys.argv[1:]])}` at commit {settings['commit']}; {arguments.threads} threads, "
+        f"`python -m {' '.join(['bench.epochs', *sys.argv[1:]])}` at {', '.join(commits)}; {arguments.threads} threads, "
         f"{processor()}, PyTorch {torch.__version__}.{without}",
         "",
         f"An epoch is forward, cross-entropy on the training vertices, backward, and a step of Adam: 2 layers, hidden "

@@ -32,8 +32,8 @@ def main() -> int:
     if arguments.check:
         with TemporaryDirectory(prefix="sagann_operations_") as folder:
             return _check(contestants, arguments, rules, folder)
-    settings = {**asdict(rules), "threads": arguments.threads, "commit": commit()}
-    results = Results(arguments.results, settings)
+    settings = {**asdict(rules), "threads": arguments.threads}
+    results = Results(arguments.results, settings, commit())
     for dataset in arguments.datasets:
         for features in arguments.features:
             with TemporaryDirectory(prefix="sagann_operations_", dir=arguments.work) as folder:
@@ -114,7 +114,7 @@ def _report(arguments: argparse.Namespace, results: Results, settings: Mapping[s
     lines = [
         "# Gathers as operations, forward and backward",
         "",
-        f"`python -m {' '.join(['bench.operations', *sys.argv[1:]])}` at commit {settings['commit']}; "
+        f"`python -m {' '.join(['bench.operations', *sys.argv[1:]])}` at {', '.join(results.commits)}; "
         f"{arguments.threads} threads, {processor()}, PyTorch {torch.__version__}.{without}",
         "",
         f"Rows require a gradient. Seconds are medians of {settings['rounds']} rounds in alternation.",

@@ -9,6 +9,7 @@ from torch import Tensor, fx
 
 from sagann.compiler.classify import classify, has_tensor, is_random, row_bytes
 from sagann.compiler.commute import commute
+from sagann.compiler.distribute import distribute
 from sagann.compiler.hoist import hoist
 from sagann.compiler.lower import NotFusedError, Reduction, lower
 from sagann.compiler.operators import GATHER, TYPED_LINEAR
@@ -73,6 +74,7 @@ def compile_layer(
         notes += split_concat(module)
     if options.commute:
         notes += commute(module, keep_constant=keep, map_first=not many_sources)
+        notes += distribute(module) if keep else []
     verify(module)
     maps_last = None
     if options.hoist and typed is None:
@@ -199,13 +201,13 @@ def _assemble(
         layer=type(layer).__name__,
         parameters=tuple((node.name, node.meta["parameter"]) for node in parameters),
         param=cut(module, derived, parameters),
-        src=cut(module, at_src, [*known, ends["src"]]),
+        src=cut(module, at_src, [*known, ends["src"]], in_place=True),
         shared=tuple((node.name, partner.name) for node, partner in shared.items()),
-        dst=cut(module, at_dst, [*known, *shared, ends["dst"]]),
+        dst=cut(module, at_dst, [*known, *shared, ends["dst"]], in_place=True),
         edges=edges,
         typed=typed,
         accum=gather_of(module).name,
-        vertex=cut(module, [output], given),
+        vertex=cut(module, [output], given, in_place=True),
         invariant=may_keep and raw and not edges.random,
         bytes_per_edge=sum(row_bytes(node) for node in frontier if node.meta["place"] != "param")
         + 3 * _concat_row_bytes(module),

@@ -40,9 +40,18 @@ class Stage:
         return bool(self.outputs)
 
 
-def cut(module: fx.GraphModule, wanted: Sequence[fx.Node], given: Iterable[fx.Node]) -> Stage:
-    """Cut out what computes ``wanted`` from ``given``; nodes of ``given`` that are not needed are left out."""
-    return _Cut(module, set(given)).run(wanted)
+def cut(
+    module: fx.GraphModule, wanted: Sequence[fx.Node], given: Iterable[fx.Node], *, in_place: bool = False
+) -> Stage:
+    """Cut out what computes ``wanted`` from ``given``; nodes of ``given`` that are not needed are left out.
+
+    Args:
+        module: a classified graph.
+        wanted: what the stage returns.
+        given: what it is given.
+        in_place: operators may take the memory of operands that nothing else reads.
+    """
+    return _Cut(module, set(given), in_place).run(wanted)
 
 
 def recurrent_cell(kind: str, x: Tensor, hidden: Tensor, weights: Sequence[Tensor]) -> Tensor:
@@ -66,8 +75,9 @@ _REPLACED: dict[Any, Any] = {
 
 
 class _Cut:
-    def __init__(self, module: fx.GraphModule, given: set[fx.Node]) -> None:
+    def __init__(self, module: fx.GraphModule, given: set[fx.Node], in_place: bool) -> None:
         self.module = module
+        self.in_place = in_place
         self.given = given
         self.graph = fx.Graph()
         self.copies: dict[fx.Node, Any] = {}
@@ -111,9 +121,18 @@ class _Cut:
             return merged
         args = fx.node.map_aggregate(node.args, self._argument)
         kwargs = fx.node.map_aggregate(node.kwargs, self._argument)
-        copy = self.graph.create_node(node.op, _REPLACED.get(node.target, node.target), args, kwargs, node.name)
+        target = _aten.relu_.default if self._overwrites(node) else _REPLACED.get(node.target, node.target)
+        copy = self.graph.create_node(node.op, target, args, kwargs, node.name)
         copy.meta = dict(node.meta)
         return copy
+
+    def _overwrites(self, node: fx.Node) -> bool:
+        """Whether a ReLU may take its operand's memory: made here, read by nobody else, and not by its gradient."""
+        if not self.in_place or node.target is not _aten.relu.default:
+            return False
+        (operand,) = node.all_input_nodes
+        made_here = operand not in self.given and operand.target in (LINEAR, _aten.mm.default, _aten.add.Tensor)
+        return made_here and len(operand.users) == 1
 
     def _biased(self, node: fx.Node) -> fx.Node | None:
         """A linear map and the bias added to it, as one call."""

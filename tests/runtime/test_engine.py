@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from sagann.compiler import CompilerOptions, explain
 from sagann.errors import InputError
 from sagann.graph import Topology
 from sagann.kernels.edge import naive
-from sagann.nn import GAT, GCN, SAGE, GatedGCN
+from sagann.nn import GAT, GCN, GIN, SAGE, GatedGCN
 from sagann.runtime.engine import CompiledEngine
 from sagann.saga import Edge, NaiveEngine, SagaLayer, current_engine, set_engine, using_engine
 from tests.compiler.layers import Layer, assert_compiles_right, program_of, results
@@ -333,6 +333,44 @@ def test_the_gather_of_constant_features_runs_once(monkeypatch: pytest.MonkeyPat
         del topology
         gc.collect()
         assert engine.invariants.held_bytes == 0
+
+
+def products(stage: Any) -> list[fx.Node]:
+    return [node for node in stage.module.graph.nodes if node.target is F.linear]
+
+
+def test_a_parameter_that_scales_constants_needs_no_wide_gradient() -> None:
+    topology, layer = skewed(), GIN(12, 4).double()
+    x = rows(topology, 12)
+    found = []
+    for engine in (NaiveEngine(), CompiledEngine()):
+        with using_engine(engine):
+            out = layer(topology, x)
+        upstream = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(0))
+        found.append([out, *torch.autograd.grad(out, list(layer.parameters()), upstream)])
+    for plain, compiled in zip(*found, strict=True):
+        assert_close(compiled, plain)
+    (program,) = engine.programs_of(layer)
+    # Each summand of the MLP's first map is mapped, and then there is the second map.
+    assert len(products(program.vertex)) == 3
+    assert any("each summand is mapped" in note.text for note in program.notes)
+    # The sum is as narrow as the map: one product serves.
+    with using_engine(CompiledEngine()) as engine:
+        narrow = GIN(12, 12).double()
+        narrow(topology, x)
+        (program,) = engine.programs_of(narrow)
+    assert len(products(program.vertex)) == 2
+
+
+def test_a_relu_takes_the_memory_of_a_map_that_only_it_reads() -> None:
+    alone = Layer(vertex=lambda m, v, a: F.relu(F.linear(a, m.w, m.v))).double()
+    shared = Layer(vertex=lambda m, v, a: F.relu(y := F.linear(a, m.w, m.v)) * y).double()
+    for layer, in_place in ((alone, True), (shared, False)):
+        engine = assert_compiles_right(layer, skewed(), rows(skewed()))
+        program = program_of(layer, skewed(), rows(skewed()), engine)
+        targets = [node.target for stage in (program.src, program.vertex) for node in stage.module.graph.nodes]
+        assert (torch.ops.aten.relu_.default in targets) == in_place
+        assert (torch.ops.aten.relu.default in targets) != in_place
 
 
 def test_hidden_features_without_gradients_are_not_taken_for_constant(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -66,7 +67,9 @@ def scatter_extremum(topology: Topology, edge: Tensor, grad: Tensor) -> Tensor:
     Returns:
         Gradient of the source rows, [num_src, ...].
     """
-    out = torch.zeros(topology.num_src, *grad.shape[1:], dtype=grad.dtype)
+    # NumPy's zeros are the system's own, where PyTorch writes them.
+    shape = (topology.num_src, *grad.shape[1:])
+    out = torch.from_numpy(np.zeros(shape, {torch.float32: np.float32, torch.float64: np.float64}[grad.dtype]))
     num_features = grad[0].numel() if len(grad) else 0
     if grad.numel() == 0 or topology.num_edges == 0:
         return out
