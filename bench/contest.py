@@ -206,7 +206,9 @@ def _run_alone(contestant: Contestant, specification: Mapping[str, Any], rules: 
                 seconds = worker.ask({"epochs": _repetitions(min(seconds), rules)})["seconds"]
             parts = _result(worker) if contestant.system == "floor" else {}
     except WorkerEndedError as end:
-        return {"outcome": end.outcome, "detail": end.detail[-2000:]}
+        # Results are kept with the project: no paths of this machine.
+        print(end.detail, file=sys.stderr)
+        return {"outcome": end.outcome, "detail": (end.detail.strip().splitlines() or [""])[-1]}
     return {
         "outcome": "ok",
         **worker.ready,
