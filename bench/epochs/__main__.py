@@ -205,11 +205,27 @@ def processor() -> str:
     return platform.machine()
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+def contest_parser(description: str | None, datasets: Sequence[str], name: str) -> argparse.ArgumentParser:
+    """The arguments that every contest takes; its report and results are called ``name``."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
-        "--datasets", nargs="+", choices=[*DATASETS, *SHAPES], default=list(DATASETS), metavar="NAME"
+        "--datasets", nargs="+", choices=[*DATASETS, *SHAPES], default=list(datasets), metavar="NAME"
     )
+    parser.add_argument("--epochs", type=int, default=3, help="fewest runs in a turn")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each in alternation")
+    parser.add_argument(
+        "--dgl", metavar="PYTHON", help="Python of an environment with DGL; without it DGL is left out"
+    )
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--work", type=Path, help="folder for the graphs, which are deleted after use")
+    parser.add_argument("--out", type=Path, default=Path(f"docs/{name}.md"))
+    parser.add_argument("--results", type=Path, default=Path(f"docs/{name}.jsonl"))
+    parser.add_argument("--check", action="store_true", help="only compare what the contestants compute")
+    return parser
+
+
+def _arguments() -> argparse.Namespace:
+    parser = contest_parser(__doc__, DATASETS, "epochs")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument(
         "--contestants",
@@ -217,22 +233,12 @@ def _arguments() -> argparse.Namespace:
         default=["sagann", "pyg", "dgl", "floor"],
         help=f"groups ({', '.join(GROUPS)}) or single ones (pyg:csr, sagann:no-fuse)",
     )
-    parser.add_argument("--epochs", type=int, default=3, help="fewest epochs in a turn")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each in alternation")
-    parser.add_argument(
-        "--dgl", metavar="PYTHON", help="Python of an environment with DGL; without it DGL is left out"
-    )
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument(
         "--encoder", action="store_true", help="a linear encoder before the first layer of all models"
     )
     parser.add_argument("--memory", type=float, metavar="GIB", help="memory that a contestant may hold")
     parser.add_argument("--timeout", type=float, default=1800.0, help="longest wait for a turn, in seconds")
-    parser.add_argument("--work", type=Path, help="folder for the graphs, which are deleted after use")
-    parser.add_argument("--out", type=Path, default=Path("docs/epochs.md"))
-    parser.add_argument("--results", type=Path, default=Path("docs/epochs.jsonl"))
-    parser.add_argument("--check", action="store_true", help="only compare what the contestants compute")
     return parser.parse_args()
 
 

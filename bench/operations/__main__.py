@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from bench.contest import Contestant, Results, Rules, results_of, run_contest
-from bench.epochs.__main__ import PYG_VARIANTS, commit, processor
-from bench.epochs.graphs import DATASETS, SHAPES, stored_graph, write_graph
+from bench.epochs.__main__ import PYG_VARIANTS, commit, contest_parser, processor
+from bench.epochs.graphs import stored_graph, write_graph
 from bench.epochs.report import at_least, mean_at_least, render, rows_of, sound_rows
 from bench.workers import ROOT, WorkerEndedError
 
@@ -130,22 +130,9 @@ def _report(arguments: argparse.Namespace, results: Results, settings: Mapping[s
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--datasets", nargs="+", choices=[*DATASETS, *SHAPES], default=list(DEFAULT_DATASETS), metavar="NAME"
-    )
+    parser = contest_parser(__doc__, DEFAULT_DATASETS, "operations")
     parser.add_argument("--operations", nargs="+", choices=OPERATIONS, default=list(OPERATIONS))
     parser.add_argument("--features", nargs="+", type=int, default=[32, 128])
-    parser.add_argument("--epochs", type=int, default=3, help="fewest runs in a turn")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each in alternation")
-    parser.add_argument(
-        "--dgl", metavar="PYTHON", help="Python of an environment with DGL; without it DGL is left out"
-    )
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--work", type=Path, help="folder for the graphs, which are deleted after use")
-    parser.add_argument("--out", type=Path, default=Path("docs/operations.md"))
-    parser.add_argument("--results", type=Path, default=Path("docs/operations.jsonl"))
-    parser.add_argument("--check", action="store_true", help="only compare what the contestants compute")
     return parser.parse_args()
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from sagann.graph.topology import Topology
 from sagann.kernels.edge import naive
 from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.state import Run
 
 # Others run in plain PyTorch.
 _FASTEST = {"cpu": "cpu", "cuda": "gpu"}
@@ -23,16 +24,8 @@ _SUPPORTED: WeakKeyDictionary[EdgeFunction, bool] = WeakKeyDictionary()
 class Dialect(Protocol):
     """Runs edge functions."""
 
-    def run(
-        self,
-        function: EdgeFunction,
-        topology: Topology,
-        arrays: Mapping[str, Tensor],
-        *,
-        seed: int = 0,
-        into: Sequence[Tensor] | None = None,
-        edge_offset: int = 0,
-    ) -> tuple[Tensor, ...]:
+    @property
+    def run(self) -> Run:
         """See :func:`sagann.kernels.edge.naive.run`."""
         ...
 

@@ -92,7 +92,8 @@ class _FusedGather(torch.autograd.Function):
         gradients: dict[str, Tensor] = {}
         if ctx.scatters:
             (name,) = ctx.wanted
-            gradients[name] = call.dialect.scatter_extremum(call.topology, extra[0], grad)  # type: ignore[attr-defined]
+            assert isinstance(call.dialect, ScattersExtrema)
+            gradients[name] = call.dialect.scatter_extremum(call.topology, extra[0], grad)
         else:
             given = dict(zip(ctx.kept, kept, strict=True))
             given |= _incoming(call, grad, extra)
