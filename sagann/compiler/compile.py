@@ -9,7 +9,8 @@ from torch import Tensor, fx
 
 from sagann.compiler.classify import classify, has_tensor, is_random, row_bytes
 from sagann.compiler.commute import commute
-from sagann.compiler.distribute import distribute
+from sagann.compiler.distribute import distribute, scale_last
+from sagann.compiler.fuse_rows import fuse_rows
 from sagann.compiler.hoist import hoist
 from sagann.compiler.lower import NotFusedError, Reduction, lower
 from sagann.compiler.operators import GATHER, TYPED_LINEAR
@@ -74,6 +75,7 @@ def compile_layer(
         notes += split_concat(module)
     if options.commute:
         notes += commute(module, keep_constant=keep, map_first=not many_sources)
+        notes += scale_last(module)
         notes += distribute(module) if keep else []
     verify(module)
     maps_last = None
@@ -121,7 +123,13 @@ def _program(
     edges = _edge_work(module, frontier, options, notes)
     if typed is not None and typed.order != "none":
         typed = with_bytes(typed, module, frontier)
-    return _assemble(layer, module, frontier, edges, typed, naive_bytes, notes, may_keep)
+    program = _assemble(layer, module, frontier, edges, typed, naive_bytes, notes, may_keep)
+    return _with_fused_rows(program) if options.fuse else program
+
+
+def _with_fused_rows(program: LayerProgram) -> LayerProgram:
+    (src, of_src), (dst, of_dst), (vertex, of_vertex) = map(fuse_rows, (program.src, program.dst, program.vertex))
+    return replace(program, src=src, dst=dst, vertex=vertex, notes=(*program.notes, *of_src, *of_dst, *of_vertex))
 
 
 def _edge_work(

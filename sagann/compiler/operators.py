@@ -61,28 +61,10 @@ def _(x: Tensor, p: float) -> Tensor:
     return torch.empty_like(x)
 
 
-@torch.library.custom_op("sagann::recurrent_cell", mutates_args=())
-def recurrent_cell(kind: str, x: Tensor, hidden: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """A GRU or a plain recurrent cell, by the name of PyTorch's function."""
-    raise AssertionError("stands in traces only")
-
-
-@recurrent_cell.register_fake
-def _(kind: str, x: Tensor, hidden: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    return torch.empty_like(hidden)
-
-
 GATHER = torch.ops.sagann.gather.default
 LINEAR = torch.ops.sagann.linear.default
 DROPOUT = torch.ops.sagann.dropout.default
-RECURRENT_CELL = torch.ops.sagann.recurrent_cell.default
 TYPED_LINEAR = torch.ops.sagann.typed_linear.default
-
-
-# PyTorch's own decomposition of these asks for a concrete number of rows.
-_CELLS: dict[Callable[..., Any], str] = {
-    getattr(torch, kind): kind for kind in ("gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
-}
 
 
 class GradientSwitched(Exception):  # noqa: N818 - not an error of its own: the tracer turns it into one.
@@ -90,7 +72,7 @@ class GradientSwitched(Exception):  # noqa: N818 - not an error of its own: the 
 
 
 class WholeOperators(TorchFunctionMode):
-    """Keeps linear maps, dropout and cells whole while a function is traced, and notes the user's lines."""
+    """Keeps linear maps and dropout whole while a function is traced, takes recurrent cells apart, and notes the user's lines."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -102,8 +84,7 @@ class WholeOperators(TorchFunctionMode):
         if func in (F.dropout, torch.dropout):
             return (_dropout if func is F.dropout else _torch_dropout)(*args, **kwargs)
         if func in _CELLS:
-            x, hidden, *weights = args
-            return torch.ops.sagann.recurrent_cell(_CELLS[func], x, hidden, [w for w in weights if w is not None])
+            return _CELLS[func](*args)
         if func is torch._C._set_grad_enabled:
             raise GradientSwitched
         return func(*args, **kwargs)
@@ -112,6 +93,44 @@ class WholeOperators(TorchFunctionMode):
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     mapped = torch.ops.sagann.linear(input, weight) if weight.ndim == 2 else input @ weight
     return mapped if bias is None else mapped + bias
+
+
+def _gru_cell(
+    x: Tensor,
+    hidden: Tensor,
+    weight_x: Tensor,
+    weight_hidden: Tensor,
+    bias_x: Tensor | None = None,
+    bias_hidden: Tensor | None = None,
+) -> Tensor:
+    of_x, of_hidden = _linear(x, weight_x, bias_x), _linear(hidden, weight_hidden, bias_hidden)
+    size = hidden.shape[-1]
+    reset = torch.sigmoid(of_x[:, :size] + of_hidden[:, :size])
+    update = torch.sigmoid(of_x[:, size : 2 * size] + of_hidden[:, size : 2 * size])
+    new = torch.tanh(of_x[:, 2 * size :] + reset * of_hidden[:, 2 * size :])
+    return new + update * (hidden - new)
+
+
+def _plain_cell(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    def cell(
+        x: Tensor,
+        hidden: Tensor,
+        weight_x: Tensor,
+        weight_hidden: Tensor,
+        bias_x: Tensor | None = None,
+        bias_hidden: Tensor | None = None,
+    ) -> Tensor:
+        return function(_linear(x, weight_x, bias_x) + _linear(hidden, weight_hidden, bias_hidden))
+
+    return cell
+
+
+# PyTorch's own decomposition of these asks for a concrete number of rows.
+_CELLS: dict[Callable[..., Any], Callable[..., Tensor]] = {
+    torch.gru_cell: _gru_cell,
+    torch.rnn_tanh_cell: _plain_cell(torch.tanh),
+    torch.rnn_relu_cell: _plain_cell(torch.relu),
+}
 
 
 def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

@@ -6,18 +6,25 @@ inputs, so row counts are read anew from those; markers of the trace become PyTo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
-from sagann.compiler.operators import DROPOUT, LINEAR, RECURRENT_CELL
+from sagann.compiler.operators import DROPOUT, LINEAR
 from sagann.compiler.trace import ROWS, TraceError, is_rows
+from sagann.kernels.dense import linear, relu_
+
+if TYPE_CHECKING:
+    from sagann.compiler.program import EdgeWork
 
 _aten = torch.ops.aten
+
+RunRows = Callable[["EdgeWork", Sequence[Tensor]], Tensor]
+"Computes a pointwise region of a stage from what it reads."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,9 +38,20 @@ class Stage:
     outputs: tuple[str, ...]
     "Names of nodes of the layer's graph."
 
-    def run(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Compute the outputs from the inputs among ``values``."""
-        results = self.module.forward(*(values[name] for name in self.inputs))
+    rows: tuple[EdgeWork, ...] = ()
+    "Pointwise regions that are one call each in the module, as work of an edge from each vertex to itself."
+
+    def run(self, values: Mapping[str, Tensor], run_rows: RunRows) -> dict[str, Tensor]:
+        """Compute the outputs from the inputs among ``values``.
+
+        Args:
+            values: by name.
+            run_rows: computes a region from what it reads.
+        """
+        given: list[Any] = [values[name] for name in self.inputs]
+        if self.rows:
+            given.insert(0, lambda number, *arrays: run_rows(self.rows[number], arrays))
+        results = self.module.forward(*given)
         return dict(zip(self.outputs, results, strict=True))
 
     def __bool__(self) -> bool:
@@ -54,9 +72,9 @@ def cut(
     return _Cut(module, set(given), in_place).run(wanted)
 
 
-def recurrent_cell(kind: str, x: Tensor, hidden: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """PyTorch's cell of that name."""
-    return getattr(torch, kind)(x, hidden, *weights)
+def fused_rows(run: Callable[..., Tensor], number: int, *arrays: Tensor) -> Tensor:
+    """The stage's pointwise region of that number."""
+    return run(number, *arrays)
 
 
 def dropped(x: Tensor, p: float) -> Tensor:
@@ -66,9 +84,8 @@ def dropped(x: Tensor, p: float) -> Tensor:
 
 # A view of what was contiguous in the trace may not be one of what comes.
 _REPLACED: dict[Any, Any] = {
-    LINEAR: F.linear,
+    LINEAR: linear,
     DROPOUT: dropped,
-    RECURRENT_CELL: recurrent_cell,
     _aten.view.default: _aten.reshape.default,
     _aten._unsafe_view.default: _aten.reshape.default,
 }
@@ -121,7 +138,7 @@ class _Cut:
             return merged
         args = fx.node.map_aggregate(node.args, self._argument)
         kwargs = fx.node.map_aggregate(node.kwargs, self._argument)
-        target = _aten.relu_.default if self._overwrites(node) else _REPLACED.get(node.target, node.target)
+        target = relu_ if self._overwrites(node) else _REPLACED.get(node.target, node.target)
         copy = self.graph.create_node(node.op, target, args, kwargs, node.name)
         copy.meta = dict(node.meta)
         return copy
@@ -147,7 +164,7 @@ class _Cut:
             assert isinstance(weight, fx.Node)
             if bias.meta["val"].shape == weight.meta["val"].shape[:1]:
                 args = tuple(self.copies[argument] for argument in (*mapped.all_input_nodes, bias))
-                merged = self.graph.call_function(F.linear, args)
+                merged = self.graph.call_function(linear, args)
                 merged.meta = dict(node.meta)
                 return merged
         return None

@@ -11,6 +11,8 @@ import ctypes
 import platform
 from functools import cache
 
+from sagann.kernels.memory import POOL
+
 # Parameters of mallopt in <malloc.h>.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 # Blocks from this size on are asked of the system one by one.
@@ -19,11 +21,12 @@ _LARGE_BYTES = 1 << 20
 
 @cache
 def give_back_freed_memory() -> bool:
-    """Tell the C library to return large blocks as soon as they are freed, once per process.
+    """Tell the C library and the pool to return large blocks as soon as they are freed, once per process.
 
     Returns:
-        Whether it was told: only the GNU C library can be.
+        Whether the C library was told: only the GNU C library can be.
     """
+    POOL.close()
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt

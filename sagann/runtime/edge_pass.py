@@ -19,10 +19,11 @@ from sagann.compiler.program import EdgeWork
 from sagann.compiler.vjp import ARGUMENT, DELTA, GRAD, LSE, Backward
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.first_order import first_order_only
 from sagann.kernels.gather.naive import concat_slots
+from sagann.kernels.memory import empty
 from sagann.runtime.degrees import divisors
 from sagann.runtime.dialects import Dialect, ScattersExtrema, run_pass
-from sagann.runtime.first_order import first_order_only
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,7 +134,7 @@ def _padded(call: _Call, slots: Tensor, rows: Tensor) -> Tensor:
 def _incoming(call: _Call, grad: Tensor, saved: tuple[Tensor, ...]) -> dict[str, Tensor]:
     """The backward's inputs besides the forward's: of destinations, or of edges for concat."""
     if call.edges.accumulator == "mean":
-        grad = grad / divisors(call.topology, grad)
+        grad = torch.div(grad, divisors(call.topology, grad), out=empty(grad.shape, grad.dtype, grad.device))
     slots = _slots(call)
     if slots is not None:
         shape = call.function.value(call.function.outputs[0].values[0]).shape
@@ -144,6 +145,6 @@ def _incoming(call: _Call, grad: Tensor, saved: tuple[Tensor, ...]) -> dict[str,
     if call.edges.accumulator == "softmax":
         lse, result = saved
         given[LSE] = lse
-        agreement = grad * result
+        agreement = torch.mul(grad, result, out=empty(grad.shape, grad.dtype, grad.device))
         given[DELTA] = agreement.flatten(lse.ndim).sum(-1) if agreement.ndim > lse.ndim else agreement
     return given

@@ -6,6 +6,7 @@ A layer that cannot be compiled runs as it is written; :meth:`CompiledEngine.why
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -21,6 +22,7 @@ from sagann.runtime.configuration import Key, configuration, has_hooks
 from sagann.runtime.dialects import Dialect, dialect_for
 from sagann.runtime.edge_pass import gather_fused
 from sagann.runtime.invariants import Invariants
+from sagann.runtime.rows import compute_rows
 from sagann.runtime.tiles import TILE_EDGES, gather_tiled
 from sagann.runtime.typed_maps import edges_of_pairs, gathered_bytes, moved_bytes, rows_of_vertices
 from sagann.saga.accumulator import accumulate
@@ -142,18 +144,23 @@ class CompiledEngine:
         values["src"], values["dst"] = x, _first(x, topology)
         if data is not None:
             values["data"] = data
-        values |= program.param.run(values)
-        values |= program.src.run(values)
+        dialect = self._dialect(topology)
+
+        def run_rows(work: EdgeWork, arrays: Sequence[Tensor]) -> Tensor:
+            return compute_rows(work, arrays, dialect)
+
+        values |= program.param.run(values, run_rows)
+        values |= program.src.run(values, run_rows)
         for name, source in program.shared:
             values[name] = _first(values[source], topology)
-        values |= program.dst.run(values)
+        values |= program.dst.run(values, run_rows)
         if program.invariant:
             accum = self.invariants.get(program, topology, x, data, lambda: self._gather(program, topology, values))
         else:
             accum = self._gather(program, topology, values)
         values[program.accum] = accum
-        values |= rows_of_vertices(program, topology, values, self._dialect(topology))
-        (out,) = program.vertex.run(values).values()
+        values |= rows_of_vertices(program, topology, values, dialect)
+        (out,) = program.vertex.run(values, run_rows).values()
         # What is kept must not be changed by an in-place operation on what the layer returns.
         return out.clone() if program.invariant and _share_memory(out, accum) else out
 

@@ -18,8 +18,8 @@ from sagann.compiler.program import EdgeWork
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.merge import NEUTRAL, merge
 from sagann.kernels.edge.naive import reduce_rows
+from sagann.kernels.first_order import first_order_only
 from sagann.runtime.degrees import divisors
-from sagann.runtime.first_order import first_order_only
 
 TILE_EDGES = 1 << 16
 "Edges per tile at most."

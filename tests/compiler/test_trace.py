@@ -38,12 +38,13 @@ def test_nodes_know_the_users_line() -> None:
     assert "torch.sigmoid(e.src)" in node.meta["line"]
 
 
-def test_dropout_linear_maps_and_cells_stay_whole() -> None:
+def test_dropout_and_linear_maps_stay_whole_and_cells_are_taken_apart() -> None:
     module = traced(Layer(lambda m, e: F.dropout(e.src, 0.5), lambda m, v, a: F.linear(a, m.w)))
     assert targets(module, "edge") == ["dropout"]
     assert targets(module, "vertex") == ["gather", "linear"]
     cell = trace_layer(GGNN(4, 1), torch.randn(9, 4), torch.zeros(5, dtype=torch.int64))
-    assert any("recurrent_cell" in node.name for node in cell.graph.nodes)
+    found = [str(node.target) for node in cell.graph.nodes]
+    assert [sum(name in each for each in found) for name in ("sagann.linear", "sigmoid", "tanh")] == [2, 2, 1]
 
 
 def test_dropout_that_does_nothing_leaves_no_node() -> None:

@@ -16,6 +16,7 @@ from sagann.kernels.edge.function import EdgeFunction, Input
 from sagann.kernels.edge.kinds import Result, reduced_results
 from sagann.kernels.edge.merge import NEUTRAL
 from sagann.kernels.edge.work import Work
+from sagann.kernels.memory import empty
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +91,7 @@ def _in_pass_order(array: Tensor, walk: Walk, topology: Topology) -> tuple[Tenso
 def allocate(result: Result, walk: Walk) -> Tensor:
     """An uninitialised tensor for a result."""
     rows = {"row": walk.num_rows, "edge": len(walk.indices), "item": len(walk.work.items)}[result.rows]
-    return torch.empty(rows, *result.shape, dtype=result.dtype or walk.id_dtype, device=walk.indices.device)
+    return empty((rows, *result.shape), result.dtype or walk.id_dtype, walk.indices.device)
 
 
 def targets(results: Sequence[Result], walk: Walk, into: Sequence[Tensor] | None) -> list[Tensor]:

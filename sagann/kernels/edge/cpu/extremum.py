@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from functools import cache
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.cpu.compiled import compile_source
 from sagann.kernels.edge.cpu.launch import launch
 from sagann.kernels.edge.kinds import KINDS
+from sagann.kernels.memory import empty
 
 # One cache line of float32, so that threads do not write to the same lines.
 FEATURES_OF_ITEM = 16
@@ -67,9 +66,7 @@ def scatter_extremum(topology: Topology, edge: Tensor, grad: Tensor) -> Tensor:
     Returns:
         Gradient of the source rows, [num_src, ...].
     """
-    # NumPy's zeros are the system's own, where PyTorch writes them.
-    shape = (topology.num_src, *grad.shape[1:])
-    out = torch.from_numpy(np.zeros(shape, {torch.float32: np.float32, torch.float64: np.float64}[grad.dtype]))
+    out = empty((topology.num_src, *grad.shape[1:]), grad.dtype).zero_()
     num_features = grad[0].numel() if len(grad) else 0
     if grad.numel() == 0 or topology.num_edges == 0:
         return out

@@ -26,7 +26,8 @@ def first_order_only(backward: Backward) -> Backward:
         recording = torch.is_grad_enabled()
         with torch.no_grad():
             results = backward(ctx, *grads)
-        anchor = next((tensor for tensor in (*ctx.saved_tensors, *grads) if tensor.requires_grad), None)
+        known = (tensor for tensor in (*ctx.saved_tensors, *grads) if tensor is not None)
+        anchor = next((tensor for tensor in known if tensor.requires_grad), None)
         if not recording or anchor is None:
             return results
         refuse: Callable[..., Tensor] = _Refusal.apply

@@ -1,0 +1,159 @@
+"""Fuse rows: pointwise work of vertices between matrix products becomes one pass over the rows.
+
+PyTorch reads and writes whole tensors for each operator; a GRU's gates alone are a dozen. Such a region of a stage is
+lowered as the edges are, over the graph in which every vertex has one edge, to itself. Its backward is derived in the
+same way and computes again what lies between, so only what the region reads is kept.
+
+References:
+    Ma et al., NeuGraph, 2019, Sec. 3.4 fuses the element-wise operators of ApplyVertex; NGra, 2018, Sec. 3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, fx
+
+from sagann.compiler.classify import is_random, row_bytes
+from sagann.compiler.lower import NotFusedError, lower
+from sagann.compiler.program import EdgeWork, Note
+from sagann.compiler.rewrite import name_of
+from sagann.compiler.stages import Stage, fused_rows
+from sagann.compiler.trace import ROWS
+from sagann.compiler.vjp import Backward
+from sagann.kernels.dense import relu_
+
+if TYPE_CHECKING:
+    from sagann.kernels.edge.function import Side
+
+_aten = torch.ops.aten
+_VIEWS = frozenset(
+    [
+        _aten.slice.Tensor,
+        _aten.select.int,
+        _aten.unsqueeze.default,
+        _aten.squeeze.dim,
+        _aten.expand.default,
+        _aten.reshape.default,
+        _aten.alias.default,
+    ]
+)
+# Computed again in the backward, and reading its own inputs there: a region must save this much in the forward.
+_SAVED = 2
+
+
+def fuse_rows(stage: Stage) -> tuple[Stage, list[Note]]:
+    """The stage with its pointwise regions as one call each, and what was done. Changes the stage's module."""
+    graph = stage.module.graph
+    works: list[EdgeWork] = []
+    notes, gone = [], set[fx.Node]()
+    with graph.inserting_before(next(iter(graph.nodes))):
+        run_rows = graph.placeholder("run_rows")
+    for root in reversed(list(graph.nodes)):
+        if root in gone or not _is_pointwise(root) or (found := _region(root, graph)) is None:
+            continue
+        region, inputs = found
+        work = _work(stage.module, region, inputs)
+        if work is None:
+            continue
+        with graph.inserting_before(root):
+            fused = graph.call_function(fused_rows, (run_rows, len(works), *inputs))
+        fused.meta = dict(root.meta)
+        root.replace_all_uses_with(fused)
+        for node in reversed(region):
+            graph.erase_node(node)
+        gone.update(region)
+        works.append(work)
+        names = ", ".join(name_of(node) for node in region if node.target not in _VIEWS)
+        text = f"{names}, in one pass over the vertices"
+        notes.append(Note(kind="fused", text=text, line=root.meta.get("line", "")))
+    if not works:
+        graph.erase_node(run_rows)
+        return stage, []
+    stage.module.recompile()
+    return replace(stage, rows=tuple(works)), notes
+
+
+def _region(root: fx.Node, graph: fx.Graph) -> tuple[list[fx.Node], list[fx.Node]] | None:
+    """The nodes that only ``root`` needs, and what they read; None where they are not worth a pass."""
+    inside = {root}
+    for node in reversed(list(graph.nodes)):
+        if (
+            node not in inside
+            and (_is_pointwise(node) or _is_view(node))
+            and node.users
+            and inside.issuperset(node.users)
+        ):
+            inside.add(node)
+    region = [node for node in graph.nodes if node in inside]
+    inputs = list(dict.fromkeys(each for node in region for each in node.all_input_nodes if each not in inside))
+    separate = sum(_moved_bytes(node) for node in region if node.target not in _VIEWS)
+    together = row_bytes(root) + sum(row_bytes(node) for node in inputs if _has_rows(node))
+    return (region, inputs) if separate >= _SAVED * together else None
+
+
+def _moved_bytes(node: fx.Node) -> int:
+    return row_bytes(node) + sum(row_bytes(each) for each in node.all_input_nodes if _has_rows(each))
+
+
+def _work(module: fx.GraphModule, region: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> EdgeWork | None:
+    """The region as work of an edge from each vertex to itself; None where it has no fused form."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in inputs:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta = dict(node.meta)
+    for node in region:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        if node.target is relu_:
+            copies[node].target = _aten.relu.default
+    graph.output((copies[region[-1]],))
+    alone = fx.GraphModule(module, graph)
+    names = tuple(node.name for node in inputs)
+    sides: tuple[Side, ...] = tuple("dst" if _has_rows(node) else "param" for node in inputs)
+    examples = {name: (side, node.meta["val"]) for name, side, node in zip(names, sides, inputs, strict=True)}
+    try:
+        function = lower(alone, examples, "sum")
+    except NotFusedError:
+        return None
+    return EdgeWork(
+        stage=Stage(module=alone, inputs=names, outputs=(region[-1].name,)),
+        sides=sides,
+        accumulator="sum",
+        max_degree=0,
+        dtype=region[-1].meta["val"].dtype,
+        function=function,
+        backward=Backward(function),
+        tensor_bytes=0,
+        random=False,
+        extremum_of_source=False,
+    )
+
+
+def _is_pointwise(node: fx.Node) -> bool:
+    target = node.target
+    if target is relu_:
+        return True
+    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.pointwise not in target.tags or is_random(node):
+        return False
+    return not target._schema.is_mutable and _of_tensors(node)
+
+
+def _is_view(node: fx.Node) -> bool:
+    return node.target in _VIEWS and _of_tensors(node)
+
+
+def _of_tensors(node: fx.Node) -> bool:
+    """Whether the node has rows, and reads nothing but tensors and constants."""
+    return _has_rows(node) and all(isinstance(each.meta.get("val"), Tensor) for each in node.all_input_nodes)
+
+
+def _has_rows(node: fx.Node) -> bool:
+    """Whether the node has a row per vertex, of a type that is computed in as it is."""
+    value = node.meta.get("val")
+    if not isinstance(value, Tensor) or value.ndim == 0 or value.shape[0] != ROWS:
+        return False
+    return value.dtype in (torch.float32, torch.float64, torch.bool)

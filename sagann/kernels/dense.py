@@ -1,0 +1,105 @@
+"""Dense work of many rows: results take memory from the pool, and rows are taken by blocks that caches hold.
+
+PyTorch's product of all rows at once falls behind for wide ones: on a Zen 4, 46,600 rows of 602 features to as many
+take 1.35 times as long as by blocks, to 128 features 1.13 times. So does the gradient of a weight, a product over the
+rows: 1.14 times as long as the sum of eight products over an eighth of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sagann.kernels.first_order import first_order_only
+from sagann.kernels.memory import SMALLEST_BYTES, empty
+
+BLOCK_BYTES = 5 << 20
+"Of operand and result: what the caches of two cores hold."
+NUM_PARTS = 8
+"Of the rows, in the gradient of a weight."
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``torch.nn.functional.linear``, to rounding.
+
+    Args:
+        x: [..., F].
+        weight: [F', F].
+        bias: [F'], or none.
+    Returns:
+        [..., F'].
+    """
+    num_bytes = x.dtype.itemsize * (x.numel() // max(1, x.shape[-1])) * max(x.shape[-1], len(weight))
+    alike = x.dtype == weight.dtype and (bias is None or bias.dtype == x.dtype)
+    if x.ndim != 2 or x.device.type != "cpu" or num_bytes < SMALLEST_BYTES or not alike:
+        return F.linear(x, weight, bias)
+    out: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _product(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    out = empty((len(x), matrix.shape[1]), x.dtype)
+    step = max(1, BLOCK_BYTES // (x.dtype.itemsize * (x.shape[1] + out.shape[1])))
+    for rows, into in zip(x.split(step), out.split(step), strict=True):
+        if bias is None:
+            torch.mm(rows, matrix, out=into)
+        else:
+            torch.addmm(bias, rows, matrix, out=into)
+    return out
+
+
+def _inner_product(grad: Tensor, x: Tensor) -> Tensor:
+    """``grad.T @ x``, as the sum of a few products that threads share out."""
+    size = len(x) // NUM_PARTS
+    if size < min(x.shape[1], grad.shape[1]):
+        return torch.mm(grad.t(), x)
+    parts = [rows[: NUM_PARTS * size].view(NUM_PARTS, size, rows.shape[1]) for rows in (grad, x)]
+    total = torch.bmm(parts[0].transpose(1, 2), parts[1]).sum(0)
+    return total.addmm_(grad[NUM_PARTS * size :].t(), x[NUM_PARTS * size :])
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        wanted_x, wanted_weight, _ = ctx.needs_input_grad
+        ctx.save_for_backward(x if wanted_weight else None, weight if wanted_x else None)
+        return _product(x, weight.t(), bias)
+
+    @staticmethod
+    @first_order_only
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        wanted_x, wanted_weight, wanted_bias = ctx.needs_input_grad
+        return (
+            _product(grad, weight, None) if wanted_x else None,
+            _inner_product(grad, x) if wanted_weight else None,
+            grad.sum(0) if wanted_bias else None,
+        )
+
+
+def relu_(x: Tensor) -> Tensor:
+    """``torch.relu_``, whose gradient takes memory from the pool.
+
+    Args:
+        x: overwritten; not a leaf that needs a gradient.
+    """
+    out: Tensor = _Relu.apply(x)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Relu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x.relu_())
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    @first_order_only
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (out,) = ctx.saved_tensors
+        into = empty(grad.shape, grad.dtype, grad.device)
+        return (torch.ops.aten.threshold_backward.grad_input(grad, out, 0, grad_input=into),)

@@ -1,0 +1,140 @@
+"""Memory for large results on the CPU, used again when they are freed.
+
+What a layer returns is tens of megabytes that live for a part of an epoch. The C library gives blocks of that size
+back to the system, and asked for again every page of them is made and cleared anew: a fifth to a third of an epoch.
+Here blocks are kept for the next result of about the same size. Blocks come back when the tensor on them is freed.
+
+Never more is held than was once in use at the same time: before a block is made, those longest unused make room.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from threading import Lock
+from weakref import finalize
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SMALLEST_BYTES = 1 << 20
+"Smaller tensors are left to PyTorch."
+_HUGE_PAGE_BYTES = 2 << 20
+# Sizes are rounded up to a multiple of an eighth of the power of two below.
+_STEPS = 8
+
+_NUMPY = {torch.float64: np.float64, torch.float32: np.float32, torch.int64: np.int64, torch.int32: np.int32}
+
+
+class Pool:
+    """Blocks of memory by size, in use and free.
+
+    Any thread may ask, and tensors may be freed anywhere.
+    """
+
+    def __init__(self) -> None:
+        self.enabled = hasattr(mmap, "MADV_HUGEPAGE")
+        "Whether new tensors come from here; only Linux has what it takes."
+        self._lock = Lock()
+        # Filled by finalizers, which run anywhere, also in the midst of this class: they do nothing more.
+        self._returned: deque[_Block] = deque()
+        self._free: OrderedDict[int, _Block] = OrderedDict()
+        self._used_bytes = self._free_bytes = self._most_used_bytes = 0
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """An uninitialised tensor on the CPU, as of ``torch.empty``; its storage cannot be resized.
+
+        Args:
+            shape: its shape.
+            dtype: its type; tensors of less than :data:`SMALLEST_BYTES`, and of types that NumPy does not know, are
+                PyTorch's own.
+        """
+        count = math.prod(shape)
+        num_bytes = count * dtype.itemsize
+        if not self.enabled or num_bytes < SMALLEST_BYTES or dtype not in _NUMPY:
+            return torch.empty(shape, dtype=dtype)
+        block = self._take(_rounded(num_bytes))
+        array = np.frombuffer(block.memory, _NUMPY[dtype], count, block.offset).reshape(shape)
+        finalize(array, self._put_back, block).atexit = False
+        return torch.from_numpy(array)
+
+    def release(self) -> None:
+        """Give all free blocks back to the system, and forget how many there once were."""
+        with self._lock:
+            self._settle()
+            self._free.clear()
+            self._free_bytes = 0
+            self._most_used_bytes = self._used_bytes
+
+    def close(self) -> None:
+        """Leave new tensors to PyTorch, and give back what is free now and later."""
+        self.enabled = False
+        self.release()
+
+    def unlock(self) -> None:
+        """Forget who holds the lock."""
+        self._lock = Lock()
+
+    def _put_back(self, block: _Block) -> None:
+        if self.enabled:
+            self._returned.append(block)
+
+    def _take(self, num_bytes: int) -> _Block:
+        with self._lock:
+            self._settle()
+            block = self._reused(num_bytes)
+            self._used_bytes += num_bytes
+            self._most_used_bytes = max(self._most_used_bytes, self._used_bytes)
+            if block is None:
+                while self._free and self._used_bytes + self._free_bytes > self._most_used_bytes:
+                    _, oldest = self._free.popitem(last=False)
+                    self._free_bytes -= oldest.num_bytes
+        return block or _Block(num_bytes)
+
+    def _reused(self, num_bytes: int) -> _Block | None:
+        """The free block of that size used last, which caches may still hold."""
+        for key in reversed(self._free):
+            if self._free[key].num_bytes == num_bytes:
+                self._free_bytes -= num_bytes
+                return self._free.pop(key)
+        return None
+
+    def _settle(self) -> None:
+        while self._returned:
+            block = self._returned.popleft()
+            self._used_bytes -= block.num_bytes
+            self._free[id(block)] = block
+            self._free_bytes += block.num_bytes
+
+
+class _Block:
+    """Memory of the process alone, on huge pages where the system has them."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.num_bytes = num_bytes
+        self.memory = mmap.mmap(-1, num_bytes + _HUGE_PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        address = np.frombuffer(self.memory, np.uint8).ctypes.data
+        self.offset = -address % _HUGE_PAGE_BYTES
+        self.memory.madvise(mmap.MADV_HUGEPAGE)
+
+
+def _rounded(num_bytes: int) -> int:
+    step = (1 << (num_bytes.bit_length() - 1)) // _STEPS
+    return -(-num_bytes // step) * step
+
+
+POOL = Pool()
+"The pool of this process."
+# A thread that held the lock does not live on in a child.
+os.register_at_fork(after_in_child=POOL.unlock)
+
+
+def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
+    """An uninitialised tensor, on the CPU of this process's pool."""
+    if torch.device(device).type == "cpu":
+        return POOL.empty(shape, dtype)
+    return torch.empty(shape, dtype=dtype, device=device)

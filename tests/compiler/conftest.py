@@ -1,0 +1,1 @@
+from tests.large import small_inputs_count_as_large as small_inputs_count_as_large

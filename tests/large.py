@@ -1,0 +1,20 @@
+"""What is meant for large inputs, done for small ones as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sagann.kernels import dense, memory
+from sagann.runtime import rows
+
+
+@pytest.fixture(scope="package", autouse=True)
+def small_inputs_count_as_large() -> Iterator[None]:
+    """Pooled memory, products by blocks and fused rows wherever a test computes anything."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (memory, dense, rows):
+            patch.setattr(module, "SMALLEST_BYTES", 1)
+        patch.setattr(dense, "BLOCK_BYTES", 512)
+        yield
