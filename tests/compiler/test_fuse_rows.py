@@ -1,0 +1,95 @@
+"""Pointwise work of vertices in one pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from sagann.compiler import CompilerOptions
+from sagann.nn import GGNN, GIN
+from sagann.runtime.engine import CompiledEngine
+from tests.compiler.layers import Layer, assert_compiles_right, program_of
+from tests.graphs import random_topology
+
+
+def gate(m: Any, v: Any, a: Any) -> Any:
+    chosen = torch.sigmoid(F.linear(v, m.w, m.v))
+    return chosen * torch.tanh(a) + (1 - chosen) * v
+
+
+VERTEX: dict[str, Any] = {
+    "gate": gate,
+    "slices": lambda m, v, a: torch.sigmoid(v[:, 1:3] + a[:, :2]) * v[:, 2:] + a[:, 3:],
+    "parameters": lambda m, v, a: F.gelu(m.a * v + m.v) * m.b + torch.where(a > m.v, a, v),
+    "two regions": lambda m, v, a: F.linear((v * a + v).tanh() * a, m.w).sigmoid().mul(v).add(a),
+    "a chain": lambda m, v, a: F.elu(F.silu(a * 2) - 1).exp().sqrt(),
+}
+
+
+def regions(layer: Layer, **options: Any) -> list[str]:
+    topology = random_topology(53, 401)
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
+    engine = CompiledEngine(options=CompilerOptions(**options))
+    program = program_of(layer, topology, x, engine)
+    return [note.text for note in program.notes if "over the vertices" in note.text]
+
+
+@pytest.mark.parametrize("name", VERTEX)
+@pytest.mark.parametrize("dialect", ["naive", "auto"])
+def test_a_region_equals_its_operators(name: str, dialect: str) -> None:
+    layer = Layer(vertex=VERTEX[name]).double()
+    assert len(regions(layer)) == 1 + (name == "two regions")
+    topology = random_topology(53, 401)
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
+    assert_compiles_right(layer, topology, x, engine=CompiledEngine(dialect=dialect))
+
+
+def test_a_gru_is_two_products_and_one_pass() -> None:
+    topology, layer = random_topology(53, 401), GGNN(4, 1).double()
+    topology = topology.with_edge_data(type=torch.zeros(topology.num_edges, dtype=torch.int64))
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
+    engine = assert_compiles_right(layer, topology, x)
+    program = program_of(layer, topology, x, engine)
+    names = [node.target.__name__ for node in program.vertex.module.graph.nodes if node.op == "call_function"]
+    assert sorted(names) == ["fused_rows", "linear", "linear"]
+
+
+def test_what_saves_little_is_left_to_pytorch() -> None:
+    assert regions(Layer(vertex=lambda m, v, a: a + m.v)) == []
+    assert regions(Layer(vertex=lambda m, v, a: F.relu(a + v))) == []
+
+
+def test_what_is_read_elsewhere_is_not_computed_twice() -> None:
+    def vertex(m: Any, v: Any, a: Any) -> Any:
+        inner = torch.sigmoid(a * v)
+        return F.linear(inner, m.w) + (inner * a + v).tanh() * inner
+
+    (text, *others) = regions(Layer(vertex=vertex).double())
+    assert "sigmoid" not in text
+    assert others == []
+
+
+def test_random_and_unknown_operators_stay_outside() -> None:
+    def vertex(m: Any, v: Any, a: Any) -> Any:
+        return (F.dropout(a * v, 0.5) + torch.special.i0(a)).tanh() * a + v
+
+    texts = regions(Layer(vertex=vertex).double())
+    assert not any("dropout" in text or "i0" in text for text in texts)
+
+
+def test_regions_can_be_switched_off() -> None:
+    assert regions(Layer(vertex=gate).double(), fuse=False) == []
+
+
+def test_what_a_parameter_scales_is_mapped_once_for_both_ends() -> None:
+    topology, layer = random_topology(53, 401), GIN(8, 4).double()
+    x = torch.randn(topology.num_src, 8, dtype=torch.float64, requires_grad=True)
+    engine = assert_compiles_right(layer, topology, x)
+    program = program_of(layer, topology, x, engine)
+    stages = (program.src, program.dst, program.vertex)
+    names = [getattr(node.target, "__name__", "") for stage in stages for node in stage.module.graph.nodes]
+    assert names.count("linear") == 2
+    assert any("scaled afterwards" in note.text for note in program.notes)

@@ -1,0 +1,83 @@
+"""Linear maps and ReLU with pooled results, against PyTorch's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sagann.errors import InputError
+from sagann.kernels import dense
+from tests.tolerances import assert_close
+
+
+@pytest.fixture(autouse=True)
+def _everything_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense, "SMALLEST_BYTES", 1)
+    monkeypatch.setattr(dense, "BLOCK_BYTES", 1024)
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(*shape, generator=generator, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize(
+    ("rows", "width", "out"), [(1003, 7, 5), (64, 8, 3), (9, 40, 3), (1, 4, 4), (0, 4, 2), (300, 1, 1)]
+)
+def test_linear_equals_pytorchs(rows: int, width: int, out: int, biased: bool, dtype: torch.dtype) -> None:
+    leaves = [drawn(rows, width, dtype=dtype), drawn(out, width, dtype=dtype)]
+    leaves += [drawn(out, dtype=dtype)] if biased else []
+    grad = drawn(rows, out, dtype=dtype)
+    found = []
+    for function in (F.linear, dense.linear):
+        inputs = [leaf.clone().requires_grad_() for leaf in leaves]
+        result = function(*inputs)
+        found.append([result, *torch.autograd.grad(result, inputs, grad)])
+    for expected, ours in zip(*found, strict=True):
+        assert_close(ours, expected)
+
+
+@pytest.mark.parametrize("wanted", [(True, False, False), (False, True, False), (False, False, True)])
+def test_only_what_is_wanted_gets_a_gradient(wanted: tuple[bool, ...]) -> None:
+    leaves = [
+        leaf.requires_grad_(on) for leaf, on in zip((drawn(50, 4), drawn(3, 4), drawn(3)), wanted, strict=True)
+    ]
+    dense.linear(*leaves).sum().backward()
+    assert [leaf.grad is not None for leaf in leaves] == list(wanted)
+
+
+def test_strided_rows_and_expanded_gradients() -> None:
+    x, weight = drawn(90, 8)[::2, ::2].requires_grad_(), drawn(3, 8)[:, ::2].requires_grad_()
+    found = [torch.autograd.grad(f(x, weight).sum(), (x, weight)) for f in (F.linear, dense.linear)]
+    for expected, ours in zip(*found, strict=True):
+        assert_close(ours, expected)
+
+
+def test_other_shapes_are_pytorchs() -> None:
+    x, weight = drawn(3, 5, 4), drawn(2, 4)
+    assert torch.equal(dense.linear(x, weight), F.linear(x, weight))
+
+
+def test_a_gradient_of_a_gradient_is_refused() -> None:
+    x, weight = drawn(50, 4).requires_grad_(), drawn(3, 4).requires_grad_()
+    (grad,) = torch.autograd.grad(dense.linear(x, weight).square().sum(), x, create_graph=True)
+    with pytest.raises(InputError, match="gradient of a gradient"):
+        grad.sum().backward()
+
+
+def test_relu_in_place_equals_pytorchs() -> None:
+    x = drawn(40, 6)
+    x[0, :3] = torch.tensor([float("nan"), float("inf"), 0.0])
+    found = []
+    for function in (torch.relu_, dense.relu_):
+        leaf = x.clone().requires_grad_()
+        operand = leaf * 2
+        result = function(operand)
+        assert result.data_ptr() == operand.data_ptr()
+        found.append((result, *torch.autograd.grad(result, leaf, drawn(40, 6))))
+    for expected, ours in zip(*found, strict=True):
+        assert_close(ours, expected)

@@ -1,0 +1,128 @@
+"""The pool of large tensors: blocks come back, are never shared, and are bounded."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+import torch
+
+from sagann.kernels import memory
+from sagann.kernels.memory import SMALLEST_BYTES, Pool, empty
+
+ROWS = SMALLEST_BYTES // 64 * 2
+"Rows of 16 float32 that make 2 MiB."
+
+
+def block(pool: Pool, size: int = 1) -> torch.Tensor:
+    return pool.empty((size * ROWS, 16), torch.float32)
+
+
+def held_bytes(pool: Pool) -> int:
+    """Of blocks in use and free."""
+    pool.empty((SMALLEST_BYTES,), torch.float32)
+    return pool._used_bytes + pool._free_bytes
+
+
+def test_a_freed_block_is_used_again() -> None:
+    pool = Pool()
+    first = block(pool).fill_(1)
+    address = first.data_ptr()
+    assert block(pool).data_ptr() != address
+    part = first[5:, 3]
+    del first
+    # A view is enough to keep it.
+    assert block(pool).data_ptr() != address
+    assert part.eq(1).all()
+    del part
+    again = {block(pool).data_ptr() for _ in range(3)}
+    assert address in again
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.int64])
+def test_tensors_are_ordinary_ones(dtype: torch.dtype) -> None:
+    x = Pool().empty((ROWS, 3, 8), dtype)
+    assert x.shape == (ROWS, 3, 8)
+    assert x.dtype == dtype
+    assert x.is_contiguous()
+    # What a function returns may be changed in place only if it is no view.
+    assert not x._is_view()
+    assert x.zero_().add_(2).sum() == 2 * x.numel()
+
+
+def test_small_tensors_and_types_without_a_twin_are_pytorchs() -> None:
+    pool = Pool()
+    pool.empty((10,), torch.float32)
+    pool.empty((SMALLEST_BYTES,), torch.bfloat16)
+    pool.empty((0, 5), torch.float32)
+    assert pool._used_bytes == 0
+    assert empty((4,), torch.float32, "meta").device.type == "meta"
+
+
+def test_no_more_is_held_than_was_once_in_use() -> None:
+    pool = Pool()
+    several = [block(pool, size) for size in (1, 2, 3, 4)]
+    most = held_bytes(pool)
+    del several
+    for size in (5, 6, 7, 1, 2, 8, 3):
+        block(pool, size)
+        assert held_bytes(pool) <= most
+    pool.release()
+    assert held_bytes(pool) < most / 2
+
+
+def test_released_memory_goes_back_to_the_system() -> None:
+    def resident_bytes() -> int:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    if not os.path.exists("/proc/self/statm"):
+        pytest.skip("the system does not say how much memory the process holds")
+    pool, before = Pool(), resident_bytes()
+    if not pool.enabled:
+        pytest.skip("there is no pool on this system")
+    tensors = [block(pool, 16).fill_(1) for _ in range(4)]
+    size = sum(tensor.nbytes for tensor in tensors)
+    del tensors
+    assert resident_bytes() - before > 0.9 * size
+    pool.release()
+    assert resident_bytes() - before < 0.2 * size
+
+
+def test_a_closed_pool_gives_everything_back() -> None:
+    pool = Pool()
+    x = block(pool)
+    pool.close()
+    block(pool)
+    del x
+    pool.release()
+    assert pool._free_bytes == 0
+    assert not pool._returned
+
+
+def test_threads_never_get_the_same_block() -> None:
+    pool, wrong = Pool(), []
+
+    def work(number: int) -> None:
+        for size in (1, 2, 1, 3) * 20:
+            x = block(pool, size).fill_(number)
+            if not x.eq(number).all():
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_child_may_ask_though_a_thread_of_its_parent_was_asking() -> None:
+    with memory.POOL._lock:
+        child = os.fork()
+        if child == 0:
+            free = memory.POOL._lock.acquire(timeout=5)
+            os._exit(0 if free else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
