@@ -5,7 +5,7 @@ lowered as the edges are, over the graph in which every vertex has one edge, to 
 same way and computes again what lies between, so only what the region reads is kept.
 
 References:
-    Ma et al., NeuGraph, 2019, Sec. 3.4 fuses the element-wise operators of ApplyVertex; NGra, 2018, Sec. 3.2.
+    Ours; Ma et al., NGra, 2018, Sec. 3.2 and NeuGraph, 2019, Sec. 3.4 fuse ApplyEdge only.
 """
 
 from __future__ import annotations
