@@ -35,6 +35,16 @@ def test_random_functions(function: EdgeFunction, name: str) -> None:
     assert_equals_naive(function, TOPOLOGIES[name], rtol=1e-11)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(8, 16), (3, 32), (5, 2), (2, 4), (17, 8), (2, 6), (3, 1)])
+def test_reductions_within_heads(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    make = Builder(dtype)
+    product = make.op("mul", make.input("src", shape), make.input("dst", shape))
+    reduced = [make.op(name, product, dims=(1,)) for name in ("sum", "amax", "amin")]
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-11
+    assert_equals_naive(make.function(*(("sum", name) for name in reduced)), TOPOLOGIES["skewed"], tolerance)
+
+
 @pytest.mark.parametrize("at", ["dst", "src"])
 def test_rows_cut_into_several_items(at: str) -> None:
     assert_equals_naive(cases.all_reductions(at), cases.hub(9000), rtol=1e-11)
