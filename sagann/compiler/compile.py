@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from torch import Tensor, fx
@@ -60,24 +60,9 @@ def compile_layer(
     Raises:
         TraceError: the layer cannot be compiled, and why.
     """
-    module = trace_layer(layer, x, data)
-    # Fails where nothing is read of what the edges give: such a layer runs as it is written.
-    gather_of(module)
-    classify(module)
-    naive_bytes = _naive_bytes(module)
-    notes: list[Note] = []
     keep = x_is_constant and options.invariant
-    typed = None
-    if options.hoist:
-        typed, done = map_single_types(module)
-        notes += done
-    if options.split_concat:
-        notes += split_concat(module)
-    if options.commute:
-        notes += commute(module, keep_constant=keep, map_first=not many_sources)
-        notes += scale_last(module)
-        notes += distribute(module) if keep else []
-    verify(module)
+    notes: list[Note] = []
+    module, typed, naive_bytes = _rewritten(layer, x, data, options, notes, keep=keep, map_first=not many_sources)
     maps_last = None
     if options.hoist and typed is None:
         typed, done = map_first(module)
@@ -88,6 +73,67 @@ def compile_layer(
         return maps_last
     program = _program(layer, module, typed, options, naive_bytes, notes, keep)
     return replace(program, maps_last=maps_last)
+
+
+def _rewritten(
+    layer: SagaLayer,
+    x: Tensor,
+    data: Tensor | None,
+    options: CompilerOptions,
+    notes: list[Note],
+    *,
+    keep: bool,
+    map_first: bool,
+) -> tuple[fx.GraphModule, Typed | None, int]:
+    """The classified graph after the passes on linear maps, a map of the only edge type, and the bytes as written."""
+    module = trace_layer(layer, x, data)
+    # Fails where nothing is read of what the edges give: such a layer runs as it is written.
+    gather_of(module)
+    classify(module)
+    naive_bytes = _naive_bytes(module)
+    typed = None
+    if options.hoist:
+        typed, done = map_single_types(module)
+        notes += done
+    if options.split_concat:
+        notes += split_concat(module)
+    if options.commute:
+        notes += commute(module, keep_constant=keep, map_first=map_first)
+        notes += scale_last(module)
+        notes += distribute(module) if keep else []
+    verify(module)
+    return module, typed, naive_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerGraph:
+    """A layer's rewritten graph, and where its edges begin and end."""
+
+    module: fx.GraphModule
+    "Classified; one gather node stands in it."
+    frontier: list[fx.Node]
+    "What the edges read, in order."
+    edges: EdgeWork
+    "What is computed on them."
+
+    @property
+    def output(self) -> fx.Node:
+        """What the layer returns."""
+        (output,) = (node.args[0] for node in self.module.graph.nodes if node.op == "output")
+        assert isinstance(output, fx.Node)
+        return output
+
+
+def layer_graph(layer: SagaLayer, x: Tensor, data: Tensor | None, *, options: CompilerOptions) -> LayerGraph:
+    """Compile ``layer`` as a part of a larger program, for whole intervals of vertices on both sides of its edges.
+
+    Raises:
+        TraceError: the layer cannot be compiled, and why.
+    """
+    notes: list[Note] = []
+    module, _, _ = _rewritten(layer, x, data, options, notes, keep=False, map_first=True)
+    frontier = hoist(module, enabled=options.hoist)
+    return LayerGraph(module=module, frontier=frontier, edges=_edge_work(module, frontier, options, notes))
 
 
 def _maps_last(

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
@@ -63,16 +63,16 @@ def trace_layer(layer: SagaLayer, x: Tensor, data: Tensor | None) -> fx.GraphMod
     for index, (node, name) in enumerate(zip(placeholders, names, strict=True)):
         node.meta["parameter"] = name if index < len(tensors) else None
         node.name = node.target = f"parameter_{name.replace('.', '_')}" if index < len(tensors) else name
-    _check(module)
+    check_trace(module)
     _finish(module)
     return module
 
 
-def tensors_of(layer: SagaLayer) -> dict[str, Tensor]:
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name; one that has two names stands under both, for they may be parted later."""
     return {
-        **dict(layer.named_parameters(remove_duplicate=False)),
-        **dict(layer.named_buffers(remove_duplicate=False)),
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
     }
 
 
@@ -149,7 +149,12 @@ def _run(layer: SagaLayer, src: Tensor, dst: Tensor, data: Tensor | None = None)
     return out
 
 
-def _check(module: fx.GraphModule) -> None:
+def check_trace(module: fx.GraphModule) -> None:
+    """Refuse what a trace does not show.
+
+    Raises:
+        TraceError: the function reads foreign tensors, writes in place, or returns a constant.
+    """
     for node in module.graph.nodes:
         if node.op == "get_attr" and getattr(module, node.target).requires_grad:
             raise TraceError("it reads a tensor that requires gradients and is no parameter of the layer")
@@ -157,12 +162,12 @@ def _check(module: fx.GraphModule) -> None:
         if schema is not None and schema.is_mutable:
             raise TraceError(f"operator {node.target} writes in place")
         if node.op == "output" and not isinstance(node.args[0], fx.Node):
-            raise TraceError("apply_vertex returns a constant")
+            raise TraceError("what it returns is a constant")
 
 
 def _finish(module: fx.GraphModule) -> None:
     module.graph.eliminate_dead_code()
-    _merge_equal(module)
+    merge_equal(module)
     phase = "edge"
     for node in module.graph.nodes:
         if node.target is GATHER:
@@ -172,7 +177,7 @@ def _finish(module: fx.GraphModule) -> None:
         node.meta.setdefault("parameter", None)
 
 
-def _merge_equal(module: fx.GraphModule) -> None:
+def merge_equal(module: fx.GraphModule) -> None:
     """Compute equal things once: an endpoint viewed twice is one array to load, not two."""
     known: dict[tuple[object, ...], fx.Node] = {}
     for node in list(module.graph.nodes):

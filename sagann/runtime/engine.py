@@ -68,7 +68,8 @@ class CompiledEngine:
         self._programs: WeakKeyDictionary[SagaLayer, dict[Key, LayerProgram | str]] = WeakKeyDictionary()
 
     def run(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
-        """Run a checked layer on checked input."""
+        """Run a layer on checked input."""
+        layer.check_functions(x, data)
         if self.lean and topology.device.type == "cpu":
             give_back_freed_memory()
         many_sources = topology.num_src > MANY * topology.num_dst

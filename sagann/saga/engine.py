@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """Runs checked layers on checked input."""
+    """Runs layers on checked input."""
 
     def run(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
         """Scatter, ApplyEdge, Gather, ApplyVertex.
 
         Args:
-            layer: whose accumulator and independence have been checked.
+            layer: whose accumulator has been checked; its functions are the engine's to check.
             topology: the edges.
             x: [num_src, F]; the destinations are its first rows.
             data: the edge data that the layer reads, [num_edges, ...], or None.
@@ -46,6 +46,7 @@ class NaiveEngine:
 
     def run(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
         """Run the stages as they are written."""
+        layer.check_functions(x, data)
         where = f"layer {type(layer).__name__}"
         edge = Edge(
             src=lambda: naive.scatter_src(topology, x),

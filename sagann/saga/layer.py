@@ -81,9 +81,18 @@ class SagaLayer(nn.Module):
         where = f"layer {type(self).__name__}"
         check_accumulator(self.accumulator, self.max_degree, where)
         _check_input(topology, x, where)
-        data = self._read_edge_data(topology, where)
+        return current_engine().run(self, topology, x, self._read_edge_data(topology, where))
+
+    def check_functions(self, x: Tensor, data: Tensor | None) -> None:
+        """Check that ApplyEdge treats edges, and ApplyVertex vertices, independently; engines do before they run.
+
+        Args:
+            x: vertex features, of which form and type are read.
+            data: the edge data that the layer reads.
+        Raises:
+            LayerError: they do not.
+        """
         self._independence.check(self, x, data)
-        return current_engine().run(self, topology, x, data)
 
     def _read_edge_data(self, topology: Topology, where: str) -> Tensor | None:
         if self.edge_data is None:

@@ -1,0 +1,90 @@
+"""Check that a stage treats vertices independently: run on some of the rows, every operator gives those of its rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from sagann.compiler.stages import dropped
+from sagann.compiler.trace import is_rows
+
+NUM_ROWS = 7
+"Rows that are made up."
+_PART = (5, 1, 4)
+# What differs by more than rounding of another order of sums.
+_TOLERANCE = 1e-3
+
+
+def mixing_node(module: fx.GraphModule, inputs: list[Tensor]) -> fx.Node | None:
+    """The first operator that mixes rows, or None.
+
+    Args:
+        module: a stage's.
+        inputs: of the stage; what has rows has :data:`NUM_ROWS`.
+    """
+    for node in module.graph.nodes:
+        if node.op == "call_function" and _loses_rows(node):
+            return node
+    whole = _Recording(module)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        whole.run(*inputs)
+        part = _Recording(module, replayed=whole)
+        part.run(
+            *(_part(value) if _has_rows(node) else value for node, value in zip(whole.given, inputs, strict=True))
+        )
+    for node, full in whole.values.items():
+        again = part.values[node]
+        if isinstance(full, Tensor) and isinstance(again, Tensor) and _has_rows(node) and not _agree(full, again):
+            return node
+    return None
+
+
+def _loses_rows(node: fx.Node) -> bool:
+    """Whether the node reads rows and has none."""
+    value = node.meta.get("val")
+    return (
+        isinstance(value, Tensor) and not _has_rows(node) and any(_has_rows(each) for each in node.all_input_nodes)
+    )
+
+
+def _has_rows(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and value.ndim > 0 and is_rows(value.shape[0])
+
+
+def _part(rows: Tensor) -> Tensor:
+    return rows.unflatten(0, (NUM_ROWS, -1))[list(_PART)].flatten(0, 1)
+
+
+def _agree(full: Tensor, part: Tensor) -> bool:
+    expected = _part(full) if full.shape[0] % NUM_ROWS == 0 else full
+    if expected.shape != part.shape:
+        return False
+    if not expected.is_floating_point():
+        return torch.equal(expected, part)
+    scale = float(expected.nan_to_num().abs().max()) if expected.numel() else 0.0
+    return torch.allclose(expected, part, rtol=_TOLERANCE, atol=_TOLERANCE * scale, equal_nan=True)
+
+
+class _Recording(fx.Interpreter):
+    """Runs a stage and keeps every value; random ones are taken from an earlier recording."""
+
+    def __init__(self, module: fx.GraphModule, replayed: _Recording | None = None) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self.given = [node for node in module.graph.nodes if node.op == "placeholder"]
+        self.values: dict[fx.Node, Any] = {}
+        self.replayed = replayed
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if self.replayed is not None and _is_random(n):
+            value = _part(self.replayed.values[n])
+        # A copy: the next operator may write in place.
+        self.values[n] = value.clone() if isinstance(value, Tensor) else value
+        return value
+
+
+def _is_random(node: fx.Node) -> bool:
+    return node.target is dropped or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())

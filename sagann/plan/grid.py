@@ -1,0 +1,137 @@
+"""ChunkGrid: the edges of a graph by source interval and destination interval.
+
+Invariants: every edge lies in the chunk of its ends' intervals, and keeps among those of its destination the order that
+it had. Chunks number their edges through: those of destination interval 0 first, within it by source interval. A chunk
+is a topology whose ids count from the start of their intervals.
+
+References:
+    Ma et al., NGra, 2018, Sec. 3.1; Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.1: 2D graph partitioning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError
+from sagann.graph.counting_sort import group_by_key
+from sagann.graph.topology import Topology
+from sagann.plan.intervals import sizes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EdgeChunk:
+    """The edges from one interval to another."""
+
+    src: int
+    "Number of the source interval."
+    dst: int
+    "Number of the destination interval."
+    topology: Topology
+    "The edges, by ids within their intervals. Its ``edge_ids`` are the edges' ids in the whole graph."
+    first_edge: int
+    "Number of the chunk's first edge among all chunks'."
+
+
+class ChunkGrid:
+    """The chunks of a topology whose sources and destinations are the same vertices.
+
+    Args:
+        topology: the whole graph's.
+        bounds: of the intervals, as :mod:`sagann.plan.intervals` gives them.
+
+    Raises:
+        InputError: the topology is bipartite, or the bounds do not cut all of its vertices.
+
+    Example:
+        >>> topology = Topology.from_coo(src=torch.tensor([0, 3, 2]), dst=torch.tensor([3, 0, 0]), num_src=4)
+        >>> grid = ChunkGrid(topology, (0, 2, 4))
+        >>> [(chunk.src, chunk.dst, chunk.topology.indices.tolist()) for chunk in grid.into(0)]
+        [(1, 0, [1, 0])]
+    """
+
+    def __init__(self, topology: Topology, bounds: Sequence[int]) -> None:
+        self.bounds = tuple(bounds)
+        self.num_edges = topology.num_edges
+        _check(topology, self.bounds)
+        self._chunks: dict[tuple[int, int], EdgeChunk] = {}
+        for dst in range(self.num_intervals):
+            self._cut(topology, dst)
+
+    @property
+    def num_intervals(self) -> int:
+        """Number of intervals on either side."""
+        return len(self.bounds) - 1
+
+    def interval(self, number: int) -> slice:
+        """The ids of an interval."""
+        return slice(self.bounds[number], self.bounds[number + 1])
+
+    def into(self, dst: int) -> list[EdgeChunk]:
+        """The chunks with edges to a destination interval, by source: a column of the grid."""
+        return [chunk for src in range(self.num_intervals) if (chunk := self._chunks.get((src, dst))) is not None]
+
+    def out_of(self, src: int) -> list[EdgeChunk]:
+        """The chunks with edges from a source interval, by destination: a row of the grid."""
+        return [chunk for dst in range(self.num_intervals) if (chunk := self._chunks.get((src, dst))) is not None]
+
+    def _cut(self, topology: Topology, dst: int) -> None:
+        """Sort the in-edges of an interval by source interval, then destination; stably."""
+        vertices = self.interval(dst)
+        num_rows = vertices.stop - vertices.start
+        offsets = topology.indptr[vertices.start : vertices.stop + 1]
+        edges = slice(int(offsets[0]), int(offsets[-1]))
+        sources = topology.indices[edges]
+        bounds = torch.tensor(self.bounds, dtype=torch.int64, device=topology.device)
+        interval = torch.searchsorted(bounds, sources.long(), right=True) - 1
+        rows = torch.repeat_interleave(torch.arange(num_rows, device=topology.device), offsets.diff())
+        grouped = group_by_key(interval * num_rows + rows, self.num_intervals * num_rows, positions=True)
+        assert grouped.positions is not None
+        positions = grouped.positions.long()
+        for src, size in enumerate(sizes(self.bounds)):
+            indptr = grouped.indptr[src * num_rows : (src + 1) * num_rows + 1]
+            first, last = int(indptr[0]), int(indptr[-1])
+            if first == last:
+                continue
+            taken = positions[first:last]
+            ids = taken + edges.start
+            self._chunks[src, dst] = EdgeChunk(
+                src=src,
+                dst=dst,
+                topology=Topology(
+                    indptr=indptr - first,
+                    indices=(sources[taken] - self.bounds[src]).to(topology.indices.dtype),
+                    # Destinations are said to be among the sources; those beyond the interval have no edges.
+                    num_src=max(size, num_rows),
+                    edge_data={name: _rows(data, ids) for name, data in topology.edge_data.items()},
+                    edge_ids=ids,
+                    validate=False,
+                ),
+                first_edge=edges.start + first,
+            )
+
+
+def _rows(data: Tensor, ids: Tensor) -> Tensor:
+    return data.index_select(0, ids)
+
+
+def _check(topology: Topology, bounds: tuple[int, ...]) -> None:
+    if topology.num_src != topology.num_dst:
+        raise InputError(
+            "a bipartite topology cannot be cut into a grid",
+            value=f"{topology.num_src} sources, {topology.num_dst} destinations",
+            where="ChunkGrid",
+            fix="Pass the topology of a whole graph.",
+        )
+    ascending = all(first <= last for first, last in pairwise(bounds))
+    if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != topology.num_dst or not ascending:
+        raise InputError(
+            "intervals do not cut the vertices",
+            value=f"bounds {bounds[:4]}{'...' if len(bounds) > 4 else ''}, {topology.num_dst} vertices",
+            where="ChunkGrid",
+            fix="Pass ascending bounds from 0 to the number of vertices, as equal_vertices gives them.",
+        )

@@ -1,0 +1,59 @@
+"""Intervals: where the range of vertex ids is cut."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError
+
+
+def equal_vertices(num_vertices: int, count: int) -> tuple[int, ...]:
+    """The bounds of ``count`` intervals with as many vertices each, give or take one.
+
+    Returns:
+        ``count + 1`` ids that do not decrease, from 0 to ``num_vertices``.
+    Example:
+        >>> equal_vertices(10, 3)
+        (0, 3, 6, 10)
+    """
+    _check_count(count)
+    return tuple(num_vertices * index // count for index in range(count + 1))
+
+
+def equal_edges(indptr: Tensor, count: int) -> tuple[int, ...]:
+    """The bounds of ``count`` intervals of destinations with about as many in-edges each.
+
+    Args:
+        indptr: int64 [num_dst + 1], CSC offsets.
+        count: number of intervals.
+    References:
+        Ma et al., NGra, 2018, Sec. 3.1: vertices are numbered anew so that chunks have as many edges. We cut the ids
+        where the edges are as many instead, which moves no vertex.
+    Example:
+        >>> equal_edges(torch.tensor([0, 6, 7, 8, 12]), 2)
+        (0, 1, 4)
+    """
+    _check_count(count)
+    total = int(indptr[-1])
+    wanted = torch.tensor([total * index // count for index in range(1, count)], dtype=indptr.dtype)
+    inner = torch.searchsorted(indptr[:-1].contiguous(), wanted.to(indptr.device)).tolist()
+    bounds = (0, *inner, len(indptr) - 1)
+    return tuple(sorted(bounds))
+
+
+def sizes(bounds: tuple[int, ...]) -> list[int]:
+    """How many vertices each interval has."""
+    return [last - first for first, last in pairwise(bounds)]
+
+
+def _check_count(count: int) -> None:
+    if count < 1:
+        raise InputError(
+            "vertices cannot be cut into that few intervals",
+            value=f"{count}, at least 1",
+            where="intervals",
+            fix="Pass a positive number.",
+        )

@@ -1,0 +1,131 @@
+"""Capturing models: what falls into stages and gathers, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sagann.compiler.capture import ModelProgram, capture
+from sagann.errors import LayerError
+from sagann.graph import Topology
+from sagann.nn import GIN, SAGE, build_model
+from sagann.nn.zoo import ModelConfig
+from tests.graphs import labelled_graph, random_topology
+
+
+class Model(nn.Module):
+    """Two layers, and a function of a test that says how they are used."""
+
+    def __init__(self, forward: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.first, self.second = SAGE(4, 6), SAGE(6, 3)
+        self.norm, self.batch_norm = nn.LayerNorm(6), nn.BatchNorm1d(6)
+        self.function = forward
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        return self.function(self, hops, x)
+
+
+def captured(forward: Callable[..., Any]) -> ModelProgram:
+    topology = random_topology(30, 90)
+    return capture(Model(forward), [topology, topology], torch.randn(30, 4))
+
+
+def plain(m: Any, hops: Any, x: Tensor) -> Tensor:
+    result: Tensor = m.second(hops[1], torch.relu(m.norm(m.first(hops[0], x))))
+    return result
+
+
+def test_stages_stand_between_gathers() -> None:
+    program = captured(plain)
+    assert len(program.stages) == len(program.gathers) + 1 == 3
+    assert [gather.hop for gather in program.gathers] == [0, 1]
+    known = {"x", *program.param.outputs, *(name for name, _ in program.parameters)}
+    for stage, gather in zip(program.stages, [*program.gathers, None], strict=True):
+        assert known.issuperset(stage.inputs)
+        known |= set(stage.outputs)
+        if gather is not None:
+            assert known.issuperset(gather.inputs)
+            known.add(gather.result)
+    assert program.output in known
+    assert program.forms["x"].shape == (4,)
+    assert program.forms[program.output].shape == (3,)
+
+
+def test_nothing_is_stored_that_no_other_stage_reads() -> None:
+    for program in (captured(plain), captured(lambda m, h, x: m.second(h[1], m.first(h[0], x)))):
+        for number, stage in enumerate(program.stages):
+            for name in stage.outputs:
+                readers = [later for later in program.stages[number + 1 :] if name in later.inputs]
+                edges = [gather for gather in program.gathers if name in gather.inputs]
+                assert readers or edges or name == program.output
+
+
+def test_the_narrower_side_of_a_map_is_what_is_gathered() -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model="gcn", hidden=5), graph)
+    prepared = model.prepare(graph)
+    assert prepared.features is not None
+    program = capture(model, prepared.hops(model.num_hops), prepared.features)
+    widths = [program.forms[gather.result].shape for gather in program.gathers]
+    assert widths == [(5,), (3,)]
+
+
+def test_a_layer_used_twice_and_layers_of_layers() -> None:
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = GIN(4, 4)
+
+        def forward(self, topology: Topology, x: Tensor) -> Tensor:
+            return torch.tanh(self.layer(topology, x))
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Inner()
+
+        def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+            once = self.inner(hops[0], x)
+            return torch.cat([self.inner(hops[0], once), once], -1)
+
+    program = capture(Outer(), [random_topology(30, 90)], torch.randn(30, 4))
+    assert len(program.gathers) == 2
+    names = [name for _, name in program.parameters]
+    assert "inner.layer.eps" in names
+    assert program.forms[program.output].shape == (8,)
+
+
+FOREIGN = random_topology(30, 90)
+REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
+    "a mean over vertices": (lambda m, h, x: m.first(h[0], x - x.mean(0)), "operator mean mixes them"),
+    "a softmax over vertices": (lambda m, h, x: m.first(h[0], F.softmax(x, 0)), "_softmax mixes them"),
+    "sorted vertices": (lambda m, h, x: m.first(h[0], x.flip(0)), "operator flip mixes them"),
+    "batch norm": (lambda m, h, x: m.batch_norm(m.first(h[0], x)), "writes in place"),
+    "a number": (lambda m, h, x: m.first(h[0], x).sum(), "sum mixes them"),
+    "two results": (lambda m, h, x: (m.first(h[0], x), x), "captured"),
+    "a branch on values": (lambda m, h, x: m.first(h[0], x if x.sum() > 0 else -x), "cannot be traced"),
+    "a foreign topology": (lambda m, h, x: m.first(FOREIGN, x), "do not fit the topology"),
+    "a foreign layer": (lambda m, h, x: SAGE(4, 2)(h[0], x), "no module of the model"),
+    "a fixed number of vertices": (lambda m, h, x: m.first(h[0], x) + torch.ones(30, 6), "cannot be traced"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_streamed_is_named(name: str) -> None:
+    forward, message = REFUSED[name]
+    with pytest.raises(Exception, match=message) as caught:
+        captured(forward)
+    assert (
+        isinstance(caught.value, LayerError) or "topology" in str(caught.value) or "gcn_weight" in str(caught.value)
+    )
+
+
+def test_the_line_of_a_mixing_operator_is_the_users() -> None:
+    with pytest.raises(LayerError, match=r"test_capture\.py:\d+.*roll"):
+        captured(lambda m, h, x: m.second(h[1], m.first(h[0], x).roll(1, 0)))

@@ -1,0 +1,73 @@
+"""Intervals and the grid of edge chunks."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from sagann.errors import InputError
+from sagann.plan import ChunkGrid, equal_edges, equal_vertices
+from tests.graphs import block_of, odd_topologies, random_topology
+
+TOPOLOGIES = odd_topologies(types=3)
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+@pytest.mark.parametrize("policy", ["vertices", "edges"])
+def test_the_chunks_are_the_graph(name: str, count: int, policy: str) -> None:
+    topology = TOPOLOGIES[name]
+    bounds = (
+        equal_vertices(topology.num_dst, count) if policy == "vertices" else equal_edges(topology.indptr, count)
+    )
+    grid = ChunkGrid(topology, bounds)
+    dst_of = topology.edge_dst().long()
+    seen: list[int] = []
+    numbers: list[int] = []
+    for dst in range(count):
+        for chunk in grid.into(dst):
+            part = chunk.topology
+            part.validate()
+            assert part.num_edges > 0
+            ids = part.edge_ids
+            assert ids is not None
+            assert torch.equal(part.indices.long() + bounds[chunk.src], topology.indices[ids].long())
+            assert torch.equal(part.edge_dst().long() + bounds[dst], dst_of[ids])
+            assert int(part.indices.max()) < bounds[chunk.src + 1] - bounds[chunk.src]
+            for data, whole in topology.edge_data.items():
+                assert torch.equal(part.edge_data[data], whole[ids])
+            # Edges of one destination keep their order.
+            assert all(first < last or dst_of[first] != dst_of[last] for first, last in pairwise(ids.tolist()))
+            seen += ids.tolist()
+            numbers += range(chunk.first_edge, chunk.first_edge + part.num_edges)
+    assert sorted(seen) == list(range(topology.num_edges))
+    assert numbers == list(range(topology.num_edges))
+    rows = [(chunk.src, chunk.dst) for src in range(count) for chunk in grid.out_of(src)]
+    assert sorted(rows) == sorted((chunk.src, chunk.dst) for dst in range(count) for chunk in grid.into(dst))
+
+
+@settings(max_examples=50, deadline=None)
+@given(degrees=st.lists(st.integers(0, 30), min_size=1, max_size=40), count=st.integers(1, 9))
+def test_intervals_of_equal_edges(degrees: list[int], count: int) -> None:
+    indptr = torch.tensor([0, *degrees]).cumsum(0)
+    bounds = equal_edges(indptr, count)
+    assert len(bounds) == count + 1
+    assert list(bounds) == sorted(bounds)
+    assert (bounds[0], bounds[-1]) == (0, len(degrees))
+    # None has more than its share but for one vertex.
+    most = max(int(indptr[last] - indptr[first]) for first, last in pairwise(bounds))
+    assert most <= sum(degrees) / count + max(degrees)
+
+
+def test_impossible_cuts_are_refused() -> None:
+    topology = random_topology(20, 60)
+    for bounds in [(0, 10), (0, 12, 5, 20), (1, 20), (0,), ()]:
+        with pytest.raises(InputError, match="do not cut the vertices"):
+            ChunkGrid(topology, bounds)
+    with pytest.raises(InputError, match="bipartite"):
+        ChunkGrid(block_of(topology, 5), (0, 5))
+    with pytest.raises(InputError, match="at least 1"):
+        equal_vertices(20, 0)

@@ -1,0 +1,209 @@
+"""Models run by intervals and chunks have the numbers of a dense run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sagann.errors import InputError, LayerError
+from sagann.graph import Graph, Topology
+from sagann.nn import GAT, GIN, SAGE, MaxPoolGCN, build_model
+from sagann.nn.zoo import MODELS, ModelConfig
+from sagann.plan import equal_edges, equal_vertices
+from sagann.runtime.streamed import StreamedModel
+from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
+from tests.graphs import labelled_graph, odd_topologies, random_topology
+from tests.tolerances import assert_close, largest
+
+COUNTS = [1, 2, 3, 7]
+
+
+def in_double(graph: Graph) -> Graph:
+    data = {
+        name: rows.double() if rows.is_floating_point() else rows for name, rows in graph.topology.edge_data.items()
+    }
+    return graph.with_topology(graph.topology.with_edge_data(**data))
+
+
+def dense(model: nn.Module, hops: Sequence[Topology], x: Tensor) -> tuple[list[Tensor], Tensor]:
+    """The naive engine's result and gradients, and the upstream gradient."""
+    with using_engine(NaiveEngine()):
+        out = model(hops, x)
+    upstream = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(1))
+    leaves = [x, *model.parameters()]
+    return [out, *torch.autograd.grad(out, leaves, upstream, materialize_grads=True)], upstream
+
+
+def assert_streams_right(
+    model: nn.Module, hops: Sequence[Topology], x: Tensor, bounds: Sequence[int], dialect: str = "auto"
+) -> None:
+    expected, upstream = dense(model, hops, x)
+    out = StreamedModel(model, hops, bounds, dialect=dialect)(x)
+    leaves = [x, *model.parameters()]
+    found = [out, *torch.autograd.grad(out, leaves, upstream, materialize_grads=True)]
+    scale = largest(*expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_close(ours, theirs, scale=scale)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "mlp"])
+@pytest.mark.parametrize("count", COUNTS)
+def test_every_model_of_the_zoo(name: str, count: int) -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=3, dropout=0.0), graph).double()
+    graph = in_double(model.prepare(graph))
+    assert graph.features is not None
+    x = graph.features.double().requires_grad_()
+    bounds = equal_edges(graph.topology.indptr, count) if count == 3 else equal_vertices(53, count)
+    assert_streams_right(model, graph.hops(model.num_hops), x, bounds)
+
+
+@pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min", "softmax"])
+@pytest.mark.parametrize("name", odd_topologies())
+@pytest.mark.parametrize("dialect", ["naive", "auto"])
+def test_every_accumulator_on_odd_graphs(accumulator: str, name: str, dialect: str) -> None:
+    class Weighted(SagaLayer):
+        edge_data = "weight"
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate, self.scale = nn.Linear(4, 4), nn.Parameter(torch.tensor(1.5))
+
+        def apply_edge(self, edge: Edge) -> Tensor | tuple[Tensor, Tensor]:
+            value = torch.sigmoid(self.gate(edge.dst) * self.scale + edge.src) * edge.src * edge.data[:, None]
+            return (value.sum(-1), value) if accumulator == "softmax" else value
+
+        def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+            return accum + vertex
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([Weighted(), Weighted()])
+            for layer in self.layers:
+                layer.accumulator = accumulator
+
+        def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+            for topology, layer in zip(hops, self.layers, strict=True):
+                x = layer(topology, x)
+            return x
+
+    topology = odd_topologies()[name]
+    topology = topology.with_edge_data(weight=topology.edge_data["weight"].double())
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64, requires_grad=True)
+    for count in (2, 5):
+        assert_streams_right(Two().double(), [topology] * 2, x, equal_vertices(topology.num_dst, count), dialect)
+
+
+class Model(nn.Module):
+    """Layers, and a function of a test that says how they are used."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.a, self.b, self.c = SAGE(4, 5), GIN(5, 5), GAT(5, 4, num_heads=2)
+        self.d = MaxPoolGCN(5, 5)
+        self.norm = nn.LayerNorm(5)
+        self.function = function
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        return self.function(self, hops, x)
+
+
+def jumping(m: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    one = torch.relu(m.norm(m.a(hops[0], x)))
+    two = m.b(hops[0], one) + one
+    return torch.cat([m.c(hops[0], two), two.tanh(), one, x * 2], -1)
+
+
+def branching(m: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    one = m.a(hops[0], x)
+    return m.b(hops[0], one) * m.d(hops[1], one) - m.d(hops[0], one.sigmoid())
+
+
+@pytest.mark.parametrize("function", [jumping, branching])
+@pytest.mark.parametrize("count", COUNTS)
+def test_connections_across_layers(function: Callable[..., Tensor], count: int) -> None:
+    hops = [random_topology(31, 200), random_topology(31, 150, seed=1)]
+    x = torch.randn(31, 4, dtype=torch.float64, requires_grad=True)
+    assert_streams_right(Model(function).double(), hops, x, equal_vertices(31, count))
+
+
+def test_gradients_under_dropout_are_those_of_the_same_masks() -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model="gcn", hidden=8, dropout=0.4), graph).double()
+    graph = in_double(model.prepare(graph))
+    assert graph.features is not None
+    x = graph.features.double().requires_grad_()
+    streamed = StreamedModel(model, graph.hops(model.num_hops), equal_vertices(53, 3))
+    step = torch.randn(x.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(5)) * 1e-6
+
+    def value(x: Tensor) -> Tensor:
+        torch.manual_seed(3)
+        return streamed(x).square().sum()
+
+    (grad,) = torch.autograd.grad(value(x), x)
+    change = (value(x + step) - value(x - step)).detach() / 2
+    torch.testing.assert_close((grad * step).sum(), change, rtol=1e-6, atol=0.0)
+    assert not torch.equal(value(x), streamed(x).square().sum())
+
+
+def test_it_trains_in_the_usual_loop_as_the_model_does() -> None:
+    graph = labelled_graph()
+    histories = []
+    for count in (0, 3):
+        torch.manual_seed(0)
+        model = build_model(ModelConfig(model="sage", hidden=8, dropout=0.0), graph)
+        assert graph.features is not None
+        assert graph.labels is not None
+        hops = graph.hops(model.num_hops)
+        run = StreamedModel(model, hops, equal_vertices(53, count)) if count else model
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+        losses = []
+        for _ in range(10):
+            optimizer.zero_grad()
+            z = run(graph.features) if count else run(hops, graph.features)
+            loss = nn.functional.cross_entropy(z, graph.labels)
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        histories.append(losses)
+    assert histories[0] == pytest.approx(histories[1], rel=1e-4)
+    assert histories[0][-1] < 0.8 * histories[0][0]
+
+
+def test_features_without_gradient_and_inference() -> None:
+    hops = [random_topology(31, 200)] * 2
+    model = Model(jumping).double().eval()
+    x = torch.randn(31, 4, dtype=torch.float64)
+    streamed = StreamedModel(model, hops, equal_vertices(31, 4))
+    streamed(x).sum().backward()
+    assert model.a.own.weight.grad is not None
+    with torch.no_grad():
+        assert_close(streamed(x), model(hops, x))
+
+
+def test_what_cannot_be_streamed_is_refused() -> None:
+    class Listed(SagaLayer):
+        accumulator = "concat"
+        max_degree = 40
+
+    class One(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = Listed()
+
+        def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+            result: Tensor = self.layer(hops[0], x)
+            return result
+
+    topology = random_topology(31, 200)
+    with pytest.raises(LayerError, match="concat"):
+        StreamedModel(One(), [topology], (0, 31))(torch.randn(31, 4))
+    streamed = StreamedModel(Model(jumping), [topology], (0, 31))
+    x = torch.randn(31, 4, requires_grad=True)
+    (grad,) = torch.autograd.grad(streamed(x).square().sum(), x, create_graph=True)
+    with pytest.raises(InputError, match="gradient of a gradient"):
+        grad.sum().backward()
