@@ -229,14 +229,29 @@ class Topology:
         target = torch.device(device)
         if target == self.device or (target.type == self.device.type and target.index is None):
             return self
-        return Topology(
-            indptr=self.indptr.to(device),
-            indices=self.indices.to(device),
+        return self.mapped(lambda array: array.to(device))
+
+    def mapped(self, function: Callable[[Tensor], Tensor], *, csr: bool = False) -> Topology:
+        """The same topology with every array as ``function`` returns it: moved, or copied.
+
+        Args:
+            function: from an array to one that holds the same.
+            csr: whether the out-edges' arrays come along; else they are built anew when they are asked for.
+        """
+        topology = Topology(
+            indptr=function(self.indptr),
+            indices=function(self.indices),
             num_src=self.num_src,
-            edge_data={name: rows.to(device) for name, rows in self._edge_data.items()},
-            edge_ids=None if self.edge_ids is None else self.edge_ids.to(device),
+            edge_data={name: function(rows) for name, rows in self._edge_data.items()},
+            edge_ids=None if self.edge_ids is None else function(self.edge_ids),
             validate=False,
         )
+        if csr:
+            known = self.csr()
+            topology._csr = Csr(
+                indptr=function(known.indptr), indices=function(known.indices), edge_ids=function(known.edge_ids)
+            )
+        return topology
 
     def __repr__(self) -> str:
         data = f", edge_data={sorted(self._edge_data)}" if self._edge_data else ""

@@ -123,7 +123,7 @@ class _Block:
 
 
 def _rounded(num_bytes: int) -> int:
-    step = (1 << (num_bytes.bit_length() - 1)) // _STEPS
+    step = max(1, (1 << (num_bytes.bit_length() - 1)) // _STEPS)
     return -(-num_bytes // step) * step
 
 

@@ -32,7 +32,9 @@ class EdgeChunk:
     dst: int
     "Number of the destination interval."
     topology: Topology
-    "The edges, by ids within their intervals. Its ``edge_ids`` are the edges' ids in the whole graph."
+    "The edges, by ids within their intervals."
+    edge_ids: Tensor
+    "Their ids in the whole graph."
     first_edge: int
     "Number of the chunk's first edge among all chunks'."
 
@@ -56,8 +58,9 @@ class ChunkGrid:
 
     def __init__(self, topology: Topology, bounds: Sequence[int]) -> None:
         self.bounds = tuple(bounds)
-        self.num_edges = topology.num_edges
         _check(topology, self.bounds)
+        self.num_edges = topology.num_edges
+        self.in_degrees = topology.in_degrees()
         self._chunks: dict[tuple[int, int], EdgeChunk] = {}
         for dst in range(self.num_intervals):
             self._cut(topology, dst)
@@ -70,6 +73,14 @@ class ChunkGrid:
     def interval(self, number: int) -> slice:
         """The ids of an interval."""
         return slice(self.bounds[number], self.bounds[number + 1])
+
+    def chunk(self, src: int, dst: int) -> EdgeChunk:
+        """The chunk from one interval to another, which has edges."""
+        return self._chunks[src, dst]
+
+    def chunks(self) -> list[EdgeChunk]:
+        """All chunks with edges, in the order of their edges' numbers."""
+        return [chunk for dst in range(self.num_intervals) for chunk in self.into(dst)]
 
     def into(self, dst: int) -> list[EdgeChunk]:
         """The chunks with edges to a destination interval, by source: a column of the grid."""
@@ -108,9 +119,9 @@ class ChunkGrid:
                     # Destinations are said to be among the sources; those beyond the interval have no edges.
                     num_src=max(size, num_rows),
                     edge_data={name: _rows(data, ids) for name, data in topology.edge_data.items()},
-                    edge_ids=ids,
                     validate=False,
                 ),
+                edge_ids=ids,
                 first_edge=edges.start + first,
             )
 

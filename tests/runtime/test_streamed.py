@@ -13,7 +13,8 @@ from sagann.graph import Graph, Topology
 from sagann.nn import GAT, GIN, SAGE, MaxPoolGCN, build_model
 from sagann.nn.zoo import MODELS, ModelConfig
 from sagann.plan import equal_edges, equal_vertices
-from sagann.runtime.streamed import StreamedModel
+from sagann.plan.residency import BudgetError
+from sagann.runtime.streamed import UNLIMITED, StreamedModel
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
 from tests.graphs import labelled_graph, odd_topologies, random_topology
 from tests.tolerances import assert_close, largest
@@ -96,6 +97,34 @@ def test_every_accumulator_on_odd_graphs(accumulator: str, name: str, dialect: s
     x = torch.randn(topology.num_src, 4, dtype=torch.float64, requires_grad=True)
     for count in (2, 5):
         assert_streams_right(Two().double(), [topology] * 2, x, equal_vertices(topology.num_dst, count), dialect)
+
+
+@pytest.mark.parametrize("name", ["gat", "ggnn", "maxpool-gcn", "gin", "residual-gcn"])
+def test_any_budget_gives_the_same_numbers(name: str) -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=2, dropout=0.0), graph).double()
+    graph = in_double(model.prepare(graph))
+    assert graph.features is not None
+    x = graph.features.double().requires_grad_()
+    hops = graph.hops(model.num_hops)
+    expected, upstream = dense(model, hops, x)
+    plans = []
+    budget = UNLIMITED
+    while True:
+        streamed = StreamedModel(model, hops, equal_vertices(53, 5), budget_bytes=budget)
+        try:
+            plans.append(streamed.plan(x)[2])
+        except BudgetError:
+            break
+        out = streamed(x)
+        found = [out, *torch.autograd.grad(out, [x, *model.parameters()], upstream, materialize_grads=True)]
+        for ours, theirs in zip(found, expected, strict=True):
+            assert_close(ours, theirs, scale=largest(*expected))
+        budget = plans[-1].peak_bytes * 3 // 4
+    assert len(plans) >= 3
+    assert plans[0].stored_bytes == 0
+    assert plans[-1].stored_bytes > 0
+    assert [plan.peak_bytes for plan in plans] == sorted((plan.peak_bytes for plan in plans), reverse=True)
 
 
 class Model(nn.Module):

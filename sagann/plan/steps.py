@@ -1,0 +1,115 @@
+"""Plan: what is done, in which order, with which blocks in the device's memory. Frozen, and read by those who run it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+BlockKind = Literal["value", "grad", "extra", "incoming", "state", "edges", "handed"]
+StepKind = Literal[
+    "transform",
+    "gather",
+    "finish",
+    "emit",
+    "loss",
+    "arrive",
+    "transform_grad",
+    "gather_grad",
+    "finish_grad",
+    "emit_grad",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A named tensor, or a few that go together, restricted to an interval or to a chunk of edges.
+
+    value, grad: rows of a value, and its gradient. extra: what a gather keeps for its backward. incoming: what its
+    backward reads of destinations. state: a gather in the making. edges: a chunk. handed: what the backward's passes
+    leave at the edges of a chunk.
+    """
+
+    kind: BlockKind
+    "What it is."
+    name: str
+    "Of the value; of a gather's result; of a chunk, the form."
+    interval: int
+    "Number of the interval; of a chunk, that of its sources."
+    other: int = -1
+    "Of a chunk, the interval of its destinations."
+    number: int = 0
+    "Of a chunk, the hop; of a state in the backward, the pass."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """Something that is computed."""
+
+    kind: StepKind
+    """transform: a stage on an interval. gather: a chunk into a state. finish: a state into what was gathered. emit: rows
+    of the result, or of the features' gradient, to the caller. loss: the caller's turn, who brings the result's gradient.
+    arrive: what a gather's backward reads. And the gradients of the first three."""
+    number: int
+    "Of the stage, or of the gather."
+    interval: int
+    "That it works on; of a chunk, that of its sources."
+    other: int = -1
+    "Of a chunk, the interval of its destinations."
+    part: int = 0
+    "Which of the passes of a gather's backward."
+    reads: tuple[Block, ...]
+    "Blocks whose content it needs."
+    writes: tuple[Block, ...]
+    "Blocks that it makes or changes."
+    temporary_bytes: int = 0
+    "Taken meanwhile, at most."
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A block comes into the device's memory, is copied out of it, or leaves it."""
+
+    kind: Literal["load", "store", "drop"]
+    "What happens."
+    block: Block
+    "To whom."
+    num_bytes: int
+    "How large it is."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Steps and moves in the order in which they begin.
+
+    A load may take until the first step that reads its block, a store until the block is dropped; both are accounted
+    for from the moment they begin.
+    """
+
+    operations: tuple[Step | Move, ...]
+    "In order."
+    bounds: tuple[int, ...]
+    "Of the intervals."
+    budget_bytes: int
+    "That the device's memory must not exceed."
+    peak_bytes: int
+    "Of blocks and temporaries in the device's memory, at most."
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Copied to the device."""
+        return _moved(self.operations, "load")
+
+    @property
+    def stored_bytes(self) -> int:
+        """Copied from the device."""
+        return _moved(self.operations, "store")
+
+    @property
+    def num_intervals(self) -> int:
+        """P."""
+        return len(self.bounds) - 1
+
+
+def _moved(operations: Sequence[Step | Move], kind: str) -> int:
+    return sum(each.num_bytes for each in operations if isinstance(each, Move) and each.kind == kind)

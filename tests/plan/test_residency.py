@@ -1,0 +1,113 @@
+"""Placing blocks: what is read is there, the budget holds, nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from sagann.plan.residency import BudgetError, place
+from sagann.plan.steps import Block, Move, Plan, Step
+
+
+def block(number: int) -> Block:
+    return Block("value", "v", number)
+
+
+def step(reads: list[int], writes: list[int], temporary: int = 0) -> Step:
+    return Step(
+        kind="transform",
+        number=0,
+        interval=0,
+        reads=tuple(map(block, reads)),
+        writes=tuple(map(block, writes)),
+        temporary_bytes=temporary,
+    )
+
+
+def obey(plan: Plan, bytes_of: dict[Block, int], host: set[Block]) -> None:
+    """Go through a plan as an executor does; contents are versions."""
+    version = dict.fromkeys(host, 0)
+    on_host = dict(version)
+    resident: dict[Block, int] = {}
+    peak = 0
+    for operation in plan.operations:
+        if isinstance(operation, Move):
+            at = operation.block
+            assert operation.num_bytes == bytes_of[at]
+            if operation.kind == "load":
+                assert at not in resident
+                resident[at] = on_host[at]
+            elif operation.kind == "store":
+                on_host[at] = resident[at]
+            else:
+                del resident[at]
+            continue
+        for read in operation.reads:
+            assert resident[read] == version[read], "read in an old version, or not there"
+        for write in operation.writes:
+            version[write] = resident[write] = version.get(write, 0) + 1
+        held = sum(bytes_of[each] for each in resident)
+        peak = max(peak, held + operation.temporary_bytes)
+    assert peak <= plan.peak_bytes <= plan.budget_bytes
+    assert resident == {}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_any_schedule_is_placed_within_its_budget(data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.integers(1, 20), min_size=2, max_size=8))
+    count = len(sizes)
+    host = set(range(data.draw(st.integers(1, count))))
+    known = set(host)
+    steps = []
+    for _ in range(data.draw(st.integers(1, 25))):
+        reads = data.draw(st.lists(st.sampled_from(sorted(known)), max_size=3, unique=True))
+        writes = data.draw(st.lists(st.integers(0, count - 1), max_size=2, unique=True))
+        known |= set(writes)
+        steps.append(step(reads, writes, data.draw(st.integers(0, 5))))
+    bytes_of = {block(number): size for number, size in enumerate(sizes)}
+    alone = [sum(bytes_of[each] for each in {*one.reads, *one.writes}) + one.temporary_bytes for one in steps]
+    budget = max(max(alone), 1) + data.draw(st.integers(0, 40))
+    lookahead = data.draw(st.integers(0, 3))
+
+    def placed(budget: int) -> Plan:
+        return place(
+            steps,
+            bytes_of=bytes_of.__getitem__,
+            on_host=map(block, host),
+            bounds=(0, 1),
+            budget_bytes=budget,
+            lookahead=lookahead,
+        )
+
+    plan = placed(budget)
+    assert [each for each in plan.operations if isinstance(each, Step)] == steps
+    obey(plan, bytes_of, {block(number) for number in host})
+    with pytest.raises(BudgetError) as caught:
+        placed(max(alone) - 1)
+    assert caught.value.needed_bytes >= max(alone)
+
+
+def test_with_room_for_all_nothing_is_stored_and_all_is_loaded_once() -> None:
+    steps = [step([0], [2]), step([1], [3]), step([0, 2], [3]), step([3, 1], [])]
+    plan = place(steps, bytes_of=lambda _: 10, on_host=[block(0), block(1)], bounds=(0, 1), budget_bytes=1000)
+    assert plan.stored_bytes == 0
+    assert plan.loaded_bytes == 20
+
+
+def test_the_block_used_last_goes_first() -> None:
+    steps = [step([0], []), step([1], []), step([2], []), step([0], []), step([1], []), step([2], [])]
+    plan = place(
+        steps, bytes_of=lambda _: 10, on_host=map(block, range(3)), bounds=(0, 1), budget_bytes=20, lookahead=0
+    )
+    # Least recently used would load six times, Belady's choice four.
+    assert plan.loaded_bytes == 40
+
+
+def test_blocks_of_the_next_step_are_loaded_ahead() -> None:
+    steps = [step([0], [], 5), step([1], [], 5)]
+    for budget, ahead in ((25, True), (24, False)):
+        plan = place(steps, bytes_of=lambda _: 10, on_host=map(block, range(2)), bounds=(0, 1), budget_bytes=budget)
+        first = plan.operations.index(steps[0])
+        loads = [each.block for each in plan.operations[:first] if isinstance(each, Move)]
+        assert (block(1) in loads) == ahead
