@@ -48,7 +48,7 @@ class Gather:
     result: str
     "Name of what is gathered."
     hop: int
-    "Number of the hop whose edges these are."
+    "Number of the first hop that has these edges."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,7 +190,9 @@ def _traced(model: nn.Module, recorder: _Recorder, x: Tensor) -> fx.GraphModule:
     tensors = tensors_of(model)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     parameters = [fake.from_tensor(tensor.detach()) for tensor in tensors.values()]
-    hops = [_Hop(number, topology) for number, topology in enumerate(recorder.hops)]
+    # Hops over the same edges have one number.
+    known = {id(topology): number for number, topology in reversed(list(enumerate(recorder.hops)))}
+    hops = [_Hop(known[id(topology)], topology) for topology in recorder.hops]
 
     def whole(*args: Tensor) -> Tensor:
         with _reparametrize_module(model, dict(zip(tensors, args, strict=False))), WholeOperators():

@@ -195,6 +195,10 @@ class Topology:
             )
         return self._csr
 
+    def set_csr(self, csr: Csr) -> None:
+        """Take over out-edges that were grouped before; they are not checked."""
+        self._csr = csr
+
     def in_degrees(self) -> Tensor:
         """Number of in-edges of every destination, int64 [num_dst]."""
         return self.indptr.diff()
@@ -229,29 +233,14 @@ class Topology:
         target = torch.device(device)
         if target == self.device or (target.type == self.device.type and target.index is None):
             return self
-        return self.mapped(lambda array: array.to(device))
-
-    def mapped(self, function: Callable[[Tensor], Tensor], *, csr: bool = False) -> Topology:
-        """The same topology with every array as ``function`` returns it: moved, or copied.
-
-        Args:
-            function: from an array to one that holds the same.
-            csr: whether the out-edges' arrays come along; else they are built anew when they are asked for.
-        """
-        topology = Topology(
-            indptr=function(self.indptr),
-            indices=function(self.indices),
+        return Topology(
+            indptr=self.indptr.to(device),
+            indices=self.indices.to(device),
             num_src=self.num_src,
-            edge_data={name: function(rows) for name, rows in self._edge_data.items()},
-            edge_ids=None if self.edge_ids is None else function(self.edge_ids),
+            edge_data={name: rows.to(device) for name, rows in self._edge_data.items()},
+            edge_ids=None if self.edge_ids is None else self.edge_ids.to(device),
             validate=False,
         )
-        if csr:
-            known = self.csr()
-            topology._csr = Csr(
-                indptr=function(known.indptr), indices=function(known.indices), edge_ids=function(known.edge_ids)
-            )
-        return topology
 
     def __repr__(self) -> str:
         data = f", edge_data={sorted(self._edge_data)}" if self._edge_data else ""

@@ -10,7 +10,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -40,10 +40,10 @@ class EdgeChunk:
 
 
 class ChunkGrid:
-    """The chunks of a topology whose sources and destinations are the same vertices.
+    """How a topology whose sources and destinations are the same vertices is cut; makes the chunks, and keeps none.
 
     Args:
-        topology: the whole graph's.
+        topology: the whole graph's; its arrays may be mapped from files.
         bounds: of the intervals, as :mod:`sagann.plan.intervals` gives them.
 
     Raises:
@@ -59,40 +59,22 @@ class ChunkGrid:
     def __init__(self, topology: Topology, bounds: Sequence[int]) -> None:
         self.bounds = tuple(bounds)
         _check(topology, self.bounds)
-        self.num_edges = topology.num_edges
-        self.in_degrees = topology.in_degrees()
-        self._chunks: dict[tuple[int, int], EdgeChunk] = {}
-        for dst in range(self.num_intervals):
-            self._cut(topology, dst)
+        self.topology = topology
 
     @property
     def num_intervals(self) -> int:
         """Number of intervals on either side."""
         return len(self.bounds) - 1
 
-    def interval(self, number: int) -> slice:
-        """The ids of an interval."""
-        return slice(self.bounds[number], self.bounds[number + 1])
+    def chunks(self) -> Iterator[EdgeChunk]:
+        """All chunks with edges, in the order of their edges' numbers; made one column after the other."""
+        for dst in range(self.num_intervals):
+            yield from self.into(dst)
 
-    def chunk(self, src: int, dst: int) -> EdgeChunk:
-        """The chunk from one interval to another, which has edges."""
-        return self._chunks[src, dst]
-
-    def chunks(self) -> list[EdgeChunk]:
-        """All chunks with edges, in the order of their edges' numbers."""
-        return [chunk for dst in range(self.num_intervals) for chunk in self.into(dst)]
-
-    def into(self, dst: int) -> list[EdgeChunk]:
+    def into(self, dst: int) -> Iterator[EdgeChunk]:
         """The chunks with edges to a destination interval, by source: a column of the grid."""
-        return [chunk for src in range(self.num_intervals) if (chunk := self._chunks.get((src, dst))) is not None]
-
-    def out_of(self, src: int) -> list[EdgeChunk]:
-        """The chunks with edges from a source interval, by destination: a row of the grid."""
-        return [chunk for dst in range(self.num_intervals) if (chunk := self._chunks.get((src, dst))) is not None]
-
-    def _cut(self, topology: Topology, dst: int) -> None:
-        """Sort the in-edges of an interval by source interval, then destination; stably."""
-        vertices = self.interval(dst)
+        topology = self.topology
+        vertices = slice(self.bounds[dst], self.bounds[dst + 1])
         num_rows = vertices.stop - vertices.start
         offsets = topology.indptr[vertices.start : vertices.stop + 1]
         edges = slice(int(offsets[0]), int(offsets[-1]))
@@ -100,17 +82,17 @@ class ChunkGrid:
         bounds = torch.tensor(self.bounds, dtype=torch.int64, device=topology.device)
         interval = torch.searchsorted(bounds, sources.long(), right=True) - 1
         rows = torch.repeat_interleave(torch.arange(num_rows, device=topology.device), offsets.diff())
+        # Stable: by source interval, then destination.
         grouped = group_by_key(interval * num_rows + rows, self.num_intervals * num_rows, positions=True)
         assert grouped.positions is not None
-        positions = grouped.positions.long()
         for src, size in enumerate(sizes(self.bounds)):
             indptr = grouped.indptr[src * num_rows : (src + 1) * num_rows + 1]
             first, last = int(indptr[0]), int(indptr[-1])
             if first == last:
                 continue
-            taken = positions[first:last]
+            taken = grouped.positions[first:last].long()
             ids = taken + edges.start
-            self._chunks[src, dst] = EdgeChunk(
+            yield EdgeChunk(
                 src=src,
                 dst=dst,
                 topology=Topology(

@@ -26,6 +26,18 @@ class BudgetError(InputError):
 
     needed_bytes: int = 0
 
+    @classmethod
+    def smallest(cls, budget_bytes: int, needed_bytes: int) -> BudgetError:
+        """No number of intervals fits the budget; the smallest that can be met."""
+        error = cls(
+            "the memory budget cannot be met",
+            value=f"{budget_bytes} bytes, at least {needed_bytes} are needed",
+            where="the plan",
+            fix=f"Raise the budget to {needed_bytes} bytes or more.",
+        )
+        error.needed_bytes = needed_bytes
+        return error
+
 
 def place(
     steps: Sequence[Step],

@@ -22,7 +22,6 @@ from sagann.compiler.trace import ROWS, is_rows
 from sagann.graph.widths import id_dtype
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import reduced_results
-from sagann.plan.grid import ChunkGrid
 from sagann.plan.intervals import sizes
 from sagann.plan.steps import Block, Step
 
@@ -42,19 +41,6 @@ class HopSize:
     "Of an edge's data."
     id_bytes: int
     "Of a vertex id."
-
-
-def hop_size(grid: ChunkGrid) -> HopSize:
-    """The sizes of a grid's chunks."""
-    chunks = grid.chunks()
-    topology = chunks[0].topology if chunks else None
-    data = topology.edge_data.values() if topology is not None else ()
-    return HopSize(
-        num_edges=grid.num_edges,
-        edges={(chunk.src, chunk.dst): chunk.topology.num_edges for chunk in chunks},
-        data_bytes=sum(rows[0].nbytes for rows in data),
-        id_bytes=topology.indices.element_size() if topology is not None else 0,
-    )
 
 
 class Schedule:
@@ -93,8 +79,8 @@ class Schedule:
     def initial(self) -> list[Block]:
         """The blocks that exist before the forward: features and edges."""
         blocks = [Block("value", "x", interval) for interval in self.intervals]
-        for number, hop in enumerate(self.hops):
-            for src, dst in hop.edges:
+        for number in sorted({gather.hop for gather in self.program.gathers}):
+            for src, dst in self.hops[number].edges:
                 blocks += [Block("edges", form, src, dst, number) for form in (CSC, CSR)]
         return blocks
 

@@ -22,10 +22,10 @@ from sagann.compiler.vjp import ARGUMENT, DELTA, GRAD, LSE
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.state import GatherState
-from sagann.plan.grid import ChunkGrid
 from sagann.plan.intervals import sizes
-from sagann.plan.schedule import CSR, Schedule
+from sagann.plan.schedule import Schedule
 from sagann.plan.steps import Block, Move, Plan, Step
+from sagann.runtime.chunks import Chunks
 from sagann.runtime.dialects import dialect_for, run_pass
 from sagann.runtime.host import Host, copied
 from sagann.runtime.random_numbers import seeded
@@ -59,7 +59,7 @@ class Executor:
         program: the captured model.
         schedule: whose steps the plan places.
         plan: what to do.
-        grids: the chunks of each hop.
+        chunks: of each hop.
         host: where blocks lie that are not on the device.
         dialect: kernels of the edges.
         seed: of the epoch's random numbers.
@@ -71,14 +71,14 @@ class Executor:
         schedule: Schedule,
         plan: Plan,
         *,
-        grids: Sequence[ChunkGrid],
+        chunks: Sequence[Chunks],
         host: Host,
         dialect: str,
         seed: int,
     ) -> None:
         self.program = program
         self.schedule = schedule
-        self.grids = grids
+        self.chunks = chunks
         self.host = host
         self.seed = seed
         self.bounds = plan.bounds
@@ -108,6 +108,7 @@ class Executor:
         """Wait for the copies under way, and forget all blocks."""
         self._copies.shutdown(wait=True)
         self.resident.clear()
+        self.host.close()
 
     def _share(self, epoch: Epoch, parameters: Sequence[Tensor]) -> None:
         named = {name: tensor for (name, _), tensor in zip(self.program.parameters, parameters, strict=True)}
@@ -156,17 +157,13 @@ class Executor:
 
     def _loaded(self, block: Block, epoch: Epoch) -> Any:
         if block.kind == "edges":
-            return self._chunk(block)
+            return self.chunks[block.number].load(block)
         if block == Block("value", "x", block.interval):
             return copied(epoch.x[self._interval(block.interval)])
         if block.kind == "grad" and block.name == self.program.output and epoch.upstream is not None:
             return copied(epoch.upstream[self._interval(block.interval)])
         payload = self.host.get(block)
         return payload.get("", payload)
-
-    def _chunk(self, block: Block) -> Topology:
-        chunk = self.grids[block.number].chunk(block.interval, block.other)
-        return chunk.topology.mapped(copied, csr=block.name == CSR)
 
     def _interval(self, number: int) -> slice:
         return slice(self.bounds[number], self.bounds[number + 1])
@@ -207,7 +204,7 @@ class Executor:
             self.resident[at] = GatherState(
                 function,
                 num_rows=sizes(self.bounds)[interval],
-                num_edges=self.grids[gather.hop].num_edges,
+                num_edges=self.chunks[gather.hop].num_edges,
                 device=self.device,
             )
         state: GatherState = self.resident[at]
@@ -217,13 +214,12 @@ class Executor:
         self, state: GatherState, gather: Gather, step: Step, arrays: Mapping[str, Tensor]
     ) -> tuple[Tensor, ...]:
         read = {given.name: arrays[given.name] for given in state.function.inputs}
-        chunk = self.grids[gather.hop].chunk(step.interval, step.other)
         return state.accumulate(
             partial(run_pass, dialect_for(self.device.type, self.dialect)),
             self.resident[step.reads[0]],
             read,
             seed=self.seed + gather.hop,
-            edge_offset=chunk.first_edge,
+            edge_offset=self.chunks[gather.hop].first_edge[step.interval, step.other],
         )
 
     def _edge_inputs(self, gather: Gather, step: Step, epoch: Epoch) -> dict[str, Tensor]:
@@ -256,7 +252,7 @@ class Executor:
             self.resident[Block("extra", gather.result, step.interval)] = {name: rest[0]}
 
     def _degrees(self, gather: Gather, interval: int, like: Tensor) -> Tensor:
-        degrees = self.grids[gather.hop].in_degrees[self._interval(interval)]
+        degrees = self.chunks[gather.hop].in_degrees[self._interval(interval)]
         return degrees.clamp(min=1).to(like).reshape(-1, *(1,) * (like.ndim - 1))
 
     def _emit(self, step: Step, epoch: Epoch) -> None:

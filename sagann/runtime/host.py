@@ -22,6 +22,10 @@ class Host(Protocol):
         """Copies of what was put last."""
         ...
 
+    def close(self) -> None:
+        """Forget all blocks."""
+        ...
+
 
 class RamHost:
     """Blocks in the process's memory."""
@@ -36,6 +40,10 @@ class RamHost:
     def get(self, block: Block) -> dict[str, Tensor]:
         """Copies of what was put last."""
         return {name: copied(tensor) for name, tensor in self._blocks[block].items()}
+
+    def close(self) -> None:
+        """Forget all blocks."""
+        self._blocks.clear()
 
 
 def copied(tensor: Tensor) -> Tensor:

@@ -8,7 +8,8 @@ References:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,17 +17,24 @@ from torch import Tensor, nn
 from sagann.compiler.capture import ModelProgram, capture
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.trace import tensors_of
-from sagann.errors import LayerError
+from sagann.errors import InputError, LayerError
+from sagann.graph.graph import Graph
 from sagann.graph.topology import Topology
 from sagann.kernels.first_order import first_order_only
+from sagann.plan.fit import hop_size, least_count, needed_bytes
 from sagann.plan.grid import ChunkGrid
+from sagann.plan.intervals import equal_edges, equal_vertices
 from sagann.plan.residency import place
-from sagann.plan.schedule import Schedule, hop_size
+from sagann.plan.schedule import Schedule
 from sagann.plan.steps import Plan
+from sagann.runtime.chunks import Chunks, edges_of
 from sagann.runtime.executor import Epoch, Executor
-from sagann.runtime.host import RamHost
+from sagann.runtime.host import Host, RamHost
 from sagann.runtime.random_numbers import NUM_SEEDS
+from sagann.runtime.spill import DiskHost, SpillFolder
 
+Cut = Literal["edges", "vertices"]
+"What intervals have equally many of."
 UNLIMITED = 1 << 62
 "A budget that everything fits."
 
@@ -38,6 +46,7 @@ class StreamedModel(nn.Module):
         model: an ordinary module of SAGA layers and operators on rows. Its parameters stay its own.
         hops: the topologies that it walks; for a whole graph ``graph.hops(k)``.
         bounds: of the intervals, as :mod:`sagann.plan.intervals` gives them; (0, n) is the dense run.
+        spill: a folder for what is not in use; without it, that lies in memory too, beyond the budget.
         budget_bytes: what blocks and temporaries may take together; parameters, and what lies on the host, come on top.
         options: what the compiler may do to a layer.
         dialect: kernels of the edges.
@@ -54,6 +63,7 @@ class StreamedModel(nn.Module):
         bounds: Sequence[int],
         *,
         budget_bytes: int = UNLIMITED,
+        spill: Path | None = None,
         options: CompilerOptions | None = None,
         dialect: str = "auto",
     ) -> None:
@@ -64,8 +74,13 @@ class StreamedModel(nn.Module):
         self.budget_bytes = budget_bytes
         self.options = options
         self.dialect = dialect
-        grids = {id(topology): ChunkGrid(topology, bounds) for topology in self.hops}
-        self.grids = [grids[id(topology)] for topology in self.hops]
+        self._folder = None if spill is None else SpillFolder(spill, needed_bytes=edges_of(self.hops))
+        host = self._new_host()
+        chunks: dict[int, Chunks] = {}
+        for number, topology in enumerate(self.hops):
+            if id(topology) not in chunks:
+                chunks[id(topology)] = Chunks(ChunkGrid(topology, bounds), host, number)
+        self._chunks = [chunks[id(topology)] for topology in self.hops]
         self._programs: dict[tuple[object, ...], ModelProgram] = {}
 
     def forward(self, x: Tensor) -> Tensor:
@@ -76,8 +91,8 @@ class StreamedModel(nn.Module):
             program,
             schedule,
             plan,
-            grids=self.grids,
-            host=RamHost(),
+            chunks=self._chunks,
+            host=self._new_host(),
             dialect=self.dialect,
             seed=int(torch.randint(NUM_SEEDS, ())),
         )
@@ -92,8 +107,13 @@ class StreamedModel(nn.Module):
         program = self._captured(x)
         named = tensors_of(self.model)
         trained = frozenset(name for name, known in program.parameters if named[known].requires_grad)
-        sizes = [hop_size(grid) for grid in self.grids]
-        schedule = Schedule(program, sizes, self.bounds, wanted_x=x.requires_grad, trained=trained)
+        schedule = Schedule(
+            program,
+            [chunks.size for chunks in self._chunks],
+            self.bounds,
+            wanted_x=x.requires_grad,
+            trained=trained,
+        )
         epoch = torch.is_grad_enabled() and (x.requires_grad or bool(trained))
         on_host = [*schedule.initial(), *(schedule.upstream() if epoch else [])]
         steps = list(schedule.epoch() if epoch else schedule.forward())
@@ -108,6 +128,14 @@ class StreamedModel(nn.Module):
                 budget_bytes=self.budget_bytes,
             ),
         )
+
+    def close(self) -> None:
+        """Remove what was spilled; the model cannot run by intervals after that."""
+        if self._folder is not None:
+            self._folder.close()
+
+    def _new_host(self) -> Host:
+        return RamHost() if self._folder is None else DiskHost(self._folder)
 
     def _captured(self, x: Tensor) -> ModelProgram:
         modes = tuple(module.training for module in self.model.modules())
@@ -128,6 +156,69 @@ def _require_fused(program: ModelProgram) -> None:
                 where=f"hop {gather.hop}",
                 fix="`sagann plan --show program` says why. Use operators that fuse, and another accumulator than concat.",
             )
+
+
+def stream(
+    model: nn.Module,
+    graph: Graph,
+    *,
+    budget_bytes: int,
+    spill: Path | None = None,
+    cut: Cut = "vertices",
+    num_intervals: int | None = None,
+) -> StreamedModel:
+    """Make a model run over ``graph`` inside a memory budget.
+
+    Args:
+        model: of SAGA layers and operators on rows, with ``num_hops``; it keeps its parameters.
+        graph: prepared for the model, with features. Features and edges may be mapped from files.
+        budget_bytes: what vertex data, edges and temporaries may take together.
+        spill: a folder for what is not in use; without it, that lies in memory too, beyond the budget.
+        cut: whether intervals have equally many "vertices" or "edges".
+        num_intervals: P; by default the least that fits the budget.
+
+    Returns:
+        A module that trains in the usual loop: ``z = streamed(graph.features)``.
+
+    Raises:
+        BudgetError: the budget cannot be met; the message says by which it could.
+        LayerError: the model cannot be streamed; the message says why.
+        SpillError: there is too little room to spill.
+
+    Example:
+        >>> from sagann.graph.demo import demo_graph
+        >>> from sagann.nn import GNN, SAGE
+        >>> graph = demo_graph()
+        >>> model = GNN([SAGE(graph.num_features, 16), SAGE(16, graph.num_classes)])
+        >>> streamed = stream(model, graph, budget_bytes=1 << 20)
+        >>> z = streamed(graph.features)
+        >>> torch.allclose(z, model(graph.hops(2), graph.features), atol=1e-4)
+        True
+    """
+    features = graph.features
+    if features is None or features.layout != torch.strided:
+        raise InputError(
+            "a graph that is streamed needs dense features",
+            value="there are none" if features is None else f"they are {features.layout}",
+            where="stream",
+            fix="Convert them with .to_dense(), or import the dataset with dense features.",
+        )
+    hops = graph.hops(int(getattr(model, "num_hops", 1)))
+    program = capture(model, hops, features)
+    topologies = {id(topology): topology for topology in hops}
+
+    def bounds_of(count: int) -> tuple[int, ...]:
+        topology = graph.topology
+        return equal_edges(topology.indptr, count) if cut == "edges" else equal_vertices(topology.num_dst, count)
+
+    def needed(count: int) -> int:
+        bounds = bounds_of(count)
+        sizes = {key: hop_size(topology, bounds) for key, topology in topologies.items()}
+        schedule = Schedule(program, [sizes[id(topology)] for topology in hops], bounds)
+        return needed_bytes(schedule, list(schedule.epoch()))
+
+    count = num_intervals or least_count(needed, budget_bytes, max(1, graph.topology.num_dst))
+    return StreamedModel(model, hops, bounds_of(count), budget_bytes=budget_bytes, spill=spill)
 
 
 class _Streamed(torch.autograd.Function):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -100,7 +101,8 @@ def test_every_accumulator_on_odd_graphs(accumulator: str, name: str, dialect: s
 
 
 @pytest.mark.parametrize("name", ["gat", "ggnn", "maxpool-gcn", "gin", "residual-gcn"])
-def test_any_budget_gives_the_same_numbers(name: str) -> None:
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_any_budget_gives_the_same_numbers(name: str, on_disk: bool, tmp_path: Path) -> None:
     graph = labelled_graph()
     model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=2, dropout=0.0), graph).double()
     graph = in_double(model.prepare(graph))
@@ -111,7 +113,8 @@ def test_any_budget_gives_the_same_numbers(name: str) -> None:
     plans = []
     budget = UNLIMITED
     while True:
-        streamed = StreamedModel(model, hops, equal_vertices(53, 5), budget_bytes=budget)
+        spill = tmp_path if on_disk else None
+        streamed = StreamedModel(model, hops, equal_vertices(53, 5), budget_bytes=budget, spill=spill)
         try:
             plans.append(streamed.plan(x)[2])
         except BudgetError:
@@ -124,6 +127,8 @@ def test_any_budget_gives_the_same_numbers(name: str) -> None:
     assert len(plans) >= 3
     assert plans[0].stored_bytes == 0
     assert plans[-1].stored_bytes > 0
+    del streamed, out, found
+    assert list(tmp_path.iterdir()) == []
     assert [plan.peak_bytes for plan in plans] == sorted((plan.peak_bytes for plan in plans), reverse=True)
 
 

@@ -1,0 +1,83 @@
+"""Chunks: the edges of a hop, cut once and kept where they are read from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from sagann.graph.topology import Csr, Topology
+from sagann.plan.grid import ChunkGrid
+from sagann.plan.schedule import CSC, CSR, HopSize
+from sagann.plan.steps import Block
+from sagann.runtime.host import Host
+
+_DATA = "data:"
+
+
+class Chunks:
+    """The chunks of one hop on a host, in both orders.
+
+    Args:
+        grid: how the hop is cut; column by column, so that no more than a column is in memory at a time.
+        host: keeps them.
+        number: of the hop, in the blocks' names.
+    """
+
+    def __init__(self, grid: ChunkGrid, host: Host, number: int) -> None:
+        topology = grid.topology
+        self.num_edges = topology.num_edges
+        self.in_degrees = topology.in_degrees()
+        self.first_edge: dict[tuple[int, int], int] = {}
+        edges: dict[tuple[int, int], int] = {}
+        self._host, self._number = host, number
+        self._num_src: dict[tuple[int, int], int] = {}
+        for chunk in grid.chunks():
+            at = (chunk.src, chunk.dst)
+            self.first_edge[at] = chunk.first_edge
+            self._num_src[at] = chunk.topology.num_src
+            edges[at] = chunk.topology.num_edges
+            for form in (CSC, CSR):
+                host.put(Block("edges", form, *at, number), _arrays(chunk.topology, form))
+        data = topology.edge_data.values()
+        self.size = HopSize(
+            num_edges=topology.num_edges,
+            edges=edges,
+            data_bytes=sum(rows.element_size() * rows[:1].numel() for rows in data) if edges else 0,
+            id_bytes=topology.indices.element_size(),
+        )
+
+    def load(self, block: Block) -> Topology:
+        """Read a chunk."""
+        arrays = self._host.get(replace(block, number=self._number))
+        topology = Topology(
+            indptr=arrays["indptr"],
+            indices=arrays["indices"],
+            num_src=self._num_src[block.interval, block.other],
+            edge_data={name.removeprefix(_DATA): rows for name, rows in arrays.items() if name.startswith(_DATA)},
+            validate=False,
+        )
+        if block.name == CSR:
+            topology.set_csr(
+                Csr(indptr=arrays["csr_indptr"], indices=arrays["csr_indices"], edge_ids=arrays["csr_edge_ids"])
+            )
+        return topology
+
+
+def _arrays(topology: Topology, form: str) -> dict[str, Tensor]:
+    arrays = {"indptr": topology.indptr, "indices": topology.indices}
+    arrays |= {_DATA + name: rows for name, rows in topology.edge_data.items()}
+    if form == CSR:
+        csr = topology.csr()
+        arrays |= {"csr_indptr": csr.indptr, "csr_indices": csr.indices, "csr_edge_ids": csr.edge_ids}
+    return arrays
+
+
+def edges_of(topologies: list[Topology]) -> int:
+    """Bytes that the chunks of different topologies take on a host, at most."""
+    total = 0
+    for topology in {id(topology): topology for topology in topologies}.values():
+        data = sum(rows.nbytes for rows in topology.edge_data.values())
+        total += 2 * (topology.indices.nbytes + data) + topology.num_edges * 2 * topology.indices.element_size()
+        total += 3 * topology.indptr.nbytes
+    return total

@@ -1,0 +1,192 @@
+"""Spill: blocks in files of a folder that does not outlive the process, read and written from threads.
+
+Every block is one file, replaced in place when the block is stored again. A process that was killed leaves its folder
+behind; the next one that spills to the same place removes it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from weakref import finalize
+
+import torch
+from torch import Tensor
+
+from sagann.errors import SagannError
+from sagann.kernels.memory import empty
+from sagann.plan.steps import Block
+
+_PREFIX = "sagann-spill-"
+# Longest that one call of the system may read or write.
+_AT_ONCE = 1 << 30
+
+
+class SpillError(SagannError, OSError):
+    """A spill folder that is full, gone or not to be written; names the folder."""
+
+
+class SpillFolder:
+    """A folder of this process below ``parent``, removed when it is closed, collected, or the process ends.
+
+    Args:
+        parent: made if it is not there.
+        needed_bytes: that must be free.
+
+    Raises:
+        SpillError: it cannot be made, or there is too little room.
+    """
+
+    def __init__(self, parent: Path, needed_bytes: int = 0) -> None:
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            _remove_stale(parent)
+            free = shutil.disk_usage(parent).free
+            if free < needed_bytes:
+                raise SpillError(
+                    "too little room to spill",
+                    value=f"{free} bytes are free, {needed_bytes} are needed",
+                    where=f"'{parent}'",
+                    fix="Free some, spill to another disk, or raise the memory budget.",
+                )
+            self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
+        except SpillError:
+            raise
+        except OSError as error:
+            raise _failed("cannot be made", parent, error) from error
+        self.numbers = count()
+        "Of the files."
+        self._remove = finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+    def close(self) -> None:
+        """Remove the folder and what lies in it."""
+        self._remove()
+
+
+def _remove_stale(parent: Path) -> None:
+    """Remove the folders of processes that are no more."""
+    for path in parent.glob(f"{_PREFIX}*"):
+        process = path.name.removeprefix(_PREFIX).partition("-")[0]
+        if process.isdigit() and not _is_alive(int(process)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """Where a tensor lies in its block's file."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class DiskHost:
+    """Blocks in a spill folder."""
+
+    def __init__(self, folder: SpillFolder) -> None:
+        self._folder = folder
+        self._numbers: dict[Block, int] = {}
+        self._stored: dict[Block, dict[str, _Stored]] = {}
+
+    def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
+        """Write a block's tensors.
+
+        Raises:
+            SpillError: the folder is full or gone.
+        """
+        if block not in self._numbers:
+            self._numbers[block] = next(self._folder.numbers)
+        path = self._path(block)
+        stored, offset = {}, 0
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                for name, tensor in tensors.items():
+                    stored[name] = _Stored(offset, tuple(tensor.shape), tensor.dtype)
+                    _write(file, tensor, offset)
+                    offset += tensor.nbytes
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise _failed("cannot be written", path, error) from error
+        self._stored[block] = stored
+
+    def get(self, block: Block) -> dict[str, Tensor]:
+        """Read what was put last.
+
+        Raises:
+            SpillError: the file is gone or cut short.
+        """
+        path = self._path(block)
+        try:
+            file = os.open(path, os.O_RDONLY)
+            try:
+                return {name: _read(file, stored, path) for name, stored in self._stored[block].items()}
+            finally:
+                os.close(file)
+        except SpillError:
+            raise
+        except OSError as error:
+            raise _failed("cannot be read", path, error) from error
+
+    def close(self) -> None:
+        """Remove all blocks."""
+        for block in self._stored:
+            self._path(block).unlink(missing_ok=True)
+        self._stored.clear()
+
+    def _path(self, block: Block) -> Path:
+        return self._folder.path / f"{self._numbers[block]}.bin"
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    array = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return array.data
+
+
+def _write(file: int, tensor: Tensor, offset: int) -> None:
+    left = _bytes_of(tensor) if tensor.numel() else memoryview(b"")
+    while left:
+        written = os.pwrite(file, left[:_AT_ONCE], offset)
+        left, offset = left[written:], offset + written
+
+
+def _read(file: int, stored: _Stored, path: Path) -> Tensor:
+    tensor = empty(stored.shape, stored.dtype)
+    left = _bytes_of(tensor) if tensor.numel() else memoryview(b"")
+    offset = stored.offset
+    while left:
+        read = os.preadv(file, [left[:_AT_ONCE]], offset)
+        if read == 0:
+            raise SpillError(
+                "a spill file is cut short",
+                value=f"it ends at byte {offset}, {len(left)} more are needed",
+                where=f"'{path}'",
+                fix="Leave the folder alone while a run spills to it; start again.",
+            )
+        left, offset = left[read:], offset + read
+    return tensor
+
+
+def _failed(what: str, path: Path, error: OSError) -> SpillError:
+    return SpillError(
+        f"a spill folder {what}" if what == "cannot be made" else f"a spill file {what}",
+        value=os.strerror(error.errno) if error.errno else str(error),
+        where=f"'{path}'",
+        fix="Spill to a folder on a disk with room that may be written, and leave it alone while a run uses it.",
+    )

@@ -1,0 +1,81 @@
+"""The least number of intervals, and sizes that are foretold."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from sagann.errors import InputError
+from sagann.nn import build_model
+from sagann.nn.zoo import ModelConfig
+from sagann.plan import ChunkGrid, equal_vertices
+from sagann.plan.fit import hop_size, least_count, needed_bytes
+from sagann.plan.residency import BudgetError
+from sagann.plan.schedule import Schedule
+from sagann.runtime.chunks import Chunks
+from sagann.runtime.host import RamHost
+from sagann.runtime.streamed import stream
+from tests.graphs import labelled_graph, odd_topologies
+
+TOPOLOGIES = odd_topologies(types=2)
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_sizes_are_known_without_cutting(name: str) -> None:
+    topology = TOPOLOGIES[name]
+    bounds = equal_vertices(topology.num_dst, 3)
+    assert asdict(hop_size(topology, bounds)) == asdict(Chunks(ChunkGrid(topology, bounds), RamHost(), 0).size)
+
+
+def test_the_least_count_is_the_least() -> None:
+    asked: list[int] = []
+
+    def needed(count: int) -> int:
+        asked.append(count)
+        return 1000 // count + 10
+
+    for budget in (2000, 600, 100, 35, 21):
+        asked.clear()
+        count = least_count(needed, budget, most=500)
+        assert needed(count) <= budget
+        assert count == 1 or needed(count - 1) > budget
+        assert len(asked) < 25
+    with pytest.raises(BudgetError, match="at least 12 are needed"):
+        least_count(needed, 11, most=500)
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat", "ggnn"])
+def test_a_budget_decides_the_number_of_intervals(name: str) -> None:
+    graph = labelled_graph(200, 900)
+    model = build_model(ModelConfig(model=name, hidden=16, heads=2), graph)
+    graph = model.prepare(graph)
+    assert graph.features is not None
+    counts = []
+    for budget in (1 << 30, 60_000, 30_000, 20_000):
+        streamed = stream(model, graph, budget_bytes=budget)
+        program, schedule, plan = streamed.plan(graph.features)
+        assert needed_bytes(schedule, list(schedule.epoch())) <= plan.peak_bytes <= budget
+        if plan.num_intervals > 1:
+            fewer = equal_vertices(200, plan.num_intervals - 1)
+            sizes = [hop_size(graph.topology, fewer)] * model.num_hops
+            coarser = Schedule(program, sizes, fewer)
+            assert needed_bytes(coarser, list(coarser.epoch())) > budget
+        counts.append(plan.num_intervals)
+        streamed(graph.features).sum().backward()
+    assert counts == sorted(counts)
+    assert counts[0] == 1 < counts[-1]
+    with pytest.raises(BudgetError, match=r"bytes, at least \d+ are needed"):
+        stream(model, graph, budget_bytes=50)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_features_are_needed() -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model="gcn", hidden=4), graph)
+    prepared = model.prepare(graph)
+    assert prepared.features is not None
+    sparse = torch.ones(53, 8).to_sparse_csr()
+    with pytest.raises(InputError, match="dense features"):
+        stream(model, replace(prepared, features=sparse), budget_bytes=1 << 30)
