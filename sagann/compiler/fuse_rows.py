@@ -53,7 +53,9 @@ def fuse_rows(stage: Stage) -> tuple[Stage, list[Note]]:
     with graph.inserting_before(next(iter(graph.nodes))):
         run_rows = graph.placeholder("run_rows")
     for root in reversed(list(graph.nodes)):
-        if root in gone or not _is_pointwise(root) or (found := _region(root, graph)) is None:
+        if root in gone or not _is_pointwise(root) or not root.meta["val"].is_floating_point():
+            continue
+        if (found := _region(root, graph)) is None:
             continue
         region, inputs = found
         work = _work(stage.module, region, inputs)

@@ -14,6 +14,7 @@ import mmap
 import os
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from contextlib import suppress
 from threading import Lock
 from weakref import finalize
 
@@ -57,7 +58,11 @@ class Pool:
         num_bytes = count * dtype.itemsize
         if not self.enabled or num_bytes < SMALLEST_BYTES or dtype not in _NUMPY:
             return torch.empty(shape, dtype=dtype)
-        block = self._take(_rounded(num_bytes))
+        try:
+            block = self._take(_rounded(num_bytes))
+        except OSError:
+            # PyTorch says in its own words that there is no memory.
+            return torch.empty(shape, dtype=dtype)
         array = np.frombuffer(block.memory, _NUMPY[dtype], count, block.offset).reshape(shape)
         finalize(array, self._put_back, block).atexit = False
         return torch.from_numpy(array)
@@ -87,13 +92,15 @@ class Pool:
         with self._lock:
             self._settle()
             block = self._reused(num_bytes)
-            self._used_bytes += num_bytes
-            self._most_used_bytes = max(self._most_used_bytes, self._used_bytes)
+            used = self._used_bytes + num_bytes
+            most = max(self._most_used_bytes, used)
             if block is None:
-                while self._free and self._used_bytes + self._free_bytes > self._most_used_bytes:
+                while self._free and used + self._free_bytes > most:
                     _, oldest = self._free.popitem(last=False)
                     self._free_bytes -= oldest.num_bytes
-        return block or _Block(num_bytes)
+                block = _Block(num_bytes)
+            self._used_bytes, self._most_used_bytes = used, most
+            return block
 
     def _reused(self, num_bytes: int) -> _Block | None:
         """The free block of that size used last, which caches may still hold."""
@@ -119,7 +126,9 @@ class _Block:
         self.memory = mmap.mmap(-1, num_bytes + _HUGE_PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         address = np.frombuffer(self.memory, np.uint8).ctypes.data
         self.offset = -address % _HUGE_PAGE_BYTES
-        self.memory.madvise(mmap.MADV_HUGEPAGE)
+        # A system without huge pages refuses.
+        with suppress(OSError):
+            self.memory.madvise(mmap.MADV_HUGEPAGE)
 
 
 def _rounded(num_bytes: int) -> int:

@@ -15,7 +15,7 @@ from sagann.runtime.dialects import Dialect
 from sagann.runtime.edge_pass import gather_fused
 
 SMALLEST_BYTES = 1 << 20
-"Of the result; smaller ones are computed by PyTorch, operator by operator, as on a device that is no CPU."
+"Of the rows that are read first; smaller ones are computed by PyTorch, operator by operator, as on a device that is no CPU."
 
 
 def compute_rows(work: EdgeWork, arrays: Sequence[Tensor], dialect: Dialect) -> Tensor:

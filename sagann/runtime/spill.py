@@ -100,8 +100,10 @@ class DiskHost:
 
     def __init__(self, folder: SpillFolder) -> None:
         self._folder = folder
-        self._numbers: dict[Block, int] = {}
+        self._paths: dict[Block, Path] = {}
         self._stored: dict[Block, dict[str, _Stored]] = {}
+        # Blocks of an epoch that never came to its backward go as well.
+        self._remove = finalize(self, _unlink, self._paths)
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
         """Write a block's tensors.
@@ -109,9 +111,9 @@ class DiskHost:
         Raises:
             SpillError: the folder is full or gone.
         """
-        if block not in self._numbers:
-            self._numbers[block] = next(self._folder.numbers)
-        path = self._path(block)
+        if block not in self._paths:
+            self._paths[block] = self._folder.path / f"{next(self._folder.numbers)}.bin"
+        path = self._paths[block]
         stored, offset = {}, 0
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -132,7 +134,7 @@ class DiskHost:
         Raises:
             SpillError: the file is gone or cut short.
         """
-        path = self._path(block)
+        path = self._paths[block]
         try:
             file = os.open(path, os.O_RDONLY)
             try:
@@ -146,12 +148,12 @@ class DiskHost:
 
     def close(self) -> None:
         """Remove all blocks."""
-        for block in self._stored:
-            self._path(block).unlink(missing_ok=True)
-        self._stored.clear()
+        self._remove()
 
-    def _path(self, block: Block) -> Path:
-        return self._folder.path / f"{self._numbers[block]}.bin"
+
+def _unlink(paths: Mapping[Block, Path]) -> None:
+    for path in paths.values():
+        path.unlink(missing_ok=True)
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:

@@ -38,6 +38,8 @@ def test_hosts_in_one_folder_do_not_meet(tmp_path: Path) -> None:
     assert [int(host.get(AT)[""][0]) for host in hosts] == [0, 1, 2]
     hosts[1].close()
     assert len(list(folder.path.iterdir())) == 2
+    del host, hosts
+    assert list(folder.path.iterdir()) == []
 
 
 def test_the_folder_is_removed_when_it_is_closed_or_collected(tmp_path: Path) -> None:
