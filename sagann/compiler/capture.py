@@ -16,6 +16,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -30,7 +31,16 @@ from sagann.compiler.program import EdgeWork
 from sagann.compiler.rewrite import name_of
 from sagann.compiler.row_check import NUM_ROWS, mixing_node
 from sagann.compiler.stages import Stage, cut
-from sagann.compiler.trace import ROWS, TraceError, check_trace, fake_rows, make_graph, merge_equal, tensors_of
+from sagann.compiler.trace import (
+    ROWS,
+    TraceError,
+    attributes_restored,
+    check_trace,
+    fake_rows,
+    make_graph,
+    merge_equal,
+    tensors_of,
+)
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
 from sagann.saga.engine import using_engine
@@ -83,8 +93,8 @@ class ModelProgram:
 class _Call:
     """One call of a layer."""
 
-    prefix: str
-    "Of the layer's parameters in the model."
+    modules: Mapping[str, str]
+    "Names of the layer's modules in the model, by their names in the layer."
     graph: LayerGraph
     edge_data: str | None
     hop: int
@@ -127,26 +137,37 @@ def capture(
     module = _traced(model, recorder, x)
     for node in [node for node in module.graph.nodes if node.target is _LAYER]:
         _inline(module, node, recorder.calls[int(node.args[1])], int(node.args[1]))
+    _own_output(module)
     module.graph.eliminate_dead_code()
     merge_equal(module)
     return _Assembly(module, recorder.calls, recorder.options.fuse).run()
 
 
 class _Hop(Topology):
-    """Stands for a topology in a trace: as many vertices as a trace has rows, and edge data without values."""
+    """Stands for a topology in a trace: as many vertices as a trace has rows, and nothing else to read."""
 
     __slots__ = ("number", "real")
 
     def __init__(self, number: int, topology: Topology) -> None:
-        like = {
-            name: torch.empty(0, *rows.shape[1:], dtype=rows.dtype) for name, rows in topology.edge_data.items()
-        }
-        none = torch.empty(0, dtype=torch.int64)
-        super().__init__(
-            indptr=torch.zeros(1, dtype=torch.int64), indices=none, num_src=ROWS, edge_data=like, validate=False
-        )
         self.number = number
         self.real = topology
+        self.num_src = ROWS
+
+    @property
+    def num_dst(self) -> int:
+        return ROWS
+
+    @property
+    def device(self) -> torch.device:
+        return self.real.device
+
+    @property
+    def edge_data(self) -> Mapping[str, Any]:
+        """The names alone."""
+        return dict.fromkeys(self.real.edge_data)
+
+    def __getattr__(self, name: str) -> Any:
+        raise TraceError(f"it reads '{name}' of a hop, which it may only pass on to its layers")
 
 
 class _Recorder:
@@ -154,9 +175,12 @@ class _Recorder:
 
     def __init__(self, model: nn.Module, hops: Sequence[Topology], options: CompilerOptions) -> None:
         # While the model is traced, its parameters are the trace's: what is compiled are copies.
-        self.layers = {
-            id(layer): (f"{name}." if name else "", copy.deepcopy(layer))
-            for name, layer in model.named_modules()
+        self.layers = {id(layer): copy.deepcopy(layer) for layer in model.modules() if isinstance(layer, SagaLayer)}
+        # A module that several layers share has one name in the model.
+        first = {id(module): name for name, module in model.named_modules()}
+        self.names = {
+            id(layer): {inner: first[id(module)] for inner, module in layer.named_modules()}
+            for layer in model.modules()
             if isinstance(layer, SagaLayer)
         }
         self.hops = hops
@@ -178,12 +202,12 @@ class _Recorder:
         return out
 
     def _compiled(self, layer: SagaLayer, hop: _Hop, shape: tuple[int, ...], dtype: torch.dtype) -> _Call:
-        prefix, twin = self.layers[id(layer)]
+        twin = self.layers[id(layer)]
         like = torch.empty(1, *shape, dtype=dtype, device=hop.device)
         data = None if layer.edge_data is None else hop.real.edge_data[layer.edge_data]
         twin.check_functions(like, data)
         graph = layer_graph(twin, like, data, options=self.options)
-        return _Call(prefix=prefix, graph=graph, edge_data=layer.edge_data, hop=hop.number)
+        return _Call(modules=self.names[id(layer)], graph=graph, edge_data=layer.edge_data, hop=hop.number)
 
 
 def _traced(model: nn.Module, recorder: _Recorder, x: Tensor) -> fx.GraphModule:
@@ -200,7 +224,7 @@ def _traced(model: nn.Module, recorder: _Recorder, x: Tensor) -> fx.GraphModule:
         return result
 
     try:
-        with using_engine(recorder):
+        with using_engine(recorder), attributes_restored(model):
             module = make_graph(fake, whole, *parameters, fake_rows(fake, x))
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         for node, name in zip(placeholders, [*tensors, None], strict=True):
@@ -225,6 +249,10 @@ def _inline(module: fx.GraphModule, node: fx.Node, call: _Call, number: int) -> 
     parameters = {each.meta["parameter"]: each for each in module.graph.nodes if each.op == "placeholder"}
     copies: dict[fx.Node, fx.Node] = {}
 
+    def in_model(name: str) -> str:
+        module, _, tensor = name.rpartition(".")
+        return f"{call.modules[module]}.{tensor}".removeprefix(".")
+
     def copied(original: fx.Node) -> fx.Node:
         if original not in copies:
             copies[original] = made(original)
@@ -233,7 +261,7 @@ def _inline(module: fx.GraphModule, node: fx.Node, call: _Call, number: int) -> 
     def made(original: fx.Node) -> fx.Node:
         if original.op == "placeholder":
             name = original.meta["parameter"]
-            return x if name is None else parameters[call.prefix + name]
+            return x if name is None else parameters[in_model(name)]
         if original.target is GATHER:
             read = [copied(each) for each in layer.frontier if each.meta["place"] != "edge"]
             new = module.graph.call_function(_GATHERED, (read, number))
@@ -251,6 +279,17 @@ def _inline(module: fx.GraphModule, node: fx.Node, call: _Call, number: int) -> 
     with module.graph.inserting_before(node):
         node.replace_all_uses_with(copied(layer.output))
     module.graph.erase_node(node)
+
+
+def _own_output(module: fx.GraphModule) -> None:
+    """Have the last stage give the result, also where that is what was gathered, or the features."""
+    (end,) = (node for node in module.graph.nodes if node.op == "output")
+    result = end.args[0]
+    if isinstance(result, fx.Node) and (result.target is _GATHERED or result.op == "placeholder"):
+        with module.graph.inserting_before(end):
+            own = module.graph.call_function(torch.ops.aten.clone.default, (result,))
+        own.meta = dict(result.meta)
+        end.args = (own,)
 
 
 class _Assembly:

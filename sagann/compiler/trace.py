@@ -56,7 +56,7 @@ def trace_layer(layer: SagaLayer, x: Tensor, data: Tensor | None) -> fx.GraphMod
         with _reparametrize_module(layer, dict(zip(tensors, args, strict=False))):
             return _run(layer, *args[len(tensors) :])
 
-    with _attributes_restored(layer):
+    with attributes_restored(layer):
         module = make_graph(fake, whole, *parameters, *ends)
     names = [*tensors, *("src", "dst", "data")[: len(ends)]]
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -69,17 +69,23 @@ def trace_layer(layer: SagaLayer, x: Tensor, data: Tensor | None) -> fx.GraphMod
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name; one that has two names stands under both, for they may be parted later."""
+    """Parameters and buffers by name. A tensor with two names stands under both, for they may be parted later; of a
+    module with two names, the first is taken."""
+    owners = [(f"{prefix}." if prefix else "", owner) for prefix, owner in module.named_modules()]
+    kinds = ("_parameters", "_buffers")
     return {
-        **dict(module.named_parameters(remove_duplicate=False)),
-        **dict(module.named_buffers(remove_duplicate=False)),
+        prefix + name: tensor
+        for kind in kinds
+        for prefix, owner in owners
+        for name, tensor in getattr(owner, kind).items()
+        if tensor is not None
     }
 
 
 @contextmanager
-def _attributes_restored(layer: SagaLayer) -> Iterator[None]:
+def attributes_restored(root: nn.Module) -> Iterator[None]:
     """Refuse functions that set attributes: the trace would set them to fake tensors, and the program not at all."""
-    before = [(module, dict(vars(module))) for module in layer.modules()]
+    before = [(module, dict(vars(module))) for module in root.modules()]
     changed = ""
     try:
         yield

@@ -57,12 +57,12 @@ class Pool:
         count = math.prod(shape)
         num_bytes = count * dtype.itemsize
         if not self.enabled or num_bytes < SMALLEST_BYTES or dtype not in _NUMPY:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         try:
             block = self._take(_rounded(num_bytes))
         except OSError:
             # PyTorch says in its own words that there is no memory.
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         array = np.frombuffer(block.memory, _NUMPY[dtype], count, block.offset).reshape(shape)
         finalize(array, self._put_back, block).atexit = False
         return torch.from_numpy(array)

@@ -71,13 +71,3 @@ def _arrays(topology: Topology, form: str) -> dict[str, Tensor]:
         csr = topology.csr()
         arrays |= {"csr_indptr": csr.indptr, "csr_indices": csr.indices, "csr_edge_ids": csr.edge_ids}
     return arrays
-
-
-def edges_of(topologies: list[Topology]) -> int:
-    """Bytes that the chunks of different topologies take on a host, at most."""
-    total = 0
-    for topology in {id(topology): topology for topology in topologies}.values():
-        data = sum(rows.nbytes for rows in topology.edge_data.values())
-        total += 2 * (topology.indices.nbytes + data) + topology.num_edges * 2 * topology.indices.element_size()
-        total += 3 * topology.indptr.nbytes
-    return total

@@ -8,16 +8,15 @@ count. What a function reads from outside its layer (a global, say) is taken as 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sagann.compiler.trace import tensors_of
-
-if TYPE_CHECKING:
-    from sagann.saga.layer import SagaLayer
+from sagann.saga.layer import SagaLayer
 
 Key = tuple[object, ...]
 
@@ -41,22 +40,24 @@ DEEPEST = 5
 "Containers in containers that are looked into; what is deeper counts by identity."
 
 
-def configuration(layer: SagaLayer) -> Key:
-    """A key that is equal as long as a program of the layer holds."""
-    found: list[object] = [layer.accumulator, layer.max_degree]
-    for name, module in layer.named_modules(remove_duplicate=False):
+def configuration(root: nn.Module) -> Key:
+    """A key that is equal as long as a program of the layer, or of the model, holds."""
+    found: list[object] = []
+    for name, module in root.named_modules(remove_duplicate=False):
         found += [name, type(module), module.training]
+        if isinstance(module, SagaLayer):
+            found += [module.accumulator, module.max_degree]
         for attribute, value in vars(module).items():
             if attribute not in _OF_MODULES and attribute != "_independence":
                 found.append((attribute, _frozen(value, DEEPEST)))
-    for name, tensor in tensors_of(layer).items():
+    for name, tensor in tensors_of(root).items():
         found.append((name, tensor.shape, tensor.dtype))
     return tuple(found)
 
 
-def has_hooks(layer: SagaLayer) -> bool:
-    """Whether a module inside the layer has hooks, which a program would not call."""
-    return any(getattr(module, hooks) for module in layer.modules() if module is not layer for hooks in _HOOKS)
+def has_hooks(modules: Iterable[nn.Module]) -> bool:
+    """Whether a module has hooks, which a program would not call."""
+    return any(getattr(module, hooks) for module in modules for hooks in _HOOKS)
 
 
 class _Same:

@@ -102,7 +102,7 @@ class CompiledEngine:
             return "torch.compile sees the layer as it is written"
         if torch.is_autocast_enabled(x.device.type):
             return "autocast decides the types of its operators"
-        if has_hooks(layer):
+        if has_hooks(module for module in layer.modules() if module is not layer):
             return "a module inside it has hooks"
         programs = self._programs.setdefault(layer, {})
         constant = self.invariants.is_constant(x) and not (data is not None and data.requires_grad)

@@ -19,6 +19,7 @@ from sagann.compiler.capture import Gather, ModelProgram
 from sagann.compiler.program import EdgeWork
 from sagann.compiler.stages import Stage
 from sagann.compiler.vjp import ARGUMENT, DELTA, GRAD, LSE
+from sagann.errors import InputError
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.state import GatherState
@@ -28,8 +29,12 @@ from sagann.plan.steps import Block, Move, Plan, Step
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.dialects import dialect_for, run_pass
 from sagann.runtime.host import Host, copied
-from sagann.runtime.random_numbers import seeded
+from sagann.runtime.random_numbers import NUM_SEEDS, seeded
 from sagann.runtime.rows import compute_rows
+
+# Sizes in the pool are rounded up by an eighth at most.
+_MOST_SPARE = 1.125
+_PAGE_BYTES = 4096
 
 
 @dataclass(kw_only=True, slots=True)
@@ -87,6 +92,7 @@ class Executor:
         self.device = torch.device("cpu")
         self.resident: dict[Block, Any] = {}
         self.pending: dict[Block, Future[Any]] = {}
+        self._is_done = False
         self._copies = ThreadPoolExecutor(max_workers=2, thread_name_prefix="sagann-copy")
 
     def forward(self, epoch: Epoch) -> Tensor:
@@ -98,7 +104,19 @@ class Executor:
         return epoch.out
 
     def backward(self, epoch: Epoch) -> None:
-        """Run the rest."""
+        """Run the rest; once, for nothing is kept for a second time.
+
+        Raises:
+            InputError: it has run before.
+        """
+        if self._is_done:
+            raise InputError(
+                "a backward of a streamed model ran twice",
+                value="retain_graph = True, or gradients of several losses",
+                where="StreamedModel",
+                fix="Add the losses up before the backward, or call the model again.",
+            )
+        self._is_done = True
         with torch.enable_grad():
             self._share(epoch, epoch.parameters)
         self._run_until("", epoch)
@@ -112,7 +130,8 @@ class Executor:
 
     def _share(self, epoch: Epoch, parameters: Sequence[Tensor]) -> None:
         named = {name: tensor for (name, _), tensor in zip(self.program.parameters, parameters, strict=True)}
-        epoch.shared = named | self.program.param.run(named, self._rows)
+        with seeded(self.seed - 1, self.device):
+            epoch.shared = named | self.program.param.run(named, self._rows)
 
     def _run_until(self, kind: str, epoch: Epoch) -> None:
         run: Mapping[str, Callable[[Step, Epoch], None]] = {
@@ -132,7 +151,7 @@ class Executor:
                 continue
             if operation.kind == kind:
                 return
-            for block in operation.reads:
+            for block in (*operation.reads, *operation.writes):
                 self._await(block)
             run[operation.kind](operation, epoch)
 
@@ -186,7 +205,7 @@ class Executor:
         with self._random_numbers(step):
             results = stage.run(self._inputs(stage, step.interval, epoch), self._rows)
         for name, value in results.items():
-            self.resident[Block("value", name, step.interval)] = value
+            self.resident[Block("value", name, step.interval)] = _alone(value)
 
     def _random_numbers(self, step: Step) -> Any:
         """The same random numbers whenever a stage is run on an interval."""
@@ -218,7 +237,7 @@ class Executor:
             partial(run_pass, dialect_for(self.device.type, self.dialect)),
             self.resident[step.reads[0]],
             read,
-            seed=self.seed + gather.hop,
+            seed=(self.seed + step.number) % NUM_SEEDS,
             edge_offset=self.chunks[gather.hop].first_edge[step.interval, step.other],
         )
 
@@ -291,7 +310,7 @@ class Executor:
                 self._add_gradient(name, step.interval, torch.zeros_like(leaf) if grad is None else grad)
 
     def _add_gradient(self, name: str, interval: int, grad: Tensor) -> None:
-        _add(self.resident, Block("grad", name, interval), grad)
+        _add(self.resident, Block("grad", name, interval), _alone(grad.to(self.program.forms[name].dtype)))
 
     def _arrive(self, step: Step, epoch: Epoch) -> None:
         """What the backward's passes read of a destination interval, besides what the forward read."""
@@ -341,7 +360,7 @@ class Executor:
         for name, result in zip(names, results, strict=True):
             value = values[name]
             if value in epoch.shared:
-                _add(epoch.of_shared, value, result)
+                _add(epoch.of_shared, value, result.to(epoch.shared[value].dtype))
             else:
                 self._add_gradient(value, step.interval, result)
 
@@ -355,6 +374,11 @@ class Executor:
 def _add(known: dict[Any, Any], key: Any, grad: Tensor | None) -> None:
     if grad is not None:
         known[key] = known[key] + grad if known.get(key) is not None else grad
+
+
+def _alone(value: Tensor) -> Tensor:
+    """The value, on memory of its own where it is a part of much more."""
+    return value.clone() if value.untyped_storage().nbytes() > _MOST_SPARE * value.nbytes + _PAGE_BYTES else value
 
 
 def _payload(value: Any) -> dict[str, Tensor]:

@@ -38,5 +38,7 @@ def _own_edges(num_rows: int) -> Topology:
     """Every vertex with one edge, from itself."""
     dtype = id_dtype(num_rows)
     return Topology(
-        indptr=torch.arange(num_rows + 1), indices=torch.arange(num_rows, dtype=dtype), num_src=num_rows
+        indptr=torch.arange(num_rows + 1, device="cpu"),
+        indices=torch.arange(num_rows, dtype=dtype, device="cpu"),
+        num_src=num_rows,
     )

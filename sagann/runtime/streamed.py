@@ -27,7 +27,8 @@ from sagann.plan.intervals import equal_edges, equal_vertices
 from sagann.plan.residency import place
 from sagann.plan.schedule import Schedule
 from sagann.plan.steps import Plan
-from sagann.runtime.chunks import Chunks, edges_of
+from sagann.runtime.chunks import Chunks
+from sagann.runtime.configuration import configuration, has_hooks
 from sagann.runtime.executor import Epoch, Executor
 from sagann.runtime.host import Host, RamHost
 from sagann.runtime.random_numbers import NUM_SEEDS
@@ -74,14 +75,14 @@ class StreamedModel(nn.Module):
         self.budget_bytes = budget_bytes
         self.options = options
         self.dialect = dialect
-        self._folder = None if spill is None else SpillFolder(spill, needed_bytes=edges_of(self.hops))
+        self._folder = None if spill is None else SpillFolder(spill)
         host = self._new_host()
         chunks: dict[int, Chunks] = {}
         for number, topology in enumerate(self.hops):
             if id(topology) not in chunks:
                 chunks[id(topology)] = Chunks(ChunkGrid(topology, bounds), host, number)
         self._chunks = [chunks[id(topology)] for topology in self.hops]
-        self._programs: dict[tuple[object, ...], ModelProgram] = {}
+        self._programs: dict[object, ModelProgram] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         """The model's result for all vertices: [num_vertices, ...]."""
@@ -138,12 +139,18 @@ class StreamedModel(nn.Module):
         return RamHost() if self._folder is None else DiskHost(self._folder)
 
     def _captured(self, x: Tensor) -> ModelProgram:
-        modes = tuple(module.training for module in self.model.modules())
-        key = (modes, x.shape[1:], x.dtype, x.device)
+        if has_hooks(self.model.modules()):
+            raise LayerError(
+                "a model that is streamed cannot have hooks",
+                value="a module has one",
+                where=type(self.model).__name__,
+                fix="Remove it: the model's own forward does not run.",
+            )
+        key = (configuration(self.model), x.shape[1:], x.dtype, x.device)
         if key not in self._programs:
             program = capture(self.model, self.hops, x, options=self.options)
             _require_fused(program)
-            self._programs[key] = program
+            self._programs = {key: program}
         return self._programs[key]
 
 

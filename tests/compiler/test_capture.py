@@ -44,7 +44,8 @@ def plain(m: Any, hops: Any, x: Tensor) -> Tensor:
 def test_stages_stand_between_gathers() -> None:
     program = captured(plain)
     assert len(program.stages) == len(program.gathers) + 1 == 3
-    assert [gather.hop for gather in program.gathers] == [0, 1]
+    # Both hops are over the same edges.
+    assert [gather.hop for gather in program.gathers] == [0, 0]
     known = {"x", *program.param.outputs, *(name for name, _ in program.parameters)}
     for stage, gather in zip(program.stages, [*program.gathers, None], strict=True):
         assert known.issuperset(stage.inputs)
@@ -112,6 +113,9 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "a branch on values": (lambda m, h, x: m.first(h[0], x if x.sum() > 0 else -x), "cannot be traced"),
     "a foreign topology": (lambda m, h, x: m.first(FOREIGN, x), "do not fit the topology"),
     "a foreign layer": (lambda m, h, x: SAGE(4, 2)(h[0], x), "no module of the model"),
+    "the edges themselves": (lambda m, h, x: m.first(h[0], x) * h[0].num_edges, "reads 'indices' of a hop"),
+    "edge data": (lambda m, h, x: m.first(h[0], x) * h[0].edge_data["weight"].mean(), "NoneType"),
+    "state": (lambda m, h, x: setattr(m, "last", x) or m.first(h[0], x), "sets the attribute 'last'"),
     "a fixed number of vertices": (lambda m, h, x: m.first(h[0], x) + torch.ones(30, 6), "cannot be traced"),
 }
 
@@ -129,3 +133,20 @@ def test_what_cannot_be_streamed_is_named(name: str) -> None:
 def test_the_line_of_a_mixing_operator_is_the_users() -> None:
     with pytest.raises(LayerError, match=r"test_capture\.py:\d+.*roll"):
         captured(lambda m, h, x: m.second(h[1], m.first(h[0], x).roll(1, 0)))
+
+
+def test_modules_with_two_names_are_left_as_they_were() -> None:
+    layer = SAGE(4, 4)
+    layer.again = layer.own
+    model = Model(lambda m, h, x: m.other(h[0], m.one(h[0], x).relu()))
+    model.one = model.other = layer
+    model.outside = layer.own
+    program = capture(model, [random_topology(30, 90)], torch.randn(30, 4))
+    assert len(program.gathers) == 2
+    assert all(type(parameter) is nn.Parameter for parameter in model.parameters())
+    assert type(layer.own.weight) is nn.Parameter
+
+
+def test_a_model_may_ask_how_many_destinations_there_are() -> None:
+    program = captured(lambda m, h, x: m.first(h[0], x) + x[: h[0].num_dst].sum(-1, keepdim=True))
+    assert program.forms[program.output].shape == (6,)

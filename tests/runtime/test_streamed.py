@@ -15,6 +15,8 @@ from sagann.nn import GAT, GIN, SAGE, MaxPoolGCN, build_model
 from sagann.nn.zoo import MODELS, ModelConfig
 from sagann.plan import equal_edges, equal_vertices
 from sagann.plan.residency import BudgetError
+from sagann.plan.steps import Block
+from sagann.runtime.executor import Executor
 from sagann.runtime.streamed import UNLIMITED, StreamedModel
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
 from tests.graphs import labelled_graph, odd_topologies, random_topology
@@ -241,3 +243,92 @@ def test_what_cannot_be_streamed_is_refused() -> None:
     (grad,) = torch.autograd.grad(streamed(x).square().sum(), x, create_graph=True)
     with pytest.raises(InputError, match="gradient of a gradient"):
         grad.sum().backward()
+
+
+class Plain(SagaLayer):
+    """Returns what it gathers."""
+
+
+def test_a_result_that_was_gathered_and_one_that_was_not() -> None:
+    topology = random_topology(31, 200)
+    x = torch.randn(31, 4, dtype=torch.float64, requires_grad=True)
+    for function in (lambda m, h, x: m.plain(h[0], x), lambda m, h, x: x, lambda m, h, x: m.plain(h[0], x) * 0 + x):
+        model = Model(function).double()
+        model.plain = Plain()
+        assert_streams_right(model, [topology], x, equal_vertices(31, 3))
+
+
+def test_a_second_backward_is_refused() -> None:
+    streamed = StreamedModel(Model(jumping), [random_topology(31, 200)], (0, 31))
+    x = torch.randn(31, 4, requires_grad=True)
+    total = streamed(x).sum()
+    total.backward(retain_graph=True)
+    with pytest.raises(InputError, match="ran twice"):
+        total.backward()
+
+
+def test_random_parameters_are_the_same_in_the_backward() -> None:
+    weight = torch.randn(4, 4, dtype=torch.float64)
+    model = Model(lambda m, h, x: m.a(h[0], x @ nn.functional.dropout(m.mixed, 0.5))).double()
+    model.mixed = nn.Parameter(weight)
+    x = torch.randn(31, 4, dtype=torch.float64)
+    with torch.no_grad():
+        model.a.neighbours.bias.zero_()
+    total = StreamedModel(model, [random_topology(31, 200)], equal_vertices(31, 3))(x).sum()
+    (grad,) = torch.autograd.grad(total, model.mixed)
+    # The result is linear in the parameter.
+    torch.testing.assert_close((grad * weight).sum(), total.detach())
+
+
+def test_layers_drop_edges_of_their_own() -> None:
+    class Dropping(SagaLayer):
+        def apply_edge(self, edge: Edge) -> Tensor:
+            return nn.functional.dropout(edge.src, 0.5)
+
+    model = Model(lambda m, h, x: torch.cat([m.one(h[0], x), m.two(h[0], x)], -1))
+    model.one, model.two = Dropping(), Dropping()
+    out = StreamedModel(model, [random_topology(31, 200)], (0, 31))(torch.ones(31, 4))
+    assert not torch.equal(out[:, :4], out[:, 4:])
+
+
+def test_a_change_of_the_model_is_seen() -> None:
+    topology = random_topology(31, 200)
+    model = Model(lambda m, h, x: m.b(h[0], m.a(h[0], x)) * m.factor).double()
+    model.factor = 2.0
+    streamed = StreamedModel(model, [topology], equal_vertices(31, 2))
+    x = torch.randn(31, 4, dtype=torch.float64)
+    for factor, accumulator in ((2.0, "sum"), (5.0, "sum"), (5.0, "max")):
+        model.factor, model.b.accumulator = factor, accumulator
+        assert_close(streamed(x), dense(model, [topology], x.clone().requires_grad_())[0][0])
+    model.a.register_forward_hook(lambda *_: None)
+    with pytest.raises(LayerError, match="hooks"):
+        streamed(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_blocks_are_as_large_as_planned(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sliced(m: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        wide = m.widen(x)
+        result: Tensor = torch.cat([m.plain(hops[0], wide[:, :5]), m.b(hops[0], wide[:, 5:10].relu())], -1)
+        return result
+
+    model = Model(sliced).to(dtype)
+    model.plain, model.widen = Plain(), nn.Linear(4, 256).to(dtype)
+    x = torch.randn(4000, 4, dtype=dtype, requires_grad=True)
+    streamed = StreamedModel(model, [random_topology(4000, 9000)], equal_vertices(4000, 4))
+    _, schedule, plan = streamed.plan(x)
+    most, checked = 0, Executor._await
+
+    def held(executor: Executor, block: Block) -> None:
+        nonlocal most
+        checked(executor, block)
+        storages = {}
+        for at, value in executor.resident.items():
+            if at.kind in ("value", "grad") and value is not None:
+                storages[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+                assert value.nbytes == schedule.bytes_of(at), at
+        most = max(most, sum(storages.values()))
+
+    monkeypatch.setattr(Executor, "_await", held)
+    streamed(x).sum().backward()
+    assert 0 < most <= plan.peak_bytes
