@@ -75,31 +75,29 @@ class ChunkGrid:
         """The chunks with edges to a destination interval, by source: a column of the grid."""
         topology = self.topology
         vertices = slice(self.bounds[dst], self.bounds[dst + 1])
-        num_rows = vertices.stop - vertices.start
         offsets = topology.indptr[vertices.start : vertices.stop + 1]
         edges = slice(int(offsets[0]), int(offsets[-1]))
         sources = topology.indices[edges]
-        bounds = torch.tensor(self.bounds, dtype=torch.int64, device=topology.device)
-        interval = torch.searchsorted(bounds, sources.long(), right=True) - 1
-        rows = torch.repeat_interleave(torch.arange(num_rows, device=topology.device), offsets.diff())
-        # Stable: by source interval, then destination.
-        grouped = group_by_key(interval * num_rows + rows, self.num_intervals * num_rows, positions=True)
+        bounds = torch.tensor(self.bounds, dtype=sources.dtype, device=topology.device)
+        interval = torch.searchsorted(bounds, sources, right=True, out_int32=True).sub_(1)
+        # Stable: within a source interval by destination, as before.
+        grouped = group_by_key(interval, self.num_intervals, positions=True)
         assert grouped.positions is not None
+        begins = (offsets - edges.start).to(grouped.positions.dtype)
         for src, size in enumerate(sizes(self.bounds)):
-            indptr = grouped.indptr[src * num_rows : (src + 1) * num_rows + 1]
-            first, last = int(indptr[0]), int(indptr[-1])
+            first, last = grouped.indptr[src : src + 2].tolist()
             if first == last:
                 continue
-            taken = grouped.positions[first:last].long()
-            ids = taken + edges.start
+            taken = grouped.positions[first:last]
+            ids = taken.long() + edges.start
             yield EdgeChunk(
                 src=src,
                 dst=dst,
                 topology=Topology(
-                    indptr=indptr - first,
+                    indptr=torch.searchsorted(taken, begins),
                     indices=(sources[taken] - self.bounds[src]).to(topology.indices.dtype),
                     # Destinations are said to be among the sources; those beyond the interval have no edges.
-                    num_src=max(size, num_rows),
+                    num_src=max(size, vertices.stop - vertices.start),
                     edge_data={name: _rows(data, ids) for name, data in topology.edge_data.items()},
                     validate=False,
                 ),

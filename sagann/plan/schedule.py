@@ -43,6 +43,24 @@ class HopSize:
     "Of a vertex id."
 
 
+def chunk_bytes(hop: HopSize, rows: Sequence[int], src: int, dst: int, form: str) -> int:
+    """What a chunk takes.
+
+    Args:
+        hop: whose chunk.
+        rows: vertices of each interval.
+        src: number of the source interval.
+        dst: number of the destination interval.
+        form: "csc", or "csr", which comes with both.
+    """
+    edges = hop.edges[src, dst]
+    csc = _OFFSET_BYTES * (rows[dst] + 1) + edges * (hop.id_bytes + hop.data_bytes)
+    if form == CSC:
+        return csc
+    # Destinations and positions of the edges; their data is put in order once more.
+    return csc + _OFFSET_BYTES * (max(rows[src], rows[dst]) + 1) + edges * (2 * hop.id_bytes + hop.data_bytes)
+
+
 class Schedule:
     """Steps and sizes of an epoch.
 
@@ -150,7 +168,7 @@ class Schedule:
         if block.kind in ("value", "grad"):
             return self.rows[block.interval] * self._row_bytes(block.name)
         if block.kind == "edges":
-            return self._edge_bytes(block)
+            return chunk_bytes(self.hops[block.number], self.rows, block.interval, block.other, block.name)
         gather = next(each for each in self.program.gathers if each.result == block.name)
         if block.kind == "incoming":
             return self.rows[block.interval] * (self._row_bytes(block.name) + self._lse_bytes(gather))
@@ -360,16 +378,6 @@ class Schedule:
                     value = step.function.value(output.values[0])
                     total += math.prod(value.shape) * value.dtype.itemsize
         return total
-
-    def _edge_bytes(self, block: Block) -> int:
-        hop = self.hops[block.number]
-        edges = hop.edges[block.interval, block.other]
-        csc = _OFFSET_BYTES * (self.rows[block.other] + 1) + edges * (hop.id_bytes + hop.data_bytes)
-        if block.name == CSC:
-            return csc
-        longest = max(self.rows[block.interval], self.rows[block.other])
-        # Destinations and positions of the edges; their data is put in order once more.
-        return csc + _OFFSET_BYTES * (longest + 1) + edges * (2 * hop.id_bytes + hop.data_bytes)
 
 
 def _node_bytes(node: fx.Node) -> int:

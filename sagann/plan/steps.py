@@ -106,6 +106,12 @@ class Plan:
         return _moved(self.operations, "store")
 
     @property
+    def spilled_bytes(self) -> int:
+        """Of the blocks that are stored at some time, each counted once."""
+        stored = (each for each in self.operations if isinstance(each, Move) and each.kind == "store")
+        return sum({each.block: each.num_bytes for each in stored}.values())
+
+    @property
     def num_intervals(self) -> int:
         """P."""
         return len(self.bounds) - 1

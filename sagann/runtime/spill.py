@@ -46,14 +46,7 @@ class SpillFolder:
         try:
             parent.mkdir(parents=True, exist_ok=True)
             _remove_stale(parent)
-            free = shutil.disk_usage(parent).free
-            if free < needed_bytes:
-                raise SpillError(
-                    "too little room to spill",
-                    value=f"{free} bytes are free, {needed_bytes} are needed",
-                    where=f"'{parent}'",
-                    fix="Free some, spill to another disk, or raise the memory budget.",
-                )
+            _require_room(parent, needed_bytes)
             self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
         except SpillError:
             raise
@@ -63,9 +56,28 @@ class SpillFolder:
         "Of the files."
         self._remove = finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
+    def require(self, needed_bytes: int) -> None:
+        """Check that there is room for so many more bytes.
+
+        Raises:
+            SpillError: there is not.
+        """
+        _require_room(self.path, needed_bytes)
+
     def close(self) -> None:
         """Remove the folder and what lies in it."""
         self._remove()
+
+
+def _require_room(path: Path, needed_bytes: int) -> None:
+    free = shutil.disk_usage(path).free
+    if free < needed_bytes:
+        raise SpillError(
+            "too little room to spill",
+            value=f"{free} bytes are free, {needed_bytes} are needed",
+            where=f"'{path}'",
+            fix="Free some, spill to another disk, or raise the memory budget.",
+        )
 
 
 def _remove_stale(parent: Path) -> None:

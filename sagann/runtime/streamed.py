@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,9 @@ from sagann.graph.topology import Topology
 from sagann.kernels.first_order import first_order_only
 from sagann.plan.fit import hop_size, least_count, needed_bytes
 from sagann.plan.grid import ChunkGrid
-from sagann.plan.intervals import equal_edges, equal_vertices
+from sagann.plan.intervals import equal_edges, equal_vertices, sizes
 from sagann.plan.residency import place
-from sagann.plan.schedule import Schedule
+from sagann.plan.schedule import CSC, CSR, Schedule, chunk_bytes
 from sagann.plan.steps import Plan
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.configuration import configuration, has_hooks
@@ -38,6 +38,17 @@ Cut = Literal["edges", "vertices"]
 "What intervals have equally many of."
 UNLIMITED = 1 << 62
 "A budget that everything fits."
+
+
+class Planned(NamedTuple):
+    """What a call does."""
+
+    program: ModelProgram
+    "The captured model."
+    schedule: Schedule
+    "Its steps, and the sizes of blocks."
+    plan: Plan
+    "Steps and moves within the budget."
 
 
 class StreamedModel(nn.Module):
@@ -75,7 +86,7 @@ class StreamedModel(nn.Module):
         self.budget_bytes = budget_bytes
         self.options = options
         self.dialect = dialect
-        self._folder = None if spill is None else SpillFolder(spill)
+        self._folder = None if spill is None else SpillFolder(spill, _edges_bytes(self.hops, self.bounds))
         host = self._new_host()
         chunks: dict[int, Chunks] = {}
         for number, topology in enumerate(self.hops):
@@ -83,6 +94,7 @@ class StreamedModel(nn.Module):
                 chunks[id(topology)] = Chunks(ChunkGrid(topology, bounds), host, number)
         self._chunks = [chunks[id(topology)] for topology in self.hops]
         self._programs: dict[object, ModelProgram] = {}
+        self._plans: dict[object, Planned] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         """The model's result for all vertices: [num_vertices, ...]."""
@@ -103,32 +115,30 @@ class StreamedModel(nn.Module):
             executor.close()
         return out
 
-    def plan(self, x: Tensor) -> tuple[ModelProgram, Schedule, Plan]:
+    def plan(self, x: Tensor) -> Planned:
         """What a call with such features does: an epoch where gradients are recorded, else a forward."""
         program = self._captured(x)
         named = tensors_of(self.model)
         trained = frozenset(name for name, known in program.parameters if named[known].requires_grad)
-        schedule = Schedule(
-            program,
-            [chunks.size for chunks in self._chunks],
-            self.bounds,
-            wanted_x=x.requires_grad,
-            trained=trained,
-        )
         epoch = torch.is_grad_enabled() and (x.requires_grad or bool(trained))
-        on_host = [*schedule.initial(), *(schedule.upstream() if epoch else [])]
-        steps = list(schedule.epoch() if epoch else schedule.forward())
-        return (
-            program,
-            schedule,
-            place(
-                steps,
-                bytes_of=schedule.bytes_of,
-                on_host=on_host,
-                bounds=self.bounds,
-                budget_bytes=self.budget_bytes,
-            ),
+        key = (x.requires_grad, trained, epoch)
+        if key not in self._plans:
+            self._plans[key] = self._planned(program, x.requires_grad, trained, epoch)
+        return self._plans[key]
+
+    def _planned(self, program: ModelProgram, wanted_x: bool, trained: frozenset[str], epoch: bool) -> Planned:
+        hops = [chunks.size for chunks in self._chunks]
+        schedule = Schedule(program, hops, self.bounds, wanted_x=wanted_x, trained=trained)
+        plan = place(
+            list(schedule.epoch() if epoch else schedule.forward()),
+            bytes_of=schedule.bytes_of,
+            on_host=[*schedule.initial(), *(schedule.upstream() if epoch else [])],
+            bounds=self.bounds,
+            budget_bytes=self.budget_bytes,
         )
+        if self._folder is not None:
+            self._folder.require(plan.spilled_bytes)
+        return Planned(program, schedule, plan)
 
     def close(self) -> None:
         """Remove what was spilled; the model cannot run by intervals after that."""
@@ -150,8 +160,17 @@ class StreamedModel(nn.Module):
         if key not in self._programs:
             program = capture(self.model, self.hops, x, options=self.options)
             _require_fused(program)
-            self._programs = {key: program}
+            self._programs, self._plans = {key: program}, {}
         return self._programs[key]
+
+
+def _edges_bytes(hops: Sequence[Topology], bounds: Sequence[int]) -> int:
+    """What the chunks of all hops take in both orders."""
+    total = 0
+    for topology in {id(topology): topology for topology in hops}.values():
+        hop, rows = hop_size(topology, bounds), sizes(tuple(bounds))
+        total += sum(chunk_bytes(hop, rows, *at, form) for at in hop.edges for form in (CSC, CSR))
+    return total
 
 
 def _require_fused(program: ModelProgram) -> None:
@@ -220,8 +239,8 @@ def stream(
 
     def needed(count: int) -> int:
         bounds = bounds_of(count)
-        sizes = {key: hop_size(topology, bounds) for key, topology in topologies.items()}
-        schedule = Schedule(program, [sizes[id(topology)] for topology in hops], bounds)
+        found = {key: hop_size(topology, bounds) for key, topology in topologies.items()}
+        schedule = Schedule(program, [found[id(topology)] for topology in hops], bounds)
         return needed_bytes(schedule, list(schedule.epoch()))
 
     count = num_intervals or least_count(needed, budget_bytes, max(1, graph.topology.num_dst))

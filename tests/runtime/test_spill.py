@@ -74,6 +74,8 @@ def test_too_little_room_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(SpillError, match=r"bytes are free, \d+ are needed"):
         SpillFolder(tmp_path, needed_bytes=1 << 60)
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(SpillError, match="too little room"):
+        SpillFolder(tmp_path).require(1 << 60)
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from sagann.plan import equal_edges, equal_vertices
 from sagann.plan.residency import BudgetError
 from sagann.plan.steps import Block
 from sagann.runtime.executor import Executor
-from sagann.runtime.streamed import UNLIMITED, StreamedModel
+from sagann.runtime.streamed import UNLIMITED, StreamedModel, _edges_bytes
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
 from tests.graphs import labelled_graph, odd_topologies, random_topology
 from tests.tolerances import assert_close, largest
@@ -332,3 +332,14 @@ def test_blocks_are_as_large_as_planned(dtype: torch.dtype, monkeypatch: pytest.
     monkeypatch.setattr(Executor, "_await", held)
     streamed(x).sum().backward()
     assert 0 < most <= plan.peak_bytes
+
+
+def test_the_room_that_chunks_take_on_disk_is_known_before(tmp_path: Path) -> None:
+    topology = random_topology(400, 900)
+    bounds = equal_vertices(400, 9)
+    streamed = StreamedModel(Model(jumping), [topology] * 2, bounds, spill=tmp_path)
+    (folder,) = tmp_path.iterdir()
+    written = sum(file.stat().st_size for file in folder.iterdir())
+    assert 0.8 * _edges_bytes([topology] * 2, bounds) < written <= _edges_bytes([topology] * 2, bounds)
+    streamed.close()
+    assert list(tmp_path.iterdir()) == []
