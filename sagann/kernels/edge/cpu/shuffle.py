@@ -104,8 +104,6 @@ def reducer(operation: str, outer: int, size: int, inner: int, width: int) -> Ca
 
         def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
             lanes = _lanes(builder, a, args[0])
-            if inner == 1 and outer > 1 and size > 1 and size & (size - 1) == 0:
-                return _assemble(builder, block, _halve(builder, build, a, lanes, outer))
             if inner == 1 and size > 1:
                 groups = [lanes[first : first + size] for first in range(0, outer * size, size)]
                 results = [_fold(builder, build, a, group) for group in groups]
@@ -122,20 +120,6 @@ def reducer(operation: str, outer: int, size: int, inner: int, width: int) -> Ca
         return block(a), generate
 
     return reduce
-
-
-def _halve(builder: ir.IRBuilder, build: Any, block: Block, lanes: list[Lane], groups: int) -> list[Lane]:
-    """Reduce groups of as many lanes each, a power of two, to a lane each: all groups at once, half by half."""
-    while len(lanes) > groups:
-        size = len(lanes) // groups
-        half = Block(block.kind, len(lanes) // 2, block.width)
-        sides = []
-        for first in (0, size // 2):
-            picked = [lanes[group * size + first + at] for group in range(groups) for at in range(size // 2)]
-            sides.append(chunks_of(builder, half, _assemble(builder, half, picked)))
-        chunks = [build(builder, x, y) for x, y in zip(*sides, strict=True)]
-        lanes = _lanes(builder, half, pack(builder, half, chunks))
-    return lanes
 
 
 def _fold(builder: ir.IRBuilder, build: Any, block: Block, lanes: Sequence[Lane]) -> ir.Value:
