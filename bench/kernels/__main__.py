@@ -18,6 +18,7 @@ from bench.kernels.yardstick import Yardstick
 from bench.timing import alternate, median_ratio
 from sagann.graph import Topology
 from sagann.kernels.edge import cpu
+from sagann.kernels.memory import empty
 
 FEATURES = [32, 41, 128, 300, 602]
 # Feature rows within and far beyond a last-level cache of 32 MiB.
@@ -53,8 +54,8 @@ def _measure(topology: Topology, name: str, features: int, repetitions: int) -> 
     yardstick = Yardstick(topology)
 
     def by_yardstick() -> Tensor:
-        # Both allocate their results at every call, as an epoch does.
-        results = [torch.empty_like(form, device="cpu") for form in gather.results]
+        # Both take memory for their results at every call, as an epoch does, and from the same pool.
+        results = [empty(form.shape, form.dtype) for form in gather.results]
         yardstick.run(name, *gather.yardstick, *results, num_features=features)
         return results[0]
 
