@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,12 +25,13 @@ from torch.nn.utils.stateless import _reparametrize_module
 
 from sagann.compiler.compile import LayerGraph, layer_graph
 from sagann.compiler.fuse_rows import fuse_rows
+from sagann.compiler.model_program import Form, Gather, ModelProgram
 from sagann.compiler.operators import GATHER, WholeOperators
 from sagann.compiler.options import CompilerOptions
-from sagann.compiler.program import EdgeWork
+from sagann.compiler.program import Stage
 from sagann.compiler.rewrite import name_of
 from sagann.compiler.row_check import NUM_ROWS, mixing_node
-from sagann.compiler.stages import Stage, cut
+from sagann.compiler.stages import cut
 from sagann.compiler.trace import (
     ROWS,
     TraceError,
@@ -45,48 +46,6 @@ from sagann.errors import LayerError
 from sagann.graph.topology import Topology
 from sagann.saga.engine import using_engine
 from sagann.saga.layer import SagaLayer
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gather:
-    """What is gathered over the edges of one hop."""
-
-    edges: EdgeWork
-    "What an edge computes, from named values, parameters and its data."
-    inputs: tuple[str, ...]
-    "Names in the program, one per input of ``edges.stage``; that of edge data is the topology's."
-    result: str
-    "Name of what is gathered."
-    hop: int
-    "Number of the first hop that has these edges."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Form:
-    """Features and type of a named value's rows."""
-
-    shape: tuple[int, ...]
-    "Without the rows."
-    dtype: torch.dtype
-    "Of the values."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelProgram:
-    """A captured model: ``stages[0]``, ``gathers[0]``, ``stages[1]``, ... and ``stages[-1]``."""
-
-    parameters: tuple[tuple[str, str], ...]
-    "Names in the program and in the model, of parameters and buffers."
-    param: Stage
-    "What depends on parameters alone."
-    stages: tuple[Stage, ...]
-    "Of vertices; each maps rows to rows."
-    gathers: tuple[Gather, ...]
-    "Between the stages."
-    output: str
-    "Name of the model's result."
-    forms: Mapping[str, Form] = field(default_factory=dict)
-    "Of every value of vertices that a stage or a gather gives, and of ``x``."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,12 +15,12 @@ from sagann.compiler.hoist import hoist
 from sagann.compiler.lower import NotFusedError, Reduction, lower
 from sagann.compiler.operators import GATHER, TYPED_LINEAR
 from sagann.compiler.options import CompilerOptions
-from sagann.compiler.program import EdgeWork, LayerProgram, Note, Typed
+from sagann.compiler.program import EdgeWork, LayerProgram, Note, Stage, Typed
 from sagann.compiler.rewrite import gather_of, gathered, name_of
 from sagann.compiler.share import shared_rows
 from sagann.compiler.spec import verify
 from sagann.compiler.split_concat import split_concat
-from sagann.compiler.stages import Stage, cut
+from sagann.compiler.stages import cut
 from sagann.compiler.trace import trace_layer
 from sagann.compiler.typed import map_first, map_last, map_single_types, with_bytes
 from sagann.compiler.vjp import Backward

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from sagann.compiler.program import LayerProgram, Note
+from sagann.compiler.program import LayerProgram, Note, Stage
 from sagann.compiler.rewrite import name_of
-from sagann.compiler.stages import Stage
 from sagann.kernels.edge.function import EdgeFunction, Op
 
 _TITLES = {

@@ -19,9 +19,9 @@ from torch import Tensor, fx
 
 from sagann.compiler.classify import is_random, row_bytes
 from sagann.compiler.lower import NotFusedError, lower
-from sagann.compiler.program import EdgeWork, Note
+from sagann.compiler.program import EdgeWork, Note, Stage
 from sagann.compiler.rewrite import name_of
-from sagann.compiler.stages import Stage, fused_rows
+from sagann.compiler.stages import fused_rows
 from sagann.compiler.trace import ROWS
 from sagann.compiler.vjp import Backward
 from sagann.kernels.dense import relu_

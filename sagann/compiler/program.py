@@ -8,17 +8,53 @@ named values.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from torch import Tensor, fx
 
-from sagann.compiler.stages import Stage
 from sagann.compiler.vjp import Backward
 from sagann.kernels.edge.function import EdgeFunction, Side
 
 End = Literal["src", "dst"]
 "A side of the edges that is vertices."
+
+
+RunRows = Callable[["EdgeWork", Sequence[Tensor]], Tensor]
+"Computes a pointwise region of a stage from what it reads."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """A function from named tensors to named tensors."""
+
+    module: fx.GraphModule
+    "Takes the inputs in order, returns a tuple of the outputs."
+    inputs: tuple[str, ...]
+    "Names of nodes of the layer's graph."
+    outputs: tuple[str, ...]
+    "Names of nodes of the layer's graph."
+
+    rows: tuple[EdgeWork, ...] = ()
+    "Pointwise regions that are one call each in the module, as work of an edge from each vertex to itself."
+
+    def run(self, values: Mapping[str, Tensor], run_rows: RunRows) -> dict[str, Tensor]:
+        """Compute the outputs from the inputs among ``values``.
+
+        Args:
+            values: by name.
+            run_rows: computes a region from what it reads.
+        """
+        given: list[Any] = [values[name] for name in self.inputs]
+        if self.rows:
+            given.insert(0, lambda number, *arrays: run_rows(self.rows[number], arrays))
+        results = self.module.forward(*given)
+        return dict(zip(self.outputs, results, strict=True))
+
+    def __bool__(self) -> bool:
+        return bool(self.outputs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

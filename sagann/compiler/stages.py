@@ -6,56 +6,19 @@ inputs, so row counts are read anew from those; markers of the trace become PyTo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
 from sagann.compiler.operators import DROPOUT, LINEAR
+from sagann.compiler.program import Stage
 from sagann.compiler.trace import ROWS, TraceError, is_rows
 from sagann.kernels.dense import linear, relu_
 
-if TYPE_CHECKING:
-    from sagann.compiler.program import EdgeWork
-
 _aten = torch.ops.aten
-
-RunRows = Callable[["EdgeWork", Sequence[Tensor]], Tensor]
-"Computes a pointwise region of a stage from what it reads."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stage:
-    """A function from named tensors to named tensors."""
-
-    module: fx.GraphModule
-    "Takes the inputs in order, returns a tuple of the outputs."
-    inputs: tuple[str, ...]
-    "Names of nodes of the layer's graph."
-    outputs: tuple[str, ...]
-    "Names of nodes of the layer's graph."
-
-    rows: tuple[EdgeWork, ...] = ()
-    "Pointwise regions that are one call each in the module, as work of an edge from each vertex to itself."
-
-    def run(self, values: Mapping[str, Tensor], run_rows: RunRows) -> dict[str, Tensor]:
-        """Compute the outputs from the inputs among ``values``.
-
-        Args:
-            values: by name.
-            run_rows: computes a region from what it reads.
-        """
-        given: list[Any] = [values[name] for name in self.inputs]
-        if self.rows:
-            given.insert(0, lambda number, *arrays: run_rows(self.rows[number], arrays))
-        results = self.module.forward(*given)
-        return dict(zip(self.outputs, results, strict=True))
-
-    def __bool__(self) -> bool:
-        return bool(self.outputs)
 
 
 def cut(

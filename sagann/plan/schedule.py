@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, fx
 
-from sagann.compiler.capture import Gather, ModelProgram
-from sagann.compiler.stages import Stage
+from sagann.compiler.model_program import Gather, ModelProgram
+from sagann.compiler.program import Stage
 from sagann.compiler.trace import ROWS, is_rows
 from sagann.graph.widths import id_dtype
 from sagann.kernels.edge.function import EdgeFunction

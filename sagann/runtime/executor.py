@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sagann.compiler.capture import Gather, ModelProgram
-from sagann.compiler.program import EdgeWork
-from sagann.compiler.stages import Stage
+from sagann.compiler.model_program import Gather, ModelProgram
+from sagann.compiler.program import EdgeWork, Stage
 from sagann.compiler.vjp import ARGUMENT, DELTA, GRAD, LSE
 from sagann.errors import InputError
 from sagann.graph.topology import Topology

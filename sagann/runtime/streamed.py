@@ -14,7 +14,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sagann.compiler.capture import ModelProgram, capture
+from sagann.compiler.capture import capture
+from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.trace import tensors_of
 from sagann.errors import InputError, LayerError

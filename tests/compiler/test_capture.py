@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sagann.compiler.capture import ModelProgram, capture
+from sagann.compiler.capture import capture
+from sagann.compiler.model_program import ModelProgram
 from sagann.errors import LayerError
 from sagann.graph import Topology
 from sagann.nn import GIN, SAGE, build_model

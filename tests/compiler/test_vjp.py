@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import fx
 
-from sagann.compiler.program import EdgeWork
-from sagann.compiler.stages import Stage
+from sagann.compiler.program import EdgeWork, Stage
 from sagann.compiler.vjp import Backward, backward_passes
 from sagann.kernels.edge import naive
 from sagann.kernels.edge.function import EdgeFunction, Output

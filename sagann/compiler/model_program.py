@@ -1,0 +1,52 @@
+"""ModelProgram: what a captured model is: stages of vertices, and the gathers between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from sagann.compiler.program import EdgeWork, Stage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gather:
+    """What is gathered over the edges of one hop."""
+
+    edges: EdgeWork
+    "What an edge computes, from named values, parameters and its data."
+    inputs: tuple[str, ...]
+    "Names in the program, one per input of ``edges.stage``; that of edge data is the topology's."
+    result: str
+    "Name of what is gathered."
+    hop: int
+    "Number of the first hop that has these edges."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Form:
+    """Features and type of a named value's rows."""
+
+    shape: tuple[int, ...]
+    "Without the rows."
+    dtype: torch.dtype
+    "Of the values."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelProgram:
+    """A captured model: ``stages[0]``, ``gathers[0]``, ``stages[1]``, ... and ``stages[-1]``."""
+
+    parameters: tuple[tuple[str, str], ...]
+    "Names in the program and in the model, of parameters and buffers."
+    param: Stage
+    "What depends on parameters alone."
+    stages: tuple[Stage, ...]
+    "Of vertices; each maps rows to rows."
+    gathers: tuple[Gather, ...]
+    "Between the stages."
+    output: str
+    "Name of the model's result."
+    forms: Mapping[str, Form]
+    "Of every value of vertices that a stage or a gather gives, and of ``x``."
