@@ -75,6 +75,13 @@ class Pool:
             self._free_bytes = 0
             self._most_used_bytes = self._used_bytes
 
+    def shrink(self, num_bytes: int) -> None:
+        """Give free blocks back to the system, those longest unused first, until they take so many bytes or fewer."""
+        with self._lock:
+            self._settle()
+            while self._free_bytes > num_bytes:
+                self._forget_oldest()
+
     def close(self) -> None:
         """Leave new tensors to PyTorch, and give back what is free now and later."""
         self.enabled = False
@@ -96,8 +103,7 @@ class Pool:
             most = max(self._most_used_bytes, used)
             if block is None:
                 while self._free and used + self._free_bytes > most:
-                    _, oldest = self._free.popitem(last=False)
-                    self._free_bytes -= oldest.num_bytes
+                    self._forget_oldest()
                 block = _Block(num_bytes)
             self._used_bytes, self._most_used_bytes = used, most
             return block
@@ -109,6 +115,10 @@ class Pool:
                 self._free_bytes -= num_bytes
                 return self._free.pop(key)
         return None
+
+    def _forget_oldest(self) -> None:
+        _, oldest = self._free.popitem(last=False)
+        self._free_bytes -= oldest.num_bytes
 
     def _settle(self) -> None:
         while self._returned:
@@ -129,6 +139,11 @@ class _Block:
         # A system without huge pages refuses.
         with suppress(OSError):
             self.memory.madvise(mmap.MADV_HUGEPAGE)
+
+
+def allocated_bytes(num_bytes: int) -> int:
+    """What a tensor of so many bytes takes, at most: the pool rounds up."""
+    return num_bytes if num_bytes < SMALLEST_BYTES else _rounded(num_bytes)
 
 
 def _rounded(num_bytes: int) -> int:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 
 import torch
 
 from sagann.graph.topology import Topology
 from sagann.plan.residency import BudgetError
-from sagann.plan.schedule import HopSize, Schedule
-from sagann.plan.steps import Step
+from sagann.plan.sizes import HopSize
+from sagann.plan.steps import Block, Step
 
 # Sources that are sorted into intervals at a time, so that mapped files are never read whole.
 _AT_ONCE = 1 << 22
+# Doubling the number of intervals so often without needing at least so much less ends the search.
+_MOST_IN_VAIN = 2
+_WORTH_IT = 0.98
 
 
 def hop_size(topology: Topology, bounds: Sequence[int]) -> HopSize:
@@ -27,28 +31,26 @@ def hop_size(topology: Topology, bounds: Sequence[int]) -> HopSize:
             sources = topology.indices[begin : min(begin + _AT_ONCE, last)].cpu().long()
             found += torch.bincount(torch.searchsorted(cuts, sources, right=True) - 1, minlength=count)
         edges |= {(src, dst): number for src, number in enumerate(found.tolist()) if number}
-    data = topology.edge_data.values()
-    return HopSize(
-        num_edges=topology.num_edges,
-        edges=edges,
-        data_bytes=sum(rows.element_size() * rows[:1].numel() for rows in data) if edges else 0,
-        id_bytes=topology.indices.element_size(),
-    )
+    return HopSize.of(topology, edges)
 
 
-def needed_bytes(schedule: Schedule, steps: Sequence[Step]) -> int:
-    """What the hungriest step takes: the least budget that the schedule can be placed in."""
-    sizes: dict[object, int] = {}
+def needed_bytes(steps: Sequence[Step], bytes_of: Callable[[Block], int], *, ahead: bool = False) -> int:
+    """What the hungriest step takes: the least budget that the steps can be placed in.
 
-    def size(block: object) -> int:
-        if block not in sizes:
-            sizes[block] = schedule.bytes_of(block)  # type: ignore[arg-type]
-        return sizes[block]
-
-    return max(
-        step.temporary_bytes + sum(size(block) for block in dict.fromkeys((*step.reads, *step.writes)))
-        for step in steps
-    )
+    Args:
+        steps: in order.
+        bytes_of: a block's size.
+        ahead: whether what the next step reads should fit beside it, so that it can be loaded meanwhile.
+    """
+    most = 0
+    for step, later in zip_longest(steps, steps[1:]):
+        blocks = set(step.blocks)
+        temporary = step.temporary_bytes
+        if ahead and later is not None:
+            blocks |= set(later.reads)
+            temporary = max(temporary, later.temporary_bytes)
+        most = max(most, temporary + sum(map(bytes_of, blocks)))
+    return most
 
 
 def least_count(needed: Callable[[int], int], budget_bytes: int, most: int) -> int:
@@ -61,16 +63,14 @@ def least_count(needed: Callable[[int], int], budget_bytes: int, most: int) -> i
     Raises:
         BudgetError: not even ``most`` suffice; ``needed_bytes`` is what the best number that was tried needs.
     """
-    low, high, best = 0, 1, needed(1)
-    while best > budget_bytes:
-        if high >= most:
-            raise BudgetError.smallest(budget_bytes, best)
-        low, high = high, min(2 * high, most)
-        now = needed(high)
+    low, high, best, in_vain = 0, 1, needed(1), 0
+    while (now := needed(high)) > budget_bytes:
         # Finer cuts do not help any more once the fixed parts dominate.
-        if now >= best and now > budget_bytes:
-            raise BudgetError.smallest(budget_bytes, best)
-        best = now
+        in_vain = in_vain + 1 if high > 1 and now > _WORTH_IT * best else 0
+        best = min(best, now)
+        if high >= most or in_vain == _MOST_IN_VAIN:
+            raise _unmet(budget_bytes, best)
+        low, high = high, min(2 * high, most)
     while high - low > 1:
         middle = (low + high) // 2
         if needed(middle) <= budget_bytes:
@@ -78,3 +78,12 @@ def least_count(needed: Callable[[int], int], budget_bytes: int, most: int) -> i
         else:
             low = middle
     return high
+
+
+def _unmet(budget_bytes: int, needed_bytes: int) -> BudgetError:
+    return BudgetError.of(
+        "the memory budget cannot be met",
+        budget_bytes,
+        needed_bytes,
+        fix=f"Raise the budget to {needed_bytes} bytes or more.",
+    )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from itertools import pairwise
 
-import torch
 from torch import Tensor
 
 from sagann.errors import InputError
@@ -33,15 +33,35 @@ def equal_edges(indptr: Tensor, count: int) -> tuple[int, ...]:
         Ma et al., NGra, 2018, Sec. 3.1: vertices are numbered anew so that chunks have as many edges. We cut the ids
         where the edges are as many instead, which moves no vertex.
     Example:
+        >>> import torch
         >>> equal_edges(torch.tensor([0, 6, 7, 8, 12]), 2)
         (0, 1, 4)
     """
+    return equal_weights(indptr, count, vertex=0, edge=1)
+
+
+def equal_weights(indptr: Tensor, count: int, *, vertex: int, edge: int) -> tuple[int, ...]:
+    """The bounds of ``count`` intervals of about the same weight: that of their vertices and of their in-edges.
+
+    Args:
+        indptr: int64 [num_dst + 1], CSC offsets.
+        count: number of intervals.
+        vertex: weight of a vertex.
+        edge: weight of an edge.
+    Example:
+        >>> import torch
+        >>> equal_weights(torch.tensor([0, 6, 7, 8, 12]), 2, vertex=10, edge=1)
+        (0, 2, 4)
+    """
     _check_count(count)
-    total = int(indptr[-1])
-    wanted = torch.tensor([total * index // count for index in range(1, count)], dtype=indptr.dtype)
-    inner = torch.searchsorted(indptr[:-1].contiguous(), wanted.to(indptr.device)).tolist()
-    bounds = (0, *inner, len(indptr) - 1)
-    return tuple(sorted(bounds))
+    num_vertices = len(indptr) - 1
+
+    def weight(bound: int) -> int:
+        return vertex * bound + edge * int(indptr[bound])
+
+    total = weight(num_vertices)
+    inner = [bisect_left(range(num_vertices), total * index // count, key=weight) for index in range(1, count)]
+    return (0, *inner, num_vertices)
 
 
 def sizes(bounds: tuple[int, ...]) -> list[int]:

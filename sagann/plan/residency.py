@@ -1,8 +1,9 @@
 """Residency: which blocks lie in the device's memory while the steps of a schedule go by.
 
 The whole schedule is known, so when room is needed, the block goes whose next use is farthest (Belady): no other choice
-loads less often where blocks are of one size. What is never used again goes at once. Blocks of the next step are loaded
-ahead where there is room, so that copies and computation overlap.
+loads less often where blocks are of one size. What is never used again goes at once. Blocks of the next steps are loaded
+ahead, in the place of blocks that are used later than those steps; what goes was copied as soon as it was made. So copies
+and computation overlap.
 
 References:
     Belady, IBM Systems Journal 5(2), 1966. Jia et al., ROC, MLSys 2020, Sec. 4.2 plans transfers by dynamic programming,
@@ -11,30 +12,26 @@ References:
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 
 from sagann.errors import InputError
 from sagann.plan.steps import Block, Move, Plan, Step
 
-_NEVER = 1 << 60
-
 
 class BudgetError(InputError):
-    """A step needs more memory than there is; ``needed_bytes`` says how much."""
+    """A step needs more memory than there is."""
 
     needed_bytes: int = 0
+    "How much it needs."
 
     @classmethod
-    def smallest(cls, budget_bytes: int, needed_bytes: int) -> BudgetError:
-        """No number of intervals fits the budget; the smallest that can be met."""
-        error = cls(
-            "the memory budget cannot be met",
-            value=f"{budget_bytes} bytes, at least {needed_bytes} are needed",
-            where="the plan",
-            fix=f"Raise the budget to {needed_bytes} bytes or more.",
-        )
+    def of(cls, what: str, budget_bytes: int, needed_bytes: int, fix: str) -> BudgetError:
+        """The error of a budget that should have been ``needed_bytes``."""
+        value = f"{budget_bytes} bytes, at least {needed_bytes} are needed"
+        error = cls(what, value=value, where="the plan", fix=fix)
         error.needed_bytes = needed_bytes
         return error
 
@@ -79,50 +76,71 @@ class _Placement:
         self.lookahead = lookahead
         self.uses: defaultdict[Block, deque[int]] = defaultdict(deque)
         for number, step in enumerate(steps):
-            for block in dict.fromkeys((*step.reads, *step.writes)):
+            for block in step.blocks:
                 self.uses[block].append(number)
         self.resident: dict[Block, int] = {}
         self.dirty: set[Block] = set()
         self.held = self.peak = 0
         self.operations: list[Step | Move] = []
+        # Resident blocks that can go, the next use that is farthest first; entries of earlier uses are passed over.
+        self.order: list[tuple[int, int, int, Block]] = []
+        self.entries = count()
 
     def run(self, bounds: tuple[int, ...]) -> Plan:
         for number, step in enumerate(self.steps):
-            self._prepare(step)
+            self._prepare(number, step)
             self._load_ahead(number)
             self.peak = max(self.peak, self.held + step.temporary_bytes)
             self.operations.append(step)
             self._release(number, step)
         return Plan(
-            operations=tuple(self.operations), bounds=bounds, budget_bytes=self.budget, peak_bytes=self.peak
+            operations=tuple(_stored_early(self.operations)),
+            bounds=bounds,
+            budget_bytes=self.budget,
+            peak_bytes=self.peak,
         )
 
-    def _prepare(self, step: Step) -> None:
+    def _prepare(self, number: int, step: Step) -> None:
         """Make the blocks of a step resident."""
-        needed = dict.fromkeys((*step.reads, *step.writes))
-        missing = [block for block in needed if block not in self.resident]
+        missing = [block for block in step.blocks if block not in self.resident]
         room = sum(self.bytes_of(block) for block in missing) + step.temporary_bytes
-        while self.held + room > self.budget:
-            self._evict(needed, room)
+        if not self._make_room(room, later_than=number):
+            own = sum(self.bytes_of(block) for block in step.blocks) + step.temporary_bytes
+            fixed = sum(
+                size for block, size in self.resident.items() if block.is_fixed and block not in step.blocks
+            )
+            raise BudgetError.of(
+                "the memory budget is too small for a single step",
+                self.budget,
+                own + fixed,
+                fix="Cut the graph into more intervals, or raise the budget.",
+            )
         for block in missing:
             self._admit(block, load=block in step.reads)
         for block in step.writes:
             self.dirty.add(block)
             self.on_host.discard(block)
 
-    def _evict(self, needed: Iterable[Block], room: int) -> None:
-        kept = set(needed)
-        # A state in the making cannot be copied; its next chunk is never far.
-        others = [block for block in self.resident if block not in kept and block.kind != "state"]
-        if not others:
-            own = sum(self.resident[block] for block in kept if block in self.resident)
-            raise _too_small(self.budget, own + room)
-        victim = max(others, key=lambda block: (self.uses[block][0], self.resident[block]))
-        if victim in self.dirty:
-            self.operations.append(Move("store", victim, self.resident[victim]))
-            self.dirty.discard(victim)
-            self.on_host.add(victim)
-        self._drop(victim)
+    def _make_room(self, room: int, *, later_than: int) -> bool:
+        """Evict blocks whose next use is later than a step's until there is room, or tell that there is not enough."""
+        while self.held + room > self.budget:
+            victim = self._farthest(later_than)
+            if victim is None:
+                return False
+            if victim in self.dirty:
+                self.operations.append(Move("store", victim, self.resident[victim]))
+                self.dirty.discard(victim)
+                self.on_host.add(victim)
+            self._drop(victim)
+        return True
+
+    def _farthest(self, later_than: int) -> Block | None:
+        while self.order:
+            negative, _, _, block = self.order[0]
+            if block in self.resident and self.uses[block][0] == -negative:
+                return block if -negative > later_than else None
+            heapq.heappop(self.order)
+        return None
 
     def _admit(self, block: Block, *, load: bool) -> None:
         size = self.bytes_of(block)
@@ -132,29 +150,38 @@ class _Placement:
             self.operations.append(Move("load", block, size))
         self.resident[block] = size
         self.held += size
+        self._enter(block)
+
+    def _enter(self, block: Block) -> None:
+        if not block.is_fixed:
+            entry = (-self.uses[block][0], -self.resident[block], next(self.entries), block)
+            heapq.heappush(self.order, entry)
 
     def _load_ahead(self, number: int) -> None:
         """Begin the loads of coming steps, as far as they fit beside the temporaries of the steps until then."""
         temporary = self.steps[number].temporary_bytes
-        for now, later in pairwise(self.steps[number : number + 1 + self.lookahead]):
+        coming = range(number, min(number + 1 + self.lookahead, len(self.steps)))
+        for now, later in pairwise(coming):
             # What the caller brings is not there before.
-            if "loss" in (now.kind, later.kind):
+            if "turn" in (self.steps[now].kind, self.steps[later].kind):
                 return
-            temporary = max(temporary, later.temporary_bytes)
-            for block in later.reads:
+            temporary = max(temporary, self.steps[later].temporary_bytes)
+            for block in self.steps[later].reads:
                 if block in self.resident or block not in self.on_host:
                     continue
-                if self.held + self.bytes_of(block) + temporary > self.budget:
+                if not self._make_room(self.bytes_of(block) + temporary, later_than=coming[-1]):
                     return
                 self._admit(block, load=True)
 
     def _release(self, number: int, step: Step) -> None:
         """Forget what nobody uses again."""
-        for block in dict.fromkeys((*step.reads, *step.writes)):
+        for block in step.blocks:
             uses = self.uses[block]
             while uses and uses[0] <= number:
                 uses.popleft()
-            if not uses:
+            if uses:
+                self._enter(block)
+            else:
                 self._drop(block)
                 self.dirty.discard(block)
 
@@ -164,12 +191,16 @@ class _Placement:
         self.operations.append(Move("drop", block, size))
 
 
-def _too_small(budget: int, needed: int) -> BudgetError:
-    error = BudgetError(
-        "the memory budget is too small for a single step",
-        value=f"{budget} bytes, of which one step takes {needed}",
-        where="the plan",
-        fix="Cut the graph into more intervals, or raise the budget.",
-    )
-    error.needed_bytes = needed
-    return error
+def _stored_early(operations: Sequence[Step | Move]) -> list[Step | Move]:
+    """The same with every store right after the last step that writes its block: it is dropped much later."""
+    written: dict[Block, int] = {}
+    after: defaultdict[int, list[Move]] = defaultdict(list)
+    others: list[tuple[int, Step | Move]] = []
+    for position, operation in enumerate(operations):
+        if isinstance(operation, Move) and operation.kind == "store":
+            after[written[operation.block]].append(operation)
+            continue
+        others.append((position, operation))
+        if isinstance(operation, Step):
+            written |= dict.fromkeys(operation.writes, position)
+    return [each for position, operation in others for each in (operation, *after[position])]

@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-BlockKind = Literal["value", "grad", "extra", "incoming", "state", "edges", "handed"]
+UNLIMITED = 1 << 62
+"A budget that everything fits."
+
+BlockKind = Literal["value", "grad", "extra", "incoming", "state", "edges", "handed", "saved"]
 StepKind = Literal[
     "transform",
+    "transform_loss",
     "gather",
     "finish",
     "emit",
-    "loss",
+    "turn",
     "arrive",
     "transform_grad",
     "gather_grad",
@@ -27,7 +31,7 @@ class Block:
 
     value, grad: rows of a value, and its gradient. extra: what a gather keeps for its backward. incoming: what its
     backward reads of destinations. state: a gather in the making. edges: a chunk. handed: what the backward's passes
-    leave at the edges of a chunk.
+    leave at the edges of a chunk. saved: what a stage keeps for its gradient.
     """
 
     kind: BlockKind
@@ -39,7 +43,12 @@ class Block:
     other: int = -1
     "Of a chunk, the interval of its destinations."
     number: int = 0
-    "Of a chunk, the hop; of a state in the backward, the pass."
+    "Of a chunk, the hop; of a state in the backward, the pass; of what is saved, the stage."
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it cannot be copied elsewhere."""
+        return self.kind in ("state", "saved")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,9 +56,10 @@ class Step:
     """Something that is computed."""
 
     kind: StepKind
-    """transform: a stage on an interval. gather: a chunk into a state. finish: a state into what was gathered. emit: rows
-    of the result, or of the features' gradient, to the caller. loss: the caller's turn, who brings the result's gradient.
-    arrive: what a gather's backward reads. And the gradients of the first three."""
+    """transform: a stage on an interval. transform_loss: the last stage, the loss of its rows, and their gradients. gather:
+    a chunk into a state. finish: a state into what was gathered. emit: rows of the result, or of the features' gradient,
+    to the caller. turn: the caller's, who begins the backward. arrive: what a gather's backward reads. And the gradients
+    of a stage, a chunk and a state."""
     number: int
     "Of the stage, or of the gather."
     interval: int
@@ -64,6 +74,11 @@ class Step:
     "Blocks that it makes or changes."
     temporary_bytes: int = 0
     "Taken meanwhile, at most."
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """What it reads and writes, each once."""
+        return tuple(dict.fromkeys((*self.reads, *self.writes)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +97,8 @@ class Move:
 class Plan:
     """Steps and moves in the order in which they begin.
 
-    A load may take until the first step that reads its block, a store until the block is dropped; both are accounted
-    for from the moment they begin.
+    A load may take until the first step that reads its block, a store until the block is dropped or written again; a
+    block counts from its load or first write until it is dropped.
     """
 
     operations: tuple[Step | Move, ...]
@@ -95,6 +110,10 @@ class Plan:
     peak_bytes: int
     "Of blocks and temporaries in the device's memory, at most."
 
+    def vertices(self, interval: int) -> slice:
+        """The ids of an interval's vertices."""
+        return slice(self.bounds[interval], self.bounds[interval + 1])
+
     @property
     def loaded_bytes(self) -> int:
         """Copied to the device."""
@@ -104,6 +123,11 @@ class Plan:
     def stored_bytes(self) -> int:
         """Copied from the device."""
         return _moved(self.operations, "store")
+
+    @property
+    def moved_bytes(self) -> int:
+        """Copied to the device and from it."""
+        return self.loaded_bytes + self.stored_bytes
 
     @property
     def spilled_bytes(self) -> int:

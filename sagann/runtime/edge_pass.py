@@ -71,7 +71,7 @@ class _FusedGather(torch.autograd.Function):
         slots = _slots(call)
         result, *rest = run_pass(call.dialect, call.function, call.topology, given, seed=call.seed)
         if call.edges.accumulator == "mean":
-            result /= divisors(call.topology, result)
+            result /= divisors(call.topology.in_degrees(), result)
         if slots is not None:
             result = _padded(call, slots, result)
         wanted = tuple(name for name, needed in zip(named, ctx.needs_input_grad[1:], strict=True) if needed)
@@ -134,7 +134,9 @@ def _padded(call: _Call, slots: Tensor, rows: Tensor) -> Tensor:
 def _incoming(call: _Call, grad: Tensor, saved: tuple[Tensor, ...]) -> dict[str, Tensor]:
     """The backward's inputs besides the forward's: of destinations, or of edges for concat."""
     if call.edges.accumulator == "mean":
-        grad = torch.div(grad, divisors(call.topology, grad), out=empty(grad.shape, grad.dtype, grad.device))
+        grad = torch.div(
+            grad, divisors(call.topology.in_degrees(), grad), out=empty(grad.shape, grad.dtype, grad.device)
+        )
     slots = _slots(call)
     if slots is not None:
         shape = call.function.value(call.function.outputs[0].values[0]).shape
@@ -145,6 +147,18 @@ def _incoming(call: _Call, grad: Tensor, saved: tuple[Tensor, ...]) -> dict[str,
     if call.edges.accumulator == "softmax":
         lse, result = saved
         given[LSE] = lse
-        agreement = torch.mul(grad, result, out=empty(grad.shape, grad.dtype, grad.device))
-        given[DELTA] = agreement.flatten(lse.ndim).sum(-1) if agreement.ndim > lse.ndim else agreement
+        given |= softmax_delta(call.function, grad, result)
     return given
+
+
+def softmax_delta(function: EdgeFunction, grad: Tensor, result: Tensor) -> dict[str, Tensor]:
+    """What the backward of a softmax reads besides: the agreement of gradient and result, summed within each head.
+
+    Args:
+        function: the forward's pass.
+        grad: [rows, ...], of what was gathered.
+        result: what was gathered.
+    """
+    agreement = torch.mul(grad, result, out=empty(grad.shape, grad.dtype, grad.device))
+    num_dims = 1 + len(function.value(function.outputs[0].values[0]).shape)
+    return {DELTA: agreement.flatten(num_dims).sum(-1) if agreement.ndim > num_dims else agreement}

@@ -6,7 +6,7 @@ A layer that cannot be compiled runs as it is written; :meth:`CompiledEngine.why
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -146,10 +146,7 @@ class CompiledEngine:
         if data is not None:
             values["data"] = data
         dialect = self._dialect(topology)
-
-        def run_rows(work: EdgeWork, arrays: Sequence[Tensor]) -> Tensor:
-            return compute_rows(work, arrays, dialect)
-
+        run_rows = partial(compute_rows, dialect=dialect)
         values |= program.param.run(values, run_rows)
         values |= program.src.run(values, run_rows)
         for name, source in program.shared:

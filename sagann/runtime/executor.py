@@ -7,53 +7,34 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from sagann.compiler.model_program import Gather, ModelProgram
-from sagann.compiler.program import EdgeWork, Stage
-from sagann.compiler.vjp import ARGUMENT, DELTA, GRAD, LSE
+from sagann.compiler.program import EdgeWork
+from sagann.compiler.vjp import ARGUMENT, GRAD, LSE, BackwardPass
 from sagann.errors import InputError
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.state import GatherState
-from sagann.plan.intervals import sizes
 from sagann.plan.schedule import Schedule
 from sagann.plan.steps import Block, Move, Plan, Step
 from sagann.runtime.chunks import Chunks
+from sagann.runtime.degrees import divisors
 from sagann.runtime.dialects import dialect_for, run_pass
-from sagann.runtime.host import Host, copied
+from sagann.runtime.edge_pass import softmax_delta
+from sagann.runtime.epoch import Epoch
+from sagann.runtime.host import Host
 from sagann.runtime.random_numbers import NUM_SEEDS, seeded
+from sagann.runtime.residents import Residents
 from sagann.runtime.rows import compute_rows
+from sagann.runtime.sources import Sources
 
 # Sizes in the pool are rounded up by an eighth at most.
 _MOST_SPARE = 1.125
 _PAGE_BYTES = 4096
-
-
-@dataclass(kw_only=True, slots=True)
-class Epoch:
-    """What an epoch's steps read and write besides blocks."""
-
-    x: Tensor
-    "Features, outside of the device's memory."
-    parameters: Sequence[Tensor]
-    "In the program's order."
-    shared: dict[str, Tensor] = field(default_factory=dict)
-    "Parameters and what depends on them alone, by name."
-    out: Tensor | None = None
-    "The result, once it is complete."
-    upstream: Tensor | None = None
-    "The result's gradient."
-    of_x: Tensor | None = None
-    "The features' gradient."
-    of_shared: dict[str, Tensor] = field(default_factory=dict)
-    "Gradients of parameters and derived values, so far."
 
 
 class Executor:
@@ -67,6 +48,7 @@ class Executor:
         host: where blocks lie that are not on the device.
         dialect: kernels of the edges.
         seed: of the epoch's random numbers.
+        epoch: what is read and given besides blocks.
     """
 
     def __init__(
@@ -79,30 +61,28 @@ class Executor:
         host: Host,
         dialect: str,
         seed: int,
+        epoch: Epoch,
     ) -> None:
         self.program = program
-        self.schedule = schedule
+        self.gradients = schedule.gradients
+        self.plan = plan
         self.chunks = chunks
-        self.host = host
         self.seed = seed
-        self.bounds = plan.bounds
-        self.operations = iter(plan.operations)
-        self.dialect = dialect
-        self.device = torch.device("cpu")
-        self.resident: dict[Block, Any] = {}
-        self.pending: dict[Block, Future[Any]] = {}
-        self._is_done = False
-        self._copies = ThreadPoolExecutor(max_workers=2, thread_name_prefix="sagann-copy")
-
-    def forward(self, epoch: Epoch) -> Tensor:
-        """Run the plan until the result is there."""
+        self.epoch = epoch
         self.device = epoch.x.device
-        self._share(epoch, epoch.parameters)
-        self._run_until("loss", epoch)
-        assert epoch.out is not None
-        return epoch.out
+        self.dialect = dialect_for(self.device.type, dialect)
+        sources = Sources(plan, program.output, chunks=chunks, host=host, epoch=epoch)
+        self.resident = Residents(sources.load, host, schedule.sizes.of, plan.budget_bytes)
+        self._operations = iter(plan.operations)
+        self._is_done = False
 
-    def backward(self, epoch: Epoch) -> None:
+    def forward(self) -> Tensor:
+        """Run the plan until the result, or the loss, is there."""
+        self._share()
+        self._run_until("turn")
+        return self.epoch.take_result()
+
+    def backward(self) -> None:
         """Run the rest; once, for nothing is kept for a second time.
 
         Raises:
@@ -116,25 +96,23 @@ class Executor:
                 fix="Add the losses up before the backward, or call the model again.",
             )
         self._is_done = True
-        with torch.enable_grad():
-            self._share(epoch, epoch.parameters)
-        self._run_until("", epoch)
+        self._run_until("")
         self.close()
 
     def close(self) -> None:
         """Wait for the copies under way, and forget all blocks."""
-        self._copies.shutdown(wait=True)
-        self.resident.clear()
-        self.host.close()
+        self.resident.close()
 
-    def _share(self, epoch: Epoch, parameters: Sequence[Tensor]) -> None:
-        named = {name: tensor for (name, _), tensor in zip(self.program.parameters, parameters, strict=True)}
-        with seeded(self.seed - 1, self.device):
-            epoch.shared = named | self.program.param.run(named, self._rows)
+    def _share(self) -> None:
+        names = [name for name, _ in self.program.parameters]
+        named = dict(zip(names, self.epoch.parameters, strict=True))
+        with torch.enable_grad(), seeded(self.seed - 1, self.device):
+            self.epoch.shared = named | self.program.param.run(named, self._rows)
 
-    def _run_until(self, kind: str, epoch: Epoch) -> None:
-        run: Mapping[str, Callable[[Step, Epoch], None]] = {
+    def _run_until(self, kind: str) -> None:
+        run: Mapping[str, Callable[[Step], None]] = {
             "transform": self._transform,
+            "transform_loss": self._transform_loss,
             "gather": self._gather,
             "finish": self._finish,
             "emit": self._emit,
@@ -144,84 +122,123 @@ class Executor:
             "finish_grad": self._finish_grad,
             "emit_grad": self._emit_grad,
         }
-        for operation in self.operations:
+        for operation in self._operations:
             if isinstance(operation, Move):
-                self._move(operation, epoch)
+                self.resident.move(operation)
                 continue
             if operation.kind == kind:
                 return
-            for block in (*operation.reads, *operation.writes):
-                self._await(block)
-            run[operation.kind](operation, epoch)
-
-    def _move(self, move: Move, epoch: Epoch) -> None:
-        block = move.block
-        if move.kind == "load":
-            self.pending[block] = self._copies.submit(self._loaded, block, epoch)
-            self.resident[block] = None
-        elif move.kind == "store":
-            self._await(block)
-            self.pending[block] = self._copies.submit(self.host.put, block, _payload(self.resident[block]))
-        else:
-            self._await(block)
-            self.resident.pop(block, None)
-
-    def _await(self, block: Block) -> None:
-        """Wait for the copy of a block that is under way."""
-        if (copy := self.pending.pop(block, None)) is not None:
-            value = copy.result()
-            if value is not None:
-                self.resident[block] = value
-
-    def _loaded(self, block: Block, epoch: Epoch) -> Any:
-        if block.kind == "edges":
-            return self.chunks[block.number].load(block)
-        if block == Block("value", "x", block.interval):
-            return copied(epoch.x[self._interval(block.interval)])
-        if block.kind == "grad" and block.name == self.program.output and epoch.upstream is not None:
-            return copied(epoch.upstream[self._interval(block.interval)])
-        payload = self.host.get(block)
-        return payload.get("", payload)
-
-    def _interval(self, number: int) -> slice:
-        return slice(self.bounds[number], self.bounds[number + 1])
+            self.resident.begin(operation)
+            run[operation.kind](operation)
 
     def _rows(self, work: EdgeWork, arrays: Sequence[Tensor]) -> Tensor:
-        return compute_rows(work, arrays, dialect_for(self.device.type, self.dialect))
+        return compute_rows(work, arrays, self.dialect)
 
     def _value(self, name: str, interval: int) -> Tensor:
         value: Tensor = self.resident[Block("value", name, interval)]
         return value
 
-    def _inputs(self, stage: Stage, interval: int, epoch: Epoch) -> dict[str, Tensor]:
+    def _transform(self, step: Step) -> None:
+        saved = [block for block in step.writes if block.kind == "saved"]
+        if saved:
+            leaves, results = self._run_differentiably(step)
+            self.resident[saved[0]] = leaves, results
+        else:
+            with torch.no_grad():
+                results = self._run_stage(step, self._inputs(step))
+        for name, value in results.items():
+            self.resident[Block("value", name, step.interval)] = _alone(value.detach())
+
+    def _inputs(self, step: Step) -> dict[str, Tensor]:
+        shared = self.epoch.shared
         return {
-            name: epoch.shared[name] if name in epoch.shared else self._value(name, interval)
-            for name in stage.inputs
+            name: shared[name] if name in shared else self._value(name, step.interval)
+            for name in self.program.stages[step.number].inputs
         }
 
-    def _transform(self, step: Step, epoch: Epoch) -> None:
-        stage = self.program.stages[step.number]
-        with self._random_numbers(step):
-            results = stage.run(self._inputs(stage, step.interval, epoch), self._rows)
-        for name, value in results.items():
-            self.resident[Block("value", name, step.interval)] = _alone(value)
+    def _run_stage(self, step: Step, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Run a stage on an interval; whenever it is run, with the same random numbers."""
+        with seeded(self.seed + step.number * self.plan.num_intervals + step.interval, self.device):
+            return self.program.stages[step.number].run(inputs, self._rows)
 
-    def _random_numbers(self, step: Step) -> Any:
-        """The same random numbers whenever a stage is run on an interval."""
-        return seeded(self.seed + step.number * len(self.bounds) + step.interval, self.device)
+    def _run_differentiably(self, step: Step) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Run a stage on leaves of its own; gives those that get a gradient, and the results."""
+        inputs = {}
+        for name, value in self._inputs(step).items():
+            of_vertices = self.epoch.trains and name not in self.epoch.shared and self.gradients.has(name)
+            wanted = of_vertices or (name in self.epoch.shared and value.requires_grad)
+            inputs[name] = value.detach().requires_grad_(wanted)
+        with torch.enable_grad():
+            results = self._run_stage(step, inputs)
+        return {name: value for name, value in inputs.items() if value.requires_grad}, results
 
-    def _gather(self, step: Step, epoch: Epoch) -> None:
+    def _transform_loss(self, step: Step) -> None:
+        """The last stage on an interval, its loss, and their gradients, where any are wanted."""
+        leaves, results = self._run_differentiably(step)
+        rows = results[self.program.output]
+        assert self.epoch.loss_of is not None
+        with torch.enable_grad():
+            loss = self.epoch.loss_of(rows, self.plan.vertices(step.interval))
+        self.epoch.loss = loss.detach() if self.epoch.loss is None else self.epoch.loss + loss.detach()
+        _require_only(loss, rows)
+        if loss.requires_grad:
+            self._give_back(step, leaves, torch.autograd.grad(loss, list(leaves.values()), allow_unused=True))
+        else:
+            self._give_back(step, leaves, [None] * len(leaves))
+
+    def _transform_grad(self, step: Step) -> None:
+        saved = [block for block in step.reads if block.kind == "saved"]
+        leaves, results = self.resident[saved[0]] if saved else self._run_differentiably(step)
+        upstream = {
+            block.name: self.resident[block]
+            for block in step.reads
+            if block.kind == "grad" and block.name in results and results[block.name].requires_grad
+        }
+        grads: Sequence[Tensor | None] = [None] * len(leaves)
+        if upstream and leaves:
+            grads = torch.autograd.grad(
+                [results[name] for name in upstream],
+                list(leaves.values()),
+                list(upstream.values()),
+                allow_unused=True,
+            )
+        self._give_back(step, leaves, grads)
+
+    def _give_back(self, step: Step, leaves: Mapping[str, Tensor], grads: Sequence[Tensor | None]) -> None:
+        for (name, leaf), grad in zip(leaves.items(), grads, strict=True):
+            if name in self.epoch.shared:
+                self.epoch.add_shared(name, grad)
+            else:
+                self._add_gradient(name, step.interval, torch.zeros_like(leaf) if grad is None else grad)
+
+    def _add_gradient(self, name: str, interval: int, grad: Tensor) -> None:
+        at = Block("grad", name, interval)
+        grad = _alone(grad.to(self.program.forms[name].dtype))
+        known: Tensor | None = self.resident.get(at)
+        self.resident[at] = grad if known is None else known + grad
+
+    def _emit(self, step: Step) -> None:
+        rows = self._value(self.program.output, step.interval)
+        if self.plan.num_intervals == 1:
+            self.epoch.out = rows
+            return
+        if self.epoch.out is None:
+            self.epoch.out = rows.new_empty(self.plan.bounds[-1], *rows.shape[1:])
+        self.epoch.out[self.plan.vertices(step.interval)] = rows
+
+    def _gather(self, step: Step) -> None:
         gather = self.program.gathers[step.number]
         assert gather.edges.function is not None
         (at,) = step.writes
-        state = self._state(at, gather.edges.function, gather, step.other)
-        self._accumulate(state, gather, step, self._edge_inputs(gather, step, epoch))
+        state = self._state(at, gather.edges.function, gather)
+        self._accumulate(state, gather, step, self._edge_inputs(gather, step))
 
-    def _state(self, at: Block, function: EdgeFunction, gather: Gather, interval: int) -> GatherState:
+    def _state(self, at: Block, function: EdgeFunction, gather: Gather) -> GatherState:
         if self.resident.get(at) is None:
+            rows = self.plan.vertices(at.interval)
             self.resident[at] = GatherState(
                 function,
-                num_rows=sizes(self.bounds)[interval],
+                num_rows=rows.stop - rows.start,
                 num_edges=self.chunks[gather.hop].num_edges,
                 device=self.device,
             )
@@ -233,21 +250,21 @@ class Executor:
     ) -> tuple[Tensor, ...]:
         read = {given.name: arrays[given.name] for given in state.function.inputs}
         return state.accumulate(
-            partial(run_pass, dialect_for(self.device.type, self.dialect)),
+            partial(run_pass, self.dialect),
             self.resident[step.reads[0]],
             read,
             seed=(self.seed + step.number) % NUM_SEEDS,
             edge_offset=self.chunks[gather.hop].first_edge[step.interval, step.other],
         )
 
-    def _edge_inputs(self, gather: Gather, step: Step, epoch: Epoch) -> dict[str, Tensor]:
+    def _edge_inputs(self, gather: Gather, step: Step) -> dict[str, Tensor]:
         """The arrays that the chunk's edges read, by the names of the edges' own stage."""
         arrays = {}
         work = gather.edges
         topology: Topology = self.resident[step.reads[0]]
         for name, side, value in zip(work.stage.inputs, work.sides, gather.inputs, strict=True):
             if side == "param":
-                arrays[name] = epoch.shared[value].detach()
+                arrays[name] = self.epoch.shared[value].detach()
             elif side == "edge":
                 arrays[name] = topology.edge_data[value]
             else:
@@ -256,129 +273,96 @@ class Executor:
                     arrays[name] = self.resident[block]
         return arrays
 
-    def _finish(self, step: Step, epoch: Epoch) -> None:
+    def _finish(self, step: Step) -> None:
         gather = self.program.gathers[step.number]
         assert gather.edges.function is not None
         at = Block("state", gather.result, step.interval)
-        result, *rest = self._state(at, gather.edges.function, gather, step.interval).finish()
-        self.resident.pop(at)
+        result, *rest = self._state(at, gather.edges.function, gather).finish()
+        self.resident.discard(at)
         if gather.edges.accumulator == "mean":
-            result.div_(self._degrees(gather, step.interval, result))
+            result.div_(self._divisors(gather, step, result))
         self.resident[Block("value", gather.result, step.interval)] = result.to(gather.edges.dtype)
         if rest:
             name = LSE if gather.edges.accumulator == "softmax" else ARGUMENT
             self.resident[Block("extra", gather.result, step.interval)] = {name: rest[0]}
 
-    def _degrees(self, gather: Gather, interval: int, like: Tensor) -> Tensor:
-        degrees = self.chunks[gather.hop].in_degrees[self._interval(interval)]
-        return degrees.clamp(min=1).to(like).reshape(-1, *(1,) * (like.ndim - 1))
+    def _divisors(self, gather: Gather, step: Step, like: Tensor) -> Tensor:
+        return divisors(self.chunks[gather.hop].in_degrees(self.plan.vertices(step.interval)), like)
 
-    def _emit(self, step: Step, epoch: Epoch) -> None:
-        rows = self._value(self.program.output, step.interval)
-        if epoch.out is None:
-            epoch.out = rows.new_empty(self.bounds[-1], *rows.shape[1:])
-        epoch.out[self._interval(step.interval)] = rows
-
-    def _transform_grad(self, step: Step, epoch: Epoch) -> None:
-        stage = self.program.stages[step.number]
-        found = {block.name for block in step.writes}
-        inputs = {}
-        for name, value in self._inputs(stage, step.interval, epoch).items():
-            wanted = value.requires_grad if name in epoch.shared else name in found
-            inputs[name] = value.detach().requires_grad_(wanted)
-        with torch.enable_grad(), self._random_numbers(step):
-            outputs = stage.run(inputs, self._rows)
-        upstream = {
-            block.name: self.resident[block]
-            for block in step.reads
-            if block.kind == "grad" and block.name in outputs and outputs[block.name].requires_grad
-        }
-        leaves = {name: value for name, value in inputs.items() if value.requires_grad}
-        grads: Sequence[Tensor | None] = [None] * len(leaves)
-        if upstream and leaves:
-            grads = torch.autograd.grad(
-                [outputs[name] for name in upstream],
-                list(leaves.values()),
-                list(upstream.values()),
-                allow_unused=True,
-            )
-        for (name, leaf), grad in zip(leaves.items(), grads, strict=True):
-            if name in epoch.shared:
-                _add(epoch.of_shared, name, grad)
-            else:
-                self._add_gradient(name, step.interval, torch.zeros_like(leaf) if grad is None else grad)
-
-    def _add_gradient(self, name: str, interval: int, grad: Tensor) -> None:
-        _add(self.resident, Block("grad", name, interval), _alone(grad.to(self.program.forms[name].dtype)))
-
-    def _arrive(self, step: Step, epoch: Epoch) -> None:
+    def _arrive(self, step: Step) -> None:
         """What the backward's passes read of a destination interval, besides what the forward read."""
         gather = self.program.gathers[step.number]
         grad: Tensor = self.resident[Block("grad", gather.result, step.interval)]
         if gather.edges.accumulator == "mean":
-            grad = grad / self._degrees(gather, step.interval, grad)
+            grad = grad / self._divisors(gather, step, grad)
         given = {GRAD: grad}
         if gather.edges.accumulator == "softmax":
-            result = self._value(gather.result, step.interval)
-            heads = gather.edges.function.value(gather.edges.function.outputs[0].values[0]).shape  # type: ignore[union-attr]
-            agreement = grad * result
-            given[DELTA] = (
-                agreement.flatten(1 + len(heads)).sum(-1) if agreement.ndim > 1 + len(heads) else agreement
-            )
+            assert gather.edges.function is not None
+            given |= softmax_delta(gather.edges.function, grad, self._value(gather.result, step.interval))
         self.resident[Block("incoming", gather.result, step.interval)] = given
 
-    def _gather_grad(self, step: Step, epoch: Epoch) -> None:
+    def _backward_pass(self, step: Step) -> tuple[Gather, BackwardPass, GatherState]:
+        """Of a chunk's or an interval's step: the gather, the pass, and the state that it is accumulated in."""
         gather = self.program.gathers[step.number]
-        assert gather.edges.backward is not None
-        work = gather.edges.backward.passes(self.schedule.wanted(gather))[step.part]
-        arrays = (
-            self._edge_inputs(gather, step, epoch) | self.resident[Block("incoming", gather.result, step.other)]
-        )
-        handed = Block("handed", gather.result, step.interval, step.other)
+        work = self.gradients.passes(gather)[step.part]
+        of_dst = step.kind == "gather_grad" and work.function.at == "dst"
+        at = Block("state", gather.result, step.other if of_dst else step.interval, number=step.part + 1)
+        return gather, work, self._state(at, work.function, gather)
+
+    def _gather_grad(self, step: Step) -> None:
+        gather, work, state = self._backward_pass(step)
+        arrays = self._edge_inputs(gather, step)
         for block in step.reads:
-            if block.kind in ("extra", "handed"):
+            if block.kind in ("incoming", "extra", "handed"):
                 arrays |= self.resident[block]
-        row = step.other if work.function.at == "dst" else step.interval
-        at = Block("state", gather.result, row, number=step.part + 1)
-        edges = self._accumulate(self._state(at, work.function, gather, row), gather, step, arrays)
-        outputs = zip(work.results, work.function.outputs, strict=True)
-        names = [name for name, output in outputs if output.reduce == "edge"]
+        edges = self._accumulate(state, gather, step, arrays)
+        names = _results(work, of_edges=True)
         if names:
+            handed = Block("handed", gather.result, step.interval, step.other)
             self.resident[handed] = dict(zip(names, edges, strict=True))
 
-    def _finish_grad(self, step: Step, epoch: Epoch) -> None:
-        gather = self.program.gathers[step.number]
-        assert gather.edges.backward is not None
-        work = gather.edges.backward.passes(self.schedule.wanted(gather))[step.part]
-        at = Block("state", gather.result, step.interval, number=step.part + 1)
-        results = self._state(at, work.function, gather, step.interval).finish()
-        self.resident.pop(at)
+    def _finish_grad(self, step: Step) -> None:
+        gather, work, state = self._backward_pass(step)
         values = dict(zip(gather.edges.stage.inputs, gather.inputs, strict=True))
-        outputs = zip(work.results, work.function.outputs, strict=True)
-        names = [name for name, output in outputs if output.reduce != "edge"]
-        for name, result in zip(names, results, strict=True):
+        for name, result in zip(_results(work, of_edges=False), state.finish(), strict=True):
             value = values[name]
-            if value in epoch.shared:
-                _add(epoch.of_shared, value, result.to(epoch.shared[value].dtype))
+            if value in self.epoch.shared:
+                self.epoch.add_shared(value, result.to(self.epoch.shared[value].dtype))
             else:
                 self._add_gradient(value, step.interval, result)
+        self.resident.discard(Block("state", gather.result, step.interval, number=step.part + 1))
 
-    def _emit_grad(self, step: Step, epoch: Epoch) -> None:
+    def _emit_grad(self, step: Step) -> None:
         rows = self.resident[Block("grad", "x", step.interval)]
-        if epoch.of_x is None:
-            epoch.of_x = torch.zeros_like(epoch.x)
-        epoch.of_x[self._interval(step.interval)] = rows
+        if self.epoch.of_x is None:
+            self.epoch.of_x = torch.zeros_like(self.epoch.x)
+        self.epoch.of_x[self.plan.vertices(step.interval)] = rows
 
 
-def _add(known: dict[Any, Any], key: Any, grad: Tensor | None) -> None:
-    if grad is not None:
-        known[key] = known[key] + grad if known.get(key) is not None else grad
+def _require_only(loss: Tensor, rows: Tensor) -> None:
+    """Refuse a loss that depends on trained tensors by other ways than the model's result."""
+    pending, seen = [loss.grad_fn], {rows.grad_fn}
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            raise InputError(
+                "the loss of an interval depends on a tensor that is trained, besides the model's result",
+                value=f"a leaf of shape {tuple(node.variable.shape)}",
+                where="StreamedModel.loss",
+                fix="Add terms of parameters to what loss() returns, or call the model and compute the loss of its result.",
+            )
+        pending += [parent for parent, _ in node.next_functions]
+
+
+def _results(work: BackwardPass, *, of_edges: bool) -> list[str]:
+    """Names of a pass's results that are of edges, or of the others."""
+    outputs = zip(work.results, work.function.outputs, strict=True)
+    return [name for name, output in outputs if (output.reduce == "edge") == of_edges]
 
 
 def _alone(value: Tensor) -> Tensor:
     """The value, on memory of its own where it is a part of much more."""
     return value.clone() if value.untyped_storage().nbytes() > _MOST_SPARE * value.nbytes + _PAGE_BYTES else value
-
-
-def _payload(value: Any) -> dict[str, Tensor]:
-    return {"": value} if isinstance(value, Tensor) else value

@@ -7,7 +7,10 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -23,22 +26,23 @@ from sagann.graph.graph import Graph
 from sagann.graph.topology import Topology
 from sagann.kernels.first_order import first_order_only
 from sagann.plan.fit import hop_size, least_count, needed_bytes
+from sagann.plan.gradients import Gradients
 from sagann.plan.grid import ChunkGrid
-from sagann.plan.intervals import equal_edges, equal_vertices, sizes
-from sagann.plan.residency import place
-from sagann.plan.schedule import CSC, CSR, Schedule, chunk_bytes
-from sagann.plan.steps import Plan
+from sagann.plan.intervals import equal_edges, equal_vertices, equal_weights, sizes
+from sagann.plan.residency import BudgetError, place
+from sagann.plan.schedule import Schedule
+from sagann.plan.sizes import CSC, CSR
+from sagann.plan.steps import UNLIMITED, Block, Plan, Step
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.configuration import configuration, has_hooks
-from sagann.runtime.executor import Epoch, Executor
+from sagann.runtime.epoch import Epoch, LossOf
+from sagann.runtime.executor import Executor
 from sagann.runtime.host import Host, RamHost
 from sagann.runtime.random_numbers import NUM_SEEDS
 from sagann.runtime.spill import DiskHost, SpillFolder
 
-Cut = Literal["edges", "vertices"]
+Cut = Literal["bytes", "edges", "vertices"]
 "What intervals have equally many of."
-UNLIMITED = 1 << 62
-"A budget that everything fits."
 
 
 class Planned(NamedTuple):
@@ -92,15 +96,61 @@ class StreamedModel(nn.Module):
         chunks: dict[int, Chunks] = {}
         for number, topology in enumerate(self.hops):
             if id(topology) not in chunks:
-                chunks[id(topology)] = Chunks(ChunkGrid(topology, bounds), host, number)
+                kept = None if budget_bytes >= UNLIMITED and spill is None else host
+                chunks[id(topology)] = Chunks(ChunkGrid(topology, bounds), kept, number)
         self._chunks = [chunks[id(topology)] for topology in self.hops]
         self._programs: dict[object, ModelProgram] = {}
         self._plans: dict[object, Planned] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         """The model's result for all vertices: [num_vertices, ...]."""
-        program, schedule, plan = self.plan(x)
+        return self._run(x, None)
+
+    def loss(self, x: Tensor, loss_of: LossOf) -> Tensor:
+        """A loss that is a sum over vertices, without the model's result ever being whole in memory.
+
+        Args:
+            x: vertex features.
+            loss_of: gives the loss of some vertices, a scalar, from their rows of the result and their range of ids.
+                It may read nothing that is trained but these rows.
+        Returns:
+            The sum over all intervals; its backward is as that of any loss.
+        Raises:
+            InputError: ``loss_of`` reads something else that is trained.
+
+        Example:
+            >>> from sagann.graph.demo import demo_graph
+            >>> from sagann.nn import GNN, SAGE
+            >>> graph = demo_graph()
+            >>> streamed = stream(GNN([SAGE(graph.num_features, graph.num_classes)]), graph, budget_bytes=1 << 20)
+            >>> def loss_of(z: Tensor, vertices: slice) -> Tensor:
+            ...     return torch.nn.functional.cross_entropy(z, graph.labels[vertices], reduction="sum") / len(graph.labels)
+            >>> streamed.loss(graph.features, loss_of).backward()
+        """
+        return self._run(x, loss_of)
+
+    def plan(self, x: Tensor, *, folded: bool = False) -> Planned:
+        """What a call with such features does: an epoch where gradients are recorded, else a forward.
+
+        Args:
+            x: vertex features.
+            folded: whether :meth:`loss` is what is called.
+        """
+        program = self._captured(x)
+        trained = self._trained(program)
+        epoch = torch.is_grad_enabled() and (x.requires_grad or bool(trained))
+        key = (x.requires_grad, trained, epoch, folded)
+        if key not in self._plans:
+            gradients = Gradients(program, wanted_x=x.requires_grad, trained=trained)
+            self._plans[key] = self._planned(program, gradients, epoch, folded)
+        return self._plans[key]
+
+    def _run(self, x: Tensor, loss_of: LossOf | None) -> Tensor:
+        program, schedule, plan = self.plan(x, folded=loss_of is not None)
         named = tensors_of(self.model)
+        parameters = [named[name] for _, name in program.parameters]
+        trains = torch.is_grad_enabled() and any(each.requires_grad for each in (x, *parameters))
+        leaves = [each.detach().requires_grad_(trains and each.requires_grad) for each in parameters]
         executor = Executor(
             program,
             schedule,
@@ -109,37 +159,39 @@ class StreamedModel(nn.Module):
             host=self._new_host(),
             dialect=self.dialect,
             seed=int(torch.randint(NUM_SEEDS, ())),
+            epoch=Epoch(x=x.detach(), parameters=leaves, trains=trains, loss_of=loss_of),
         )
-        parameters = [named[name] for _, name in program.parameters]
         out: Tensor = _Streamed.apply(executor, x, *parameters)  # type: ignore[no-untyped-call]
         if not out.requires_grad:
             executor.close()
         return out
 
-    def plan(self, x: Tensor) -> Planned:
-        """What a call with such features does: an epoch where gradients are recorded, else a forward."""
-        program = self._captured(x)
+    def _trained(self, program: ModelProgram) -> frozenset[str]:
         named = tensors_of(self.model)
-        trained = frozenset(name for name, known in program.parameters if named[known].requires_grad)
-        epoch = torch.is_grad_enabled() and (x.requires_grad or bool(trained))
-        key = (x.requires_grad, trained, epoch)
-        if key not in self._plans:
-            self._plans[key] = self._planned(program, x.requires_grad, trained, epoch)
-        return self._plans[key]
+        return frozenset(name for name, known in program.parameters if named[known].requires_grad)
 
-    def _planned(self, program: ModelProgram, wanted_x: bool, trained: frozenset[str], epoch: bool) -> Planned:
-        hops = [chunks.size for chunks in self._chunks]
-        schedule = Schedule(program, hops, self.bounds, wanted_x=wanted_x, trained=trained)
-        plan = place(
-            list(schedule.epoch() if epoch else schedule.forward()),
-            bytes_of=schedule.bytes_of,
-            on_host=[*schedule.initial(), *(schedule.upstream() if epoch else [])],
-            bounds=self.bounds,
-            budget_bytes=self.budget_bytes,
-        )
+    def _planned(self, program: ModelProgram, gradients: Gradients, epoch: bool, folded: bool) -> Planned:
+        def planned(*, saves: bool) -> Planned:
+            hops = [chunks.size for chunks in self._chunks]
+            schedule = Schedule(program, hops, self.bounds, gradients=gradients, folded=folded, saves=saves)
+            plan = place(
+                list(schedule.epoch() if epoch else schedule.forward()),
+                bytes_of=schedule.sizes.of,
+                on_host=[*schedule.initial(), *(schedule.upstream() if epoch else [])],
+                bounds=self.bounds,
+                budget_bytes=self.budget_bytes,
+            )
+            return Planned(program, schedule, plan)
+
+        found = planned(saves=False)
+        if epoch:
+            with suppress(BudgetError):
+                saving = planned(saves=True)
+                if saving.plan.moved_bytes <= found.plan.moved_bytes:
+                    found = saving
         if self._folder is not None:
-            self._folder.require(plan.spilled_bytes)
-        return Planned(program, schedule, plan)
+            self._folder.require(found.plan.spilled_bytes)
+        return found
 
     def close(self) -> None:
         """Remove what was spilled; the model cannot run by intervals after that."""
@@ -170,7 +222,7 @@ def _edges_bytes(hops: Sequence[Topology], bounds: Sequence[int]) -> int:
     total = 0
     for topology in {id(topology): topology for topology in hops}.values():
         hop, rows = hop_size(topology, bounds), sizes(tuple(bounds))
-        total += sum(chunk_bytes(hop, rows, *at, form) for at in hop.edges for form in (CSC, CSR))
+        total += sum(hop.chunk_bytes(rows, *at, form) for at in hop.edges for form in (CSC, CSR))
     return total
 
 
@@ -191,7 +243,7 @@ def stream(
     *,
     budget_bytes: int,
     spill: Path | None = None,
-    cut: Cut = "vertices",
+    cut: Cut = "bytes",
     num_intervals: int | None = None,
 ) -> StreamedModel:
     """Make a model run over ``graph`` inside a memory budget.
@@ -201,7 +253,7 @@ def stream(
         graph: prepared for the model, with features. Features and edges may be mapped from files.
         budget_bytes: what vertex data, edges and temporaries may take together.
         spill: a folder for what is not in use; without it, that lies in memory too, beyond the budget.
-        cut: whether intervals have equally many "vertices" or "edges".
+        cut: what intervals have equally many of.
         num_intervals: P; by default the least that fits the budget.
 
     Returns:
@@ -234,18 +286,43 @@ def stream(
     program = capture(model, hops, features)
     topologies = {id(topology): topology for topology in hops}
 
-    def bounds_of(count: int) -> tuple[int, ...]:
-        topology = graph.topology
-        return equal_edges(topology.indptr, count) if cut == "edges" else equal_vertices(topology.num_dst, count)
+    bounds_of = _cutter(program, graph.topology, cut)
+    known: dict[int, tuple[list[Step], Callable[[Block], int]]] = {}
 
-    def needed(count: int) -> int:
-        bounds = bounds_of(count)
-        found = {key: hop_size(topology, bounds) for key, topology in topologies.items()}
-        schedule = Schedule(program, [found[id(topology)] for topology in hops], bounds)
-        return needed_bytes(schedule, list(schedule.epoch()))
+    def needed(count: int, *, ahead: bool) -> int:
+        if count not in known:
+            bounds = bounds_of(count)
+            found = {key: hop_size(topology, bounds) for key, topology in topologies.items()}
+            schedule = Schedule(program, [found[id(topology)] for topology in hops], bounds)
+            known[count] = list(schedule.epoch()), schedule.sizes.of
+        return needed_bytes(*known[count], ahead=ahead)
 
-    count = num_intervals or least_count(needed, budget_bytes, max(1, graph.topology.num_dst))
+    count = num_intervals or _count(needed, budget_bytes, max(1, graph.topology.num_dst))
     return StreamedModel(model, hops, bounds_of(count), budget_bytes=budget_bytes, spill=spill)
+
+
+def _cutter(program: ModelProgram, topology: Topology, cut: Cut) -> Callable[[int], tuple[int, ...]]:
+    """Gives the bounds of so many intervals."""
+    if cut == "vertices":
+        return partial(equal_vertices, topology.num_dst)
+    if cut == "edges":
+        return partial(equal_edges, topology.indptr)
+    row = max(math.prod(form.shape) * form.dtype.itemsize for form in program.forms.values())
+    edge = 2 * topology.indices.element_size()
+
+    def bounds_of(count: int) -> tuple[int, ...]:
+        # Of an interval's in-edges, a chunk has one part of as many as there are intervals.
+        return equal_weights(topology.indptr, count, vertex=row * count, edge=edge)
+
+    return bounds_of
+
+
+def _count(needed: Callable[..., int], budget_bytes: int, most: int) -> int:
+    """The least number of intervals that leaves room to load ahead, or else the least that fits."""
+    try:
+        return least_count(partial(needed, ahead=True), budget_bytes, most)
+    except BudgetError:
+        return least_count(partial(needed, ahead=False), budget_bytes, most)
 
 
 class _Streamed(torch.autograd.Function):
@@ -253,34 +330,20 @@ class _Streamed(torch.autograd.Function):
     def forward(ctx: Any, executor: Executor, x: Tensor, *parameters: Tensor) -> Tensor:
         ctx.executor = executor
         ctx.save_for_backward(x, *parameters)
-        return executor.forward(Epoch(x=x, parameters=parameters))
+        return executor.forward()
 
     @staticmethod
     @first_order_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, *parameters = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[2:]
-        leaves = [tensor.detach().requires_grad_(on) for tensor, on in zip(parameters, wanted, strict=True)]
-        epoch = Epoch(x=x, parameters=leaves, upstream=grad)
-        ctx.executor.backward(epoch)
-        return None, epoch.of_x, *_parameter_gradients(ctx.executor.program, leaves, epoch)
-
-
-def _parameter_gradients(program: ModelProgram, leaves: Sequence[Tensor], epoch: Epoch) -> list[Tensor | None]:
-    """The gradients of the parameters, those of derived values taken back to them."""
-    derived = [name for name in program.param.outputs if name in epoch.of_shared]
-    wanted = [leaf for leaf in leaves if leaf.requires_grad]
-    through: dict[int, Tensor] = {}
-    if derived and wanted:
-        found = torch.autograd.grad(
-            [epoch.shared[name] for name in derived],
-            wanted,
-            [epoch.of_shared[name] for name in derived],
-            allow_unused=True,
-        )
-        through = {id(leaf): grad for leaf, grad in zip(wanted, found, strict=True) if grad is not None}
-    gradients: list[Tensor | None] = []
-    for (name, _), leaf in zip(program.parameters, leaves, strict=True):
-        parts = [part for part in (epoch.of_shared.get(name), through.get(id(leaf))) if part is not None]
-        gradients.append(sum(parts[1:], parts[0]) if parts and leaf.requires_grad else None)
-    return gradients
+        # PyTorch refuses here what was changed in place since the forward.
+        assert ctx.saved_tensors
+        executor: Executor = ctx.executor
+        epoch, program = executor.epoch, executor.program
+        if epoch.loss_of is None:
+            epoch.upstream = grad
+        executor.backward()
+        names = [name for name, _ in program.parameters]
+        gradients = [epoch.of_x, *epoch.parameter_gradients(names, program.param.outputs)]
+        if epoch.loss_of is not None:
+            gradients = [None if gradient is None else gradient * grad for gradient in gradients]
+        return None, *gradients

@@ -205,7 +205,7 @@ class _State:
             self.parts = [empty for _ in NEUTRAL[self.reduce]]
         result = self.parts[0]
         if self.call.edges.accumulator == "mean":
-            result = result / divisors(self.call.topology, result)
+            result = result / divisors(self.call.topology.in_degrees(), result)
         return result.to(self.call.edges.dtype)
 
     @property
@@ -219,7 +219,7 @@ class _Upstream:
 
     def __init__(self, call: _Call, grad: Tensor, saved: tuple[Tensor, ...]) -> None:
         self.accumulator = call.edges.accumulator
-        self.grad = grad / divisors(call.topology, grad) if self.accumulator == "mean" else grad
+        self.grad = grad / divisors(call.topology.in_degrees(), grad) if self.accumulator == "mean" else grad
         self.saved = saved
 
     def of(self, tile: _Tile, output: tuple[Tensor, ...]) -> list[Tensor]:

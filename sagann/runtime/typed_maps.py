@@ -106,7 +106,7 @@ def rows_of_vertices(
         rows = _mapped(rows, values[typed.weight], pairs)
     total: Tensor = _SumOfPairs.apply(rows, pairs, dialect)  # type: ignore[no-untyped-call]
     if typed.mean:
-        total = total / divisors(topology, total)
+        total = total / divisors(topology.in_degrees(), total)
     return {typed.name if typed.order == "last" else program.accum: total}
 
 

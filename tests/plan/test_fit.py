@@ -54,14 +54,14 @@ def test_a_budget_decides_the_number_of_intervals(name: str) -> None:
     assert graph.features is not None
     counts = []
     for budget in (1 << 30, 60_000, 30_000, 20_000):
-        streamed = stream(model, graph, budget_bytes=budget)
+        streamed = stream(model, graph, budget_bytes=budget, cut="vertices")
         program, schedule, plan = streamed.plan(graph.features)
-        assert needed_bytes(schedule, list(schedule.epoch())) <= plan.peak_bytes <= budget
+        assert needed_bytes(list(schedule.epoch()), schedule.sizes.of) <= plan.peak_bytes <= budget
         if plan.num_intervals > 1:
             fewer = equal_vertices(200, plan.num_intervals - 1)
             sizes = [hop_size(graph.topology, fewer)] * model.num_hops
             coarser = Schedule(program, sizes, fewer)
-            assert needed_bytes(coarser, list(coarser.epoch())) > budget
+            assert needed_bytes(list(coarser.epoch()), coarser.sizes.of, ahead=True) > budget
         counts.append(plan.num_intervals)
         streamed(graph.features).sum().backward()
     assert counts == sorted(counts)

@@ -11,13 +11,16 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, Topology
+from sagann.kernels.memory import allocated_bytes
 from sagann.nn import GAT, GIN, SAGE, MaxPoolGCN, build_model
 from sagann.nn.zoo import MODELS, ModelConfig
 from sagann.plan import equal_edges, equal_vertices
+from sagann.plan.fit import needed_bytes
 from sagann.plan.residency import BudgetError
-from sagann.plan.steps import Block
-from sagann.runtime.executor import Executor
-from sagann.runtime.streamed import UNLIMITED, StreamedModel, _edges_bytes
+from sagann.plan.schedule import Schedule
+from sagann.plan.steps import UNLIMITED, Step
+from sagann.runtime.residents import Residents
+from sagann.runtime.streamed import StreamedModel, _edges_bytes
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
 from tests.graphs import labelled_graph, odd_topologies, random_topology
 from tests.tolerances import assert_close, largest
@@ -317,19 +320,19 @@ def test_blocks_are_as_large_as_planned(dtype: torch.dtype, monkeypatch: pytest.
     x = torch.randn(4000, 4, dtype=dtype, requires_grad=True)
     streamed = StreamedModel(model, [random_topology(4000, 9000)], equal_vertices(4000, 4))
     _, schedule, plan = streamed.plan(x)
-    most, checked = 0, Executor._await
+    most, begin = 0, Residents.begin
 
-    def held(executor: Executor, block: Block) -> None:
+    def begun(residents: Residents, step: Step) -> None:
         nonlocal most
-        checked(executor, block)
+        begin(residents, step)
         storages = {}
-        for at, value in executor.resident.items():
+        for at, value in residents._blocks.items():
             if at.kind in ("value", "grad") and value is not None:
                 storages[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
-                assert value.nbytes == schedule.bytes_of(at), at
+                assert allocated_bytes(value.nbytes) == schedule.sizes.of(at), at
         most = max(most, sum(storages.values()))
 
-    monkeypatch.setattr(Executor, "_await", held)
+    monkeypatch.setattr(Residents, "begin", begun)
     streamed(x).sum().backward()
     assert 0 < most <= plan.peak_bytes
 
@@ -343,3 +346,46 @@ def test_the_room_that_chunks_take_on_disk_is_known_before(tmp_path: Path) -> No
     assert 0.8 * _edges_bytes([topology] * 2, bounds) < written <= _edges_bytes([topology] * 2, bounds)
     streamed.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def partial_loss(z: Tensor, vertices: slice) -> Tensor:
+    return (z.square() * (1 + torch.arange(vertices.start, vertices.stop, dtype=z.dtype)[:, None])).sum()
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat", "maxpool-gcn", "residual-gcn"])
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("tight", [False, True])
+def test_a_loss_that_is_folded_into_the_last_stage(name: str, count: int, tight: bool) -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=3, dropout=0.0), graph).double()
+    graph = in_double(model.prepare(graph))
+    assert graph.features is not None
+    x = graph.features.double().requires_grad_()
+    hops, bounds = graph.hops(model.num_hops), equal_vertices(53, count)
+    with using_engine(NaiveEngine()):
+        expected = 3 * partial_loss(model(hops, x), slice(0, 53))
+    leaves = [x, *model.parameters()]
+    gradients = torch.autograd.grad(expected, leaves, materialize_grads=True)
+    streamed = StreamedModel(model, hops, bounds)
+    if tight:
+        program, dense_schedule, _ = streamed.plan(x, folded=True)
+        schedule = Schedule(program, dense_schedule.hops, bounds, gradients=dense_schedule.gradients, folded=True)
+        budget = needed_bytes(list(schedule.epoch()), schedule.sizes.of)
+        streamed = StreamedModel(model, hops, bounds, budget_bytes=budget)
+    loss = 3 * streamed.loss(x, partial_loss)
+    found = torch.autograd.grad(loss, leaves, materialize_grads=True)
+    assert_close(loss, expected, scale=float(expected.detach()))
+    for ours, theirs in zip(found, gradients, strict=True):
+        assert_close(ours, theirs, scale=largest(*gradients))
+    with torch.no_grad():
+        assert_close(3 * streamed.loss(x, partial_loss), expected, scale=float(expected.detach()))
+
+
+def test_a_loss_may_not_depend_on_something_else_that_is_trained() -> None:
+    model = Model(jumping)
+    streamed = StreamedModel(model, [random_topology(31, 200)], equal_vertices(31, 3))
+    x = torch.randn(31, 4)
+    with pytest.raises(InputError, match="besides the model's result"):
+        streamed.loss(x, lambda z, vertices: z.sum() + model.norm.weight.sum())
+    streamed.loss(x, lambda z, vertices: torch.zeros(())).backward()
+    assert all(parameter.grad is None or not parameter.grad.any() for parameter in model.parameters())

@@ -1,0 +1,225 @@
+"""Sizes: bytes of blocks, and of what steps take beside them. Known before anything is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, fx
+
+from sagann.compiler.model_program import Gather, ModelProgram
+from sagann.compiler.program import Stage
+from sagann.compiler.trace import ROWS, is_rows
+from sagann.graph.topology import Topology
+from sagann.graph.widths import id_dtype
+from sagann.kernels.dense import NUM_PARTS, linear
+from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.kinds import reduced_results
+from sagann.kernels.memory import SMALLEST_BYTES, allocated_bytes
+from sagann.plan.gradients import Gradients
+from sagann.plan.steps import Block
+
+CSC, CSR = "csc", "csr"
+_OFFSET_BYTES = 8
+# A loss on rows of the result: logarithms of probabilities, their gradient, and the rows' own, with one to spare.
+_LOSS_TENSORS = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HopSize:
+    """The chunks of one hop, as far as sizes go."""
+
+    num_edges: int
+    "Of the whole hop."
+    edges: Mapping[tuple[int, int], int]
+    "Edges of each chunk that has any, by source and destination interval."
+    data_bytes: tuple[int, ...]
+    "Of an edge in each of its data."
+    id_bytes: int
+    "Of a vertex id."
+
+    @classmethod
+    def of(cls, topology: Topology, edges: Mapping[tuple[int, int], int]) -> HopSize:
+        """The size of a topology whose chunks have so many edges."""
+        data = topology.edge_data.values()
+        return cls(
+            num_edges=topology.num_edges,
+            edges=edges,
+            data_bytes=tuple(rows.element_size() * rows[:1].numel() for rows in data) if edges else (),
+            id_bytes=topology.indices.element_size(),
+        )
+
+    def chunk_bytes(self, rows: Sequence[int], src: int, dst: int, form: str) -> int:
+        """What a chunk takes.
+
+        Args:
+            rows: vertices of each interval.
+            src: number of the source interval.
+            dst: number of the destination interval.
+            form: "csc", or "csr", which comes with both.
+        """
+        edges = self.edges[src, dst]
+        parts = [
+            _OFFSET_BYTES * (rows[dst] + 1),
+            edges * self.id_bytes,
+            *(edges * each for each in self.data_bytes),
+        ]
+        if form == CSR:
+            # Destinations and positions of the edges; their data is put in order once more.
+            parts += [_OFFSET_BYTES * (max(rows[src], rows[dst]) + 1), edges * self.id_bytes, edges * self.id_bytes]
+            parts += [edges * each for each in self.data_bytes]
+        return sum(map(allocated_bytes, parts))
+
+
+class BlockSizes:
+    """Sizes of the blocks of a captured model over a chunk grid.
+
+    Args:
+        program: the model.
+        hops: its hops.
+        rows: vertices of each interval.
+        gradients: what its backward computes.
+    """
+
+    def __init__(
+        self, program: ModelProgram, hops: Sequence[HopSize], rows: Sequence[int], gradients: Gradients
+    ) -> None:
+        self.program = program
+        self.hops = hops
+        self.rows = rows
+        self.gradients = gradients
+        self._gathers = {gather.result: gather for gather in program.gathers}
+        self._stages = [_StageSize.of(stage) for stage in program.stages]
+        self._bytes: dict[Block, int] = {}
+
+    def of(self, block: Block) -> int:
+        """A block's size."""
+        if block not in self._bytes:
+            self._bytes[block] = self._of(block)
+        return self._bytes[block]
+
+    def kept(self, gather: Gather, part: int = 0) -> list[int]:
+        """Bytes of a row of each result of a gather's forward, or of a pass of its backward, counted from 1."""
+        ids = id_dtype(self.hops[gather.hop].num_edges)
+        return [
+            math.prod(result.shape) * (result.dtype or ids).itemsize if result.rows == "row" else 0
+            for result in reduced_results(self._function(gather, part))
+        ]
+
+    def row_bytes(self, name: str) -> int:
+        """Of a row of a value."""
+        form = self.program.forms[name]
+        return math.prod(form.shape) * form.dtype.itemsize
+
+    def running(self, number: int, interval: int) -> int:
+        """Taken while a stage runs, beside what it reads and gives."""
+        return allocated_bytes(self.rows[interval] * self._stages[number].peak)
+
+    def differentiating(self, number: int, interval: int, *, of_loss: bool = False, saved: bool = False) -> int:
+        """Taken while a stage is run once more and differentiated, beside what it reads and gives.
+
+        Args:
+            number: of the stage.
+            interval: on whose rows.
+            of_loss: whether the gradient is that of a loss on the stage's result.
+            saved: whether it need not run once more.
+        """
+        stage = self._stages[number]
+        row = (0 if saved else stage.computed) + 2 * stage.largest
+        if of_loss:
+            row += _LOSS_TENSORS * self.row_bytes(self.program.output)
+        # A gradient that comes from several operators is summed into a new tensor.
+        row += max((self.row_bytes(name) for name in self._read(number) if self.gradients.has(name)), default=0)
+        is_small = self.rows[interval] * stage.largest < SMALLEST_BYTES
+        return allocated_bytes(self.rows[interval] * row) + (0 if is_small else stage.weight)
+
+    def arriving(self, gather: Gather, interval: int) -> int:
+        """Taken while a gather's backward is prepared."""
+        return allocated_bytes(self.rows[interval] * self.row_bytes(gather.result))
+
+    def _read(self, number: int) -> list[str]:
+        """The values of vertices that a stage reads."""
+        return [name for name in self.program.stages[number].inputs if name not in self.gradients.shared]
+
+    def _of(self, block: Block) -> int:
+        if block.kind in ("value", "grad"):
+            return allocated_bytes(self.rows[block.interval] * self.row_bytes(block.name))
+        if block.kind == "saved":
+            read = sum(self.row_bytes(name) for name in self._read(block.number))
+            return allocated_bytes(self.rows[block.interval] * (read + self._stages[block.number].computed))
+        if block.kind == "edges":
+            return self.hops[block.number].chunk_bytes(self.rows, block.interval, block.other, block.name)
+        gather = self._gathers[block.name]
+        if block.kind == "handed":
+            return self.hops[gather.hop].edges[block.interval, block.other] * self._handed_bytes(gather)
+        results = self.kept(gather, block.number)
+        if block.kind == "incoming":
+            delta = results[1:2] if gather.edges.accumulator == "softmax" else []
+            results = [self.row_bytes(block.name), *delta]
+        elif block.kind == "extra":
+            results = results[1:]
+        return sum(allocated_bytes(self.rows[block.interval] * result) for result in results)
+
+    def _function(self, gather: Gather, part: int) -> EdgeFunction:
+        if part:
+            return self.gradients.passes(gather)[part - 1].function
+        assert gather.edges.function is not None
+        return gather.edges.function
+
+    def _handed_bytes(self, gather: Gather) -> int:
+        functions = [step.function for step in self.gradients.passes(gather)]
+        values = [
+            function.value(output.values[0])
+            for function in functions
+            for output in function.outputs
+            if output.reduce == "edge"
+        ]
+        return sum(math.prod(value.shape) * value.dtype.itemsize for value in values)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _StageSize:
+    """Bytes per row of what a stage computes, and of its largest weight."""
+
+    computed: int
+    "Everything."
+    largest: int
+    "The largest tensor."
+    peak: int
+    "What lives at the same time, at most, besides inputs and outputs."
+    weight: int
+    "The parts that the largest gradient of a weight is summed of; not per row."
+
+    @classmethod
+    def of(cls, stage: Stage) -> _StageSize:
+        computed = [node for node in stage.module.graph.nodes if node.op == "call_function"]
+        each = [_node_bytes(node) for node in computed]
+        maps = [node.args[1] for node in computed if node.target is linear]
+        weights = [weight.meta["val"] for weight in maps if isinstance(weight, fx.Node)]
+        return cls(
+            computed=sum(each),
+            largest=max(each, default=0),
+            peak=_peak_bytes(stage, computed),
+            weight=NUM_PARTS * max((weight.numel() * weight.element_size() for weight in weights), default=0),
+        )
+
+
+def _node_bytes(node: fx.Node) -> int:
+    value = node.meta.get("val")
+    if not isinstance(value, Tensor) or value.ndim == 0 or not is_rows(value.shape[0]):
+        return 0
+    return math.prod(value.shape) // ROWS * value.dtype.itemsize
+
+
+def _peak_bytes(stage: Stage, computed: Sequence[fx.Node]) -> int:
+    (results,) = (node.args[0] for node in stage.module.graph.nodes if node.op == "output")
+    outputs = set(results) if isinstance(results, (tuple, list)) else set()
+    last = {argument: index for index, node in enumerate(computed) for argument in node.all_input_nodes}
+    alive: dict[fx.Node, int] = {}
+    peak = 0
+    for index, node in enumerate(computed):
+        alive[node] = 0 if node in outputs else _node_bytes(node)
+        peak = max(peak, sum(alive.values()))
+        alive = {each: size for each, size in alive.items() if last.get(each, -1) > index}
+    return peak

@@ -1,0 +1,75 @@
+"""Epoch: what an epoch of a captured model reads and gives, besides blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+LossOf = Callable[[Tensor, slice], Tensor]
+"The loss of some vertices' rows of a model's result, given those and their range of ids; a sum over vertices."
+
+
+@dataclass(kw_only=True, slots=True)
+class Epoch:
+    """Inputs and results."""
+
+    x: Tensor
+    "Features, outside of the device's memory."
+    parameters: Sequence[Tensor]
+    "In the program's order; leaves of their own, where they get a gradient."
+    trains: bool
+    "Whether there is a backward."
+    loss_of: LossOf | None = None
+    "Where the loss is computed with the result's rows."
+    shared: dict[str, Tensor] = field(default_factory=dict)
+    "Parameters and what depends on them alone, by name."
+    out: Tensor | None = None
+    "The result, once it is complete."
+    loss: Tensor | None = None
+    "Of the intervals so far."
+    upstream: Tensor | None = None
+    "The result's gradient, where the caller brings it."
+    of_x: Tensor | None = None
+    "The features' gradient."
+    of_shared: dict[str, Tensor] = field(default_factory=dict)
+    "Gradients of parameters and derived values, so far."
+
+    def take_result(self) -> Tensor:
+        """The result, or the loss. It is not kept here: autograd has it lead back to the epoch."""
+        result = self.out if self.loss_of is None else self.loss
+        assert result is not None
+        self.out = self.loss = None
+        return result
+
+    def add_shared(self, name: str, gradient: Tensor | None) -> None:
+        """Add to the gradient of a parameter or of a derived value."""
+        if gradient is not None:
+            known = self.of_shared.get(name)
+            self.of_shared[name] = gradient if known is None else known + gradient
+
+    def parameter_gradients(self, names: Sequence[str], derived: Sequence[str]) -> list[Tensor | None]:
+        """The gradients of the parameters, those of derived values taken back to them.
+
+        Args:
+            names: of the parameters.
+            derived: names of the values that depend on parameters alone.
+        """
+        derived = [name for name in derived if name in self.of_shared and self.shared[name].requires_grad]
+        wanted = [leaf for leaf in self.parameters if leaf.requires_grad]
+        through: dict[int, Tensor] = {}
+        if derived and wanted:
+            found = torch.autograd.grad(
+                [self.shared[name] for name in derived],
+                wanted,
+                [self.of_shared[name] for name in derived],
+                allow_unused=True,
+            )
+            through = {id(leaf): grad for leaf, grad in zip(wanted, found, strict=True) if grad is not None}
+        gradients: list[Tensor | None] = []
+        for name, leaf in zip(names, self.parameters, strict=True):
+            parts = [part for part in (self.of_shared.get(name), through.get(id(leaf))) if part is not None]
+            gradients.append(sum(parts[1:], parts[0]) if parts and leaf.requires_grad else None)
+        return gradients
