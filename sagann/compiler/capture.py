@@ -30,7 +30,7 @@ from sagann.compiler.operators import GATHER, WholeOperators
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.program import Stage
 from sagann.compiler.rewrite import name_of
-from sagann.compiler.row_check import NUM_ROWS, mixing_node
+from sagann.compiler.row_check import mixing_node
 from sagann.compiler.stages import cut
 from sagann.compiler.trace import (
     ROWS,
@@ -45,6 +45,7 @@ from sagann.compiler.trace import (
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
 from sagann.saga.engine import using_engine
+from sagann.saga.independence import NUM_ROWS
 from sagann.saga.layer import SagaLayer
 
 
