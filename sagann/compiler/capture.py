@@ -30,7 +30,7 @@ from sagann.compiler.operators import GATHER, WholeOperators
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.program import Stage
 from sagann.compiler.rewrite import name_of
-from sagann.compiler.row_check import NUM_ROWS, mixing_node
+from sagann.compiler.row_check import mixing_node
 from sagann.compiler.stages import cut
 from sagann.compiler.trace import (
     ROWS,
@@ -45,15 +45,25 @@ from sagann.compiler.trace import (
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
 from sagann.saga.engine import using_engine
+from sagann.saga.independence import NUM_ROWS
 from sagann.saga.layer import SagaLayer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Layer:
+    """A layer of the model."""
+
+    twin: SagaLayer
+    "A copy, which is what gets compiled: while the model is traced, its parameters are the trace's."
+    modules: Mapping[str, str]
+    "Names of its modules in the model, by their names in the layer."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Call:
     """One call of a layer."""
 
-    modules: Mapping[str, str]
-    "Names of the layer's modules in the model, by their names in the layer."
+    layer: _Layer
     graph: LayerGraph
     edge_data: str | None
     hop: int
@@ -133,12 +143,13 @@ class _Recorder:
     """The engine of a trace: compiles each layer that is called, and leaves a node in its place."""
 
     def __init__(self, model: nn.Module, hops: Sequence[Topology], options: CompilerOptions) -> None:
-        # While the model is traced, its parameters are the trace's: what is compiled are copies.
-        self.layers = {id(layer): copy.deepcopy(layer) for layer in model.modules() if isinstance(layer, SagaLayer)}
         # A module that several layers share has one name in the model.
-        first = {id(module): name for name, module in model.named_modules()}
-        self.names = {
-            id(layer): {inner: first[id(module)] for inner, module in layer.named_modules()}
+        names = {id(module): name for name, module in model.named_modules()}
+        self.layers = {
+            id(layer): _Layer(
+                twin=copy.deepcopy(layer),
+                modules={inner: names[id(module)] for inner, module in layer.named_modules()},
+            )
             for layer in model.modules()
             if isinstance(layer, SagaLayer)
         }
@@ -161,12 +172,12 @@ class _Recorder:
         return out
 
     def _compiled(self, layer: SagaLayer, hop: _Hop, shape: tuple[int, ...], dtype: torch.dtype) -> _Call:
-        twin = self.layers[id(layer)]
+        known = self.layers[id(layer)]
         like = torch.empty(1, *shape, dtype=dtype, device=hop.device)
         data = None if layer.edge_data is None else hop.real.edge_data[layer.edge_data]
-        twin.check_functions(like, data)
-        graph = layer_graph(twin, like, data, options=self.options)
-        return _Call(modules=self.names[id(layer)], graph=graph, edge_data=layer.edge_data, hop=hop.number)
+        known.twin.check_functions(like, data)
+        graph = layer_graph(known.twin, like, data, options=self.options)
+        return _Call(layer=known, graph=graph, edge_data=layer.edge_data, hop=hop.number)
 
 
 def _traced(model: nn.Module, recorder: _Recorder, x: Tensor) -> fx.GraphModule:
@@ -210,7 +221,7 @@ def _inline(module: fx.GraphModule, node: fx.Node, call: _Call, number: int) -> 
 
     def in_model(name: str) -> str:
         module, _, tensor = name.rpartition(".")
-        return f"{call.modules[module]}.{tensor}".removeprefix(".")
+        return f"{call.layer.modules[module]}.{tensor}".removeprefix(".")
 
     def copied(original: fx.Node) -> fx.Node:
         if original not in copies:
@@ -284,8 +295,11 @@ class _Assembly:
         """Cut."""
         (output,) = (node.args[0] for node in self.nodes if node.op == "output")
         if not isinstance(output, fx.Node) or output.meta["place"] != "vertex":
-            raise self._refused(
-                "the model must return one tensor with a row per vertex", "forward returns something else"
+            raise LayerError(
+                "the model must return one tensor with a row per vertex",
+                value="forward returns something else",
+                where="the model",
+                fix="Return the rows of the vertices, and nothing else.",
             )
         placeholders = [node for node in self.nodes if node.op == "placeholder"]
         parameters = [node for node in placeholders if node.meta["parameter"] is not None]
@@ -338,10 +352,10 @@ class _Assembly:
         )
 
     def _gather(self, node: fx.Node) -> Gather:
-        call = self.calls[int(node.args[1])]  # type: ignore[arg-type]
-        read = iter(node.args[0])  # type: ignore[arg-type]
+        read, number = _gathered_parts(node)
+        call, rows = self.calls[number], iter(read)
         names = {
-            each.name: call.edge_data if each.meta["place"] == "edge" else next(read).name
+            each.name: call.edge_data if each.meta["place"] == "edge" else next(rows).name
             for each in call.graph.frontier
         }
         return Gather(
@@ -351,10 +365,12 @@ class _Assembly:
             hop=call.hop,
         )
 
-    def _refused(self, what: str, value: str) -> LayerError:
-        return LayerError(
-            what, value=value, where="the model", fix="Return the rows of the vertices, and nothing else."
-        )
+
+def _gathered_parts(node: fx.Node) -> tuple[Sequence[fx.Node], int]:
+    """What a gather reads, and the number of its call."""
+    arguments: Any = node.args
+    read, number = arguments
+    return read, number
 
 
 def _form(node: fx.Node) -> Form:

@@ -16,7 +16,7 @@ from sagann.compiler.lower import NotFusedError, Reduction, lower
 from sagann.compiler.operators import GATHER, TYPED_LINEAR
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.program import EdgeWork, LayerProgram, Note, Stage, Typed
-from sagann.compiler.rewrite import gather_of, gathered, name_of
+from sagann.compiler.rewrite import gather_of, gathered, leading_to, name_of
 from sagann.compiler.share import shared_rows
 from sagann.compiler.spec import verify
 from sagann.compiler.split_concat import split_concat
@@ -272,13 +272,7 @@ def _assemble(
 
 def _between(wanted: list[fx.Node], given: list[fx.Node]) -> list[fx.Node]:
     """What is computed on the way from ``given`` to ``wanted``."""
-    found, pending = dict.fromkeys(given), list(wanted)
-    while pending:
-        node = pending.pop()
-        if node not in found:
-            found[node] = None
-            pending += node.all_input_nodes
-    return [node for node in found if node not in given]
+    return [node for node in leading_to(wanted, given) if node not in given]
 
 
 def _shared_note(node: fx.Node) -> Note:
@@ -334,13 +328,7 @@ def _concat_row_bytes(module: fx.GraphModule) -> int:
 
 def _hoisting_notes(module: fx.GraphModule, frontier: list[fx.Node]) -> list[Note]:
     notes = []
-    above: set[fx.Node] = set()
-    pending = list(frontier)
-    while pending:
-        node = pending.pop()
-        if node not in above:
-            above.add(node)
-            pending += node.all_input_nodes
+    above = leading_to(frontier)
     for node in module.graph.nodes:
         if (
             node in above

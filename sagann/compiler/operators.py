@@ -95,23 +95,9 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     return mapped if bias is None else mapped + bias
 
 
-def _gru_cell(
-    x: Tensor,
-    hidden: Tensor,
-    weight_x: Tensor,
-    weight_hidden: Tensor,
-    bias_x: Tensor | None = None,
-    bias_hidden: Tensor | None = None,
-) -> Tensor:
-    of_x, of_hidden = _linear(x, weight_x, bias_x), _linear(hidden, weight_hidden, bias_hidden)
-    size = hidden.shape[-1]
-    reset = torch.sigmoid(of_x[:, :size] + of_hidden[:, :size])
-    update = torch.sigmoid(of_x[:, size : 2 * size] + of_hidden[:, size : 2 * size])
-    new = torch.tanh(of_x[:, 2 * size :] + reset * of_hidden[:, 2 * size :])
-    return new + update * (hidden - new)
+def _cell(gates: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """A recurrent cell: ``gates`` of the maps of input and hidden state, and of the hidden state."""
 
-
-def _plain_cell(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     def cell(
         x: Tensor,
         hidden: Tensor,
@@ -120,16 +106,24 @@ def _plain_cell(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
         bias_x: Tensor | None = None,
         bias_hidden: Tensor | None = None,
     ) -> Tensor:
-        return function(_linear(x, weight_x, bias_x) + _linear(hidden, weight_hidden, bias_hidden))
+        return gates(_linear(x, weight_x, bias_x), _linear(hidden, weight_hidden, bias_hidden), hidden)
 
     return cell
 
 
+def _gru(of_x: Tensor, of_hidden: Tensor, hidden: Tensor) -> Tensor:
+    size = hidden.shape[-1]
+    reset = torch.sigmoid(of_x[:, :size] + of_hidden[:, :size])
+    update = torch.sigmoid(of_x[:, size : 2 * size] + of_hidden[:, size : 2 * size])
+    new = torch.tanh(of_x[:, 2 * size :] + reset * of_hidden[:, 2 * size :])
+    return new + update * (hidden - new)
+
+
 # PyTorch's own decomposition of these asks for a concrete number of rows.
 _CELLS: dict[Callable[..., Any], Callable[..., Tensor]] = {
-    torch.gru_cell: _gru_cell,
-    torch.rnn_tanh_cell: _plain_cell(torch.tanh),
-    torch.rnn_relu_cell: _plain_cell(torch.relu),
+    torch.gru_cell: _cell(_gru),
+    torch.rnn_tanh_cell: _cell(lambda of_x, of_hidden, _: torch.tanh(of_x + of_hidden)),
+    torch.rnn_relu_cell: _cell(lambda of_x, of_hidden, _: torch.relu(of_x + of_hidden)),
 }
 
 

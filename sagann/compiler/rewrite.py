@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -58,31 +59,29 @@ def linear_parts(node: object) -> tuple[fx.Node, fx.Node] | None:
     return (x, weight) if is_map else None
 
 
+def leading_to(wanted: Iterable[fx.Node], given: Collection[fx.Node] = ()) -> dict[fx.Node, None]:
+    """The nodes that lead to ``wanted``, these included; what leads to ``given`` is not looked at."""
+    found: dict[fx.Node, None] = {}
+    pending = list(wanted)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found[node] = None
+            pending += [] if node in given else node.all_input_nodes
+    return found
+
+
 def is_constant(node: fx.Node) -> bool:
     """Whether the node depends on no parameter and no random number."""
-    pending, seen = [node], set()
-    while pending:
-        current = pending.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        if current.op == "placeholder" and current.meta["parameter"] is not None:
-            return False
-        if is_random(current):
-            return False
-        pending += current.all_input_nodes
-    return True
+    return not any(
+        is_random(each) or (each.op == "placeholder" and each.meta["parameter"] is not None)
+        for each in leading_to([node])
+    )
 
 
 def parameters_first(module: fx.GraphModule, node: fx.Node, before: fx.Node) -> None:
     """Move a node that depends on parameters alone, and what it depends on, before another."""
-    needed: set[fx.Node] = set()
-    pending = [node]
-    while pending:
-        current = pending.pop()
-        if current not in needed:
-            needed.add(current)
-            pending += current.all_input_nodes
+    needed = leading_to([node])
     order = list(module.graph.nodes)
     late = order[order.index(before) :]
     for current in order:

@@ -9,9 +9,8 @@ from torch import Tensor, fx
 
 from sagann.compiler.stages import dropped
 from sagann.compiler.trace import is_rows
+from sagann.saga.independence import NUM_ROWS, close
 
-NUM_ROWS = 7
-"Rows that are made up."
 _PART = (5, 1, 4)
 # What differs by more than rounding of another order of sums.
 _TOLERANCE = 1e-3
@@ -22,7 +21,7 @@ def mixing_node(module: fx.GraphModule, inputs: list[Tensor]) -> fx.Node | None:
 
     Args:
         module: a stage's.
-        inputs: of the stage; what has rows has :data:`NUM_ROWS`.
+        inputs: of the stage; what has rows has :data:`sagann.saga.independence.NUM_ROWS`.
     """
     for node in module.graph.nodes:
         if node.op == "call_function" and _loses_rows(node):
@@ -60,12 +59,7 @@ def _part(rows: Tensor) -> Tensor:
 
 def _agree(full: Tensor, part: Tensor) -> bool:
     expected = _part(full) if full.shape[0] % NUM_ROWS == 0 else full
-    if expected.shape != part.shape:
-        return False
-    if not expected.is_floating_point():
-        return torch.equal(expected, part)
-    scale = float(expected.nan_to_num().abs().max()) if expected.numel() else 0.0
-    return torch.allclose(expected, part, rtol=_TOLERANCE, atol=_TOLERANCE * scale, equal_nan=True)
+    return expected.shape == part.shape and close(expected, part, _TOLERANCE)
 
 
 class _Recording(fx.Interpreter):

@@ -15,6 +15,7 @@ from torch import Tensor, fx
 
 from sagann.compiler.operators import DROPOUT, LINEAR
 from sagann.compiler.program import Stage
+from sagann.compiler.rewrite import leading_to
 from sagann.compiler.trace import ROWS, TraceError, is_rows
 from sagann.kernels.dense import linear, relu_
 
@@ -83,15 +84,7 @@ class _Cut:
         )
 
     def _needed(self, wanted: Sequence[fx.Node]) -> list[fx.Node]:
-        needed: set[fx.Node] = set()
-        pending = list(wanted)
-        while pending:
-            node = pending.pop()
-            if node in needed:
-                continue
-            needed.add(node)
-            if node not in self.given:
-                pending += node.all_input_nodes
+        needed = leading_to(wanted, self.given)
         return [node for node in self.module.graph.nodes if node in needed]
 
     def _copy(self, node: fx.Node) -> Any:

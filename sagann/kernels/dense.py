@@ -1,8 +1,7 @@
 """Dense work of many rows: results take memory from the pool, and rows are taken by blocks that caches hold.
 
-PyTorch's product of all rows at once falls behind for wide ones: on a Zen 4, 46,600 rows of 602 features to as many
-take 1.35 times as long as by blocks, to 128 features 1.13 times. So does the gradient of a weight, a product over the
-rows: 1.14 times as long as the sum of eight products over an eighth of them.
+PyTorch's product of all rows at once falls behind for wide ones. So does the gradient of a weight, a product over the
+rows, behind the sum of products over parts of them. docs/performance.md names what measures both.
 """
 
 from __future__ import annotations

@@ -46,6 +46,7 @@ class _Refusal(torch.autograd.Function):
         raise InputError(
             "a gradient of a gradient was asked for",
             value="create_graph = True",
-            where="the edges of a compiled layer",
-            fix="Run the layer inside `with sagann.saga.using_engine(sagann.saga.NaiveEngine()):`.",
+            where="a compiled layer or a streamed model",
+            fix="Call the layer or model itself, not streamed, inside "
+            "`with sagann.saga.using_engine(sagann.saga.NaiveEngine()):`.",
         )

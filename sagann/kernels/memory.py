@@ -1,8 +1,8 @@
 """Memory for large results on the CPU, used again when they are freed.
 
 What a layer returns is tens of megabytes that live for a part of an epoch. The C library gives blocks of that size
-back to the system, and asked for again every page of them is made and cleared anew: a fifth to a third of an epoch.
-Here blocks are kept for the next result of about the same size. Blocks come back when the tensor on them is freed.
+back to the system, and asked for again every page of them is made and cleared anew. Here blocks are kept for the
+next result of about the same size. Blocks come back when the tensor on them is freed.
 
 Never more is held than was once in use at the same time: before a block is made, those longest unused make room.
 """

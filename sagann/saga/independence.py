@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
 
 NUM_ROWS = 7
+"Rows that are made up."
 # Two parts without a row in common, both out of order: no reduction over the rows gives the same on all three.
 PARTS = ((5, 2, 0), (6, 4, 3, 1))
 # Results of one computation on other rows differ by rounding alone: relative to the largest entry.
@@ -235,7 +236,7 @@ def _rows_agree(full: Tensor, partial: Tensor, rows: Tensor, tolerance: float) -
         # Without a dimension for the rows, only an empty result depends on none of them.
         return full.numel() == 0
     expected = _part_of(full, list(partial.shape), rows)
-    return any(_close(candidate, partial, tolerance) for candidate in expected)
+    return any(close(candidate, partial, tolerance) for candidate in expected)
 
 
 def _part_of(full: Tensor, shape: list[int], rows: Tensor) -> Iterator[Tensor]:
@@ -255,7 +256,14 @@ def _tolerance(dtype: torch.dtype) -> float:
     return TOLERANCES.get(dtype, DEFAULT_TOLERANCE) if dtype.is_floating_point else 0.0
 
 
-def _close(a: Tensor, b: Tensor, tolerance: float) -> bool:
+def close(a: Tensor, b: Tensor, tolerance: float) -> bool:
+    """Whether results of one computation on other rows are equal, but for rounding.
+
+    Args:
+        a: any shape.
+        b: of the same shape and dtype.
+        tolerance: relative to the largest finite entry; at least the dtype's own. Integers are equal or not.
+    """
     if not (a.is_floating_point() or a.is_complex()):
         return torch.equal(a, b)
     tolerance = max(tolerance, TOLERANCES.get(a.dtype, DEFAULT_TOLERANCE))

@@ -24,6 +24,8 @@ KINDS = {
     torch.bool: "b1",
 }
 "Kind of lanes in memory by dtype."
+ACCUMULATORS = {"sum": 1, "total": 1, "edge": 0, "max": 2, "min": 2, "softmax": 1}
+"Accumulators of an output by its reduction, each of as many lanes as its value."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
