@@ -13,8 +13,8 @@ import math
 import mmap
 import os
 from collections import OrderedDict, deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from threading import Lock
 from weakref import finalize
 
@@ -40,6 +40,8 @@ class Pool:
     def __init__(self) -> None:
         self.enabled = hasattr(mmap, "MADV_HUGEPAGE")
         "Whether new tensors come from here; only Linux has what it takes."
+        self.limit_bytes: int | None = None
+        "What is in use and free together may not exceed, as far as that is for the free blocks to decide."
         self._lock = Lock()
         # Filled by finalizers, which run anywhere, also in the midst of this class: they do nothing more.
         self._returned: deque[_Block] = deque()
@@ -82,6 +84,15 @@ class Pool:
             while self._free_bytes > num_bytes:
                 self._forget_oldest()
 
+    @contextmanager
+    def limited(self, num_bytes: int) -> Iterator[None]:
+        """Inside the ``with`` block, make new blocks only in the place of free ones beyond ``num_bytes`` in all."""
+        before, self.limit_bytes = self.limit_bytes, num_bytes
+        try:
+            yield
+        finally:
+            self.limit_bytes = before
+
     def close(self) -> None:
         """Leave new tensors to PyTorch, and give back what is free now and later."""
         self.enabled = False
@@ -102,7 +113,8 @@ class Pool:
             used = self._used_bytes + num_bytes
             most = max(self._most_used_bytes, used)
             if block is None:
-                while self._free and used + self._free_bytes > most:
+                limit = most if self.limit_bytes is None else min(most, self.limit_bytes)
+                while self._free and used + self._free_bytes > limit:
                     self._forget_oldest()
                 block = _Block(num_bytes)
             self._used_bytes, self._most_used_bytes = used, most
@@ -136,9 +148,11 @@ class _Block:
         self.memory = mmap.mmap(-1, num_bytes + _HUGE_PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         address = np.frombuffer(self.memory, np.uint8).ctypes.data
         self.offset = -address % _HUGE_PAGE_BYTES
-        # A system without huge pages refuses.
-        with suppress(OSError):
-            self.memory.madvise(mmap.MADV_HUGEPAGE)
+        # Not the rest, which would have a huge page of its own. A system without huge pages refuses.
+        whole = num_bytes // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES
+        if whole:
+            with suppress(OSError):
+                self.memory.madvise(mmap.MADV_HUGEPAGE, self.offset, whole)
 
 
 def allocated_bytes(num_bytes: int) -> int:

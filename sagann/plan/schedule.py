@@ -202,6 +202,7 @@ class Schedule:
                 other=dst,
                 reads=(*reads, state) if begun else reads,
                 writes=(state,),
+                temporary_bytes=self.sizes.walking(src, dst),
             )
             begun = True
         extra = [Block("extra", gather.result, dst)] if len(self.sizes.kept(gather)) > 1 else []
@@ -262,6 +263,7 @@ class Schedule:
                 part=part,
                 reads=tuple(reads),
                 writes=(*([handed] if of_edges else []), *([state] if of_rows else [])),
+                temporary_bytes=self.sizes.walking(src, dst),
             )
             begun = of_rows
 

@@ -17,11 +17,14 @@ from sagann.kernels.dense import NUM_PARTS, linear
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import reduced_results
 from sagann.kernels.memory import SMALLEST_BYTES, allocated_bytes
+from sagann.kernels.packed import packed_bytes
 from sagann.plan.gradients import Gradients
 from sagann.plan.steps import Block
 
 CSC, CSR = "csc", "csr"
 _OFFSET_BYTES = 8
+# Per row, while work is divided: a few int64.
+_WALK_BYTES = 40
 # A loss on rows of the result: logarithms of probabilities, their gradient, and the rows' own, with one to spare.
 _LOSS_TENSORS = 4
 
@@ -69,7 +72,7 @@ class HopSize:
             # Destinations and positions of the edges; their data is put in order once more.
             parts += [_OFFSET_BYTES * (max(rows[src], rows[dst]) + 1), edges * self.id_bytes, edges * self.id_bytes]
             parts += [edges * each for each in self.data_bytes]
-        return sum(map(allocated_bytes, parts))
+        return packed_bytes(parts)
 
 
 class BlockSizes:
@@ -133,6 +136,10 @@ class BlockSizes:
         row += max((self.row_bytes(name) for name in self._read(number) if self.gradients.has(name)), default=0)
         is_small = self.rows[interval] * stage.largest < SMALLEST_BYTES
         return allocated_bytes(self.rows[interval] * row) + (0 if is_small else stage.weight)
+
+    def walking(self, src: int, dst: int) -> int:
+        """Taken while a pass goes over a chunk: how its rows are cut into work."""
+        return _WALK_BYTES * max(self.rows[src], self.rows[dst])
 
     def arriving(self, gather: Gather, interval: int) -> int:
         """Taken while a gather's backward is prepared."""

@@ -19,6 +19,7 @@ from sagann.errors import InputError
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.state import GatherState
+from sagann.kernels.memory import POOL
 from sagann.plan.schedule import Schedule
 from sagann.plan.steps import Block, Move, Plan, Step
 from sagann.runtime.chunks import Chunks
@@ -122,14 +123,15 @@ class Executor:
             "finish_grad": self._finish_grad,
             "emit_grad": self._emit_grad,
         }
-        for operation in self._operations:
-            if isinstance(operation, Move):
-                self.resident.move(operation)
-                continue
-            if operation.kind == kind:
-                return
-            self.resident.begin(operation)
-            run[operation.kind](operation)
+        with POOL.limited(self.plan.budget_bytes):
+            for operation in self._operations:
+                if isinstance(operation, Move):
+                    self.resident.move(operation)
+                    continue
+                if operation.kind == kind:
+                    return
+                self.resident.begin(operation)
+                run[operation.kind](operation)
 
     def _rows(self, work: EdgeWork, arrays: Sequence[Tensor]) -> Tensor:
         return compute_rows(work, arrays, self.dialect)

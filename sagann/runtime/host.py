@@ -8,6 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from sagann.kernels.memory import empty
+from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
 
 
@@ -31,15 +32,20 @@ class RamHost:
     """Blocks in the process's memory."""
 
     def __init__(self) -> None:
-        self._blocks: dict[Block, dict[str, Tensor]] = {}
+        self._blocks: dict[Block, tuple[Layout, Tensor]] = {}
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
         """Copy a block's tensors."""
-        self._blocks[block] = {name: copied(tensor) for name, tensor in tensors.items()}
+        layout = Layout(tensors)
+        memory = layout.allocate()
+        for name, view in layout.views(memory).items():
+            view.copy_(tensors[name].detach())
+        self._blocks[block] = layout, memory
 
     def get(self, block: Block) -> dict[str, Tensor]:
         """Copies of what was put last."""
-        return {name: copied(tensor) for name, tensor in self._blocks[block].items()}
+        layout, memory = self._blocks[block]
+        return layout.views(layout.allocate().copy_(memory))
 
     def close(self) -> None:
         """Forget all blocks."""

@@ -10,7 +10,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from weakref import finalize
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import SagannError
-from sagann.kernels.memory import empty
+from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
 
 _PREFIX = "sagann-spill-"
@@ -98,22 +97,13 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """Where a tensor lies in its block's file."""
-
-    offset: int
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-
 class DiskHost:
     """Blocks in a spill folder."""
 
     def __init__(self, folder: SpillFolder) -> None:
         self._folder = folder
         self._paths: dict[Block, Path] = {}
-        self._stored: dict[Block, dict[str, _Stored]] = {}
+        self._layouts: dict[Block, Layout] = {}
         # Blocks of an epoch that never came to its backward go as well.
         self._remove = finalize(self, _unlink, self._paths)
 
@@ -126,19 +116,19 @@ class DiskHost:
         if block not in self._paths:
             self._paths[block] = self._folder.path / f"{next(self._folder.numbers)}.bin"
         path = self._paths[block]
-        stored, offset = {}, 0
+        layout = Layout(tensors)
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
             try:
                 for name, tensor in tensors.items():
-                    stored[name] = _Stored(offset, tuple(tensor.shape), tensor.dtype)
-                    _write(file, tensor, offset)
-                    offset += tensor.nbytes
+                    _write(file, tensor, layout.offset(name))
+                # The last tensor may end before its place does.
+                os.ftruncate(file, layout.num_bytes)
             finally:
                 os.close(file)
         except OSError as error:
             raise _failed("cannot be written", path, error) from error
-        self._stored[block] = stored
+        self._layouts[block] = layout
 
     def get(self, block: Block) -> dict[str, Tensor]:
         """Read what was put last.
@@ -150,7 +140,7 @@ class DiskHost:
         try:
             file = os.open(path, os.O_RDONLY)
             try:
-                return {name: _read(file, stored, path) for name, stored in self._stored[block].items()}
+                return _read(file, self._layouts[block], path)
             finally:
                 os.close(file)
         except SpillError:
@@ -180,10 +170,9 @@ def _write(file: int, tensor: Tensor, offset: int) -> None:
         left, offset = left[written:], offset + written
 
 
-def _read(file: int, stored: _Stored, path: Path) -> Tensor:
-    tensor = empty(stored.shape, stored.dtype)
-    left = _bytes_of(tensor) if tensor.numel() else memoryview(b"")
-    offset = stored.offset
+def _read(file: int, layout: Layout, path: Path) -> dict[str, Tensor]:
+    memory = layout.allocate()
+    left, offset = memory.numpy().data, 0
     while left:
         read = os.preadv(file, [left[:_AT_ONCE]], offset)
         if read == 0:
@@ -194,7 +183,7 @@ def _read(file: int, stored: _Stored, path: Path) -> Tensor:
                 fix="Leave the folder alone while a run spills to it; start again.",
             )
         left, offset = left[read:], offset + read
-    return tensor
+    return layout.views(memory)
 
 
 def _failed(what: str, path: Path, error: OSError) -> SpillError:

@@ -1,0 +1,72 @@
+"""Packed: several tensors in one piece of memory, or in one file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sagann.kernels.memory import allocated_bytes, empty
+
+_ALIGNMENT = 64
+_WORD = torch.int64
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    offset: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class Layout:
+    """Where each of some tensors lies.
+
+    Args:
+        tensors: by name; their values are not read.
+    """
+
+    __slots__ = ("_places", "num_bytes")
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._places: dict[str, _Place] = {}
+        self.num_bytes = 0
+        "Of all together."
+        for name, tensor in tensors.items():
+            self._places[name] = _Place(self.num_bytes, tuple(tensor.shape), tensor.dtype)
+            self.num_bytes += _aligned(tensor.nbytes)
+
+    def offset(self, name: str) -> int:
+        """Where a tensor begins, in bytes."""
+        return self._places[name].offset
+
+    def allocate(self) -> Tensor:
+        """Uninitialised memory for all tensors: uint8 [num_bytes], in pooled memory."""
+        return empty((self.num_bytes // _WORD.itemsize,), _WORD).view(torch.uint8)
+
+    def views(self, memory: Tensor) -> dict[str, Tensor]:
+        """The tensors that lie in a piece of memory.
+
+        Args:
+            memory: uint8 [num_bytes].
+        """
+        return {
+            name: memory[place.offset : place.offset + place.num_bytes].view(place.dtype).view(place.shape)
+            for name, place in self._places.items()
+        }
+
+
+def packed_bytes(parts: Iterable[int]) -> int:
+    """What tensors of so many bytes each take together."""
+    return allocated_bytes(sum(map(_aligned, parts)))
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
