@@ -25,6 +25,7 @@ PUBLIC = {
     "load_run",
     "open_graph",
     "save_graph",
+    "stream",
     "typed_linear",
 }
 

@@ -36,7 +36,7 @@ def check_memory(settings: RunSettings, graph: Graph) -> None:
         least_bytes(settings, graph),
         where=f"{settings.model.model}, {settings.model.layers} layers, hidden {settings.model.hidden}, "
         f"on {graph.num_vertices} vertices and {graph.num_edges} edges",
-        fix="Use a smaller --hidden or fewer --layers, or a machine with more memory.",
+        fix="Stream them with --memory, use a smaller --hidden or fewer --layers, or a machine with more memory.",
     )
 
 
@@ -75,7 +75,8 @@ def least_bytes(settings: RunSettings, graph: Graph) -> int:
     if settings.model.model == "ggnn":
         # Steps share their weights, and each works at full width.
         weights, boundaries = 3 * hidden**2, settings.model.layers
-    activations = boundaries * graph.num_vertices * hidden
+    # Within --memory they are streamed.
+    activations = boundaries * graph.num_vertices * hidden if settings.train.memory is None else 0
     edges = graph.num_edges * hidden if boundaries and settings.engine == "naive" else 0
     dense = 0
     if graph.features is not None and graph.features.layout == torch.sparse_csr and not _has_encoder(settings):

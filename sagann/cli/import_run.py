@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sagann import interop, storage
-from sagann.cli.byte_size import parse_bytes
+from sagann.byte_size import parse_bytes
 from sagann.cli.generate_run import report_dataset
 from sagann.cli.options import Shared
 from sagann.errors import DatasetError, InputError

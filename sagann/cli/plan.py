@@ -27,14 +27,25 @@ def plan(
             show_default=False,
         ),
     ] = SHOWN[0],
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help=with_default("Say how training is streamed within so much memory, as 2GiB.", "none"),
+            metavar="SIZE",
+            show_default=False,
+        ),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="Settings from a TOML file; the command line wins.", metavar="FILE")
     ] = None,
 ) -> None:
     """Say what a model becomes on a graph, without training it.
 
+    With --memory, say instead how an epoch is streamed: into how many intervals the graph is cut, how much memory it
+    takes, and what is copied.
+
     Example: sagann plan --data demo --model gat
     """
     from sagann.cli.plan_run import plan_run
 
-    raise typer.Exit(plan_run(given, show=show, file=config, shared=context.ensure_object(Shared)))
+    raise typer.Exit(plan_run(given, show=show, memory=memory, file=config, shared=context.ensure_object(Shared)))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from sagann.byte_size import parse_bytes
 from sagann.cli.options import Given, Shared
 from sagann.cli.plan import SHOWN
 from sagann.cli.prepare import open_checked
@@ -18,8 +19,10 @@ from sagann.graph import Graph
 from sagann.graph.subgraph import subgraph
 from sagann.kernels.edge.cpu import source_of
 from sagann.nn import build_model
+from sagann.report.plan_text import plan_text
 from sagann.report.terminal import Terminal
 from sagann.runtime.engine import CompiledEngine
+from sagann.runtime.streamed import foretell
 from sagann.saga import SagaLayer
 from sagann.saga.engine import using_engine
 
@@ -27,12 +30,13 @@ from sagann.saga.engine import using_engine
 NUM_VERTICES = 16
 
 
-def plan_run(given: Given, *, show: str, file: Path | None, shared: Shared) -> int:
+def plan_run(given: Given, *, show: str, memory: str | None, file: Path | None, shared: Shared) -> int:
     """Print the layer programs of a model; the exit code.
 
     Args:
         given: settings of data and model from the command line.
         show: one of :data:`SHOWN`.
+        memory: a size; the streaming within it is shown instead.
         file: a TOML file of settings.
         shared: options that every command has.
     """
@@ -46,6 +50,10 @@ def plan_run(given: Given, *, show: str, file: Path | None, shared: Shared) -> i
         shared.user_files.add(settings.model.model.rpartition(":")[0])
     graph = open_checked(settings.data, keep_splits=False)
     model = build_model(settings.model, graph)
+    if memory is not None:
+        budget_bytes = parse_bytes(memory, where="--memory")
+        terminal.show(plan_text(foretell(model, _prepared(model, graph), budget_bytes=budget_bytes)))
+        return 0
     engine = CompiledEngine()
     with using_engine(engine):
         _step(model, graph)
@@ -58,12 +66,16 @@ def plan_run(given: Given, *, show: str, file: Path | None, shared: Shared) -> i
 
 def _step(model: Any, graph: Graph) -> None:
     """Run the model forward and backward on a few vertices, so that everything is compiled."""
-    if hasattr(model, "prepare"):
-        graph = model.prepare(graph)
+    graph = _prepared(model, graph)
     if graph.features is not None:
         graph = subgraph(graph, torch.arange(min(NUM_VERTICES, graph.num_vertices)))
     out = model(graph.hops(model.num_hops), graph.features)
     out.sum().backward()
+
+
+def _prepared(model: Any, graph: Graph) -> Graph:
+    prepared: Graph = model.prepare(graph) if hasattr(model, "prepare") else graph
+    return prepared
 
 
 def _show(terminal: Terminal, name: str, program: LayerProgram | str, *, with_source: bool) -> None:

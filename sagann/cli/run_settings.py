@@ -126,6 +126,13 @@ def settings_of(tables: Tables) -> RunSettings:
             where="sagann train",
             fix="Name a dataset, as --data demo.",
         )
+    if train.get("memory") is not None and engine != ENGINES[0]:
+        raise InputError(
+            "only the compiled engine streams",
+            value=f"engine '{engine}' with memory {train['memory']}",
+            where="engine",
+            fix="Leave out one of engine and memory.",
+        )
     settings = RunSettings(
         data=DataConfig(**{**tables["data"], "data": _absolute(tables["data"]["data"])}),
         model=ModelConfig(**{**tables["model"], "model": _absolute_model(tables["model"].get("model", "gcn"))}),

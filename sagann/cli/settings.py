@@ -296,6 +296,27 @@ TRAIN_SETTINGS = (
     ),
     Setting(
         section="train",
+        name="memory",
+        kind="text",
+        panel=_RUN,
+        optional=True,
+        metavar="SIZE",
+        default="none",
+        help="What an epoch's tensors of vertices and edges may take, as 2GiB: the model is streamed by intervals, with "
+        "the same numbers. none: everything in memory.",
+    ),
+    Setting(
+        section="train",
+        name="spill",
+        kind="text",
+        panel=_RUN,
+        optional=True,
+        metavar="FOLDER",
+        default="in the run folder",
+        help="Where what does not fit --memory is kept, on a disk with room.",
+    ),
+    Setting(
+        section="train",
         name="deterministic",
         kind="flag",
         panel=_RUN,

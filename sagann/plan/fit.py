@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 
 import torch
 
 from sagann.graph.topology import Topology
+from sagann.plan.intervals import sizes
 from sagann.plan.residency import BudgetError
 from sagann.plan.sizes import HopSize
 from sagann.plan.steps import Block, Step
@@ -32,6 +34,17 @@ def hop_size(topology: Topology, bounds: Sequence[int]) -> HopSize:
             found += torch.bincount(torch.searchsorted(cuts, sources, right=True) - 1, minlength=count)
         edges |= {(src, dst): number for src, number in enumerate(found.tolist()) if number}
     return HopSize.of(topology, edges)
+
+
+def largest_of(bounds: Sequence[int], hops: Sequence[HopSize]) -> tuple[tuple[int, ...], list[HopSize]]:
+    """Two intervals as large as the largest of ``bounds``, or one where there is one, with chunks as large as the largest.
+
+    No step of the whole grid needs more than some step of these.
+    """
+    rows, count = max(sizes(tuple(bounds))), min(len(bounds) - 1, 2)
+    at = [(src, dst) for src in range(count) for dst in range(count)]
+    largest = [replace(hop, edges=dict.fromkeys(at, max(hop.edges.values())) if hop.edges else {}) for hop in hops]
+    return tuple(rows * number for number in range(count + 1)), largest
 
 
 def needed_bytes(steps: Sequence[Step], bytes_of: Callable[[Block], int], *, ahead: bool = False) -> int:
@@ -59,7 +72,7 @@ def least_count(needed: Callable[[int], int], budget_bytes: int, most: int) -> i
     Args:
         needed: bytes that a number of intervals needs.
         budget_bytes: the limit.
-        most: numbers beyond it make no sense: intervals of a single vertex.
+        most: numbers beyond it make no sense.
     Raises:
         BudgetError: not even ``most`` suffice; ``needed_bytes`` is what the best number that was tried needs.
     """

@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from weakref import finalize
@@ -43,6 +44,7 @@ class SpillFolder:
 
     def __init__(self, parent: Path, needed_bytes: int = 0) -> None:
         try:
+            is_ours = not parent.exists()
             parent.mkdir(parents=True, exist_ok=True)
             _remove_stale(parent)
             _require_room(parent, needed_bytes)
@@ -53,7 +55,7 @@ class SpillFolder:
             raise _failed("cannot be made", parent, error) from error
         self.numbers = count()
         "Of the files."
-        self._remove = finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        self._remove = finalize(self, _remove, self.path, is_ours)
 
     def require(self, needed_bytes: int) -> None:
         """Check that there is room for so many more bytes.
@@ -77,6 +79,14 @@ def _require_room(path: Path, needed_bytes: int) -> None:
             where=f"'{path}'",
             fix="Free some, spill to another disk, or raise the memory budget.",
         )
+
+
+def _remove(path: Path, with_parent: bool) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    if with_parent:
+        # Others may use it by now.
+        with suppress(OSError):
+            path.parent.rmdir()
 
 
 def _remove_stale(parent: Path) -> None:

@@ -7,12 +7,9 @@ References:
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,35 +22,19 @@ from sagann.errors import InputError, LayerError
 from sagann.graph.graph import Graph
 from sagann.graph.topology import Topology
 from sagann.kernels.first_order import first_order_only
-from sagann.plan.fit import hop_size, least_count, needed_bytes
 from sagann.plan.gradients import Gradients
 from sagann.plan.grid import ChunkGrid
-from sagann.plan.intervals import equal_edges, equal_vertices, equal_weights, sizes
-from sagann.plan.residency import BudgetError, place
-from sagann.plan.schedule import Schedule
-from sagann.plan.sizes import CSC, CSR
-from sagann.plan.steps import UNLIMITED, Block, Plan, Step
+from sagann.plan.intervals import equal_vertices
+from sagann.plan.steps import UNLIMITED
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.configuration import configuration, has_hooks
 from sagann.runtime.epoch import Epoch, LossOf
 from sagann.runtime.executor import Executor
 from sagann.runtime.host import Host, RamHost
+from sagann.runtime.planning import Cut, Planned, edges_bytes, fitted_bounds, hop_sizes, planned
 from sagann.runtime.random_numbers import NUM_SEEDS
 from sagann.runtime.spill import DiskHost, SpillFolder
-
-Cut = Literal["bytes", "edges", "vertices"]
-"What intervals have equally many of."
-
-
-class Planned(NamedTuple):
-    """What a call does."""
-
-    program: ModelProgram
-    "The captured model."
-    schedule: Schedule
-    "Its steps, and the sizes of blocks."
-    plan: Plan
-    "Steps and moves within the budget."
+from sagann.saga.hops import count_hops
 
 
 class StreamedModel(nn.Module):
@@ -91,7 +72,7 @@ class StreamedModel(nn.Module):
         self.budget_bytes = budget_bytes
         self.options = options
         self.dialect = dialect
-        self._folder = None if spill is None else SpillFolder(spill, _edges_bytes(self.hops, self.bounds))
+        self._folder = None if spill is None else SpillFolder(spill, edges_bytes(self.hops, self.bounds))
         host = self._new_host()
         chunks: dict[int, Chunks] = {}
         for number, topology in enumerate(self.hops):
@@ -138,11 +119,16 @@ class StreamedModel(nn.Module):
         """
         program = self._captured(x)
         trained = self._trained(program)
-        epoch = torch.is_grad_enabled() and (x.requires_grad or bool(trained))
-        key = (x.requires_grad, trained, epoch, folded)
+        trains = torch.is_grad_enabled() and (x.requires_grad or bool(trained))
+        key = (x.requires_grad, trained, trains, folded)
         if key not in self._plans:
             gradients = Gradients(program, wanted_x=x.requires_grad, trained=trained)
-            self._plans[key] = self._planned(program, gradients, epoch, folded)
+            sizes = [chunks.size for chunks in self._chunks]
+            self._plans[key] = planned(
+                program, sizes, self.bounds, self.budget_bytes, gradients=gradients, trains=trains, folded=folded
+            )
+            if self._folder is not None:
+                self._folder.require(self._plans[key].plan.spilled_bytes)
         return self._plans[key]
 
     def _run(self, x: Tensor, loss_of: LossOf | None) -> Tensor:
@@ -170,29 +156,6 @@ class StreamedModel(nn.Module):
         named = tensors_of(self.model)
         return frozenset(name for name, known in program.parameters if named[known].requires_grad)
 
-    def _planned(self, program: ModelProgram, gradients: Gradients, epoch: bool, folded: bool) -> Planned:
-        def planned(*, saves: bool) -> Planned:
-            hops = [chunks.size for chunks in self._chunks]
-            schedule = Schedule(program, hops, self.bounds, gradients=gradients, folded=folded, saves=saves)
-            plan = place(
-                list(schedule.epoch() if epoch else schedule.forward()),
-                bytes_of=schedule.sizes.of,
-                on_host=[*schedule.initial(), *(schedule.upstream() if epoch else [])],
-                bounds=self.bounds,
-                budget_bytes=self.budget_bytes,
-            )
-            return Planned(program, schedule, plan)
-
-        found = planned(saves=False)
-        if epoch:
-            with suppress(BudgetError):
-                saving = planned(saves=True)
-                if saving.plan.moved_bytes <= found.plan.moved_bytes:
-                    found = saving
-        if self._folder is not None:
-            self._folder.require(found.plan.spilled_bytes)
-        return found
-
     def close(self) -> None:
         """Remove what was spilled; the model cannot run by intervals after that."""
         if self._folder is not None:
@@ -211,22 +174,20 @@ class StreamedModel(nn.Module):
             )
         key = (configuration(self.model), x.shape[1:], x.dtype, x.device)
         if key not in self._programs:
-            program = capture(self.model, self.hops, x, options=self.options)
-            _require_fused(program)
+            program = captured(self.model, self.hops, x, self.options)
             self._programs, self._plans = {key: program}, {}
         return self._programs[key]
 
 
-def _edges_bytes(hops: Sequence[Topology], bounds: Sequence[int]) -> int:
-    """What the chunks of all hops take in both orders."""
-    total = 0
-    for topology in {id(topology): topology for topology in hops}.values():
-        hop, rows = hop_size(topology, bounds), sizes(tuple(bounds))
-        total += sum(hop.chunk_bytes(rows, *at, form) for at in hop.edges for form in (CSC, CSR))
-    return total
+def captured(
+    model: nn.Module, hops: Sequence[Topology], x: Tensor, options: CompilerOptions | None = None
+) -> ModelProgram:
+    """The captured model.
 
-
-def _require_fused(program: ModelProgram) -> None:
+    Raises:
+        LayerError: it cannot be streamed; the message says why.
+    """
+    program = capture(model, hops, x, options=options)
     for gather in program.gathers:
         if gather.edges.function is None or gather.edges.accumulator == "concat":
             raise LayerError(
@@ -235,6 +196,7 @@ def _require_fused(program: ModelProgram) -> None:
                 where=f"hop {gather.hop}",
                 fix="`sagann plan --show program` says why. Use operators that fuse, and another accumulator than concat.",
             )
+    return program
 
 
 def stream(
@@ -274,6 +236,34 @@ def stream(
         >>> torch.allclose(z, model(graph.hops(2), graph.features), atol=1e-4)
         True
     """
+    hops, program = _captured_on(model, graph)
+    if num_intervals is None:
+        bounds = fitted_bounds(program, hops, budget_bytes, cut=cut)
+    else:
+        bounds = equal_vertices(graph.num_vertices, num_intervals)
+    return StreamedModel(model, hops, bounds, budget_bytes=budget_bytes, spill=spill)
+
+
+def foretell(
+    model: nn.Module, graph: Graph, *, budget_bytes: int, cut: Cut = "bytes", folded: bool = True
+) -> Planned:
+    """What :func:`stream` would plan for an epoch, without cutting the graph.
+
+    Args:
+        model: as for :func:`stream`.
+        graph: as for :func:`stream`.
+        budget_bytes: as for :func:`stream`.
+        cut: as for :func:`stream`.
+        folded: whether of :meth:`StreamedModel.loss`, or of a call.
+    """
+    hops, program = _captured_on(model, graph)
+    bounds = fitted_bounds(program, hops, budget_bytes, cut=cut)
+    return planned(
+        program, hop_sizes(hops, bounds), bounds, budget_bytes, gradients=Gradients(program), folded=folded
+    )
+
+
+def _captured_on(model: nn.Module, graph: Graph) -> tuple[list[Topology], ModelProgram]:
     features = graph.features
     if features is None or features.layout != torch.strided:
         raise InputError(
@@ -282,47 +272,21 @@ def stream(
             where="stream",
             fix="Convert them with .to_dense(), or import the dataset with dense features.",
         )
-    hops = graph.hops(int(getattr(model, "num_hops", 1)))
-    program = capture(model, hops, features)
-    topologies = {id(topology): topology for topology in hops}
-
-    bounds_of = _cutter(program, graph.topology, cut)
-    known: dict[int, tuple[list[Step], Callable[[Block], int]]] = {}
-
-    def needed(count: int, *, ahead: bool) -> int:
-        if count not in known:
-            bounds = bounds_of(count)
-            found = {key: hop_size(topology, bounds) for key, topology in topologies.items()}
-            schedule = Schedule(program, [found[id(topology)] for topology in hops], bounds)
-            known[count] = list(schedule.epoch()), schedule.sizes.of
-        return needed_bytes(*known[count], ahead=ahead)
-
-    count = num_intervals or _count(needed, budget_bytes, max(1, graph.topology.num_dst))
-    return StreamedModel(model, hops, bounds_of(count), budget_bytes=budget_bytes, spill=spill)
-
-
-def _cutter(program: ModelProgram, topology: Topology, cut: Cut) -> Callable[[int], tuple[int, ...]]:
-    """Gives the bounds of so many intervals."""
-    if cut == "vertices":
-        return partial(equal_vertices, topology.num_dst)
-    if cut == "edges":
-        return partial(equal_edges, topology.indptr)
-    row = max(math.prod(form.shape) * form.dtype.itemsize for form in program.forms.values())
-    edge = 2 * topology.indices.element_size()
-
-    def bounds_of(count: int) -> tuple[int, ...]:
-        # Of an interval's in-edges, a chunk has one part of as many as there are intervals.
-        return equal_weights(topology.indptr, count, vertex=row * count, edge=edge)
-
-    return bounds_of
-
-
-def _count(needed: Callable[..., int], budget_bytes: int, most: int) -> int:
-    """The least number of intervals that leaves room to load ahead, or else the least that fits."""
+    hops = list(graph.hops(count_hops(model)))
+    if not hops:
+        raise InputError(
+            "a model without a SAGA layer cannot be streamed",
+            value="it walks no hop",
+            where=type(model).__name__,
+            fix="Train it by batches of rows; it needs no graph.",
+        )
+    # In training there is more to keep than in evaluation.
+    modes = {module: module.training for module in model.modules()}
     try:
-        return least_count(partial(needed, ahead=True), budget_bytes, most)
-    except BudgetError:
-        return least_count(partial(needed, ahead=False), budget_bytes, most)
+        return hops, captured(model.train(), hops, features)
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
 
 
 class _Streamed(torch.autograd.Function):

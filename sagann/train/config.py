@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from sagann.byte_size import parse_bytes
 from sagann.errors import InputError
 from sagann.train.metrics import METRICS
 from sagann.train.policies import DECAY_POLICIES, closest
@@ -59,6 +60,11 @@ class TrainConfig:
     "'cpu', 'cuda' or 'cuda:N'; 'auto' is cuda where there is one."
     deterministic: bool = True
     "Refuse operators that have no reproducible implementation on the device; the same seed gives the same bits."
+    memory: str | None = None
+    """What an epoch's tensors of vertices and edges may take, as '2GiB': the model is then streamed by intervals, with the
+    numbers of a dense run. None trains with everything in memory."""
+    spill: str | None = None
+    "Folder for what does not fit ``memory``; None is one in the run folder, or the system's for temporary files."
     monitor: str | None = None
     "Metric that early stopping and the best weights go by: 'val/accuracy', 'val/loss', 'train/loss', ... None is \
 'val/accuracy' ('val/micro_f1' for multi-label), or 'train/loss' where there is no val split."
@@ -97,6 +103,11 @@ class TrainConfig:
             _check_options(scheduler, self.scheduler_options, {"optimizer"}, "scheduler_options")
         elif self.scheduler_options:
             raise _refused("scheduler_options", dict(self.scheduler_options), "nothing: no scheduler is set")
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """``memory`` in bytes."""
+        return None if self.memory is None else parse_bytes(self.memory, where="TrainConfig.memory")
 
     def to_json(self) -> dict[str, Any]:
         """Every field as JSON values; :meth:`from_json` reads it back."""
@@ -162,6 +173,18 @@ def _check_choices(config: TrainConfig) -> None:
         raise _refused("device", config.device, "'cpu', 'cuda', 'cuda:N' or 'auto'")
     if not isinstance(config.decay, str) or config.decay not in DECAY_POLICIES:
         raise _refused("decay", config.decay, f"one of {', '.join(DECAY_POLICIES)}")
+    for name in ("memory", "spill"):
+        if not isinstance(getattr(config, name), str | None):
+            raise _refused(name, getattr(config, name), "a string, or None")
+    if config.memory_bytes == 0:
+        raise _refused("memory", config.memory, "a size above 0")
+    if config.spill is not None and config.memory is None:
+        raise InputError(
+            "nothing is spilled without a memory budget",
+            value=f"spill {config.spill!r}, and no memory",
+            where="TrainConfig.spill",
+            fix="Set memory (--memory 2GiB), or leave spill out.",
+        )
     if config.weights is not None and config.weights not in WEIGHTS:
         raise _refused("weights", config.weights, "'best' or 'last'")
     if config.monitor is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,9 +13,22 @@ from torch import Tensor, nn
 from sagann.errors import InputError, LayerError, require_type
 from sagann.graph import SPLIT_NAMES, Graph, validate_graph
 from sagann.graph.rows import csr_tensor
+from sagann.runtime.epoch import LossOf
+from sagann.runtime.streamed import StreamedModel, stream
 from sagann.saga import SagaLayer
+from sagann.saga.hops import count_hops
 from sagann.train.contract import Contract
 from sagann.train.metrics import METRICS, Metrics, compute_metrics, predict_classes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Streaming:
+    """How a model is run inside a memory budget."""
+
+    memory_bytes: int
+    "Of an epoch's tensors of vertices and edges."
+    spill: Path
+    "Folder for the others."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,12 +46,15 @@ class Predictor:
         model: any module called as ``model(hops, x)``; moved to ``device``.
         contract: what the model expects of a graph.
         device: where to compute.
+        streaming: run the model by intervals; None for everything in memory.
 
     Raises:
         InputError: a graph does not keep the contract, or its values are bad (ids, NaN, labels, splits).
     """
 
-    def __init__(self, model: nn.Module, contract: Contract, *, device: torch.device) -> None:
+    def __init__(
+        self, model: nn.Module, contract: Contract, *, device: torch.device, streaming: Streaming | None = None
+    ) -> None:
         require_type(model, nn.Module, where="Predictor.model", fix="Pass a torch.nn.Module.")
         require_type(contract, Contract, where="Predictor.contract", fix="Pass Contract.of(graph).")
         require_type(device, torch.device, where="Predictor.device", fix="Pass torch.device('cpu'), for one.")
@@ -46,6 +63,8 @@ class Predictor:
         self.contract = contract
         self.device = device
         self.num_hops = count_hops(model)
+        self.streaming = streaming
+        self._streamed: tuple[Graph, StreamedModel] | None = None
 
     def prepare(self, graph: Graph, *, validate: bool = True) -> PreparedGraph:
         """Check ``graph``, let the model prepare it (self-loops, normalisation), and move it to the device.
@@ -147,7 +166,10 @@ class Predictor:
         features, model = graph.features, type(self.model).__name__
         # Tensors made in inference mode count no versions, and refuse to be overwritten outside of it by themselves.
         version = None if features is None or features.is_inference() else features._version
-        logits = self.model(graph.hops(self.num_hops), features)
+        if self.streaming is not None and features is not None:
+            logits = self.streamed(graph)(features)
+        else:
+            logits = self.model(graph.hops(self.num_hops), features)
         if version is not None and features is not None and features._version != version:
             raise LayerError(
                 "the model overwrites its input",
@@ -157,6 +179,30 @@ class Predictor:
                 "then load the features again.",
             )
         return self.contract.check_logits(logits, graph, model)
+
+    def loss(self, graph: Graph, loss_of: LossOf) -> Tensor:
+        """A loss that is a sum over vertices, with its gradient.
+
+        Args:
+            graph: prepared for the model.
+            loss_of: gives the loss of a range of vertices, from their logits.
+        """
+        if self.streaming is not None and graph.features is not None:
+            return self.streamed(graph).loss(graph.features, loss_of)
+        return loss_of(self.forward(graph), slice(0, graph.num_vertices))
+
+    def streamed(self, graph: Graph) -> StreamedModel:
+        """The model, streamed over a prepared graph; the last one is kept."""
+        assert self.streaming is not None
+        if self._streamed is None or self._streamed[0] is not graph:
+            self._streamed = None
+            memory_bytes, spill = self.streaming.memory_bytes, self.streaming.spill
+            self._streamed = graph, stream(self.model, graph, budget_bytes=memory_bytes, spill=spill)
+        return self._streamed[1]
+
+    def release(self) -> None:
+        """Remove what was spilled; it comes again when it is needed."""
+        self._streamed = None
 
     def _prepared(self, graph: Graph | PreparedGraph) -> PreparedGraph:
         return graph if isinstance(graph, PreparedGraph) else self.prepare(graph)
@@ -219,25 +265,6 @@ def features_as(graph: Graph, dtype: torch.dtype) -> Graph:
             fix="Scale the features, for instance to mean 0 and deviation 1.",
         )
     return replace(graph, features=cast)
-
-
-def count_hops(model: nn.Module) -> int:
-    """Number of topologies a model walks: its ``num_hops``, or its number of SAGA layers.
-
-    Raises:
-        InputError: ``num_hops`` is no count.
-    """
-    num_hops = getattr(model, "num_hops", None)
-    if num_hops is None:
-        return sum(isinstance(module, SagaLayer) for module in model.modules())
-    if isinstance(num_hops, bool) or not isinstance(num_hops, int) or num_hops < 0:
-        raise InputError(
-            "a model's num_hops is no count",
-            value=f"{num_hops!r}, expected an integer of at least 0",
-            where=f"{type(model).__name__}.num_hops",
-            fix="Set it to the number of layers that walk the graph, or leave it out.",
-        )
-    return num_hops
 
 
 def evaluate_splits(

@@ -122,10 +122,9 @@ class TrainSession:
     def _loss_and_gradients(self, epoch: int) -> Tensor:
         self.optimizer.zero_grad()
         try:
-            logits = self.predictor.forward(self.graph)
-            if not logits.requires_grad:
+            loss = self.predictor.loss(self.graph, self._loss_of)
+            if not loss.requires_grad:
                 raise _no_gradient(type(self.model).__name__)
-            loss = loss_of(logits.index_select(0, self._rows), self._labels, multi_label=self.graph.multi_label)
             _check_finite(loss.item(), f"training loss of epoch {epoch}", self.config)
             loss.backward()
         except RuntimeError as error:
@@ -142,6 +141,19 @@ class TrainSession:
         if self.config.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
         return loss.detach()
+
+    def _loss_of(self, logits: Tensor, vertices: slice) -> Tensor:
+        """What a range of vertices adds to the loss of the training split."""
+        if len(logits) == self.graph.num_vertices:
+            first, last = 0, len(self._rows)
+        else:
+            bounds = torch.tensor([vertices.start, vertices.stop], device=self._rows.device)
+            first, last = torch.searchsorted(self._rows, bounds).tolist()
+        if first == last:
+            return logits.new_zeros(())
+        rows = self._rows[first:last] - vertices.start
+        part = loss_of(logits.index_select(0, rows), self._labels[first:last], multi_label=self.graph.multi_label)
+        return part * ((last - first) / len(self._rows))
 
     def _evaluate(self, epoch: int) -> dict[str, Metrics]:
         logits = self.predictor.logits(self.prepared)

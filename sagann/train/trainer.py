@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from sagann.train.policies import (
     build_scheduler,
     try_policies,
 )
-from sagann.train.predictor import Predictor
+from sagann.train.predictor import Predictor, Streaming
 from sagann.train.reporter import LogReporter, Reporter, Reporters, RunInfo, TrainResult
 from sagann.train.resources import peak_rss_bytes, reproducible, resolve_device, versions
 from sagann.train.rng import seeded
@@ -126,7 +127,7 @@ class Trainer:
         if isinstance(model, ModelConfig):
             with seeded(self.config.seed, device):
                 model = build_model(model, graph)
-        self._predictor = Predictor(model, contract, device=device)
+        self._predictor = Predictor(model, contract, device=device, streaming=self._streaming())
         self._prepared = self._predictor.prepare(graph, validate=False)
 
     @property
@@ -177,6 +178,7 @@ class Trainer:
                 _save(session, folder, run)
             result = self._finish(session, folder)
             reporter.on_end(result)
+            self._predictor.release()
         return result
 
     def resume(self) -> TrainResult:
@@ -202,6 +204,13 @@ class Trainer:
     def embed(self, graph: Graph | None = None) -> Tensor:
         """The input of the last SAGA layer, float [num_vertices, F], on the CPU."""
         return self._predictor.embed(self._prepared if graph is None else graph)
+
+    def _streaming(self) -> Streaming | None:
+        memory_bytes = self.config.memory_bytes
+        if memory_bytes is None:
+            return None
+        folder = self.config.spill or (None if self.run_dir is None else self.run_dir / "spill")
+        return Streaming(memory_bytes=memory_bytes, spill=Path(folder or tempfile.gettempdir()))
 
     def _session(self) -> TrainSession:
         # One pass before anything is trained: it makes lazy parameters and finds what does not fit.

@@ -11,7 +11,7 @@ from sagann.errors import InputError
 from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan import ChunkGrid, equal_vertices
-from sagann.plan.fit import hop_size, least_count, needed_bytes
+from sagann.plan.fit import hop_size, largest_of, least_count, needed_bytes
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
 from sagann.runtime.chunks import Chunks
@@ -60,6 +60,7 @@ def test_a_budget_decides_the_number_of_intervals(name: str) -> None:
         if plan.num_intervals > 1:
             fewer = equal_vertices(200, plan.num_intervals - 1)
             sizes = [hop_size(graph.topology, fewer)] * model.num_hops
+            fewer, sizes = largest_of(fewer, sizes)
             coarser = Schedule(program, sizes, fewer)
             assert needed_bytes(list(coarser.epoch()), coarser.sizes.of, ahead=True) > budget
         counts.append(plan.num_intervals)

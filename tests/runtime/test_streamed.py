@@ -19,8 +19,9 @@ from sagann.plan.fit import needed_bytes
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
 from sagann.plan.steps import UNLIMITED, Step
+from sagann.runtime.planning import edges_bytes
 from sagann.runtime.residents import Residents
-from sagann.runtime.streamed import StreamedModel, _edges_bytes
+from sagann.runtime.streamed import StreamedModel
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
 from tests.graphs import labelled_graph, odd_topologies, random_topology
 from tests.tolerances import assert_close, largest
@@ -343,7 +344,7 @@ def test_the_room_that_chunks_take_on_disk_is_known_before(tmp_path: Path) -> No
     streamed = StreamedModel(Model(jumping), [topology] * 2, bounds, spill=tmp_path)
     (folder,) = tmp_path.iterdir()
     written = sum(file.stat().st_size for file in folder.iterdir())
-    assert 0.8 * _edges_bytes([topology] * 2, bounds) < written <= _edges_bytes([topology] * 2, bounds)
+    assert 0.8 * edges_bytes([topology] * 2, bounds) < written <= edges_bytes([topology] * 2, bounds)
     streamed.close()
     assert list(tmp_path.iterdir()) == []
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sagann.cli.byte_size import parse_bytes
+from sagann.byte_size import parse_bytes
 from sagann.errors import InputError
 
 

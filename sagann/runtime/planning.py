@@ -1,0 +1,148 @@
+"""Planning: from a captured model and a budget to the intervals, the schedule and the plan of an epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from typing import Literal, NamedTuple
+
+from sagann.compiler.model_program import ModelProgram
+from sagann.graph.topology import Topology
+from sagann.plan.fit import hop_size, largest_of, least_count, needed_bytes
+from sagann.plan.gradients import Gradients
+from sagann.plan.intervals import equal_edges, equal_vertices, equal_weights, sizes
+from sagann.plan.residency import BudgetError, place
+from sagann.plan.schedule import Schedule
+from sagann.plan.sizes import CSC, CSR, HopSize
+from sagann.plan.steps import Plan
+
+MOST_INTERVALS = 256
+"An epoch has a step for every chunk of a grid of so many by so many; finer ones are steps of too little work."
+
+Cut = Literal["bytes", "edges", "vertices"]
+"What intervals have equally many of."
+
+
+class Planned(NamedTuple):
+    """What a call of a streamed model does."""
+
+    program: ModelProgram
+    "The captured model."
+    schedule: Schedule
+    "Its steps, and the sizes of blocks."
+    plan: Plan
+    "Steps and moves within the budget."
+
+
+def hop_sizes(hops: Sequence[Topology], bounds: Sequence[int]) -> list[HopSize]:
+    """The sizes of each hop's chunks; a topology that several hops share is looked at once."""
+    found = {id(topology): hop_size(topology, bounds) for topology in {id(each): each for each in hops}.values()}
+    return [found[id(topology)] for topology in hops]
+
+
+def edges_bytes(hops: Sequence[Topology], bounds: Sequence[int]) -> int:
+    """What the chunks of all hops take in both orders."""
+    rows = sizes(tuple(bounds))
+    found = {id(topology): size for topology, size in zip(hops, hop_sizes(hops, bounds), strict=True)}
+    return sum(
+        size.chunk_bytes(rows, *at, form) for size in found.values() for at in size.edges for form in (CSC, CSR)
+    )
+
+
+def fitted_bounds(
+    program: ModelProgram, hops: Sequence[Topology], budget_bytes: int, *, cut: Cut = "bytes"
+) -> tuple[int, ...]:
+    """The bounds of the fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
+
+    They fit whether or not the loss is computed with the result's rows. What steps take is bounded by that of the largest
+    chunk between two of the largest interval.
+
+    Args:
+        program: the captured model.
+        hops: the topologies that it walks.
+        budget_bytes: of blocks and temporaries.
+        cut: what intervals have equally many of.
+    Raises:
+        BudgetError: no number of intervals fits; the message says by which budget one would.
+    """
+    bounds_of = _cutter(program, hops[0], cut)
+
+    @cache
+    def needed(count: int) -> tuple[int, int]:
+        bounds = bounds_of(count)
+        largest, found = largest_of(bounds, hop_sizes(hops, bounds))
+        ahead, alone = 0, 0
+        for folded in (False, True):
+            schedule = Schedule(program, found, largest, folded=folded)
+            steps = list(schedule.epoch())
+            ahead = max(ahead, needed_bytes(steps, schedule.sizes.of, ahead=True))
+            alone = max(alone, needed_bytes(steps, schedule.sizes.of))
+        return ahead, alone
+
+    most = max(1, min(hops[0].num_dst, MOST_INTERVALS))
+    try:
+        return bounds_of(least_count(lambda count: needed(count)[0], budget_bytes, most))
+    except BudgetError:
+        return bounds_of(least_count(lambda count: needed(count)[1], budget_bytes, most))
+
+
+def planned(
+    program: ModelProgram,
+    hops: Sequence[HopSize],
+    bounds: Sequence[int],
+    budget_bytes: int,
+    *,
+    gradients: Gradients,
+    trains: bool = True,
+    folded: bool = False,
+) -> Planned:
+    """Plan an epoch. Stages keep what their gradients need where that moves no more bytes than running them again.
+
+    Args:
+        program: the captured model.
+        hops: the sizes of its hops' chunks.
+        bounds: of the intervals.
+        budget_bytes: of blocks and temporaries.
+        gradients: what the backward computes.
+        trains: whether there is a backward.
+        folded: whether the loss is computed with the result's rows.
+    Raises:
+        BudgetError: a step needs more than the budget.
+    """
+
+    def placed(*, saves: bool) -> Planned:
+        schedule = Schedule(program, hops, bounds, gradients=gradients, folded=folded, saves=saves)
+        plan = place(
+            list(schedule.epoch() if trains else schedule.forward()),
+            bytes_of=schedule.sizes.of,
+            on_host=[*schedule.initial(), *(schedule.upstream() if trains else [])],
+            bounds=bounds,
+            budget_bytes=budget_bytes,
+        )
+        return Planned(program, schedule, plan)
+
+    found = placed(saves=False)
+    if trains:
+        with suppress(BudgetError):
+            saving = placed(saves=True)
+            if saving.plan.moved_bytes <= found.plan.moved_bytes:
+                return saving
+    return found
+
+
+def _cutter(program: ModelProgram, topology: Topology, cut: Cut) -> Callable[[int], tuple[int, ...]]:
+    """Gives the bounds of so many intervals."""
+    if cut == "vertices":
+        return partial(equal_vertices, topology.num_dst)
+    if cut == "edges":
+        return partial(equal_edges, topology.indptr)
+    row = max(math.prod(form.shape) * form.dtype.itemsize for form in program.forms.values())
+    edge = 2 * topology.indices.element_size()
+
+    def bounds_of(count: int) -> tuple[int, ...]:
+        # Of an interval's in-edges, a chunk has one part of as many as there are intervals.
+        return equal_weights(topology.indptr, count, vertex=row * count, edge=edge)
+
+    return bounds_of
