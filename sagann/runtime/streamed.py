@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from sagann.compiler.capture import capture
 from sagann.compiler.model_program import ModelProgram
@@ -187,6 +188,14 @@ def captured(
     Raises:
         LayerError: it cannot be streamed; the message says why.
     """
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+            raise LayerError(
+                "a model that is streamed must treat vertices independently between its layers",
+                value=f"the {type(module).__name__} '{name}' computes a mean over all of them",
+                where=type(model).__name__,
+                fix="Use LayerNorm instead of BatchNorm.",
+            )
     program = capture(model, hops, x, options=options)
     for gather in program.gathers:
         if gather.edges.function is None or gather.edges.accumulator == "concat":
@@ -265,6 +274,13 @@ def foretell(
 
 def _captured_on(model: nn.Module, graph: Graph) -> tuple[list[Topology], ModelProgram]:
     features = graph.features
+    if graph.topology.device.type != "cpu":
+        raise InputError(
+            "streaming to a device that is no CPU is not built yet",
+            value=f"the graph is on {graph.topology.device}",
+            where="stream",
+            fix="Train with device='cpu', or without a memory budget.",
+        )
     if features is None or features.layout != torch.strided:
         raise InputError(
             "a graph that is streamed needs dense features",

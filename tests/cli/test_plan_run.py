@@ -33,6 +33,16 @@ def test_shows_the_generated_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown.count("def kernel(p_args):") == 6
 
 
+def test_foretells_how_an_epoch_is_streamed(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = _plan(capsys, "--model", "gcn", "--hidden", "16", "--encoder", "linear", "--memory", "20MiB")
+    assert "intervals of" in shown
+    assert "Memory: at most" in shown
+    assert "loaded" in shown
+    assert "P = 1: everything fits" in _plan(capsys, "--model", "gcn", "--hidden", "16", "--memory", "8GiB")
+    assert main(["plan", "--data", "demo", "--model", "gcn", "--memory", "1kB"]) == 2
+    assert "are needed" in capsys.readouterr().err
+
+
 def test_refuses_what_it_cannot_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--data", "demo", "--show", "future"]) == 2
     assert "Choose one of program, kernels" in capsys.readouterr().err

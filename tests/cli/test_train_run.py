@@ -39,6 +39,20 @@ def test_its_configuration_does_the_same_run_again(invoke: Invoke, trained: Path
     assert (tmp_path / "again" / "config.toml").read_text() == (trained / "config.toml").read_text()
 
 
+def test_a_run_within_a_memory_budget(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    metrics = []
+    for number, memory in enumerate((("--memory", "20kB"), ())):
+        out = tmp_path / str(number)
+        run = ("train", "--data", blocks, *QUICK, "--dropout", "0", *memory, "--out", out)
+        assert invoke(*run).code == 0
+        metrics.append(json.loads((out / "metrics.json").read_text())["test"])
+        assert not (out / "spill").exists()
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-4)
+    refused = invoke("train", "--data", blocks, "--memory", "20kB", "--engine", "lean", "--out", tmp_path / "x")
+    assert refused.code == 2
+    assert "only the compiled engine streams" in refused.err
+
+
 def test_a_table_of_metrics_goes_to_stdout(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
     outcome = invoke("train", "--data", blocks, *QUICK, "--out", tmp_path / "run")
     assert outcome.code == 0

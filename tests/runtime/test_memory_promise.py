@@ -1,0 +1,71 @@
+"""A streamed epoch takes no more memory than its budget: seen from outside, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CGROUPS = Path("/sys/fs/cgroup/memory")
+MIB = 1 << 20
+# The heap of the C library, NumPy's work arrays, threads' stacks: not tensors.
+BESIDES_BYTES = 32 * MIB
+
+
+def run(model: str, budget_mib: int, spill: Path, start: Callable[[], None] | None = None) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.runtime.memory_driver", model, str(budget_mib), str(spill)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=start,
+    )
+    return json.loads(done.stdout) if done.returncode == 0 else done.returncode
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "budget_mib"), [("gcn", 80), ("gat", 100), ("maxpool-gcn", 100)])
+def test_a_streamed_epoch_stays_within_its_budget(model: str, budget_mib: int, tmp_path: Path) -> None:
+    found = run(model, budget_mib, tmp_path / "spill")
+    assert found["num_intervals"] > 2
+    assert found["stored_bytes"] > 0
+    assert found["peak_bytes"] <= budget_mib * MIB
+    assert found["above_bytes"] <= budget_mib * MIB + BESIDES_BYTES
+    # It is a budget that matters: in memory the same epoch takes twice as much.
+    assert found["above_bytes"] > budget_mib * MIB / 2
+    dense = run(model, 0, tmp_path)
+    assert dense["above_bytes"] > 2 * budget_mib * MIB
+    assert not (tmp_path / "spill").exists()
+
+
+@pytest.fixture
+def limited() -> Iterator[Callable[[int], Callable[[], None]]]:
+    """Has a process begin in a control group with a hard limit of so many bytes."""
+    if not os.access(CGROUPS, os.W_OK) or not (CGROUPS / "memory.limit_in_bytes").exists():
+        pytest.skip(f"memory control groups are not writable ({CGROUPS})")
+    group = CGROUPS / f"sagann-test-{uuid.uuid4().hex}"
+    group.mkdir()
+
+    def limit(num_bytes: int) -> Callable[[], None]:
+        (group / "memory.limit_in_bytes").write_text(str(num_bytes))
+        return lambda: (group / "cgroup.procs").write_text(str(os.getpid())) and None
+
+    yield limit
+    group.rmdir()
+
+
+@pytest.mark.slow
+def test_a_process_survives_a_hard_limit_that_kills_it_in_memory(
+    limited: Callable[[int], Callable[[], None]], tmp_path: Path
+) -> None:
+    start = limited((80 + 600) * MIB)
+    assert run("gcn", 80, tmp_path / "spill", start)["stored_bytes"] > 0
+    assert run("maxpool-gcn", 0, tmp_path, start) == -9

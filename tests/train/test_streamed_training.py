@@ -1,0 +1,74 @@
+"""Training within a memory budget: the same numbers, nothing left behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from sagann.errors import InputError, LayerError
+from sagann.nn import MaxPoolGCN, ModelConfig
+from sagann.plan.residency import BudgetError
+from sagann.runtime.streamed import StreamedModel, stream
+from sagann.train import TrainConfig, Trainer, TrainResult
+from tests.train.runs import community_graph, seeded_model
+
+TIGHT = "40kB"
+MODEL = ModelConfig(model="gcn", layers=2, hidden=16, dropout=0.0)
+
+
+def trained(run_dir: Path | None = None, *, multi_label: bool = False, **options: object) -> TrainResult:
+    config = TrainConfig(epochs=8, device="cpu", **options)  # type: ignore[arg-type]
+    return Trainer(MODEL, community_graph(600, multi_label=multi_label), config, run_dir=run_dir).fit()
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_a_budget_gives_the_numbers_of_a_dense_run(
+    multi_label: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = []
+    run = StreamedModel._run
+
+    def counted(self: StreamedModel, x: torch.Tensor, loss_of: object) -> torch.Tensor:
+        counts.append(len(self.bounds) - 1)
+        return run(self, x, loss_of)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(StreamedModel, "_run", counted)
+    dense = trained(multi_label=multi_label)
+    assert not counts
+    streamed = trained(tmp_path / "run", multi_label=multi_label, memory=TIGHT)
+    assert min(counts) > 1
+    for ours, theirs in zip(streamed.history, dense.history, strict=True):
+        assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
+        assert ours.metrics["val"]["loss"] == pytest.approx(theirs.metrics["val"]["loss"], rel=1e-4)
+    assert not (tmp_path / "run" / "spill").exists()
+
+
+def test_a_streamed_run_continues_bitwise(tmp_path: Path) -> None:
+    graph = community_graph(600)
+    model = ModelConfig(model="sage", layers=2, hidden=16, dropout=0.3)
+
+    def run(name: str, epochs: int, **options: bool) -> TrainResult:
+        config = TrainConfig(epochs=epochs, device="cpu", memory=TIGHT, spill=str(tmp_path / "elsewhere"))
+        return Trainer(model, graph, config, run_dir=tmp_path / name).fit(**options)
+
+    run("cut", 3)
+    continued, whole = run("cut", 7, resume=True), run("whole", 7)
+    assert [record.loss for record in continued.history] == [record.loss for record in whole.history]
+    assert continued.metrics == whole.metrics
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_what_cannot_be_streamed_says_so(tmp_path: Path) -> None:
+    graph = community_graph(600)
+    with pytest.raises(BudgetError, match=r"at least \d+ are needed"):
+        trained(memory="100")
+    with pytest.raises(LayerError, match="use LayerNorm instead of BatchNorm"):
+        Trainer(seeded_model(), graph, TrainConfig(epochs=1, device="cpu", memory=TIGHT)).fit()
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="spill folder cannot be made"):
+        trained(memory=TIGHT, spill=str(tmp_path / "file"))
+    with pytest.raises(InputError, match="dense features"):
+        stream(MaxPoolGCN(8, 3), replace(graph, features=None), budget_bytes=1 << 20)
