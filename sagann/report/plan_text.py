@@ -57,6 +57,8 @@ def plan_text(planned: Planned) -> str:
 
 
 def _named(step: Step) -> str:
-    what = step.kind.replace("_", " of ") if step.kind != "transform_loss" else "transform with the loss"
+    of = "gather" if step.kind in ("gather", "finish", "arrive", "gather_grad", "finish_grad") else "stage"
+    with_loss = " with the loss" if step.kind == "transform_loss" else ""
+    what = ("the gradient of " if step.kind.endswith("_grad") else "") + f"{of} {step.number}{with_loss}"
     where = f"chunk ({step.interval}, {step.other})" if step.other >= 0 else f"interval {step.interval}"
-    return f"{what} {step.number} on {where}"
+    return f"{what} on {where}"

@@ -65,7 +65,7 @@ def test_what_cannot_be_streamed_says_so(tmp_path: Path) -> None:
     graph = community_graph(600)
     with pytest.raises(BudgetError, match=r"at least \d+ are needed"):
         trained(memory="100")
-    with pytest.raises(LayerError, match="use LayerNorm instead of BatchNorm"):
+    with pytest.raises(LayerError, match="Use LayerNorm instead of BatchNorm"):
         Trainer(seeded_model(), graph, TrainConfig(epochs=1, device="cpu", memory=TIGHT)).fit()
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="spill folder cannot be made"):

@@ -1,15 +1,18 @@
-"""docs/training.md runs as printed."""
+"""docs/training.md and docs/streaming.md run as printed."""
 
 from __future__ import annotations
 
 import doctest
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "training.md"
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_page_runs_as_printed(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("page", "at_least"), [("training.md", 20), ("streaming.md", 15)])
+def test_the_page_runs_as_printed(page, at_least, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    failed, attempted = doctest.testfile(str(PAGE), module_relative=False, optionflags=doctest.ELLIPSIS)
+    failed, attempted = doctest.testfile(str(DOCS / page), module_relative=False, optionflags=doctest.ELLIPSIS)
     assert failed == 0
-    assert attempted > 20
+    assert attempted >= at_least
