@@ -22,7 +22,7 @@ from sagann.nn import build_model
 from sagann.report.plan_text import plan_text
 from sagann.report.terminal import Terminal
 from sagann.runtime.engine import CompiledEngine
-from sagann.runtime.streamed import foretell
+from sagann.runtime.stream import foretell
 from sagann.saga import SagaLayer
 from sagann.saga.engine import using_engine
 

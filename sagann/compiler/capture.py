@@ -89,7 +89,12 @@ _GATHERED = torch.ops.sagann.gathered.default
 
 
 def capture(
-    model: nn.Module, hops: Sequence[Topology], x: Tensor, *, options: CompilerOptions | None = None
+    model: nn.Module,
+    hops: Sequence[Topology],
+    x: Tensor,
+    *,
+    options: CompilerOptions | None = None,
+    x_is_constant: bool = False,
 ) -> ModelProgram:
     """Capture ``model(hops, x)``.
 
@@ -98,11 +103,12 @@ def capture(
         hops: the topologies it walks, all over the same vertices; their edges are not read.
         x: vertex features, whose values are not read.
         options: what the compiler may do to a layer.
+        x_is_constant: x and edge data need no gradient, so that what is gathered from them may be kept.
     Raises:
         LayerError: an operator between the layers mixes vertices, or the model does what a trace does not show; the
             message names it.
     """
-    recorder = _Recorder(model, hops, options or CompilerOptions())
+    recorder = _Recorder(model, hops, options or CompilerOptions(), x_is_constant)
     module = _traced(model, recorder, x)
     for node in [node for node in module.graph.nodes if node.target is _LAYER]:
         _inline(module, node, recorder.calls[int(node.args[1])], int(node.args[1]))
@@ -142,7 +148,9 @@ class _Hop(Topology):
 class _Recorder:
     """The engine of a trace: compiles each layer that is called, and leaves a node in its place."""
 
-    def __init__(self, model: nn.Module, hops: Sequence[Topology], options: CompilerOptions) -> None:
+    def __init__(
+        self, model: nn.Module, hops: Sequence[Topology], options: CompilerOptions, x_is_constant: bool
+    ) -> None:
         # A module that several layers share has one name in the model.
         names = {id(module): name for name, module in model.named_modules()}
         self.layers = {
@@ -155,6 +163,9 @@ class _Recorder:
         }
         self.hops = hops
         self.options = options
+        self.x_is_constant = x_is_constant
+        self.x: Tensor | None = None
+        "The features, as the model gets them in the trace."
         self.calls: list[_Call] = []
 
     def run(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
@@ -165,18 +176,21 @@ class _Recorder:
             raise TraceError(f"the layer {type(layer).__name__} is no module of the model")
         # In a thread of its own, which no mode of the trace reaches.
         with ThreadPoolExecutor(max_workers=1) as thread:
-            call = thread.submit(self._compiled, layer, topology, x.shape[1:], x.dtype).result()
+            constant = self.x_is_constant and x is self.x
+            call = thread.submit(self._compiled, layer, topology, x.shape[1:], x.dtype, constant).result()
         self.calls.append(call)
         shape = list(call.graph.output.meta["val"].shape[1:])
         out: Tensor = torch.ops.sagann.saga_layer(x, len(self.calls) - 1, shape)
         return out
 
-    def _compiled(self, layer: SagaLayer, hop: _Hop, shape: tuple[int, ...], dtype: torch.dtype) -> _Call:
+    def _compiled(
+        self, layer: SagaLayer, hop: _Hop, shape: tuple[int, ...], dtype: torch.dtype, constant: bool
+    ) -> _Call:
         known = self.layers[id(layer)]
         like = torch.empty(1, *shape, dtype=dtype, device=hop.device)
         data = None if layer.edge_data is None else hop.real.edge_data[layer.edge_data]
         known.twin.check_functions(like, data)
-        graph = layer_graph(known.twin, like, data, options=self.options)
+        graph = layer_graph(known.twin, like, data, options=self.options, x_is_constant=constant)
         return _Call(layer=known, graph=graph, edge_data=layer.edge_data, hop=hop.number)
 
 
@@ -190,6 +204,7 @@ def _traced(model: nn.Module, recorder: _Recorder, x: Tensor) -> fx.GraphModule:
 
     def whole(*args: Tensor) -> Tensor:
         with _reparametrize_module(model, dict(zip(tensors, args, strict=False))), WholeOperators():
+            recorder.x = args[-1]
             result: Tensor = model(hops, args[-1])
         return result
 
@@ -363,6 +378,7 @@ class _Assembly:
             inputs=tuple(str(names[name]) for name in call.graph.edges.stage.inputs),
             result=node.name,
             hop=call.hop,
+            constant=call.graph.constant,
         )
 
 

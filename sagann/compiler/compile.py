@@ -115,6 +115,8 @@ class LayerGraph:
     "What the edges read, in order."
     edges: EdgeWork
     "What is computed on them."
+    constant: bool
+    "Whether what is gathered depends on constant features, topology and edge data alone."
 
     @property
     def output(self) -> fx.Node:
@@ -124,16 +126,23 @@ class LayerGraph:
         return output
 
 
-def layer_graph(layer: SagaLayer, x: Tensor, data: Tensor | None, *, options: CompilerOptions) -> LayerGraph:
+def layer_graph(
+    layer: SagaLayer, x: Tensor, data: Tensor | None, *, options: CompilerOptions, x_is_constant: bool = False
+) -> LayerGraph:
     """Compile ``layer`` as a part of a larger program, for whole intervals of vertices on both sides of its edges.
+
+    Arguments are those of :func:`compile_layer`.
 
     Raises:
         TraceError: the layer cannot be compiled, and why.
     """
     notes: list[Note] = []
-    module, _, _ = _rewritten(layer, x, data, options, notes, keep=False, map_first=True)
+    keep = x_is_constant and options.invariant
+    module, _, _ = _rewritten(layer, x, data, options, notes, keep=keep, map_first=True)
     frontier = hoist(module, enabled=options.hoist)
-    return LayerGraph(module=module, frontier=frontier, edges=_edge_work(module, frontier, options, notes))
+    edges = _edge_work(module, frontier, options, notes)
+    constant = keep and _is_raw(frontier) and not edges.random
+    return LayerGraph(module=module, frontier=frontier, edges=edges, constant=constant)
 
 
 def _maps_last(
@@ -250,7 +259,6 @@ def _assemble(
     at_src += [node for node in dict.fromkeys(shared.values()) if node not in at_src]
     at_dst = [node for node in at_dst if node not in shared]
     given = [*known, *at_dst, *shared, ends["dst"], after]
-    raw = all(node.op == "placeholder" and node.meta["parameter"] is None for node in frontier)
     return LayerProgram(
         layer=type(layer).__name__,
         parameters=tuple((node.name, node.meta["parameter"]) for node in parameters),
@@ -262,12 +270,17 @@ def _assemble(
         typed=typed,
         accum=gather_of(module).name,
         vertex=cut(module, [output], given, in_place=True),
-        invariant=may_keep and raw and not edges.random,
+        invariant=may_keep and _is_raw(frontier) and not edges.random,
         bytes_per_edge=sum(row_bytes(node) for node in frontier if node.meta["place"] != "param")
         + 3 * _concat_row_bytes(module),
         naive_bytes_per_edge=naive_bytes,
         notes=(*notes, *(_shared_note(node) for node in shared)),
     )
+
+
+def _is_raw(frontier: list[fx.Node]) -> bool:
+    """Whether the edges read features and edge data as they are, and nothing else."""
+    return all(node.op == "placeholder" and node.meta["parameter"] is None for node in frontier)
 
 
 def _between(wanted: list[fx.Node], given: list[fx.Node]) -> list[fx.Node]:

@@ -22,6 +22,8 @@ class Gather:
     "Name of what is gathered."
     hop: int
     "Number of the first hop that has these edges."
+    constant: bool
+    "Whether the result depends on constant features, topology and edge data alone: it is the same in every epoch."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

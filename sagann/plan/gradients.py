@@ -24,10 +24,11 @@ class Gradients:
         self.wanted_x = wanted_x
         self._trained = self.shared if trained is None else trained | derived
         self._forms = program.forms
+        self._constants = {"x": not wanted_x} | {each.result: each.constant for each in program.gathers}
 
     def has(self, name: str) -> bool:
         """Whether a value of vertices gets a gradient."""
-        return self._forms[name].dtype.is_floating_point and (name != "x" or self.wanted_x)
+        return self._forms[name].dtype.is_floating_point and not self._constants.get(name, False)
 
     def passes(self, gather: Gather) -> tuple[BackwardPass, ...]:
         """The passes of a gather's backward."""

@@ -56,8 +56,9 @@ class Schedule:
         self._last = len(program.gathers)
 
     def initial(self) -> list[Block]:
-        """The blocks that exist before the forward: features and edges."""
-        blocks = [Block("value", "x", interval) for interval in self.intervals]
+        """The blocks that exist before an epoch: features, edges, and what is the same in every epoch."""
+        names = ["x", *(gather.result for gather in self.program.gathers if gather.constant)]
+        blocks = [Block("value", name, interval) for name in names for interval in self.intervals]
         for number in sorted({gather.hop for gather in self.program.gathers}):
             for src, dst in self.hops[number].edges:
                 blocks += [Block("edges", form, src, dst, number) for form in (CSC, CSR)]
@@ -77,12 +78,21 @@ class Schedule:
         """The steps of a forward without backward."""
         yield from self._forward(trains=False)
 
+    def constants(self) -> Iterator[Step]:
+        """The steps that compute once what is the same in every epoch."""
+        for number, gather in enumerate(self.program.gathers):
+            for dst in self.intervals if gather.constant else ():
+                yield from self._gather(number, gather, dst)
+                value = Block("value", gather.result, dst)
+                yield Step(kind="keep", number=number, interval=dst, reads=(value,), writes=())
+
     def _forward(self, *, trains: bool) -> Iterator[Step]:
         for interval in self.intervals:
             yield from self._vertices(0, interval, trains)
         for number, gather in enumerate(self.program.gathers):
             for dst in self.intervals:
-                yield from self._gather(number, gather, dst)
+                if not gather.constant:
+                    yield from self._gather(number, gather, dst)
                 yield from self._vertices(number + 1, dst, trains)
 
     def _vertices(self, number: int, interval: int, trains: bool) -> Iterator[Step]:

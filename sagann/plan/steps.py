@@ -15,6 +15,7 @@ StepKind = Literal[
     "transform_loss",
     "gather",
     "finish",
+    "keep",
     "emit",
     "turn",
     "arrive",
@@ -57,7 +58,8 @@ class Step:
 
     kind: StepKind
     """transform: a stage on an interval. transform_loss: the last stage, the loss of its rows, and their gradients. gather:
-    a chunk into a state. finish: a state into what was gathered. emit: rows of the result, or of the features' gradient,
+    a chunk into a state. finish: a state into what was gathered. keep: what is the same in
+    every epoch. emit: rows of the result, or of the features' gradient,
     to the caller. turn: the caller's, who begins the backward. arrive: what a gather's backward reads. And the gradients
     of a stage, a chunk and a state."""
     number: int

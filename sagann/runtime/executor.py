@@ -46,7 +46,8 @@ class Executor:
         schedule: whose steps the plan places.
         plan: what to do.
         chunks: of each hop.
-        host: where blocks lie that are not on the device.
+        host: where this epoch's blocks lie that are not on the device.
+        constants: where what is the same in every epoch lies.
         dialect: kernels of the edges.
         seed: of the epoch's random numbers.
         epoch: what is read and given besides blocks.
@@ -60,6 +61,7 @@ class Executor:
         *,
         chunks: Sequence[Chunks],
         host: Host,
+        constants: Host,
         dialect: str,
         seed: int,
         epoch: Epoch,
@@ -72,10 +74,17 @@ class Executor:
         self.epoch = epoch
         self.device = epoch.x.device
         self.dialect = dialect_for(self.device.type, dialect)
-        sources = Sources(plan, program.output, chunks=chunks, host=host, epoch=epoch)
+        sources = Sources(program, plan, chunks=chunks, host=host, constants=constants, epoch=epoch)
+        self._constants = constants
         self.resident = Residents(sources.load, host, schedule.sizes.of, plan.budget_bytes)
         self._operations = iter(plan.operations)
         self._is_done = False
+
+    def keep_constants(self) -> None:
+        """Run a plan of what is the same in every epoch."""
+        self._share()
+        self._run_until("")
+        self.close()
 
     def forward(self) -> Tensor:
         """Run the plan until the result, or the loss, is there."""
@@ -116,6 +125,7 @@ class Executor:
             "transform_loss": self._transform_loss,
             "gather": self._gather,
             "finish": self._finish,
+            "keep": self._keep,
             "emit": self._emit,
             "arrive": self._arrive,
             "transform_grad": self._transform_grad,
@@ -287,6 +297,10 @@ class Executor:
         if rest:
             name = LSE if gather.edges.accumulator == "softmax" else ARGUMENT
             self.resident[Block("extra", gather.result, step.interval)] = {name: rest[0]}
+
+    def _keep(self, step: Step) -> None:
+        (block,) = step.reads
+        self._constants.put(block, {"": self.resident[block]})
 
     def _divisors(self, gather: Gather, step: Step, like: Tensor) -> Tensor:
         return divisors(self.chunks[gather.hop].in_degrees(self.plan.vertices(step.interval)), like)

@@ -28,6 +28,25 @@ class Host(Protocol):
         ...
 
 
+class SharedHost:
+    """Blocks in the process's memory, as they are: nothing is copied. For what nobody changes."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[Block, dict[str, Tensor]] = {}
+
+    def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
+        """Keep a block's tensors."""
+        self._blocks[block] = dict(tensors)
+
+    def get(self, block: Block) -> dict[str, Tensor]:
+        """What was put last."""
+        return self._blocks[block]
+
+    def close(self) -> None:
+        """Forget all blocks."""
+        self._blocks.clear()
+
+
 class RamHost:
     """Blocks in the process's memory."""
 

@@ -8,7 +8,13 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import Literal, NamedTuple
 
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from sagann.compiler.capture import capture
 from sagann.compiler.model_program import ModelProgram
+from sagann.compiler.options import CompilerOptions
+from sagann.errors import LayerError
 from sagann.graph.topology import Topology
 from sagann.plan.fit import hop_size, largest_of, least_count, needed_bytes
 from sagann.plan.gradients import Gradients
@@ -34,6 +40,39 @@ class Planned(NamedTuple):
     "Its steps, and the sizes of blocks."
     plan: Plan
     "Steps and moves within the budget."
+
+
+def captured(
+    model: nn.Module,
+    hops: Sequence[Topology],
+    x: Tensor,
+    options: CompilerOptions | None = None,
+    *,
+    x_is_constant: bool,
+) -> ModelProgram:
+    """The captured model; arguments as of :func:`sagann.compiler.capture.capture`.
+
+    Raises:
+        LayerError: it cannot be streamed; the message says why.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+            raise LayerError(
+                "a model that is streamed must treat vertices independently between its layers",
+                value=f"the {type(module).__name__} '{name}' computes a mean over all of them",
+                where=type(model).__name__,
+                fix="Use LayerNorm instead of BatchNorm.",
+            )
+    program = capture(model, hops, x, options=options, x_is_constant=x_is_constant)
+    for gather in program.gathers:
+        if gather.edges.function is None or gather.edges.accumulator == "concat":
+            raise LayerError(
+                "a layer cannot be streamed",
+                value=f"its edges are no fused pass (accumulator {gather.edges.accumulator})",
+                where=f"hop {gather.hop}",
+                fix="`sagann plan --show program` says why. Use operators that fuse, and another accumulator than concat.",
+            )
+    return program
 
 
 def hop_sizes(hops: Sequence[Topology], bounds: Sequence[int]) -> list[HopSize]:
@@ -76,7 +115,7 @@ def fitted_bounds(
         ahead, alone = 0, 0
         for folded in (False, True):
             schedule = Schedule(program, found, largest, folded=folded)
-            steps = list(schedule.epoch())
+            steps = [*schedule.constants(), *schedule.epoch()]
             ahead = max(ahead, needed_bytes(steps, schedule.sizes.of, ahead=True))
             alone = max(alone, needed_bytes(steps, schedule.sizes.of))
         return ahead, alone
@@ -130,6 +169,18 @@ def planned(
             if saving.plan.moved_bytes <= found.plan.moved_bytes:
                 return saving
     return found
+
+
+def planned_constants(
+    program: ModelProgram, hops: Sequence[HopSize], bounds: Sequence[int], budget_bytes: int
+) -> Planned:
+    """Plan what is computed once, before the first epoch; arguments as of :func:`planned`."""
+    schedule = Schedule(program, hops, bounds)
+    kept = {gather.result for gather in program.gathers if gather.constant}
+    on_host = [block for block in schedule.initial() if block.name not in kept]
+    steps = list(schedule.constants())
+    plan = place(steps, bytes_of=schedule.sizes.of, on_host=on_host, bounds=bounds, budget_bytes=budget_bytes)
+    return Planned(program, schedule, plan)
 
 
 def _cutter(program: ModelProgram, topology: Topology, cut: Cut) -> Callable[[int], tuple[int, ...]]:

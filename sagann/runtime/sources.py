@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sagann.compiler.model_program import ModelProgram
 from sagann.plan.steps import UNLIMITED, Block, Plan
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.epoch import Epoch
@@ -14,22 +15,34 @@ from sagann.runtime.host import Host, copied
 
 
 class Sources:
-    """Reads blocks: edges from the chunks, features and the result's gradient from the caller, others from the host.
+    """Reads blocks: edges from the chunks, features and the result's gradient from the caller, others from hosts.
 
     Args:
+        program: the captured model.
         plan: what is loaded.
-        output: name of the model's result.
         chunks: of each hop.
-        host: has what was stored.
+        host: has what was stored in this epoch.
+        constants: has what is the same in every epoch.
         epoch: has what is the caller's.
     """
 
-    def __init__(self, plan: Plan, output: str, *, chunks: Sequence[Chunks], host: Host, epoch: Epoch) -> None:
+    def __init__(
+        self,
+        program: ModelProgram,
+        plan: Plan,
+        *,
+        chunks: Sequence[Chunks],
+        host: Host,
+        constants: Host,
+        epoch: Epoch,
+    ) -> None:
         self.plan = plan
-        self.output = output
         self.chunks = chunks
         self.host = host
+        self.constants = constants
         self.epoch = epoch
+        self._output = program.output
+        self._kept = {gather.result for gather in program.gathers if gather.constant}
 
     def load(self, block: Block) -> Any:
         """A block's content, in memory of its own where memory is counted."""
@@ -37,9 +50,10 @@ class Sources:
             return self.chunks[block.number].load(block)
         if block.kind == "value" and block.name == "x":
             return self._rows_of(self.epoch.x, block.interval)
-        if block.kind == "grad" and block.name == self.output and self.epoch.upstream is not None:
+        if block.kind == "grad" and block.name == self._output and self.epoch.upstream is not None:
             return self._rows_of(self.epoch.upstream, block.interval)
-        payload = self.host.get(block)
+        is_kept = block.kind == "value" and block.name in self._kept
+        payload = (self.constants if is_kept else self.host).get(block)
         return payload.get("", payload)
 
     def _rows_of(self, tensor: Tensor, interval: int) -> Tensor:

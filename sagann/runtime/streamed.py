@@ -7,35 +7,51 @@ References:
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from sagann.compiler.capture import capture
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.trace import tensors_of
-from sagann.errors import InputError, LayerError
-from sagann.graph.graph import Graph
+from sagann.errors import LayerError
 from sagann.graph.topology import Topology
 from sagann.kernels.first_order import first_order_only
 from sagann.plan.gradients import Gradients
 from sagann.plan.grid import ChunkGrid
-from sagann.plan.intervals import equal_vertices
 from sagann.plan.steps import UNLIMITED
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.configuration import configuration, has_hooks
 from sagann.runtime.epoch import Epoch, LossOf
 from sagann.runtime.executor import Executor
-from sagann.runtime.host import Host, RamHost
-from sagann.runtime.planning import Cut, Planned, edges_bytes, fitted_bounds, hop_sizes, planned
+from sagann.runtime.host import Host, RamHost, SharedHost
+from sagann.runtime.planning import (
+    Planned,
+    captured,
+    edges_bytes,
+    planned,
+    planned_constants,
+)
 from sagann.runtime.random_numbers import NUM_SEEDS
 from sagann.runtime.spill import DiskHost, SpillFolder
-from sagann.saga.hops import count_hops
+
+MOST_PROGRAMS = 4
+"Captured programs that are kept: for training and evaluation, with and without a gradient of the features."
+
+
+class _Kept(NamedTuple):
+    """What one program has the same in every epoch."""
+
+    x: weakref.ref[Tensor]
+    "The features that it is of."
+    version: int
+    "Of the features."
+    host: Host
+    "Where it lies."
 
 
 class StreamedModel(nn.Module):
@@ -82,7 +98,8 @@ class StreamedModel(nn.Module):
                 chunks[id(topology)] = Chunks(ChunkGrid(topology, bounds), kept, number)
         self._chunks = [chunks[id(topology)] for topology in self.hops]
         self._programs: dict[object, ModelProgram] = {}
-        self._plans: dict[object, Planned] = {}
+        self._plans: dict[tuple[object, ...], Planned] = {}
+        self._kept: dict[int, _Kept] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         """The model's result for all vertices: [num_vertices, ...]."""
@@ -104,6 +121,7 @@ class StreamedModel(nn.Module):
             >>> from sagann.graph.demo import demo_graph
             >>> from sagann.nn import GNN, SAGE
             >>> graph = demo_graph()
+            >>> from sagann.runtime.stream import stream
             >>> streamed = stream(GNN([SAGE(graph.num_features, graph.num_classes)]), graph, budget_bytes=1 << 20)
             >>> def loss_of(z: Tensor, vertices: slice) -> Tensor:
             ...     return torch.nn.functional.cross_entropy(z, graph.labels[vertices], reduction="sum") / len(graph.labels)
@@ -121,7 +139,7 @@ class StreamedModel(nn.Module):
         program = self._captured(x)
         trained = self._trained(program)
         trains = torch.is_grad_enabled() and (x.requires_grad or bool(trained))
-        key = (x.requires_grad, trained, trains, folded)
+        key = (id(program), x.requires_grad, trained, trains, folded)
         if key not in self._plans:
             gradients = Gradients(program, wanted_x=x.requires_grad, trained=trained)
             sizes = [chunks.size for chunks in self._chunks]
@@ -133,25 +151,53 @@ class StreamedModel(nn.Module):
         return self._plans[key]
 
     def _run(self, x: Tensor, loss_of: LossOf | None) -> Tensor:
-        program, schedule, plan = self.plan(x, folded=loss_of is not None)
+        plan = self.plan(x, folded=loss_of is not None)
+        program = plan.program
         named = tensors_of(self.model)
         parameters = [named[name] for _, name in program.parameters]
         trains = torch.is_grad_enabled() and any(each.requires_grad for each in (x, *parameters))
         leaves = [each.detach().requires_grad_(trains and each.requires_grad) for each in parameters]
-        executor = Executor(
-            program,
-            schedule,
-            plan,
-            chunks=self._chunks,
-            host=self._new_host(),
-            dialect=self.dialect,
-            seed=int(torch.randint(NUM_SEEDS, ())),
-            epoch=Epoch(x=x.detach(), parameters=leaves, trains=trains, loss_of=loss_of),
-        )
+        epoch = Epoch(x=x.detach(), parameters=leaves, trains=trains, loss_of=loss_of)
+        executor = self._executor(plan, epoch, self._constants(program, x), seed=int(torch.randint(NUM_SEEDS, ())))
         out: Tensor = _Streamed.apply(executor, x, *parameters)  # type: ignore[no-untyped-call]
         if not out.requires_grad:
             executor.close()
         return out
+
+    def _executor(self, plan: Planned, epoch: Epoch, constants: Host, *, seed: int) -> Executor:
+        return Executor(
+            plan.program,
+            plan.schedule,
+            plan.plan,
+            chunks=self._chunks,
+            host=self._new_host(),
+            constants=constants,
+            dialect=self.dialect,
+            seed=seed,
+            epoch=epoch,
+        )
+
+    def _constants(self, program: ModelProgram, x: Tensor) -> Host:
+        """What is the same in every epoch; computed when there are new features."""
+        known = self._kept.get(id(program))
+        if known is not None and known.x() is x and known.version == x._version:
+            return known.host
+        shares = self.budget_bytes >= UNLIMITED and self._folder is None
+        host = SharedHost() if shares else self._new_host()
+        if any(gather.constant for gather in program.gathers):
+            self._kept.pop(id(program), None)
+            sizes = [chunks.size for chunks in self._chunks]
+            plan = planned_constants(program, sizes, self.bounds, self.budget_bytes)
+            if self._folder is not None:
+                kept = (step.reads[0] for step in plan.schedule.constants() if step.kind == "keep")
+                self._folder.require(sum(map(plan.schedule.sizes.of, kept)))
+            named = tensors_of(self.model)
+            parameters = [named[name].detach() for _, name in program.parameters]
+            epoch = Epoch(x=x.detach(), parameters=parameters, trains=False)
+            with torch.no_grad():
+                self._executor(plan, epoch, host, seed=0).keep_constants()
+            self._kept[id(program)] = _Kept(x=weakref.ref(x), version=x._version, host=host)
+        return host
 
     def _trained(self, program: ModelProgram) -> frozenset[str]:
         named = tensors_of(self.model)
@@ -173,136 +219,19 @@ class StreamedModel(nn.Module):
                 where=type(self.model).__name__,
                 fix="Remove it: the model's own forward does not run.",
             )
-        key = (configuration(self.model), x.shape[1:], x.dtype, x.device)
+        # Tensors made in inference mode count no versions.
+        constant = not x.requires_grad and not x.is_inference()
+        key = (configuration(self.model), x.shape[1:], x.dtype, x.device, constant)
         if key not in self._programs:
-            program = captured(self.model, self.hops, x, self.options)
-            self._programs, self._plans = {key: program}, {}
+            if len(self._programs) == MOST_PROGRAMS:
+                self._forget(next(iter(self._programs)))
+            self._programs[key] = captured(self.model, self.hops, x, self.options, x_is_constant=constant)
         return self._programs[key]
 
-
-def captured(
-    model: nn.Module, hops: Sequence[Topology], x: Tensor, options: CompilerOptions | None = None
-) -> ModelProgram:
-    """The captured model.
-
-    Raises:
-        LayerError: it cannot be streamed; the message says why.
-    """
-    for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
-            raise LayerError(
-                "a model that is streamed must treat vertices independently between its layers",
-                value=f"the {type(module).__name__} '{name}' computes a mean over all of them",
-                where=type(model).__name__,
-                fix="Use LayerNorm instead of BatchNorm.",
-            )
-    program = capture(model, hops, x, options=options)
-    for gather in program.gathers:
-        if gather.edges.function is None or gather.edges.accumulator == "concat":
-            raise LayerError(
-                "a layer cannot be streamed",
-                value=f"its edges are no fused pass (accumulator {gather.edges.accumulator})",
-                where=f"hop {gather.hop}",
-                fix="`sagann plan --show program` says why. Use operators that fuse, and another accumulator than concat.",
-            )
-    return program
-
-
-def stream(
-    model: nn.Module,
-    graph: Graph,
-    *,
-    budget_bytes: int,
-    spill: Path | None = None,
-    cut: Cut = "bytes",
-    num_intervals: int | None = None,
-) -> StreamedModel:
-    """Make a model run over ``graph`` inside a memory budget.
-
-    Args:
-        model: of SAGA layers and operators on rows, with ``num_hops``; it keeps its parameters.
-        graph: prepared for the model, with features. Features and edges may be mapped from files.
-        budget_bytes: what vertex data, edges and temporaries may take together.
-        spill: a folder for what is not in use; without it, that lies in memory too, beyond the budget.
-        cut: what intervals have equally many of.
-        num_intervals: P; by default the least that fits the budget.
-
-    Returns:
-        A module that trains in the usual loop: ``z = streamed(graph.features)``.
-
-    Raises:
-        BudgetError: the budget cannot be met; the message says by which it could.
-        LayerError: the model cannot be streamed; the message says why.
-        SpillError: there is too little room to spill.
-
-    Example:
-        >>> from sagann.graph.demo import demo_graph
-        >>> from sagann.nn import GNN, SAGE
-        >>> graph = demo_graph()
-        >>> model = GNN([SAGE(graph.num_features, 16), SAGE(16, graph.num_classes)])
-        >>> streamed = stream(model, graph, budget_bytes=1 << 20)
-        >>> z = streamed(graph.features)
-        >>> torch.allclose(z, model(graph.hops(2), graph.features), atol=1e-4)
-        True
-    """
-    hops, program = _captured_on(model, graph)
-    if num_intervals is None:
-        bounds = fitted_bounds(program, hops, budget_bytes, cut=cut)
-    else:
-        bounds = equal_vertices(graph.num_vertices, num_intervals)
-    return StreamedModel(model, hops, bounds, budget_bytes=budget_bytes, spill=spill)
-
-
-def foretell(
-    model: nn.Module, graph: Graph, *, budget_bytes: int, cut: Cut = "bytes", folded: bool = True
-) -> Planned:
-    """What :func:`stream` would plan for an epoch, without cutting the graph.
-
-    Args:
-        model: as for :func:`stream`.
-        graph: as for :func:`stream`.
-        budget_bytes: as for :func:`stream`.
-        cut: as for :func:`stream`.
-        folded: whether of :meth:`StreamedModel.loss`, or of a call.
-    """
-    hops, program = _captured_on(model, graph)
-    bounds = fitted_bounds(program, hops, budget_bytes, cut=cut)
-    return planned(
-        program, hop_sizes(hops, bounds), bounds, budget_bytes, gradients=Gradients(program), folded=folded
-    )
-
-
-def _captured_on(model: nn.Module, graph: Graph) -> tuple[list[Topology], ModelProgram]:
-    features = graph.features
-    if graph.topology.device.type != "cpu":
-        raise InputError(
-            "streaming to a device that is no CPU is not built yet",
-            value=f"the graph is on {graph.topology.device}",
-            where="stream",
-            fix="Train with device='cpu', or without a memory budget.",
-        )
-    if features is None or features.layout != torch.strided:
-        raise InputError(
-            "a graph that is streamed needs dense features",
-            value="there are none" if features is None else f"they are {features.layout}",
-            where="stream",
-            fix="Convert them with .to_dense(), or import the dataset with dense features.",
-        )
-    hops = list(graph.hops(count_hops(model)))
-    if not hops:
-        raise InputError(
-            "a model without a SAGA layer cannot be streamed",
-            value="it walks no hop",
-            where=type(model).__name__,
-            fix="Train it by batches of rows; it needs no graph.",
-        )
-    # In training there is more to keep than in evaluation.
-    modes = {module: module.training for module in model.modules()}
-    try:
-        return hops, captured(model.train(), hops, features)
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    def _forget(self, key: object) -> None:
+        program = id(self._programs.pop(key))
+        self._kept.pop(program, None)
+        self._plans = {known: plan for known, plan in self._plans.items() if known[0] != program}
 
 
 class _Streamed(torch.autograd.Function):

@@ -14,7 +14,8 @@ from sagann.errors import InputError, LayerError, require_type
 from sagann.graph import SPLIT_NAMES, Graph, validate_graph
 from sagann.graph.rows import csr_tensor
 from sagann.runtime.epoch import LossOf
-from sagann.runtime.streamed import StreamedModel, stream
+from sagann.runtime.stream import stream
+from sagann.runtime.streamed import StreamedModel
 from sagann.saga import SagaLayer
 from sagann.saga.hops import count_hops
 from sagann.train.contract import Contract

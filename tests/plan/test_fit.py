@@ -16,7 +16,7 @@ from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.host import RamHost
-from sagann.runtime.streamed import stream
+from sagann.runtime.stream import stream
 from tests.graphs import labelled_graph, odd_topologies
 
 TOPOLOGIES = odd_topologies(types=2)

@@ -17,7 +17,7 @@ from torch import Tensor
 from sagann.graph import Graph, Topology
 from sagann.kernels.memory import POOL
 from sagann.nn import ModelConfig, build_model
-from sagann.runtime.streamed import stream
+from sagann.runtime.stream import stream
 
 NUM_VERTICES, NUM_EDGES, NUM_FEATURES, NUM_CLASSES = 150_000, 1_200_000, 128, 16
 

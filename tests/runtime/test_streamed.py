@@ -19,6 +19,7 @@ from sagann.plan.fit import needed_bytes
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
 from sagann.plan.steps import UNLIMITED, Step
+from sagann.runtime.executor import Executor
 from sagann.runtime.planning import edges_bytes
 from sagann.runtime.residents import Residents
 from sagann.runtime.streamed import StreamedModel
@@ -390,3 +391,39 @@ def test_a_loss_may_not_depend_on_something_else_that_is_trained() -> None:
         streamed.loss(x, lambda z, vertices: z.sum() + model.norm.weight.sum())
     streamed.loss(x, lambda z, vertices: torch.zeros(())).backward()
     assert all(parameter.grad is None or not parameter.grad.any() for parameter in model.parameters())
+
+
+def test_what_is_gathered_from_constant_features_is_gathered_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model="sage", hidden=8, layers=2, dropout=0.0), graph).double()
+    graph = in_double(model.prepare(graph))
+    assert graph.features is not None
+    x, hops = graph.features.double(), graph.hops(model.num_hops)
+    gathered, run = [], Executor._gather
+
+    def counted(self: Executor, step: Step) -> None:
+        gathered.append(step.number)
+        run(self, step)
+
+    monkeypatch.setattr(Executor, "_gather", counted)
+    for options in ({}, {"spill": tmp_path}, {"budget_bytes": 1 << 20}):
+        streamed = StreamedModel(model, hops, equal_vertices(53, 3), **options)
+        for times in (9, 0, 0, 9):
+            if times and gathered:
+                x *= 1.5
+            gathered.clear()
+            expected, upstream = dense(model, hops, x.clone().requires_grad_())
+            out = streamed(x)
+            found = torch.autograd.grad(out, list(model.parameters()), upstream)
+            assert gathered.count(0) == times
+            assert gathered.count(1) == 9
+            for ours, theirs in zip((out, *found), (expected[0], *expected[2:]), strict=True):
+                assert_close(ours, theirs, scale=largest(*expected))
+            # Evaluation has a program of its own, and what it keeps; both stay.
+            with torch.no_grad():
+                assert_close(streamed.eval()(x), expected[0])
+            streamed.train()
+        gathered.clear()
+        x = x.clone()

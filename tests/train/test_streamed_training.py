@@ -11,7 +11,8 @@ import torch
 from sagann.errors import InputError, LayerError
 from sagann.nn import MaxPoolGCN, ModelConfig
 from sagann.plan.residency import BudgetError
-from sagann.runtime.streamed import StreamedModel, stream
+from sagann.runtime.stream import stream
+from sagann.runtime.streamed import StreamedModel
 from sagann.train import TrainConfig, Trainer, TrainResult
 from tests.train.runs import community_graph, seeded_model
 

@@ -1,0 +1,115 @@
+"""Streaming a model over a graph: capture it, fit the number of intervals to a budget, and run it by them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from sagann.compiler.model_program import ModelProgram
+from sagann.errors import InputError
+from sagann.graph.graph import Graph
+from sagann.graph.topology import Topology
+from sagann.plan.gradients import Gradients
+from sagann.plan.intervals import equal_vertices
+from sagann.runtime.planning import Cut, Planned, captured, fitted_bounds, hop_sizes, planned
+from sagann.runtime.streamed import StreamedModel
+from sagann.saga.hops import count_hops
+
+
+def stream(
+    model: nn.Module,
+    graph: Graph,
+    *,
+    budget_bytes: int,
+    spill: Path | None = None,
+    cut: Cut = "bytes",
+    num_intervals: int | None = None,
+) -> StreamedModel:
+    """Make a model run over ``graph`` inside a memory budget.
+
+    Args:
+        model: of SAGA layers and operators on rows, with ``num_hops``; it keeps its parameters.
+        graph: prepared for the model, with features. Features and edges may be mapped from files.
+        budget_bytes: what vertex data, edges and temporaries may take together.
+        spill: a folder for what is not in use; without it, that lies in memory too, beyond the budget.
+        cut: what intervals have equally many of.
+        num_intervals: P; by default the least that fits the budget.
+
+    Returns:
+        A module that trains in the usual loop: ``z = streamed(graph.features)``.
+
+    Raises:
+        BudgetError: the budget cannot be met; the message says by which it could.
+        LayerError: the model cannot be streamed; the message says why.
+        SpillError: there is too little room to spill.
+
+    Example:
+        >>> from sagann.graph.demo import demo_graph
+        >>> from sagann.nn import GNN, SAGE
+        >>> graph = demo_graph()
+        >>> model = GNN([SAGE(graph.num_features, 16), SAGE(16, graph.num_classes)])
+        >>> streamed = stream(model, graph, budget_bytes=1 << 20)
+        >>> z = streamed(graph.features)
+        >>> torch.allclose(z, model(graph.hops(2), graph.features), atol=1e-4)
+        True
+    """
+    hops, program = _captured_on(model, graph)
+    if num_intervals is None:
+        bounds = fitted_bounds(program, hops, budget_bytes, cut=cut)
+    else:
+        bounds = equal_vertices(graph.num_vertices, num_intervals)
+    return StreamedModel(model, hops, bounds, budget_bytes=budget_bytes, spill=spill)
+
+
+def foretell(
+    model: nn.Module, graph: Graph, *, budget_bytes: int, cut: Cut = "bytes", folded: bool = True
+) -> Planned:
+    """What :func:`stream` would plan for an epoch, without cutting the graph.
+
+    Args:
+        model: as for :func:`stream`.
+        graph: as for :func:`stream`.
+        budget_bytes: as for :func:`stream`.
+        cut: as for :func:`stream`.
+        folded: whether of :meth:`StreamedModel.loss`, or of a call.
+    """
+    hops, program = _captured_on(model, graph)
+    bounds = fitted_bounds(program, hops, budget_bytes, cut=cut)
+    return planned(
+        program, hop_sizes(hops, bounds), bounds, budget_bytes, gradients=Gradients(program), folded=folded
+    )
+
+
+def _captured_on(model: nn.Module, graph: Graph) -> tuple[list[Topology], ModelProgram]:
+    features = graph.features
+    if graph.topology.device.type != "cpu":
+        raise InputError(
+            "streaming to a device that is no CPU is not built yet",
+            value=f"the graph is on {graph.topology.device}",
+            where="stream",
+            fix="Train with device='cpu', or without a memory budget.",
+        )
+    if features is None or features.layout != torch.strided:
+        raise InputError(
+            "a graph that is streamed needs dense features",
+            value="there are none" if features is None else f"they are {features.layout}",
+            where="stream",
+            fix="Convert them with .to_dense(), or import the dataset with dense features.",
+        )
+    hops = list(graph.hops(count_hops(model)))
+    if not hops:
+        raise InputError(
+            "a model without a SAGA layer cannot be streamed",
+            value="it walks no hop",
+            where=type(model).__name__,
+            fix="Train it by batches of rows; it needs no graph.",
+        )
+    # In training there is more to keep than in evaluation.
+    modes = {module: module.training for module in model.modules()}
+    try:
+        return hops, captured(model.train(), hops, features, x_is_constant=not features.requires_grad)
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
