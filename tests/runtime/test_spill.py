@@ -50,7 +50,12 @@ def test_the_folder_is_removed_when_it_is_closed_or_collected(tmp_path: Path) ->
     assert path.is_dir()
     del collected
     assert not path.exists()
-    assert list((tmp_path / "made" / "anew").iterdir()) == []
+    # The parent goes as well where it was made for this, unless somebody else uses it.
+    assert not (tmp_path / "made" / "anew").exists()
+    shared = SpillFolder(tmp_path / "shared")
+    (tmp_path / "shared" / "mine").touch()
+    shared.close()
+    assert [each.name for each in (tmp_path / "shared").iterdir()] == ["mine"]
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
