@@ -246,10 +246,14 @@ def render(
         lines += _table(dataset, [row for row in rows if row.dataset == dataset])
         lines += _first_runs(dataset, records)
     lines += _ablation(rows)
-    lines += ["## Targets", "", "| target | reached | figures |", "|---|---|---|"]
+    return "\n".join([*lines, *table_of(targets)]) + "\n"
+
+
+def table_of(targets: Iterable[Verdict]) -> list[str]:
+    """The targets in Markdown."""
     said = {True: "yes", False: "**no**", None: "not measured"}
-    lines += [f"| {v.target} | {said[v.reached]} | {v.figures} |" for v in targets]
-    return "\n".join(lines) + "\n"
+    rows = [f"| {v.target} | {said[v.reached]} | {v.figures} |" for v in targets]
+    return ["## Targets", "", "| target | reached | figures |", "|---|---|---|", *rows]
 
 
 def _table(dataset: str, rows: Sequence[Row]) -> list[str]:

@@ -6,6 +6,7 @@ import importlib
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from bench.standalone.serve import UnsupportedError, serve
 from bench.standalone.stored import read_stored
@@ -68,10 +69,16 @@ def load(specification: dict, folder: Path) -> Graph:
     return build_model(config_of(specification), graph).prepare(graph)
 
 
-def build(specification: dict, graph: Graph) -> Training:
+def model_of(specification: dict, graph: Graph) -> nn.Module:
     """The model with the common first weights."""
     model = build_model(config_of(specification), graph)
     model.load_state_dict(read_weights(Path(specification["folder"]), specification["model"]))
+    return model
+
+
+def build(specification: dict, graph: Graph) -> Training:
+    """The model in the usual loop."""
+    model = model_of(specification, graph)
     assert graph.labels is not None
     train = graph.splits["train"].nonzero().squeeze(1)
     hops = graph.hops(model.num_hops)

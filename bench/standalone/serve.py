@@ -7,7 +7,7 @@ environment. A worker script gives :func:`serve` two functions, ``load`` and ``b
 2. load the graph in the form that the contestant wants: from here on memory is counted;
 3. build the contestant, answer ``{"ready": ...}``, and then one line for each request.
 
-Requests are ``{"epochs": n}``, ``{"memory": n}`` and ``{"result": path}``.
+Requests are ``{"epochs": n}``, ``{"memory": n}`` and ``{"result": path}``, and those that a worker script adds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -47,12 +47,17 @@ class Runner(Protocol):
         ...
 
 
-def serve(load: Callable[[dict, Path], Any], build: Callable[[dict, Any], Runner]) -> None:
+def serve(
+    load: Callable[[dict, Path], Any],
+    build: Callable[[dict, Any], Runner],
+    added: Mapping[str, Callable[[Any, Any], dict]] | None = None,
+) -> None:
     """Serve the contestant that the specification (the only argument, in JSON) describes.
 
     Args:
         load: (specification, folder) -> the graph, in the form in which the contestant wants to keep it.
         build: (specification, what ``load`` gave) -> the contestant.
+        added: further requests by name: (the contestant, the request's value) -> the answer.
     """
     # Whatever a library prints must not end up between the answers.
     answers = os.fdopen(os.dup(1), "w")
@@ -69,7 +74,7 @@ def serve(load: Callable[[dict, Path], Any], build: Callable[[dict, Any], Runner
         runner, loaded_bytes, rehearsal_s = _prepare(specification, load, build)
         answer({"ready": {"rehearsal_s": rehearsal_s, "loaded_bytes": loaded_bytes}})
         for line in sys.stdin:
-            answer(_obey(json.loads(line), runner, loaded_bytes))
+            answer(_obey(json.loads(line), runner, loaded_bytes, added or {}))
     except UnsupportedError as error:
         answer({"unsupported": str(error)})
     except Exception as error:  # noqa: BLE001  (passed on to the parent, whole)
@@ -86,14 +91,19 @@ def _prepare(
     rehearsal.run()
     rehearsal_s = time.perf_counter() - start
     del rehearsal
-    _give_back()
+    give_back()
     data = load(specification, folder)
-    _give_back()
+    give_back()
     loaded_bytes = memory_bytes("VmRSS")
     return build(specification, data), loaded_bytes, rehearsal_s
 
 
-def _obey(request: dict, runner: Runner, loaded_bytes: int) -> dict:
+def _obey(
+    request: dict, runner: Runner, loaded_bytes: int, added: Mapping[str, Callable[[Any, Any], dict]]
+) -> dict:
+    for name, answered in added.items():
+        if name in request:
+            return answered(runner, request[name])
     if "epochs" in request:
         seconds, loss = _timed(runner, request["epochs"])
         return {"seconds": seconds, "loss": loss}
@@ -136,7 +146,7 @@ def forget_peak() -> None:
         clear_refs.write("5")
 
 
-def _give_back() -> None:
+def give_back() -> None:
     """Return freed memory to the system, so that it is not taken for memory in use."""
     gc.collect()
     try:

@@ -32,10 +32,14 @@ class Training:
     def run(self) -> float:
         """One epoch; gives the loss before its step."""
         self.optimizer.zero_grad()
-        loss = F.cross_entropy(self.forward()[self.train], self.labels)
+        loss = self.loss()
         loss.backward()
         self.optimizer.step()
         return float(loss.detach())
+
+    def loss(self) -> Tensor:
+        """The mean cross-entropy of the training vertices."""
+        return F.cross_entropy(self.forward()[self.train], self.labels)
 
     def result(self) -> dict[str, np.ndarray]:
         """The logits with the weights as they are now."""

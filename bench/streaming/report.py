@@ -1,0 +1,107 @@
+"""The report of the streaming benchmark: one table, and each target reached or not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from statistics import median
+
+from bench.epochs.report import Verdict, at_most
+from bench.streaming.contest import CHECKED_EPOCHS, Measured, largest_difference
+from bench.streaming.worker import LIMITED, SHARE, WAYS
+from bench.timing import median_ratio
+
+Tasks = Mapping[tuple[str, str], Mapping[str, Measured]]
+"By dataset and model, every way."
+HEADER = (
+    "| dataset | model | epoch | s | times P = 1 folded | P | budget MiB | planned MiB | measured MiB | on host MiB "
+    "| loaded MiB | stored MiB | loss differs by | |\n"
+    "|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"
+)
+NOTES = f"""\
+Seconds are the median over rounds in alternation; a ratio is the median of the rounds'. The budget is 1/{SHARE} of what
+the plan of P = 1 with the loss folded takes. *Planned* is the peak of blocks and temporaries; loaded and stored are an
+epoch's, by plan. At P = 1 features and edges count as planned and loaded, though they are read where they lie. *Measured*
+is the peak of the first {CHECKED_EPOCHS + 1} epochs above the moment before; gradients and Adam's moments are in it, and
+what the C library keeps. With the host in RAM, what is *on host* (stored blocks, each once) is in it as well. Losses are
+compared with the engine's until after {CHECKED_EPOCHS} epochs. What is on disk is cached by the system as far as its memory allows.
+A target with inf was not met because nothing ran, or only with more than 1/{SHARE}."""
+RAM_TARGET = {("reddit-middle", "gated-gcn"), ("reddit-middle", "gcn")}
+"Where the time of a host in RAM has a target."
+
+
+def rows_of(dataset: str, model: str, ways: Mapping[str, Measured]) -> list[str]:
+    """A line of the table for every way."""
+    return [f"| {dataset} | {model} | {WAYS[way]} | " + " | ".join(_cells(ways, way)) + " |" for way in ways]
+
+
+def _cells(ways: Mapping[str, Measured], way: str) -> list[str]:
+    run, ratio = ways[way], ratio_of(ways, way)
+    plan, is_checked = run.planned, bool(run.losses and ways["engine"].losses)
+    return [
+        f"{median(run.turns):.4g}" if run.turns else "-",
+        "-" if ratio is None else f"{ratio:.2f}",
+        "-" if plan is None else str(plan.num_intervals),
+        "-" if plan is None else _mebibytes(plan.budget_bytes),
+        "-" if plan is None else _mebibytes(plan.peak_bytes),
+        _mebibytes(run.peak_bytes if run.losses else None),
+        "-" if plan is None else _mebibytes(plan.spilled_bytes),
+        "-" if plan is None else _mebibytes(plan.loaded_bytes),
+        "-" if plan is None else _mebibytes(plan.stored_bytes),
+        f"{largest_difference(run, ways['engine']):.1e}" if is_checked else "-",
+        _remark(run),
+    ]
+
+
+def _mebibytes(count: int | None) -> str:
+    return "-" if count is None else f"{count / 2**20:.1f}"
+
+
+def _remark(run: Measured) -> str:
+    said = [] if run.outcome == "ok" else [run.outcome]
+    plan = run.planned
+    if plan is not None and plan.is_raised:
+        said.append(f"1/{SHARE}, {_mebibytes(plan.wanted_bytes)} MiB, cannot be met; this is the least that can")
+    return "; ".join(said)
+
+
+def ratio_of(ways: Mapping[str, Measured], way: str) -> float | None:
+    """How many times as long as P = 1 with the loss folded a way takes; None where either did not run to the end."""
+    ours, dense = ways[way].turns, ways["folded"].turns
+    return median_ratio(list(ours), list(dense)) if ours and dense else None
+
+
+def verdicts(tasks: Tasks) -> list[Verdict]:
+    """Every target. What did not run, or only with more than its share, misses."""
+    ram, disk = ({key: _times(ways, way) for key, ways in tasks.items()} for way in LIMITED)
+    return [
+        at_most(
+            f"RAM host at 1/{SHARE} of the working set: at most 1.3x the P = 1 epoch (gated GCN and GCN on reddit-middle)",
+            {key: times for key, times in ram.items() if key in RAM_TARGET},
+            1.3,
+        ),
+        at_most("disk: at most 2x", disk, 2.0),
+        at_most(
+            "measured peak at most budget, host on disk",
+            {key: _share(ways["disk"]) for key, ways in tasks.items()},
+            1.0,
+        ),
+        at_most(
+            "measured peak at most budget and what lies on the host, host in RAM",
+            {key: _share(ways["ram"], in_memory=True) for key, ways in tasks.items()},
+            1.0,
+        ),
+    ]
+
+
+def _times(ways: Mapping[str, Measured], way: str) -> float:
+    plan, ratio = ways[way].planned, ratio_of(ways, way)
+    return math.inf if ratio is None or plan is None or plan.is_raised else ratio
+
+
+def _share(run: Measured, *, in_memory: bool = False) -> float:
+    """Of what may be taken, how much was; with what lies on the host where that is in the same memory."""
+    plan = run.planned
+    if plan is None or plan.budget_bytes is None:
+        return math.inf
+    return run.peak_bytes / (plan.budget_bytes + (plan.spilled_bytes if in_memory else 0))

@@ -1,0 +1,193 @@
+"""One way to run sagann's epoch, in a process of its own: by the engine, or streamed with or without a budget.
+
+Features and graph lie in memory, and spilled blocks are read and written, not mapped. So what the process grows by while
+it runs is anonymous memory, and its resident peak is a measure of that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bench.epochs import sagann_worker
+from bench.standalone.serve import forget_peak, give_back, memory_bytes, serve
+from bench.standalone.training import Training
+from sagann.graph import Graph
+from sagann.kernels.memory import POOL
+from sagann.plan.residency import BudgetError
+from sagann.plan.steps import UNLIMITED, Plan
+from sagann.runtime.streamed import StreamedModel, stream
+
+WAYS: Mapping[str, str] = {
+    "engine": "engine",
+    "loop": "P = 1, usual loop",
+    "folded": "P = 1, loss folded",
+    "ram": "budget, host in RAM",
+    "disk": "budget, host on disk",
+}
+"How an epoch is run, and what a table calls it. With a budget, the loss is folded too."
+LIMITED = ("ram", "disk")
+"Those that have a budget."
+SHARE = 8
+"The budget is the dense working set divided by this."
+# What cross_entropy passes over by default.
+_IGNORED = -100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planned:
+    """What a plan says of an epoch, in bytes, and what was asked of it."""
+
+    num_intervals: int
+    "P."
+    wanted_bytes: int | None
+    "The budget asked for; None for no limit."
+    budget_bytes: int | None
+    "The budget given: more, where the one asked for cannot be met."
+    peak_bytes: int
+    "Of blocks and temporaries."
+    loaded_bytes: int
+    "Copied to the device's memory."
+    stored_bytes: int
+    "Copied out of it."
+    spilled_bytes: int
+    "Of the blocks that are stored, each counted once: what the host has to hold beside features and edges."
+
+    @property
+    def is_raised(self) -> bool:
+        """Whether the budget asked for could not be met."""
+        return self.wanted_bytes != self.budget_bytes
+
+
+class Folded(Training):
+    """The same epoch with the loss computed where the last stage's rows are.
+
+    Args:
+        streamed: the model.
+        x: vertex features.
+        labels: int64 [num_vertices].
+        train: int64 ids of the vertices to train on.
+    """
+
+    def __init__(self, streamed: StreamedModel, x: Tensor, labels: Tensor, train: Tensor) -> None:
+        super().__init__(partial(streamed, x), streamed.model.parameters(), labels, train)
+        self._streamed, self._x = streamed, x
+        self._targets = torch.full_like(labels, _IGNORED)
+        self._targets[train] = labels[train]
+
+    def loss(self) -> Tensor:
+        """The mean cross-entropy of the training vertices."""
+        return self._streamed.loss(self._x, self._loss_of)
+
+    def _loss_of(self, rows: Tensor, vertices: slice) -> Tensor:
+        return F.cross_entropy(rows, self._targets[vertices], reduction="sum") / len(self.train)
+
+
+class Run:
+    """A way to train, ready to run.
+
+    Args:
+        training: runs an epoch.
+        planned: what its plan says; None for the engine.
+    """
+
+    def __init__(self, training: Training, planned: Planned | None) -> None:
+        self.training, self.planned = training, planned
+
+    def run(self) -> float:
+        """One epoch; gives the loss before its step."""
+        return self.training.run()
+
+    def result(self) -> dict[str, np.ndarray]:
+        """The logits with the weights as they are now."""
+        return self.training.result()
+
+    def first(self, epochs: int) -> dict:
+        """Run the first epochs: seconds, losses, and the most that they took above the moment before."""
+        self.rest()
+        before = memory_bytes("VmRSS")
+        forget_peak()
+        seconds, losses = self._timed(epochs)
+        peak_bytes = memory_bytes("VmHWM") - before
+        self.rest()
+        planned = None if self.planned is None else asdict(self.planned)
+        return {"seconds": seconds, "losses": losses, "peak_bytes": peak_bytes, "planned": planned}
+
+    def turn(self, epochs: int) -> dict:
+        """Run an epoch untimed, which takes its memory anew, and then some: their seconds."""
+        self.run()
+        seconds, _ = self._timed(epochs)
+        self.rest()
+        return {"seconds": seconds}
+
+    def rest(self) -> None:
+        """Return what is kept for the next epoch, so that all who wait leave the memory to the one that runs."""
+        POOL.release()
+        give_back()
+
+    def _timed(self, epochs: int) -> tuple[list[float], list[float]]:
+        seconds, losses = [], []
+        for _ in range(epochs):
+            start = time.perf_counter()
+            losses.append(self.run())
+            seconds.append(time.perf_counter() - start)
+        return seconds, losses
+
+
+def build(specification: dict, graph: Graph) -> Run:
+    """The way that the specification names."""
+    way = specification["way"]
+    if way == "engine":
+        return Run(sagann_worker.build(specification, graph), None)
+    x, labels = graph.features, graph.labels
+    assert x is not None
+    assert labels is not None
+    model, wanted_bytes = sagann_worker.model_of(specification, graph), None
+    streamed = stream(model, graph, budget_bytes=UNLIMITED)
+    if way in LIMITED:
+        wanted_bytes = streamed.plan(x, folded=True).plan.peak_bytes // SHARE
+        spill = Path(specification["folder"]) / "spill" if way == "disk" else None
+        streamed = within(wanted_bytes, model, graph, spill)
+    train = graph.splits["train"].nonzero().squeeze(1)
+    if way == "loop":
+        usual = Training(partial(streamed, x), model.parameters(), labels, train)
+        return Run(usual, planned(streamed.plan(x).plan, wanted_bytes))
+    return Run(Folded(streamed, x, labels, train), planned(streamed.plan(x, folded=True).plan, wanted_bytes))
+
+
+def within(budget_bytes: int, model: nn.Module, graph: Graph, spill: Path | None) -> StreamedModel:
+    """The model streamed within a budget, or else within the least that can be met."""
+    while True:
+        try:
+            streamed = stream(model, graph, budget_bytes=budget_bytes, spill=spill)
+            streamed.plan(graph.features, folded=True)
+            return streamed
+        except BudgetError as error:
+            if error.needed_bytes <= budget_bytes:
+                raise
+            budget_bytes = error.needed_bytes
+
+
+def planned(plan: Plan, wanted_bytes: int | None) -> Planned:
+    """What a plan says, and what was asked of it."""
+    return Planned(
+        num_intervals=plan.num_intervals,
+        wanted_bytes=wanted_bytes,
+        budget_bytes=None if wanted_bytes is None else plan.budget_bytes,
+        peak_bytes=plan.peak_bytes,
+        loaded_bytes=plan.loaded_bytes,
+        stored_bytes=plan.stored_bytes,
+        spilled_bytes=plan.spilled_bytes,
+    )
+
+
+if __name__ == "__main__":
+    serve(sagann_worker.load, build, {"first": Run.first, "turn": Run.turn})
