@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from sagann.kernels.memory import POOL
-from sagann.plan.steps import Block, Move, Step
+from sagann.plan.steps import UNLIMITED, Block, Move, Step
+from sagann.runtime.allocator import HeapGuard
 from sagann.runtime.host import Host
 
 
@@ -33,6 +34,7 @@ class Residents:
         self._host = host
         self._bytes_of = bytes_of
         self._budget_bytes = budget_bytes
+        self._heap = HeapGuard(budget_bytes) if budget_bytes < UNLIMITED else None
         self._held_bytes = 0
         self._blocks: dict[Block, Any] = {}
         self._loads: dict[Block, Future[Any]] = {}
@@ -63,8 +65,10 @@ class Residents:
             if block not in self._blocks:
                 self._blocks[block] = None
                 self._held_bytes += self._bytes_of(block)
-        # What the pool keeps for later is memory too.
+        # What is kept for later is memory too.
         POOL.shrink(max(0, self._budget_bytes - self._held_bytes - step.temporary_bytes))
+        if self._heap is not None:
+            self._heap.check()
 
     def move(self, move: Move) -> None:
         """Begin a copy, or drop a block."""
