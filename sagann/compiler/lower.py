@@ -19,10 +19,10 @@ from torch.fx.traceback import set_stack_trace
 from sagann.compiler.builder import Builder, arithmetic_dtype
 from sagann.compiler.composites import COMPOSITES
 from sagann.compiler.operators import DROPOUT
-from sagann.compiler.stages import dropped
 from sagann.compiler.trace import ROWS, TraceError, is_rows, make_graph
 from sagann.kernels.edge.function import COMPARISONS, UNARY, Arg, EdgeFunction, Input, Output, Shape, Side
 from sagann.kernels.edge.kinds import KINDS
+from sagann.kernels.row_dropout import dropout
 
 _aten = torch.ops.aten
 # The dialects agree on these where they compute in integers; the rest of the language is for floating numbers.
@@ -70,7 +70,7 @@ class _Annotated(fx.Interpreter):
         return super().run_node(n)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return super().call_function(DROPOUT if target is dropped else target, args, kwargs)
+        return super().call_function(DROPOUT if target is dropout else target, args, kwargs)
 
 
 class _Lowering:

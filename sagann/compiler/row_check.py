@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from sagann.compiler.stages import dropped
 from sagann.compiler.trace import is_rows
+from sagann.kernels.row_dropout import dropout
 from sagann.saga.independence import NUM_ROWS, close
 
 _PART = (5, 1, 4)
@@ -81,4 +81,4 @@ class _Recording(fx.Interpreter):
 
 
 def _is_random(node: fx.Node) -> bool:
-    return node.target is dropped or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    return node.target is dropout or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, fx
 
 from sagann.compiler.operators import DROPOUT, LINEAR
@@ -18,6 +17,7 @@ from sagann.compiler.program import Stage
 from sagann.compiler.rewrite import leading_to
 from sagann.compiler.trace import ROWS, TraceError, is_rows
 from sagann.kernels.dense import linear, relu_
+from sagann.kernels.row_dropout import dropout
 
 _aten = torch.ops.aten
 
@@ -41,15 +41,10 @@ def fused_rows(run: Callable[..., Tensor], number: int, *arrays: Tensor) -> Tens
     return run(number, *arrays)
 
 
-def dropped(x: Tensor, p: float) -> Tensor:
-    """PyTorch's dropout."""
-    return F.dropout(x, p, training=True)
-
-
 # A view of what was contiguous in the trace may not be one of what comes.
 _REPLACED: dict[Any, Any] = {
     LINEAR: linear,
-    DROPOUT: dropped,
+    DROPOUT: dropout,
     _aten.view.default: _aten.reshape.default,
     _aten._unsafe_view.default: _aten.reshape.default,
 }

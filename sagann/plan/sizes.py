@@ -18,6 +18,7 @@ from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import reduced_results
 from sagann.kernels.memory import SMALLEST_BYTES, allocated_bytes
 from sagann.kernels.packed import packed_bytes
+from sagann.kernels.row_dropout import dropout
 from sagann.plan.gradients import Gradients
 from sagann.plan.steps import Block
 
@@ -190,7 +191,7 @@ class _StageSize:
     """Bytes per row of what a stage computes, and of its largest weight."""
 
     computed: int
-    "Everything."
+    "Everything, with the masks of dropout."
     largest: int
     "The largest tensor."
     peak: int
@@ -202,10 +203,11 @@ class _StageSize:
     def of(cls, stage: Stage) -> _StageSize:
         computed = [node for node in stage.module.graph.nodes if node.op == "call_function"]
         each = [_node_bytes(node) for node in computed]
+        masks = sum(_node_bytes(node) for node in computed if node.target is dropout)
         maps = [node.args[1] for node in computed if node.target is linear]
         weights = [weight.meta["val"] for weight in maps if isinstance(weight, fx.Node)]
         return cls(
-            computed=sum(each),
+            computed=sum(each) + masks,
             largest=max(each, default=0),
             peak=_peak_bytes(stage, computed),
             weight=NUM_PARTS * max((weight.numel() * weight.element_size() for weight in weights), default=0),
@@ -227,6 +229,7 @@ def _peak_bytes(stage: Stage, computed: Sequence[fx.Node]) -> int:
     peak = 0
     for index, node in enumerate(computed):
         alive[node] = 0 if node in outputs else _node_bytes(node)
-        peak = max(peak, sum(alive.values()))
+        mask = _node_bytes(node) if node.target is dropout else 0
+        peak = max(peak, sum(alive.values()) + mask)
         alive = {each: size for each, size in alive.items() if last.get(each, -1) > index}
     return peak

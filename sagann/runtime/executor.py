@@ -20,6 +20,7 @@ from sagann.graph.topology import Topology
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.state import GatherState
 from sagann.kernels.memory import POOL
+from sagann.kernels.row_dropout import rows_of
 from sagann.plan.schedule import Schedule
 from sagann.plan.steps import Block, Move, Plan, Step
 from sagann.runtime.chunks import Chunks
@@ -170,7 +171,11 @@ class Executor:
 
     def _run_stage(self, step: Step, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Run a stage on an interval; whenever it is run, with the same random numbers."""
-        with seeded(self.seed + step.number * self.plan.num_intervals + step.interval, self.device):
+        seed = self.seed + step.number
+        with (
+            seeded(seed * self.plan.num_intervals + step.interval, self.device),
+            rows_of(self.plan.vertices(step.interval), seed),
+        ):
             return self.program.stages[step.number].run(inputs, self._rows)
 
     def _run_differentiably(self, step: Step) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, Topology
 from sagann.kernels.memory import allocated_bytes
+from sagann.kernels.row_dropout import dropout as row_dropout, rows_of
 from sagann.nn import GAT, GIN, SAGE, MaxPoolGCN, build_model
 from sagann.nn.zoo import MODELS, ModelConfig
 from sagann.plan import equal_edges, equal_vertices
@@ -427,3 +429,38 @@ def test_what_is_gathered_from_constant_features_is_gathered_once(
             streamed.train()
         gathered.clear()
         x = x.clone()
+
+
+@pytest.mark.parametrize("tight", [False, True])
+def test_dropout_does_not_depend_on_the_number_of_intervals(tight: bool) -> None:
+    topology = random_topology(2500, 9000)
+    model = Model(lambda m, h, x: m.c(h[0], F.dropout(m.a(h[0], F.dropout(x, 0.3)), 0.5))).double()
+    x = torch.ones(2500, 4, dtype=torch.float64)
+    results = []
+    for count in COUNTS:
+        budget = 800_000 if tight and count > 2 else UNLIMITED
+        streamed = StreamedModel(model, [topology], equal_vertices(2500, count), budget_bytes=budget)
+        torch.manual_seed(4)
+        out = streamed(x)
+        results.append([out, *torch.autograd.grad(out.square().sum(), list(model.parameters()), allow_unused=True)])
+        assert not torch.equal(out, streamed(x))
+    for found in results[1:]:
+        for ours, theirs in zip(found, results[0], strict=True):
+            if theirs is not None:
+                assert_close(ours, theirs, scale=largest(theirs))
+
+
+def test_dropout_drops_as_many_as_it_should() -> None:
+    x = torch.ones(3000, 8, requires_grad=True)
+    with rows_of(slice(500, 3500), seed=1):
+        first, second = row_dropout(x, 0.25), row_dropout(x, 0.25)
+        assert not row_dropout(x, 1.0).any()
+    for rows in (first, second):
+        assert 0.74 < float((rows > 0).double().mean()) < 0.76
+        assert float(rows.detach().mean()) == pytest.approx(1, abs=0.02)
+    agree = float(((first > 0) == (second > 0)).double().mean())
+    assert agree == pytest.approx(0.75**2 + 0.25**2, abs=0.02)
+    # Rows of different vertices differ, and a vertex keeps its mask in another interval.
+    assert not torch.equal(first[:1024], first[1024:2048])
+    with rows_of(slice(1000, 1100), seed=1):
+        assert torch.equal(row_dropout(torch.ones(100, 8), 0.25), first[500:600].detach())
