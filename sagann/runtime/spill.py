@@ -6,6 +6,7 @@ behind; the next one that spills to the same place removes it.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -48,14 +49,14 @@ class SpillFolder:
             parent.mkdir(parents=True, exist_ok=True)
             _remove_stale(parent)
             _require_room(parent, needed_bytes)
-            self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
+            self.path, lock = _make(parent)
         except SpillError:
             raise
         except OSError as error:
             raise _failed("cannot be made", parent, error) from error
         self.numbers = count()
         "Of the files."
-        self._remove = finalize(self, _remove, self.path, is_ours)
+        self._remove = finalize(self, _remove, self.path, lock, is_ours)
 
     def require(self, needed_bytes: int) -> None:
         """Check that there is room for so many more bytes.
@@ -81,8 +82,21 @@ def _require_room(path: Path, needed_bytes: int) -> None:
         )
 
 
-def _remove(path: Path, with_parent: bool) -> None:
+def _make(parent: Path) -> tuple[Path, int]:
+    """A new folder, and the descriptor that holds its lock as long as the process lives."""
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        lock = os.open(path, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Before it was locked, another process may have taken it for a stale one.
+        if path.exists():
+            return path, lock
+        os.close(lock)
+
+
+def _remove(path: Path, lock: int, with_parent: bool) -> None:
     shutil.rmtree(path, ignore_errors=True)
+    os.close(lock)
     if with_parent:
         # Others may use it by now.
         with suppress(OSError):
@@ -90,21 +104,15 @@ def _remove(path: Path, with_parent: bool) -> None:
 
 
 def _remove_stale(parent: Path) -> None:
-    """Remove the folders of processes that are no more."""
+    """Remove the folders whose processes are no more: nobody holds their locks."""
     for path in parent.glob(f"{_PREFIX}*"):
-        process = path.name.removeprefix(_PREFIX).partition("-")[0]
-        if process.isdigit() and not _is_alive(int(process)):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        with suppress(OSError):
+            lock = os.open(path, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 class DiskHost:
