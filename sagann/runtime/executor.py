@@ -134,15 +134,20 @@ class Executor:
             "finish_grad": self._finish_grad,
             "emit_grad": self._emit_grad,
         }
-        with POOL.limited(self.plan.budget_bytes):
-            for operation in self._operations:
-                if isinstance(operation, Move):
-                    self.resident.move(operation)
-                    continue
-                if operation.kind == kind:
-                    return
-                self.resident.begin(operation)
-                run[operation.kind](operation)
+        try:
+            with POOL.limited(self.plan.budget_bytes):
+                for operation in self._operations:
+                    if isinstance(operation, Move):
+                        self.resident.move(operation)
+                        continue
+                    if operation.kind == kind:
+                        return
+                    self.resident.begin(operation)
+                    run[operation.kind](operation)
+        except BaseException:
+            # Also after Ctrl-C: no thread goes on copying.
+            self.close()
+            raise
 
     def _rows(self, work: EdgeWork, arrays: Sequence[Tensor]) -> Tensor:
         return compute_rows(work, arrays, self.dialect)

@@ -89,8 +89,8 @@ class Residents:
 
     def close(self) -> None:
         """Wait for the copies under way, and forget all blocks."""
-        self._loader.shutdown(wait=True)
-        self._storer.shutdown(wait=True)
+        for copies in (self._loader, self._storer):
+            copies.shutdown(wait=True, cancel_futures=True)
         self._blocks.clear()
         self._host.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -464,3 +465,27 @@ def test_dropout_drops_as_many_as_it_should() -> None:
     assert not torch.equal(first[:1024], first[1024:2048])
     with rows_of(slice(1000, 1100), seed=1):
         assert torch.equal(row_dropout(torch.ones(100, 8), 0.25), first[500:600].detach())
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_after_an_error_in_an_epoch_the_next_one_is_right(error: type[BaseException], tmp_path: Path) -> None:
+    topology = random_topology(60, 300)
+    model = Model(jumping)
+    x = torch.randn(60, 4)
+    streamed = StreamedModel(model, [topology], equal_vertices(60, 4), budget_bytes=30_000, spill=tmp_path)
+    streamed.loss(x, lambda z, vertices: z.sum()).backward()
+
+    def failing(z: Tensor, vertices: slice) -> Tensor:
+        if vertices.start:
+            raise error
+        return z.sum()
+
+    (folder,) = tmp_path.iterdir()
+    files = len(list(folder.iterdir()))
+    for _ in range(3):
+        with pytest.raises(error):
+            streamed.loss(x, failing)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("sagann-")]
+    assert len(list(folder.iterdir())) == files
+    loss = streamed.loss(x, lambda z, vertices: z.sum())
+    assert_close(loss, model([topology], x).sum(), scale=1e3)
