@@ -317,6 +317,14 @@ TRAIN_SETTINGS = (
     ),
     Setting(
         section="train",
+        name="profile",
+        kind="flag",
+        panel=_RUN,
+        default="no",
+        help="With --memory: write RUN_DIR/profile.json, when each step and copy of the last epoch ran (for Perfetto).",
+    ),
+    Setting(
+        section="train",
         name="deterministic",
         kind="flag",
         panel=_RUN,

@@ -7,6 +7,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
@@ -33,6 +34,7 @@ from sagann.runtime.random_numbers import NUM_SEEDS, seeded
 from sagann.runtime.residents import Residents
 from sagann.runtime.rows import compute_rows
 from sagann.runtime.sources import Sources
+from sagann.runtime.timeline import Timeline, step_name
 
 # Sizes in the pool are rounded up by an eighth at most.
 _MOST_SPARE = 1.125
@@ -52,6 +54,7 @@ class Executor:
         dialect: kernels of the edges.
         seed: of the epoch's random numbers.
         epoch: what is read and given besides blocks.
+        timeline: where steps and copies are recorded.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Executor:
         dialect: str,
         seed: int,
         epoch: Epoch,
+        timeline: Timeline | None = None,
     ) -> None:
         self.program = program
         self.gradients = schedule.gradients
@@ -77,7 +81,8 @@ class Executor:
         self.dialect = dialect_for(self.device.type, dialect)
         sources = Sources(program, plan, chunks=chunks, host=host, constants=constants, epoch=epoch)
         self._constants = constants
-        self.resident = Residents(sources.load, host, schedule.sizes.of, plan.budget_bytes)
+        self.resident = Residents(sources.load, host, schedule.sizes.of, plan.budget_bytes, timeline)
+        self._timeline = timeline
         self._operations = iter(plan.operations)
         self._is_done = False
 
@@ -143,11 +148,15 @@ class Executor:
                     if operation.kind == kind:
                         return
                     self.resident.begin(operation)
-                    run[operation.kind](operation)
+                    with self._recorded(operation):
+                        run[operation.kind](operation)
         except BaseException:
             # Also after Ctrl-C: no thread goes on copying.
             self.close()
             raise
+
+    def _recorded(self, step: Step) -> AbstractContextManager[None]:
+        return nullcontext() if self._timeline is None else self._timeline.span("compute", step_name(step))
 
     def _rows(self, work: EdgeWork, arrays: Sequence[Tensor]) -> Tensor:
         return compute_rows(work, arrays, self.dialect)

@@ -12,6 +12,7 @@ from sagann.kernels.memory import POOL
 from sagann.plan.steps import UNLIMITED, Block, Move, Step
 from sagann.runtime.allocator import HeapGuard
 from sagann.runtime.host import Host
+from sagann.runtime.timeline import Lane, Timeline, block_name
 
 
 class Residents:
@@ -25,12 +26,19 @@ class Residents:
         host: takes what is stored.
         bytes_of: a block's size.
         budget_bytes: of all blocks and the temporaries of a step.
+        timeline: where copies are recorded.
     """
 
     def __init__(
-        self, load: Callable[[Block], Any], host: Host, bytes_of: Callable[[Block], int], budget_bytes: int
+        self,
+        load: Callable[[Block], Any],
+        host: Host,
+        bytes_of: Callable[[Block], int],
+        budget_bytes: int,
+        timeline: Timeline | None = None,
     ) -> None:
         self._load = load
+        self._timeline = timeline
         self._host = host
         self._bytes_of = bytes_of
         self._budget_bytes = budget_bytes
@@ -74,13 +82,13 @@ class Residents:
         """Begin a copy, or drop a block."""
         block = move.block
         if move.kind == "load":
-            self._loads[block] = self._loader.submit(self._load, block)
+            self._loads[block] = self._loader.submit(self._recorded, "load", self._load, block)
             self._blocks[block] = None
             self._held_bytes += move.num_bytes
         elif move.kind == "store":
             value = self._blocks[block]
             tensors = {"": value} if isinstance(value, Tensor) else value
-            self._stores[block] = self._storer.submit(self._host.put, block, tensors)
+            self._stores[block] = self._storer.submit(self._recorded, "store", self._host.put, block, tensors)
         else:
             self._await_load(block)
             self._await_store(block)
@@ -93,6 +101,12 @@ class Residents:
             copies.shutdown(wait=True, cancel_futures=True)
         self._blocks.clear()
         self._host.close()
+
+    def _recorded(self, lane: Lane, copy: Callable[..., Any], block: Block, *rest: Any) -> Any:
+        if self._timeline is None:
+            return copy(block, *rest)
+        with self._timeline.span(lane, block_name(block), self._bytes_of(block)):
+            return copy(block, *rest)
 
     def _await_load(self, block: Block) -> None:
         if (load := self._loads.pop(block, None)) is not None:

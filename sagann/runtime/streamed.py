@@ -38,6 +38,7 @@ from sagann.runtime.planning import (
 )
 from sagann.runtime.random_numbers import NUM_SEEDS
 from sagann.runtime.spill import DiskHost, SpillFolder
+from sagann.runtime.timeline import Timeline
 
 MOST_PROGRAMS = 4
 "Captured programs that are kept: for training and evaluation, with and without a gradient of the features."
@@ -89,6 +90,8 @@ class StreamedModel(nn.Module):
         self.budget_bytes = budget_bytes
         self.options = options
         self.dialect = dialect
+        self.timeline: Timeline | None = None
+        "Where epochs are recorded as they run; set it for those of interest."
         self._folder = None if spill is None else SpillFolder(spill, edges_bytes(self.hops, self.bounds))
         host = self._new_host()
         chunks: dict[int, Chunks] = {}
@@ -175,6 +178,7 @@ class StreamedModel(nn.Module):
             dialect=self.dialect,
             seed=seed,
             epoch=epoch,
+            timeline=self.timeline,
         )
 
     def _constants(self, program: ModelProgram, x: Tensor) -> Host:

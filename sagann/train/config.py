@@ -65,6 +65,9 @@ class TrainConfig:
     numbers of a dense run. None trains with everything in memory."""
     spill: str | None = None
     "Folder for what does not fit ``memory``; None is one in the run folder, or the system's for temporary files."
+    profile: bool = False
+    """Write profile.json into the run folder: when each step and each copy of the last streamed epoch ran, in Chrome's
+    format for traces."""
     monitor: str | None = None
     "Metric that early stopping and the best weights go by: 'val/accuracy', 'val/loss', 'train/loss', ... None is \
 'val/accuracy' ('val/micro_f1' for multi-label), or 'train/loss' where there is no val split."
@@ -166,7 +169,7 @@ def _check_float(name: str, value: object, *, above: bool) -> None:
 
 
 def _check_choices(config: TrainConfig) -> None:
-    for name in ("deterministic", "tensorboard"):
+    for name in ("deterministic", "tensorboard", "profile"):
         if not isinstance(getattr(config, name), bool):
             raise _refused(name, getattr(config, name), "true or false")
     if not isinstance(config.device, str) or not re.fullmatch(r"auto|cpu|cuda(:\d+)?", config.device):
@@ -184,6 +187,13 @@ def _check_choices(config: TrainConfig) -> None:
             value=f"spill {config.spill!r}, and no memory",
             where="TrainConfig.spill",
             fix="Set memory (--memory 2GiB), or leave spill out.",
+        )
+    if config.profile and config.memory is None:
+        raise InputError(
+            "only a streamed epoch is profiled",
+            value="profile, and no memory",
+            where="TrainConfig.profile",
+            fix="Set memory (--memory 2GiB), or leave profile out.",
         )
     if config.weights is not None and config.weights not in WEIGHTS:
         raise _refused("weights", config.weights, "'best' or 'last'")

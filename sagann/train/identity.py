@@ -22,7 +22,7 @@ from sagann.graph import Graph
 from sagann.nn import ModelConfig
 from sagann.train.config import TrainConfig
 
-FREE_OPTIONS = ("epochs", "checkpoint_every", "keep_checkpoints", "tensorboard", "spill")
+FREE_OPTIONS = ("epochs", "checkpoint_every", "keep_checkpoints", "tensorboard", "spill", "profile")
 """Training options that a resume may change: none of them changes the numbers of an epoch."""
 
 _DIGEST_ROWS_BYTES = 64 * 2**20

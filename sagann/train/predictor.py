@@ -16,6 +16,7 @@ from sagann.graph.rows import csr_tensor
 from sagann.runtime.epoch import LossOf
 from sagann.runtime.stream import stream
 from sagann.runtime.streamed import StreamedModel
+from sagann.runtime.timeline import Timeline
 from sagann.saga import SagaLayer
 from sagann.saga.hops import count_hops
 from sagann.train.contract import Contract
@@ -181,15 +182,21 @@ class Predictor:
             )
         return self.contract.check_logits(logits, graph, model)
 
-    def loss(self, graph: Graph, loss_of: LossOf) -> Tensor:
+    def loss(self, graph: Graph, loss_of: LossOf, *, timeline: Timeline | None = None) -> Tensor:
         """A loss that is a sum over vertices, with its gradient.
 
         Args:
             graph: prepared for the model.
             loss_of: gives the loss of a range of vertices, from their logits.
+            timeline: where a streamed epoch is recorded, with its backward.
         """
         if self.streaming is not None and graph.features is not None:
-            return self.streamed(graph).loss(graph.features, loss_of)
+            streamed = self.streamed(graph)
+            streamed.timeline = timeline
+            try:
+                return streamed.loss(graph.features, loss_of)
+            finally:
+                streamed.timeline = None
         return loss_of(self.forward(graph), slice(0, graph.num_vertices))
 
     def streamed(self, graph: Graph) -> StreamedModel:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from sagann.errors import InputError, LayerError
+from sagann.runtime.timeline import Timeline
 from sagann.train.best import BestTracker
 from sagann.train.checkpoint import Checkpoint
 from sagann.train.codec import decode, encode
@@ -53,6 +54,8 @@ class TrainSession:
         self.scheduler = scheduler
         self.tracker = tracker
         self.epoch = 0
+        self.timeline: Timeline | None = None
+        "Of the last epoch, where it is wanted."
         self.history: list[EpochRecord] = []
         self._rows, self._labels = labelled_rows(self.graph, self.graph.splits["train"])
         light = "micro_f1" if self.graph.multi_label else "accuracy"
@@ -122,7 +125,9 @@ class TrainSession:
     def _loss_and_gradients(self, epoch: int) -> Tensor:
         self.optimizer.zero_grad()
         try:
-            loss = self.predictor.loss(self.graph, self._loss_of)
+            if self.config.profile:
+                self.timeline = Timeline()
+            loss = self.predictor.loss(self.graph, self._loss_of, timeline=self.timeline)
             if not loss.requires_grad:
                 raise _no_gradient(type(self.model).__name__)
             _check_finite(loss.item(), f"training loss of epoch {epoch}", self.config)

@@ -42,7 +42,7 @@ from sagann.train.reporter import LogReporter, Reporter, Reporters, RunInfo, Tra
 from sagann.train.resources import peak_rss_bytes, reproducible, resolve_device, versions
 from sagann.train.rng import seeded
 from sagann.train.run import describe_model
-from sagann.train.run_folder import RunFolder
+from sagann.train.run_folder import PROFILE_FILE, RunFolder
 from sagann.train.session import TrainSession
 
 
@@ -389,6 +389,8 @@ class Trainer:
             history=tuple(session.history),
             run_dir=self.run_dir,
         )
+        if folder is not None and session.timeline is not None:
+            session.timeline.write(folder.path / PROFILE_FILE)
         if folder is not None and not interrupted:
             weights = {name: value for name, value in self.model.state_dict().items() if isinstance(value, Tensor)}
             folder.write_result(copy_of(weights), self._summary(result))

@@ -33,6 +33,7 @@ from sagann.train import TrainConfig
         ({"memory": "much"}, "size is not understood: 'much' (in TrainConfig.memory)"),
         ({"memory": "0 GiB"}, "memory is refused: '0 GiB', expected a size above 0"),
         ({"spill": "/tmp"}, "nothing is spilled without a memory budget"),
+        ({"profile": True}, "only a streamed epoch is profiled"),
         ({"decay": "some"}, "decay is refused: 'some', expected one of all, first-layer, matrices"),
         ({"weights": "worst"}, "weights is refused: 'worst', expected 'best' or 'last'"),
         ({"monitor": "val/precision"}, "monitor is refused: 'val/precision'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +61,15 @@ def test_a_streamed_run_continues_bitwise(tmp_path: Path) -> None:
     assert [record.loss for record in continued.history] == [record.loss for record in whole.history]
     assert continued.metrics == whole.metrics
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_the_last_epoch_is_profiled(tmp_path: Path) -> None:
+    trained(tmp_path / "run", memory=TIGHT, profile=True)
+    events = json.loads((tmp_path / "run" / "profile.json").read_text())["traceEvents"]
+    names = {event["name"].partition(":")[0] for event in events}
+    # Forward and backward, and no evaluation: that emits the result.
+    assert {"transform_loss 2", "gather_grad 1", "edges csr"} <= names
+    assert "emit 2" not in names
 
 
 def test_what_cannot_be_streamed_says_so(tmp_path: Path) -> None:
