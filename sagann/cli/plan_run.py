@@ -25,6 +25,7 @@ from sagann.runtime.engine import CompiledEngine
 from sagann.runtime.stream import foretell
 from sagann.saga import SagaLayer
 from sagann.saga.engine import using_engine
+from sagann.train.predictor import features_as, parameter_dtype
 
 # Programs do not depend on the number of rows; a few show all that a training step compiles.
 NUM_VERTICES = 16
@@ -50,6 +51,7 @@ def plan_run(given: Given, *, show: str, memory: str | None, file: Path | None, 
         shared.user_files.add(settings.model.model.rpartition(":")[0])
     graph = open_checked(settings.data, keep_splits=False)
     model = build_model(settings.model, graph)
+    graph = features_as(graph, parameter_dtype(model))
     if memory is not None:
         budget_bytes = parse_bytes(memory, where="--memory")
         terminal.show(plan_text(foretell(model, _prepared(model, graph), budget_bytes=budget_bytes)))

@@ -30,7 +30,7 @@ from sagann.compiler.operators import GATHER, WholeOperators
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.program import Stage
 from sagann.compiler.rewrite import name_of
-from sagann.compiler.row_check import mixing_node
+from sagann.compiler.row_check import draws, mixing_node
 from sagann.compiler.stages import cut
 from sagann.compiler.trace import (
     ROWS,
@@ -334,11 +334,14 @@ class _Assembly:
             wanted = [node for node in self.nodes if self._is_stored(node, number, output)]
             stages.append(self._stage(wanted, [*known, *stored]))
             stored += wanted
+        param, gathers = cut(self.module, derived, parameters), tuple(map(self._gather, self.gathers))
+        computed = [node for stage in (param, *stages) for node in stage.module.graph.nodes]
         return ModelProgram(
             parameters=tuple((node.name, node.meta["parameter"]) for node in parameters),
-            param=cut(self.module, derived, parameters),
+            param=param,
             stages=tuple(stages),
-            gathers=tuple(self._gather(node) for node in self.gathers),
+            gathers=gathers,
+            random=any(map(draws, computed)) or any(gather.edges.random for gather in gathers),
             output=output.name,
             forms={node.name: _form(node) for node in [x, *self.gathers, *stored]},
         )

@@ -50,5 +50,7 @@ class ModelProgram:
     "Between the stages."
     output: str
     "Name of the model's result."
+    random: bool
+    "Whether anything in it draws random numbers."
     forms: Mapping[str, Form]
     "Of every value of vertices that a stage or a gather gives, and of ``x``."

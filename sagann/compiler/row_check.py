@@ -73,12 +73,13 @@ class _Recording(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
-        if self.replayed is not None and _is_random(n):
+        if self.replayed is not None and draws(n):
             value = _part(self.replayed.values[n])
         # A copy: the next operator may write in place.
         self.values[n] = value.clone() if isinstance(value, Tensor) else value
         return value
 
 
-def _is_random(node: fx.Node) -> bool:
+def draws(node: fx.Node) -> bool:
+    """Whether a node of a stage draws random numbers."""
     return node.target is dropout or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())

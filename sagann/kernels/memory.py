@@ -40,8 +40,8 @@ class Pool:
     def __init__(self) -> None:
         self.enabled = hasattr(mmap, "MADV_HUGEPAGE")
         "Whether new tensors come from here; only Linux has what it takes."
-        self.limit_bytes: int | None = None
-        "What is in use and free together may not exceed, as far as that is for the free blocks to decide."
+        # What is in use and free together may not exceed, as far as that is for the free blocks to decide.
+        self._limits: list[int] = []
         self._lock = Lock()
         # Filled by finalizers, which run anywhere, also in the midst of this class: they do nothing more.
         self._returned: deque[_Block] = deque()
@@ -87,11 +87,11 @@ class Pool:
     @contextmanager
     def limited(self, num_bytes: int) -> Iterator[None]:
         """Inside the ``with`` block, make new blocks only in the place of free ones beyond ``num_bytes`` in all."""
-        before, self.limit_bytes = self.limit_bytes, num_bytes
+        self._limits.append(num_bytes)
         try:
             yield
         finally:
-            self.limit_bytes = before
+            self._limits.remove(num_bytes)
 
     def close(self) -> None:
         """Leave new tensors to PyTorch, and give back what is free now and later."""
@@ -113,7 +113,7 @@ class Pool:
             used = self._used_bytes + num_bytes
             most = max(self._most_used_bytes, used)
             if block is None:
-                limit = most if self.limit_bytes is None else min(most, self.limit_bytes)
+                limit = min([most, *self._limits])
                 while self._free and used + self._free_bytes > limit:
                     self._forget_oldest()
                 block = _Block(num_bytes)

@@ -15,7 +15,7 @@ from sagann.plan.sizes import HopSize
 from sagann.plan.steps import Block, Step
 
 # Sources that are sorted into intervals at a time, so that mapped files are never read whole.
-_AT_ONCE = 1 << 22
+_AT_ONCE = 1 << 18
 # Doubling the number of intervals so often without needing at least so much less ends the search.
 _MOST_IN_VAIN = 2
 _WORTH_IT = 0.98

@@ -64,6 +64,17 @@ class Schedule:
                 blocks += [Block("edges", form, src, dst, number) for form in (CSC, CSR)]
         return blocks
 
+    @property
+    def constant_bytes(self) -> int:
+        """Of what is the same in every epoch."""
+        names = {gather.result for gather in self.program.gathers if gather.constant}
+        return sum(self.sizes.of(block) for block in self.initial() if block.name in names)
+
+    @property
+    def edge_bytes(self) -> int:
+        """Of the edges, in both orders."""
+        return sum(self.sizes.of(block) for block in self.initial() if block.kind == "edges")
+
     def upstream(self) -> list[Block]:
         """The gradient of the result, where the caller brings it, before the backward."""
         return [] if self.folded else [Block("grad", self.program.output, interval) for interval in self.intervals]

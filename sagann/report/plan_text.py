@@ -25,7 +25,7 @@ def plan_text(planned: Planned) -> str:
     Args:
         planned: a plan of a whole epoch.
     """
-    _, schedule, plan = planned
+    schedule, plan = planned.schedule, planned.plan
     rows = sizes(plan.bounds)
     steps = [operation for operation in plan.operations if isinstance(operation, Step)]
     lines = [
@@ -33,14 +33,16 @@ def plan_text(planned: Planned) -> str:
         + (
             "everything fits; nothing is cut."
             if plan.num_intervals == 1
-            else f"intervals of {min(rows):,} to {max(rows):,} vertices, the fewest that fit."
+            else f"intervals of {min(rows):,} to {max(rows):,} vertices."
         ),
         f"Memory: at most {format_bytes(plan.peak_bytes)} of {format_bytes(plan.budget_bytes)}, for vertex data, edges, "
         "gradients and temporaries. Parameters, their gradients, the optimizer, Python and PyTorch come on top.",
         "Stages: "
         + ("kept for the backward." if schedule.saves else "run once more in the backward; gathers are not."),
         f"An epoch: {len(steps):,} steps, {format_bytes(plan.loaded_bytes)} loaded, "
-        f"{format_bytes(plan.stored_bytes)} stored; {format_bytes(plan.spilled_bytes)} spilled at most.",
+        f"{format_bytes(plan.stored_bytes)} stored.",
+        f"On disk: {format_bytes(schedule.edge_bytes)} of edges, {format_bytes(schedule.constant_bytes)} gathered once from "
+        f"constant features, up to {format_bytes(plan.spilled_bytes)} of an epoch.",
     ]
     moves = [operation for operation in plan.operations if isinstance(operation, Move)]
     for direction, verb in (("load", "Loaded"), ("store", "Stored")):

@@ -16,7 +16,7 @@ from torch import Tensor
 from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.compiler.program import EdgeWork
 from sagann.compiler.vjp import ARGUMENT, GRAD, LSE, BackwardPass
-from sagann.errors import InputError
+from sagann.errors import InputError, LayerError
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.state import GatherState
@@ -208,8 +208,10 @@ class Executor:
         leaves, results = self._run_differentiably(step)
         rows = results[self.program.output]
         assert self.epoch.loss_of is not None
+        self._require_gradient(rows)
         with torch.enable_grad():
             loss = self.epoch.loss_of(rows, self.plan.vertices(step.interval))
+        _require_scalar(loss)
         self.epoch.loss = loss.detach() if self.epoch.loss is None else self.epoch.loss + loss.detach()
         _require_only(loss, rows)
         if loss.requires_grad:
@@ -220,6 +222,8 @@ class Executor:
     def _transform_grad(self, step: Step) -> None:
         saved = [block for block in step.reads if block.kind == "saved"]
         leaves, results = self.resident[saved[0]] if saved else self._run_differentiably(step)
+        if self.program.output in results:
+            self._require_gradient(results[self.program.output])
         upstream = {
             block.name: self.resident[block]
             for block in step.reads
@@ -234,6 +238,15 @@ class Executor:
                 allow_unused=True,
             )
         self._give_back(step, leaves, grads)
+
+    def _require_gradient(self, rows: Tensor) -> None:
+        if self.epoch.trains and not rows.requires_grad:
+            raise LayerError(
+                "the model's output cannot be differentiated",
+                value="no gradient leads from it to what is trained",
+                where="StreamedModel",
+                fix="Leave out detach(), torch.no_grad() and whatever else cuts the gradient between parameters and output.",
+            )
 
     def _give_back(self, step: Step, leaves: Mapping[str, Tensor], grads: Sequence[Tensor | None]) -> None:
         for (name, leaf), grad in zip(leaves.items(), grads, strict=True):
@@ -372,6 +385,18 @@ class Executor:
         if self.epoch.of_x is None:
             self.epoch.of_x = torch.zeros_like(self.epoch.x)
         self.epoch.of_x[self.plan.vertices(step.interval)] = rows
+
+
+def _require_scalar(loss: object) -> None:
+    if isinstance(loss, Tensor) and loss.ndim == 0 and loss.is_floating_point():
+        return
+    found = f"{loss.dtype} {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+    raise InputError(
+        "the loss of an interval is no scalar",
+        value=f"{found}, expected a floating tensor of shape []",
+        where="StreamedModel.loss",
+        fix="Return the sum of the vertices' losses.",
+    )
 
 
 def _require_only(loss: Tensor, rows: Tensor) -> None:

@@ -10,11 +10,12 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
 from sagann.compiler.capture import capture
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.options import CompilerOptions
-from sagann.errors import LayerError
+from sagann.errors import InputError, LayerError
 from sagann.graph.topology import Topology
 from sagann.plan.fit import hop_size, largest_of, least_count, needed_bytes
 from sagann.plan.gradients import Gradients
@@ -63,6 +64,23 @@ def captured(
                 where=type(model).__name__,
                 fix="Use LayerNorm instead of BatchNorm.",
             )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise LayerError(
+                "a model that is streamed must have its parameters",
+                value=f"'{name}' gets its shape when the model first runs",
+                where=type(model).__name__,
+                fix="Run the model once on a small graph with the same features, or state the widths.",
+            )
+    for topology in hops:
+        for name, data in topology.edge_data.items():
+            if data.requires_grad:
+                raise InputError(
+                    "edge data gets no gradient in a streamed model",
+                    value=f"'{name}' requires one",
+                    where="stream",
+                    fix="Detach it, or run the model in memory.",
+                )
     program = capture(model, hops, x, options=options, x_is_constant=x_is_constant)
     for gather in program.gathers:
         if gather.edges.function is None or gather.edges.accumulator == "concat":
@@ -91,7 +109,12 @@ def edges_bytes(hops: Sequence[Topology], bounds: Sequence[int]) -> int:
 
 
 def fitted_bounds(
-    program: ModelProgram, hops: Sequence[Topology], budget_bytes: int, *, cut: Cut = "bytes"
+    program: ModelProgram,
+    hops: Sequence[Topology],
+    budget_bytes: int,
+    *,
+    gradients: Gradients,
+    cut: Cut = "bytes",
 ) -> tuple[int, ...]:
     """The bounds of the fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
@@ -102,11 +125,12 @@ def fitted_bounds(
         program: the captured model.
         hops: the topologies that it walks.
         budget_bytes: of blocks and temporaries.
+        gradients: what the backward computes.
         cut: what intervals have equally many of.
     Raises:
         BudgetError: no number of intervals fits; the message says by which budget one would.
     """
-    bounds_of = _cutter(program, hops[0], cut)
+    bounds_of = cutter(program, hops[0], cut)
 
     @cache
     def needed(count: int) -> tuple[int, int]:
@@ -114,7 +138,7 @@ def fitted_bounds(
         largest, found = largest_of(bounds, hop_sizes(hops, bounds))
         ahead, alone = 0, 0
         for folded in (False, True):
-            schedule = Schedule(program, found, largest, folded=folded)
+            schedule = Schedule(program, found, largest, gradients=gradients, folded=folded)
             steps = [*schedule.constants(), *schedule.epoch()]
             ahead = max(ahead, needed_bytes(steps, schedule.sizes.of, ahead=True))
             alone = max(alone, needed_bytes(steps, schedule.sizes.of))
@@ -183,8 +207,14 @@ def planned_constants(
     return Planned(program, schedule, plan)
 
 
-def _cutter(program: ModelProgram, topology: Topology, cut: Cut) -> Callable[[int], tuple[int, ...]]:
-    """Gives the bounds of so many intervals."""
+def cutter(program: ModelProgram, topology: Topology, cut: Cut) -> Callable[[int], tuple[int, ...]]:
+    """What gives the bounds of so many intervals.
+
+    Args:
+        program: the captured model.
+        topology: the edges.
+        cut: what intervals have equally many of.
+    """
     if cut == "vertices":
         return partial(equal_vertices, topology.num_dst)
     if cut == "edges":

@@ -52,11 +52,11 @@ class SpillFolder:
             self.path, lock = _make(parent)
         except SpillError:
             raise
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise _failed("cannot be made", parent, error) from error
         self.numbers = count()
         "Of the files."
-        self._remove = finalize(self, _remove, self.path, lock, is_ours)
+        self._remove = finalize(self, _remove, self.path, lock, is_ours, os.getpid())
 
     def require(self, needed_bytes: int) -> None:
         """Check that there is room for so many more bytes.
@@ -72,7 +72,10 @@ class SpillFolder:
 
 
 def _require_room(path: Path, needed_bytes: int) -> None:
-    free = shutil.disk_usage(path).free
+    try:
+        free = shutil.disk_usage(path).free
+    except OSError as error:
+        raise _failed("is gone", path, error) from error
     if free < needed_bytes:
         raise SpillError(
             "too little room to spill",
@@ -94,7 +97,10 @@ def _make(parent: Path) -> tuple[Path, int]:
         os.close(lock)
 
 
-def _remove(path: Path, lock: int, with_parent: bool) -> None:
+def _remove(path: Path, lock: int, with_parent: bool, owner: int) -> None:
+    # A child that was forked off does not own what it has inherited.
+    if os.getpid() != owner:
+        return
     shutil.rmtree(path, ignore_errors=True)
     os.close(lock)
     if with_parent:
@@ -204,10 +210,11 @@ def _read(file: int, layout: Layout, path: Path) -> dict[str, Tensor]:
     return layout.views(memory)
 
 
-def _failed(what: str, path: Path, error: OSError) -> SpillError:
+def _failed(what: str, path: Path, error: OSError | ValueError) -> SpillError:
+    number = error.errno if isinstance(error, OSError) else None
     return SpillError(
-        f"a spill folder {what}" if what == "cannot be made" else f"a spill file {what}",
-        value=os.strerror(error.errno) if error.errno else str(error),
+        f"a spill folder {what}" if what in ("cannot be made", "is gone") else f"a spill file {what}",
+        value=os.strerror(number) if number else str(error),
         where=f"'{path}'",
         fix="Spill to a folder on a disk with room that may be written, and leave it alone while a run uses it.",
     )

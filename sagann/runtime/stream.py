@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import get_args
 
 import torch
 from torch import nn
 
 from sagann.compiler.model_program import ModelProgram
-from sagann.errors import InputError
+from sagann.errors import InputError, require_type
 from sagann.graph.graph import Graph
 from sagann.graph.topology import Topology
 from sagann.plan.gradients import Gradients
-from sagann.plan.intervals import equal_vertices
-from sagann.runtime.planning import Cut, Planned, captured, fitted_bounds, hop_sizes, planned
+from sagann.runtime.planning import Cut, Planned, captured, cutter, fitted_bounds, hop_sizes, planned
 from sagann.runtime.streamed import StreamedModel
 from sagann.saga.hops import count_hops
 
@@ -23,7 +24,7 @@ def stream(
     graph: Graph,
     *,
     budget_bytes: int,
-    spill: Path | None = None,
+    spill: str | os.PathLike[str] | None = None,
     cut: Cut = "bytes",
     num_intervals: int | None = None,
 ) -> StreamedModel:
@@ -55,11 +56,15 @@ def stream(
         >>> torch.allclose(z, model(graph.hops(2), graph.features), atol=1e-4)
         True
     """
+    _check(model, graph, budget_bytes, cut)
+    require_type(spill, (str, os.PathLike), where="stream.spill", fix="Pass a path.", optional=True)
+    require_type(num_intervals, int, where="stream.num_intervals", fix="Pass an integer.", optional=True)
     hops, program = _captured_on(model, graph)
     if num_intervals is None:
-        bounds = fitted_bounds(program, hops, budget_bytes, cut=cut)
+        bounds = fitted_bounds(program, hops, budget_bytes, gradients=_gradients(program, graph), cut=cut)
     else:
-        bounds = equal_vertices(graph.num_vertices, num_intervals)
+        bounds = cutter(program, hops[0], cut)(num_intervals)
+    spill = None if spill is None else Path(spill)
     return StreamedModel(model, hops, bounds, budget_bytes=budget_bytes, spill=spill)
 
 
@@ -75,11 +80,28 @@ def foretell(
         cut: as for :func:`stream`.
         folded: whether of :meth:`StreamedModel.loss`, or of a call.
     """
+    _check(model, graph, budget_bytes, cut)
     hops, program = _captured_on(model, graph)
-    bounds = fitted_bounds(program, hops, budget_bytes, cut=cut)
-    return planned(
-        program, hop_sizes(hops, bounds), bounds, budget_bytes, gradients=Gradients(program), folded=folded
-    )
+    gradients = _gradients(program, graph)
+    bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, cut=cut)
+    return planned(program, hop_sizes(hops, bounds), bounds, budget_bytes, gradients=gradients, folded=folded)
+
+
+def _check(model: object, graph: object, budget_bytes: object, cut: object) -> None:
+    require_type(model, nn.Module, where="stream.model", fix="Pass a torch.nn.Module.")
+    require_type(graph, Graph, where="stream.graph", fix="Open it with sagann.load_graph, or make a sagann.Graph.")
+    require_type(budget_bytes, int, where="stream.budget_bytes", fix="Pass an integer, as 2 << 30.")
+    if cut not in get_args(Cut):
+        raise InputError(
+            "unknown way to cut a graph",
+            value=f"{cut!r}, expected one of {', '.join(get_args(Cut))}",
+            where="stream.cut",
+            fix="Choose one of these.",
+        )
+
+
+def _gradients(program: ModelProgram, graph: Graph) -> Gradients:
+    return Gradients(program, wanted_x=graph.features is not None and graph.features.requires_grad)
 
 
 def _captured_on(model: nn.Module, graph: Graph) -> tuple[list[Topology], ModelProgram]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.trace import tensors_of
-from sagann.errors import LayerError
+from sagann.errors import InputError, LayerError
 from sagann.graph.topology import Topology
 from sagann.kernels.first_order import first_order_only
 from sagann.plan.gradients import Gradients
@@ -139,6 +139,7 @@ class StreamedModel(nn.Module):
             x: vertex features.
             folded: whether :meth:`loss` is what is called.
         """
+        self._check(x)
         program = self._captured(x)
         trained = self._trained(program)
         trains = torch.is_grad_enabled() and (x.requires_grad or bool(trained))
@@ -150,18 +151,32 @@ class StreamedModel(nn.Module):
                 program, sizes, self.bounds, self.budget_bytes, gradients=gradients, trains=trains, folded=folded
             )
             if self._folder is not None:
-                self._folder.require(self._plans[key].plan.spilled_bytes)
+                kept = 0 if id(program) in self._kept else self._plans[key].schedule.constant_bytes
+                self._folder.require(self._plans[key].plan.spilled_bytes + kept)
         return self._plans[key]
+
+    def _check(self, x: Tensor) -> None:
+        num_vertices = self.bounds[-1]
+        if x.layout == torch.strided and len(x) == num_vertices:
+            return
+        raise InputError(
+            "vertex features do not fit the graph",
+            value=f"{list(x.shape)} of layout {x.layout}, expected dense rows of {num_vertices} vertices",
+            where="StreamedModel",
+            fix="Pass a row for every vertex of the graph that the model is streamed over, dense.",
+        )
 
     def _run(self, x: Tensor, loss_of: LossOf | None) -> Tensor:
         plan = self.plan(x, folded=loss_of is not None)
         program = plan.program
+        # Where nothing is random, the caller's random numbers are left as they are.
+        seed = int(torch.randint(NUM_SEEDS, ())) if program.random else 0
         named = tensors_of(self.model)
         parameters = [named[name] for _, name in program.parameters]
         trains = torch.is_grad_enabled() and any(each.requires_grad for each in (x, *parameters))
         leaves = [each.detach().requires_grad_(trains and each.requires_grad) for each in parameters]
         epoch = Epoch(x=x.detach(), parameters=leaves, trains=trains, loss_of=loss_of)
-        executor = self._executor(plan, epoch, self._constants(program, x), seed=int(torch.randint(NUM_SEEDS, ())))
+        executor = self._executor(plan, epoch, self._constants(program, x), seed=seed)
         out: Tensor = _Streamed.apply(executor, x, *parameters)  # type: ignore[no-untyped-call]
         if not out.requires_grad:
             executor.close()
@@ -192,13 +207,11 @@ class StreamedModel(nn.Module):
             self._kept.pop(id(program), None)
             sizes = [chunks.size for chunks in self._chunks]
             plan = planned_constants(program, sizes, self.bounds, self.budget_bytes)
-            if self._folder is not None:
-                kept = (step.reads[0] for step in plan.schedule.constants() if step.kind == "keep")
-                self._folder.require(sum(map(plan.schedule.sizes.of, kept)))
             named = tensors_of(self.model)
             parameters = [named[name].detach() for _, name in program.parameters]
             epoch = Epoch(x=x.detach(), parameters=parameters, trains=False)
-            with torch.no_grad():
+            # Kept for training as well, also where it is made for inference.
+            with torch.inference_mode(False), torch.no_grad():
                 self._executor(plan, epoch, host, seed=0).keep_constants()
             self._kept[id(program)] = _Kept(x=weakref.ref(x), version=x._version, host=host)
         return host
@@ -211,6 +224,12 @@ class StreamedModel(nn.Module):
         """Remove what was spilled; the model cannot run by intervals after that."""
         if self._folder is not None:
             self._folder.close()
+
+    def __deepcopy__(self, memo: object) -> StreamedModel:
+        raise _uncopyable()
+
+    def __reduce__(self) -> NoReturn:
+        raise _uncopyable()
 
     def _new_host(self) -> Host:
         return RamHost() if self._folder is None else DiskHost(self._folder)
@@ -236,6 +255,15 @@ class StreamedModel(nn.Module):
         program = id(self._programs.pop(key))
         self._kept.pop(program, None)
         self._plans = {known: plan for known, plan in self._plans.items() if known[0] != program}
+
+
+def _uncopyable() -> InputError:
+    return InputError(
+        "a streamed model cannot be copied",
+        value="it has threads, and files of its own",
+        where="StreamedModel",
+        fix="Copy or save its .model, and stream that again.",
+    )
 
 
 class _Streamed(torch.autograd.Function):

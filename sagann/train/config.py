@@ -181,6 +181,8 @@ def _check_choices(config: TrainConfig) -> None:
             raise _refused(name, getattr(config, name), "a string, or None")
     if config.memory_bytes == 0:
         raise _refused("memory", config.memory, "a size above 0")
+    if config.spill == "":
+        raise _refused("spill", config.spill, "a folder")
     if config.spill is not None and config.memory is None:
         raise InputError(
             "nothing is spilled without a memory budget",

@@ -25,6 +25,8 @@ from sagann.train.config import TrainConfig
 FREE_OPTIONS = ("epochs", "checkpoint_every", "keep_checkpoints", "tensorboard", "spill", "profile")
 """Training options that a resume may change: none of them changes the numbers of an epoch."""
 
+# Left out where they are unset, as they are in runs from before there were these.
+_LATER_OPTIONS = ("memory",)
 _DIGEST_ROWS_BYTES = 64 * 2**20
 
 
@@ -40,7 +42,8 @@ def identity_of(
 ) -> dict[str, Any]:
     """The identity of a run as nested JSON values; reads every array of ``graph`` once."""
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-    options = {name: value for name, value in config.to_json().items() if name not in FREE_OPTIONS}
+    unset = {name for name in _LATER_OPTIONS if getattr(config, name) is None}
+    options = {name: value for name, value in config.to_json().items() if name not in {*FREE_OPTIONS, *unset}}
     identity = {
         "model": {
             "class": type(model).__qualname__,

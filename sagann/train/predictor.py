@@ -123,6 +123,8 @@ class Predictor:
     def embed(self, graph: Graph | PreparedGraph) -> Tensor:
         """The input of the last SAGA layer: dense float [num_vertices, F], one row per vertex, on the CPU.
 
+        The model runs in memory, also where it is streamed otherwise.
+
         Raises:
             LayerError: the model runs no SagaLayer.
         """
@@ -135,9 +137,11 @@ class Predictor:
 
         layers = [module for module in self.model.modules() if isinstance(module, SagaLayer)]
         handles = [layer.register_forward_pre_hook(remember, with_kwargs=True) for layer in layers]
+        streaming, self.streaming = self.streaming, None
         try:
             self.logits(prepared)
         finally:
+            self.streaming = streaming
             for handle in handles:
                 handle.remove()
         if not inputs:
@@ -168,10 +172,12 @@ class Predictor:
         features, model = graph.features, type(self.model).__name__
         # Tensors made in inference mode count no versions, and refuse to be overwritten outside of it by themselves.
         version = None if features is None or features.is_inference() else features._version
-        if self.streaming is not None and features is not None:
-            logits = self.streamed(graph)(features)
-        else:
+        if self.streaming is None:
             logits = self.model(graph.hops(self.num_hops), features)
+        else:
+            streamed = self.streamed(graph)
+            assert features is not None
+            logits = streamed(features)
         if version is not None and features is not None and features._version != version:
             raise LayerError(
                 "the model overwrites its input",
@@ -190,8 +196,9 @@ class Predictor:
             loss_of: gives the loss of a range of vertices, from their logits.
             timeline: where a streamed epoch is recorded, with its backward.
         """
-        if self.streaming is not None and graph.features is not None:
+        if self.streaming is not None:
             streamed = self.streamed(graph)
+            assert graph.features is not None
             streamed.timeline = timeline
             try:
                 return streamed.loss(graph.features, loss_of)

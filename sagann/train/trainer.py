@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import statistics
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +159,7 @@ class Trainer:
         with ExitStack() as stack:
             if folder is not None:
                 stack.enter_context(folder.locked())
+            stack.callback(self._remove_spilled)
             stack.enter_context(seeded(self.config.seed, self.device))
             stack.enter_context(reproducible(self.config.deterministic, self.device))
             stop = stack.enter_context(stop_on_interrupt(self._reporter.on_message))
@@ -178,7 +179,6 @@ class Trainer:
                 _save(session, folder, run)
             result = self._finish(session, folder)
             reporter.on_end(result)
-            self._predictor.release()
         return result
 
     def resume(self) -> TrainResult:
@@ -211,6 +211,13 @@ class Trainer:
             return None
         folder = self.config.spill or (None if self.run_dir is None else self.run_dir / "spill")
         return Streaming(memory_bytes=memory_bytes, spill=Path(folder or tempfile.gettempdir()))
+
+    def _remove_spilled(self) -> None:
+        self._predictor.release()
+        if self.config.memory is not None and self.config.spill is None and self.run_dir is not None:
+            # A run that was killed has left it; where it holds something, it stays.
+            with suppress(OSError):
+                (self.run_dir / "spill").rmdir()
 
     def _session(self) -> TrainSession:
         # One pass before anything is trained: it makes lazy parameters and finds what does not fit.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from sagann.plan.steps import UNLIMITED, Step
 from sagann.runtime.executor import Executor
 from sagann.runtime.planning import edges_bytes
 from sagann.runtime.residents import Residents
+from sagann.runtime.stream import stream
 from sagann.runtime.streamed import StreamedModel
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
 from tests.graphs import labelled_graph, odd_topologies, random_topology
@@ -489,3 +491,43 @@ def test_after_an_error_in_an_epoch_the_next_one_is_right(error: type[BaseExcept
     assert len(list(folder.iterdir())) == files
     loss = streamed.loss(x, lambda z, vertices: z.sum())
     assert_close(loss, model([topology], x).sum(), scale=1e3)
+
+
+def test_input_that_does_not_fit_is_refused() -> None:
+    topology = random_topology(31, 200)
+    streamed = StreamedModel(Model(jumping), [topology], equal_vertices(31, 3))
+    for x in (torch.randn(20, 4), torch.randn(40, 4), torch.randn(31, 4).to_sparse()):
+        with pytest.raises(InputError, match="expected dense rows of 31 vertices"):
+            streamed(x)
+    weighted = topology.with_edge_data(weight=torch.ones(topology.num_edges, requires_grad=True))
+    with pytest.raises(InputError, match="edge data gets no gradient"):
+        StreamedModel(Model(jumping), [weighted], (0, 31))(torch.randn(31, 4))
+    cutting = StreamedModel(Model(lambda m, h, x: m.a(h[0], x).detach()), [topology], equal_vertices(31, 3))
+    with pytest.raises(LayerError, match="cannot be differentiated"):
+        cutting.loss(torch.randn(31, 4), lambda z, vertices: z.sum())
+    for wrong in (lambda z, vertices: z.sum(1), lambda z, vertices: 1.0, lambda z, vertices: None):
+        with pytest.raises(InputError, match="no scalar"):
+            streamed.loss(torch.randn(31, 4), wrong)
+    with pytest.raises(InputError, match="cannot be copied"):
+        copy.deepcopy(streamed)
+    lazy = Model(lambda m, h, x: m.lazy(x))
+    lazy.lazy = nn.LazyLinear(3)
+    with pytest.raises(LayerError, match="gets its shape when the model first runs"):
+        stream(lazy, labelled_graph(), budget_bytes=1 << 20)
+
+
+def test_arguments_of_stream_are_checked() -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model="gcn", hidden=8), graph)
+    graph = model.prepare(graph)
+    for options, message in (
+        ({"budget_bytes": "2GiB"}, "stream.budget_bytes"),
+        ({"budget_bytes": 1 << 20, "spill": 5}, "stream.spill"),
+        ({"budget_bytes": 1 << 20, "cut": "foo"}, "unknown way to cut"),
+        ({"budget_bytes": 1 << 20, "num_intervals": 2.5}, "stream.num_intervals"),
+    ):
+        with pytest.raises(InputError, match=message):
+            stream(model, graph, **options)
+    with pytest.raises(InputError, match=r"stream\.graph"):
+        stream(model, graph.topology, budget_bytes=1 << 20)
+    assert len(stream(model, graph, budget_bytes=1 << 30, cut="edges", num_intervals=3).bounds) == 4

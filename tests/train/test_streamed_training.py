@@ -48,12 +48,14 @@ def test_a_budget_gives_the_numbers_of_a_dense_run(
     assert not (tmp_path / "run" / "spill").exists()
 
 
-def test_a_streamed_run_continues_bitwise(tmp_path: Path) -> None:
+@pytest.mark.parametrize("eval_every", [1, 2])
+def test_a_streamed_run_continues_bitwise(eval_every: int, tmp_path: Path) -> None:
     graph = community_graph(600)
     model = ModelConfig(model="sage", layers=2, hidden=16, dropout=0.3)
 
     def run(name: str, epochs: int, **options: bool) -> TrainResult:
-        config = TrainConfig(epochs=epochs, device="cpu", memory=TIGHT, spill=str(tmp_path / "elsewhere"))
+        spill = str(tmp_path / "elsewhere")
+        config = TrainConfig(epochs=epochs, device="cpu", memory=TIGHT, spill=spill, eval_every=eval_every)
         return Trainer(model, graph, config, run_dir=tmp_path / name).fit(**options)
 
     run("cut", 3)
@@ -61,6 +63,18 @@ def test_a_streamed_run_continues_bitwise(tmp_path: Path) -> None:
     assert [record.loss for record in continued.history] == [record.loss for record in whole.history]
     assert continued.metrics == whole.metrics
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_features_are_needed_and_embeddings_come_from_memory(tmp_path: Path) -> None:
+    bare = ModelConfig(model="gcn", hidden=8, encoder="embedding")
+    trainer = Trainer(
+        bare, replace(community_graph(600), features=None), TrainConfig(epochs=1, device="cpu", memory=TIGHT)
+    )
+    with pytest.raises(InputError, match="dense features"):
+        trainer.fit()
+    trainer = Trainer(MODEL, community_graph(600), TrainConfig(epochs=1, device="cpu", memory=TIGHT))
+    trainer.fit()
+    assert trainer.embed().shape == (600, 16)
 
 
 def test_the_last_epoch_is_profiled(tmp_path: Path) -> None:
