@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from sagann.errors import InputError
+
 LossOf = Callable[[Tensor, slice], Tensor]
 "The loss of some vertices' rows of a model's result, given those and their range of ids; a sum over vertices."
 
@@ -73,3 +75,36 @@ class Epoch:
             parts = [part for part in (self.of_shared.get(name), through.get(id(leaf))) if part is not None]
             gradients.append(sum(parts[1:], parts[0]) if parts and leaf.requires_grad else None)
         return gradients
+
+
+def check_loss(loss: object, rows: Tensor) -> None:
+    """Check what a :data:`LossOf` has returned.
+
+    Args:
+        loss: of an interval.
+        rows: of the model's result, that it was computed from.
+    Raises:
+        InputError: it is no scalar, or depends on trained tensors by other ways than the rows.
+    """
+    if not isinstance(loss, Tensor) or loss.ndim or not loss.is_floating_point():
+        found = f"{loss.dtype} {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+        raise InputError(
+            "the loss of an interval is no scalar",
+            value=f"{found}, expected a floating tensor of shape []",
+            where="StreamedModel.loss",
+            fix="Return the sum of the vertices' losses.",
+        )
+    pending, seen = [loss.grad_fn], {rows.grad_fn}
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            raise InputError(
+                "the loss of an interval depends on a tensor that is trained, besides the model's result",
+                value=f"a leaf of shape {tuple(node.variable.shape)}",
+                where="StreamedModel.loss",
+                fix="Add terms of parameters to what loss() returns, or call the model and compute the loss of its result.",
+            )
+        pending += [parent for parent, _ in node.next_functions]

@@ -28,7 +28,7 @@ from sagann.runtime.chunks import Chunks
 from sagann.runtime.degrees import divisors
 from sagann.runtime.dialects import dialect_for, run_pass
 from sagann.runtime.edge_pass import softmax_delta
-from sagann.runtime.epoch import Epoch
+from sagann.runtime.epoch import Epoch, check_loss
 from sagann.runtime.host import Host
 from sagann.runtime.random_numbers import NUM_SEEDS, seeded
 from sagann.runtime.residents import Residents
@@ -211,9 +211,8 @@ class Executor:
         self._require_gradient(rows)
         with torch.enable_grad():
             loss = self.epoch.loss_of(rows, self.plan.vertices(step.interval))
-        _require_scalar(loss)
+        check_loss(loss, rows)
         self.epoch.loss = loss.detach() if self.epoch.loss is None else self.epoch.loss + loss.detach()
-        _require_only(loss, rows)
         if loss.requires_grad:
             self._give_back(step, leaves, torch.autograd.grad(loss, list(leaves.values()), allow_unused=True))
         else:
@@ -385,36 +384,6 @@ class Executor:
         if self.epoch.of_x is None:
             self.epoch.of_x = torch.zeros_like(self.epoch.x)
         self.epoch.of_x[self.plan.vertices(step.interval)] = rows
-
-
-def _require_scalar(loss: object) -> None:
-    if isinstance(loss, Tensor) and loss.ndim == 0 and loss.is_floating_point():
-        return
-    found = f"{loss.dtype} {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-    raise InputError(
-        "the loss of an interval is no scalar",
-        value=f"{found}, expected a floating tensor of shape []",
-        where="StreamedModel.loss",
-        fix="Return the sum of the vertices' losses.",
-    )
-
-
-def _require_only(loss: Tensor, rows: Tensor) -> None:
-    """Refuse a loss that depends on trained tensors by other ways than the model's result."""
-    pending, seen = [loss.grad_fn], {rows.grad_fn}
-    while pending:
-        node = pending.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            raise InputError(
-                "the loss of an interval depends on a tensor that is trained, besides the model's result",
-                value=f"a leaf of shape {tuple(node.variable.shape)}",
-                where="StreamedModel.loss",
-                fix="Add terms of parameters to what loss() returns, or call the model and compute the loss of its result.",
-            )
-        pending += [parent for parent, _ in node.next_functions]
 
 
 def _results(work: BackwardPass, *, of_edges: bool) -> list[str]:
