@@ -24,7 +24,8 @@ from sagann.graph import Graph
 from sagann.kernels.memory import POOL
 from sagann.plan.residency import BudgetError
 from sagann.plan.steps import UNLIMITED, Plan
-from sagann.runtime.streamed import StreamedModel, stream
+from sagann.runtime.stream import stream
+from sagann.runtime.streamed import StreamedModel
 
 WAYS: Mapping[str, str] = {
     "engine": "engine",
