@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,14 +13,15 @@ from torch import Tensor, nn
 from sagann.errors import InputError, LayerError, require_type
 from sagann.graph import SPLIT_NAMES, Graph, validate_graph
 from sagann.graph.rows import csr_tensor
-from sagann.runtime.epoch import LossOf
-from sagann.runtime.stream import stream
-from sagann.runtime.streamed import StreamedModel
-from sagann.runtime.timeline import Timeline
 from sagann.saga import SagaLayer
 from sagann.saga.hops import count_hops
 from sagann.train.contract import Contract
 from sagann.train.metrics import METRICS, Metrics, compute_metrics, predict_classes
+
+if TYPE_CHECKING:
+    from sagann.runtime.epoch import LossOf
+    from sagann.runtime.streamed import StreamedModel
+    from sagann.runtime.timeline import Timeline
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,6 +209,9 @@ class Predictor:
 
     def streamed(self, graph: Graph) -> StreamedModel:
         """The model, streamed over a prepared graph; the last one is kept."""
+        # Imported here: most runs do not stream, and it loads Numba.
+        from sagann.runtime.stream import stream
+
         assert self.streaming is not None
         if self._streamed is None or self._streamed[0] is not graph:
             self._streamed = None

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from sagann.errors import InputError, LayerError
-from sagann.runtime.timeline import Timeline
 from sagann.train.best import BestTracker
 from sagann.train.checkpoint import Checkpoint
 from sagann.train.codec import decode, encode
@@ -21,6 +20,9 @@ from sagann.train.policies import REFUSALS, step_scheduler, torch_refuses
 from sagann.train.predictor import Predictor, PreparedGraph, evaluate_splits, labelled_rows
 from sagann.train.reporter import EpochRecord
 from sagann.train.rng import capture_rng, restore_rng
+
+if TYPE_CHECKING:
+    from sagann.runtime.timeline import Timeline
 
 
 class TrainSession:
@@ -126,6 +128,8 @@ class TrainSession:
         self.optimizer.zero_grad()
         try:
             if self.config.profile:
+                from sagann.runtime.timeline import Timeline
+
                 self.timeline = Timeline()
             loss = self.predictor.loss(self.graph, self._loss_of, timeline=self.timeline)
             if not loss.requires_grad:
