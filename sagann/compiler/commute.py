@@ -4,7 +4,8 @@
 to the sources before they are gathered (narrower rows travel over the edges), and one in ApplyEdge to what was
 gathered (wider rows do not). Where x is constant, what is gathered from it is too, so the map goes last and the
 gather is done once. A sum with the vertex's own row in between (GIN) is distributed over where the map halves the
-width at least.
+width at least; even of constants the map goes first then, if a parameter scales the vertex's row: its gradient would
+take that of the wide sum, a product that costs more than gathering narrow rows anew.
 
 References:
     Ma et al., NGra, 2018, Sec. 3.2. PyTorch Geometric fixes one order per layer; here the widths decide.
@@ -19,7 +20,16 @@ import torch
 from torch import fx
 
 from sagann.compiler.program import Note
-from sagann.compiler.rewrite import gather_of, insert, is_constant, linear_parts, parameters_first, width
+from sagann.compiler.rewrite import (
+    gather_of,
+    insert,
+    is_constant,
+    linear_parts,
+    one_dtype,
+    parameters_first,
+    width,
+)
+from sagann.compiler.scale import scaled
 
 _aten = torch.ops.aten
 
@@ -51,8 +61,8 @@ def commute(module: fx.GraphModule, *, keep_constant: bool, map_first: bool = Tr
     if message is None or not one_dtype(values[0], message.row, message.number):
         return []
     notes = _map_last(module, gather, message, keep_constant)
-    if not notes and map_first and not (keep_constant and is_constant(gather)):
-        notes = _map_first(module, gather, message)
+    if not notes and map_first:
+        notes = _map_first(module, gather, message, kept=keep_constant and is_constant(gather))
     module.graph.eliminate_dead_code()
     return notes
 
@@ -108,7 +118,7 @@ def _map_last(module: fx.GraphModule, gather: fx.Node, message: Message, keep_co
     return [Note(kind="commuted", text=f"linear map after the gather: {why}", line=message.row.meta["line"])]
 
 
-def _map_first(module: fx.GraphModule, gather: fx.Node, message: Message) -> list[Note]:
+def _map_first(module: fx.GraphModule, gather: fx.Node, message: Message, *, kept: bool) -> list[Note]:
     reader = _only_user(gather)
     if reader is None:
         return []
@@ -128,6 +138,8 @@ def _map_first(module: fx.GraphModule, gather: fx.Node, message: Message) -> lis
         isinstance(other, fx.Node) and other.meta["val"].shape == gather.meta["val"].shape
     ):
         return []
+    if kept and (other is None or scaled(other)[1] is None):
+        return []
     if factor * width(target) > width(gather) - (1 if other is None else 0):
         return []
     parameters_first(module, weight, gather)
@@ -142,11 +154,6 @@ def _map_first(module: fx.GraphModule, gather: fx.Node, message: Message) -> lis
     target.replace_all_uses_with(gathered)
     text = f"linear map before the gather: {width(target)} features travel, not {width(gather)}"
     return [Note(kind="commuted", text=text, line=target.meta["line"])]
-
-
-def one_dtype(*values: Any) -> bool:
-    """Whether no type is promoted on the way: a matrix product, unlike a sum, does not promote its operands."""
-    return len({value.meta["val"].dtype for value in values if isinstance(value, fx.Node)}) == 1
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:

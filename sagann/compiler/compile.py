@@ -9,7 +9,6 @@ from torch import Tensor, fx
 
 from sagann.compiler.classify import classify, has_tensor, is_random, row_bytes
 from sagann.compiler.commute import commute
-from sagann.compiler.distribute import distribute, scale_last
 from sagann.compiler.fuse_rows import fuse_rows
 from sagann.compiler.hoist import hoist
 from sagann.compiler.lower import NotFusedError, Reduction, lower
@@ -17,6 +16,7 @@ from sagann.compiler.operators import GATHER, TYPED_LINEAR
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.program import EdgeWork, LayerProgram, Note, Stage, Typed
 from sagann.compiler.rewrite import gather_of, gathered, leading_to, name_of
+from sagann.compiler.scale import scale_last
 from sagann.compiler.share import shared_rows
 from sagann.compiler.spec import verify
 from sagann.compiler.split_concat import split_concat
@@ -100,7 +100,6 @@ def _rewritten(
     if options.commute:
         notes += commute(module, keep_constant=keep, map_first=map_first)
         notes += scale_last(module)
-        notes += distribute(module) if keep else []
     verify(module)
     return module, typed, naive_bytes
 

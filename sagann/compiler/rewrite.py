@@ -96,6 +96,11 @@ def width(node: fx.Node) -> int:
     return int(value.shape[-1])
 
 
+def one_dtype(*values: Any) -> bool:
+    """Whether no type is promoted on the way: a matrix product, unlike a sum, does not promote its operands."""
+    return len({value.meta["val"].dtype for value in values if isinstance(value, fx.Node)}) == 1
+
+
 def name_of(node: fx.Node) -> str:
     """A short name for the node's operator."""
     schema = getattr(node.target, "_schema", None)

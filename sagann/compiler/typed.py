@@ -28,10 +28,10 @@ import torch
 from torch import fx
 
 from sagann.compiler.classify import classify, row_bytes
-from sagann.compiler.commute import gathered_rows, message_of, one_dtype
+from sagann.compiler.commute import gathered_rows, message_of
 from sagann.compiler.operators import TYPED_LINEAR
 from sagann.compiler.program import End, Note, Typed
-from sagann.compiler.rewrite import gather_of, insert
+from sagann.compiler.rewrite import gather_of, insert, one_dtype
 
 _aten = torch.ops.aten
 

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from sagann.compiler.commute import commute
 from sagann.compiler.hoist import hoist
 from sagann.compiler.operators import GATHER
+from sagann.compiler.rewrite import linear_parts
+from sagann.compiler.scale import scale_last
 from sagann.compiler.spec import verify
 from sagann.compiler.split_concat import split_concat
 from sagann.nn import GAT, GCN, GIN, SAGE, CommNet, GatedGCN
@@ -60,6 +62,18 @@ def test_what_is_gathered_from_constant_rows_stays_free_of_parameters() -> None:
     module = traced(Layer(lambda m, e: F.linear(e.src, m.w)))
     (note,) = commute(module, keep_constant=True)
     assert "the gather is constant" in note.text
+
+
+def test_what_a_parameter_scales_beside_constant_rows_is_mapped_first() -> None:
+    module = traced(GIN(8, 4), 8)
+    (note,) = commute(module, keep_constant=True)
+    assert "4 features travel, not 8" in note.text
+    (note,) = scale_last(module)
+    verify(module)
+    assert "scaled afterwards" in note.text
+    operands = [node.args[0] for node in module.graph.nodes if linear_parts(node)]
+    assert [row.meta["place"] for row in operands if row.op == "placeholder"] == ["src", "dst"]
+    assert commute(traced(GIN(8, 6), 8), keep_constant=True) == []
 
 
 def test_with_many_sources_no_map_moves_to_them() -> None:
