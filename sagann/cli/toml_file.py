@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 
 from sagann.errors import InputError
 from sagann.storage.regular_file import require_file
+from sagann.toml_text import toml_value
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -49,27 +48,6 @@ def format_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
     """
     parts = []
     for name, table in tables.items():
-        lines = [f"{key} = {_value(value)}" for key, value in table.items()]
+        lines = [f"{key} = {toml_value(value)}" for key, value in table.items()]
         parts.append("\n".join([f"[{name}]", *lines]) + "\n")
     return "\n".join(parts)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else {math.inf: "inf", -math.inf: "-inf"}.get(value, "nan")
-    if isinstance(value, str):
-        return _string(value)
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_string(str(key))} = {_value(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
-    raise TypeError(f"{type(value).__name__} has no form in TOML")
-
-
-def _string(text: str) -> str:
-    # TOML's basic strings escape as JSON does, but for DEL, and for characters that JSON writes as a pair.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
