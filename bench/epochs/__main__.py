@@ -6,7 +6,6 @@ Writes a report in Markdown, and every measurement to a file from which an inter
 from __future__ import annotations
 
 import argparse
-import platform
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from bench.epochs.graphs import DATASETS, SHAPES, stored_graph, write_graph, wri
 from bench.epochs.report import DENSE_MODELS, EDGE_MODELS, render, rows_of, verdicts
 from bench.workers import ROOT, WorkerEndedError
 from sagann.nn import ModelConfig
+from sagann.runtime.processor import processor_name
 
 MODELS = (*DENSE_MODELS, *EDGE_MODELS)
 PYG_VARIANTS = ("edge_index", "EdgeIndex", "EdgeIndex32", "csr", "csr32", "SparseTensor")
@@ -139,7 +139,7 @@ def heading(arguments: argparse.Namespace, settings: Mapping[str, Any], commits:
         "# Full-graph training epochs",
         "",
         f"`python -m {' '.join(['bench.epochs', *sys.argv[1:]])}` at {', '.join(commits)}; {arguments.threads} threads, "
-        f"{processor()}, PyTorch {torch.__version__}.{without}",
+        f"{processor_name()}, PyTorch {torch.__version__}.{without}",
         "",
         f"An epoch is forward, cross-entropy on the training vertices, backward, and a step of Adam: 2 layers, hidden "
         f"{arguments.hidden}, GAT 8 heads and 1 in the last layer, no dropout, "
@@ -195,14 +195,6 @@ def _specification(
         }
 
     return specify
-
-
-def processor() -> str:
-    """What the machine calls its processor."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def contest_parser(description: str | None, datasets: Sequence[str], name: str) -> argparse.ArgumentParser:

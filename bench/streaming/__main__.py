@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from bench.epochs.__main__ import commit, processor
+from bench.epochs.__main__ import commit
 from bench.epochs.graphs import DATASETS, SHAPES, stored_graph, write_graph, write_weights
 from bench.epochs.report import table_of
 from bench.epochs.sagann_worker import config_of
@@ -22,6 +22,7 @@ from bench.streaming.contest import Measured, measure
 from bench.streaming.report import HEADER, NOTES, rows_of, verdicts
 from bench.workers import Worker
 from sagann.nn import MODELS
+from sagann.runtime.processor import processor_name
 
 COMMAND = (sys.executable, "-m", "bench.streaming.worker")
 
@@ -33,7 +34,7 @@ def main(given: Sequence[str] | None = None) -> int:
         "# Epochs inside a memory budget",
         "",
         f"`python -m {' '.join(['bench.streaming', *(sys.argv[1:] if given is None else given)])}` at {commit()}; "
-        f"{arguments.threads} threads, {processor()}, PyTorch {torch.__version__}.",
+        f"{arguments.threads} threads, {processor_name()}, PyTorch {torch.__version__}.",
         "",
         "An epoch is forward, cross-entropy on the training vertices, backward, and a step of Adam: 2 layers, hidden "
         f"{arguments.hidden}, GAT 8 heads and 1 in the last layer, no dropout, no encoder (GG-NN: a linear one).",

@@ -12,9 +12,10 @@ from sagann import __version__
 from sagann.cli.failure import OUR_FAULT
 from sagann.cli.options import Shared
 from sagann.report.installed import core_versions, extras
-from sagann.report.machine import format_bytes, free_disk_bytes, memory, num_cores
+from sagann.report.machine import format_bytes, free_disk_bytes, memory
 from sagann.report.probes import Finding, run_probes
 from sagann.report.terminal import Terminal
+from sagann.runtime.processor import num_cores
 
 _OK, _MISSING, _FAILED = Text("ok", "green"), Text("-", "yellow"), Text("failed", "bold red")
 

@@ -1,11 +1,10 @@
-"""Facts of the machine that this process may use: cores, memory, disk. A container's limits (cgroups) count.
+"""Facts of the machine that this process may use: memory, disk. A container's limits (cgroups) count.
 
 Read from the system's files on Linux; elsewhere what cannot be known is None.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,13 +61,6 @@ def memory(*, proc: Path = _PROC, cgroup_root: Path = _CGROUP_ROOT) -> Memory:
         limit_bytes=limit,
         limit_used_bytes=used,
     )
-
-
-def num_cores() -> int:
-    """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def free_disk_bytes(folder: Path) -> int:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sagann.report.machine import format_bytes, free_disk_bytes, memory, num_cores
+from sagann.report.machine import format_bytes, free_disk_bytes, memory
 
 GIB = 2**30
 
@@ -68,7 +68,6 @@ def test_where_nothing_is_known(tmp_path: Path) -> None:
 
 
 def test_this_machine() -> None:
-    assert num_cores() >= 1
     found = memory()
     assert found.usable_bytes is None or found.usable_bytes > 0
 

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sagann.runtime.processor import DEFAULT_CACHE_BYTES, cache_bytes, num_cores, processor_name
+
+
+def caches(folder: Path, *found: tuple[str, str]) -> Path:
+    """A folder of caches as (level, size)."""
+    for number, (level, size) in enumerate(found):
+        (folder / f"index{number}").mkdir()
+        (folder / f"index{number}" / "level").write_text(f"{level}\n")
+        (folder / f"index{number}" / "size").write_text(f"{size}\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([("1", "48K"), ("1", "32K"), ("2", "1024K"), ("3", "32768K")], 32 << 20),
+        # The largest level counts, not the largest cache.
+        ([("2", "4M"), ("3", "2048K")], 2 << 20),
+        ([("1", "64K"), ("2", "512K")], 512 << 10),
+        ([("1", "65536")], 65536),
+        ([("1", "32K"), ("x", "1M"), ("3", "?")], 32 << 10),
+        ([("3", "0K")], DEFAULT_CACHE_BYTES),
+        ([], DEFAULT_CACHE_BYTES),
+    ],
+)
+def test_the_last_level_cache(tmp_path: Path, found: list[tuple[str, str]], expected: int) -> None:
+    assert cache_bytes(caches(tmp_path, *found)) == expected
+
+
+def test_a_system_without_a_folder_of_caches(tmp_path: Path) -> None:
+    assert cache_bytes(tmp_path / "none") == DEFAULT_CACHE_BYTES
+
+
+def test_the_processors_name(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(
+        "processor\t: 0\nmodel name\t: Some: Processor @ 3 GHz\nmodel name\t: Another\n"
+    )
+    assert processor_name(tmp_path / "cpuinfo") == "Some: Processor @ 3 GHz"
+    (tmp_path / "cpuinfo").write_bytes(b"Features : fp\xff\n")
+    assert processor_name(tmp_path / "cpuinfo")
+    assert processor_name(tmp_path / "none")
+
+
+def test_this_machine() -> None:
+    assert 1 <= num_cores() <= (os.cpu_count() or 1)
+    assert 2**15 <= cache_bytes() <= 2**32
