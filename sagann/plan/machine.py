@@ -1,0 +1,155 @@
+"""Machine: the rates by which a plan's steps become seconds. Probed by ``sagann machine``, or written by hand, as TOML.
+
+Rates are of float32 and of all threads together, unless they say otherwise. They are measured one by one on a machine
+that does nothing else: what threads take from one another when they compute and copy at once is not in them.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any
+
+from sagann.errors import InputError
+from sagann.toml_text import toml_value
+
+UNITS: Mapping[str, str] = MappingProxyType(
+    {
+        "name": "of the processor",
+        "num_cores": "cores",
+        "matmul_flops": "float32 operations per second, a multiply-add being two: rows x 512 by 512 x 128",
+        "stream_bytes": "bytes read and written per second by pointwise work on arrays beyond the cache",
+        "gather_bytes": "bytes of source rows read per second by a sum over edges, rows of 512 bytes, beyond the cache",
+        "gather_cached_bytes": "the same, of source rows that lie in the cache",
+        "cache_bytes": "bytes of the last-level cache",
+        "exp_per_s": "exponentials per second within a pass over edges",
+        "copy_bytes": "bytes copied per second by one thread, from memory to memory",
+        "disk_read_bytes": "bytes read per second by one thread, not from the page cache",
+        "disk_write_bytes": "bytes written per second by one thread, until they are on the disk",
+        "step_s": "seconds of a pass over a few edges",
+    }
+)
+"What each field of a machine is a number of."
+_WHOLE = frozenset(["num_cores", "cache_bytes"])
+_ANEW = "`sagann machine --out FILE` writes a whole one."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """A machine, as far as the seconds of a plan depend on it.
+
+    Raises:
+        InputError: a number is not positive and finite, or is none.
+    """
+
+    name: str
+    "What the processor calls itself."
+    num_cores: int
+    "That the process may run on."
+    matmul_flops: float
+    "Floating-point operations per second, a multiply-add being two, of tall products: [rows, 512] by [512, 128]."
+    stream_bytes: float
+    "Bytes read and bytes written, together, per second by pointwise work on arrays larger than the cache."
+    gather_bytes: float
+    "Bytes of source rows per second in a fused sum over edges, rows of 512 bytes in an array far larger than the cache."
+    gather_cached_bytes: float
+    "The same, where the source rows lie in the cache."
+    cache_bytes: int
+    "Of the last-level cache."
+    exp_per_s: float
+    "Exponentials per second in a fused pass over edges: what a sigmoid adds to a pass that reads the same."
+    copy_bytes: float
+    "Bytes copied per second from memory to memory by one thread; each is read once and written once."
+    disk_read_bytes: float
+    "Bytes per second that one thread reads at positions of a file that the page cache does not hold."
+    disk_write_bytes: float
+    "Bytes per second that one thread writes at positions of a file, synced at the end."
+    step_s: float
+    "Seconds that a step costs however little it does: those of a pass over a few edges."
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            _checked(each.name, getattr(self, each.name), where="Machine")
+
+    def to_toml(self) -> str:
+        """The machine as TOML, a line for each field with its unit; :meth:`from_toml` reads the same back."""
+        given = {each.name: _written(getattr(self, each.name)) for each in fields(self)}
+        return "".join(f"{name} = {value}  # {UNITS[name]}\n" for name, value in given.items())
+
+    @classmethod
+    def from_toml(cls, text: str, *, where: str) -> Machine:
+        """Read a machine.
+
+        Args:
+            text: TOML with every field and nothing else; their order does not matter.
+            where: the file, for errors.
+        Raises:
+            InputError: it is no TOML, a field is missing or unknown, or a value is of the wrong kind or not positive.
+        Example:
+            >>> Machine.from_toml("num_cores = 2", where="machine.toml")
+            Traceback (most recent call last):
+            ...
+            sagann.errors.InputError: a machine lacks a field: 'name' is missing, and 10 more (in machine.toml). \
+Add it: of the processor; `sagann machine --out FILE` writes a whole one.
+        """
+        try:
+            given = tomllib.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                "a machine is not TOML", value=str(error), where=where, fix=f"Mend that line; {_ANEW}"
+            ) from error
+        names = [each.name for each in fields(cls)]
+        if unknown := [name for name in given if name not in names]:
+            raise InputError(
+                "a machine has no such field",
+                value=f"'{unknown[0]}'{_and_more(unknown)}",
+                where=where,
+                fix=f"Remove or rename it; the fields are {', '.join(names)}.",
+            )
+        if missing := [name for name in names if name not in given]:
+            raise InputError(
+                "a machine lacks a field",
+                value=f"'{missing[0]}' is missing{_and_more(missing)}",
+                where=where,
+                fix=f"Add it: {UNITS[missing[0]]}; {_ANEW}",
+            )
+        return cls(**{name: _checked(name, value, where=where) for name, value in given.items()})
+
+
+def _written(value: str | float) -> str:
+    # Few digits read better, as 1.796e+11, wherever they are the whole number.
+    short = f"{value:.4g}" if isinstance(value, float) else ""
+    return short if short and float(short) == value else toml_value(value)
+
+
+def _and_more(names: list[str]) -> str:
+    return f", and {len(names) - 1} more" if len(names) > 1 else ""
+
+
+def _checked(name: str, value: Any, *, where: str) -> Any:
+    """A field's value, as the type that the field has.
+
+    Raises:
+        InputError: it is of another kind, or not positive.
+    """
+    if name == "name":
+        if not isinstance(value, str):
+            raise _refused(name, value, "is not a text", where, "Put it in quotes.")
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise _refused(name, value, "is not a number", where, f"Write a positive number: {UNITS[name]}.")
+    # Written so that NaN fails too.
+    if not 0 < value <= sys.float_info.max:
+        raise _refused(name, value, "is not positive and finite", where, f"Write a positive number: {UNITS[name]}.")
+    if name not in _WHOLE:
+        return float(value)
+    if value != int(value):
+        raise _refused(name, value, "is not a whole number", where, f"Write a whole number: {UNITS[name]}.")
+    return int(value)
+
+
+def _refused(name: str, value: Any, what: str, where: str, fix: str) -> InputError:
+    return InputError(f"{name} of a machine {what}", value=repr(value)[:60], where=where, fix=fix)

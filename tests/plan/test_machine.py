@@ -1,0 +1,144 @@
+"""Machines: what is written is read back, and what cannot be one is named."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import asdict, fields
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from sagann.errors import InputError
+from sagann.plan.machine import UNITS, Machine
+
+WHERE = "machine.toml"
+VALUES: dict[str, Any] = {
+    "name": "A processor",
+    "num_cores": 2,
+    "matmul_flops": 4e11,
+    "stream_bytes": 2.5e10,
+    "gather_bytes": 2e10,
+    "gather_cached_bytes": 6e10,
+    "cache_bytes": 32 << 20,
+    "exp_per_s": 5e9,
+    "copy_bytes": 9.5e9,
+    "disk_read_bytes": 1.5e9,
+    "disk_write_bytes": 1e9,
+    "step_s": 6e-5,
+}
+NUMBERS = [name for name in VALUES if name != "name"]
+
+
+def text_with(**changes: str | None) -> str:
+    """A machine's TOML with values replaced by other text, or left out."""
+    lines = dict(line.split(" = ", 1) for line in Machine(**VALUES).to_toml().splitlines())
+    lines |= {name: value for name, value in changes.items() if value is not None}
+    return "\n".join(f"{name} = {value}" for name, value in lines.items() if changes.get(name, "") is not None)
+
+
+def refused(text: str) -> InputError:
+    with pytest.raises(InputError) as caught:
+        Machine.from_toml(text, where=WHERE)
+    assert caught.value.where == WHERE
+    assert caught.value.fix.endswith(".")
+    return caught.value
+
+
+positive = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)
+names = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(
+    name=names | st.sampled_from(['"quoted" \\ # name', "two\nlines", "", "Prozessor µ ☃", "a\x7f\x00b"]),
+    rates=st.lists(positive, min_size=9, max_size=9),
+    counts=st.lists(st.integers(1, 2**63 - 1), min_size=2, max_size=2),
+)
+def test_what_is_written_is_what_is_read(name: str, rates: list[float], counts: list[int]) -> None:
+    values = iter(rates)
+    whole = {"num_cores": counts[0], "cache_bytes": counts[1], "name": name}
+    machine = Machine(**{each: whole[each] if each in whole else next(values) for each in VALUES})
+    text = machine.to_toml()
+    assert Machine.from_toml(text, where=WHERE) == machine
+    assert tomllib.loads(text) == asdict(machine)
+
+
+def test_every_field_has_a_unit_and_is_written_with_it() -> None:
+    assert [each.name for each in fields(Machine)] == list(UNITS) == list(VALUES)
+    for line, (name, unit) in zip(Machine(**VALUES).to_toml().splitlines(), UNITS.items(), strict=True):
+        assert line.startswith(f"{name} = ")
+        assert line.endswith(f"  # {unit}")
+
+
+def test_numbers_are_written_in_few_digits() -> None:
+    written = Machine(**{**VALUES, "gather_bytes": 1e11 / 3, "stream_bytes": 3.764e10}).to_toml()
+    for line in ("stream_bytes = 3.764e+10  #", "gather_bytes = 33333333333.333332  #", "step_s = 6e-05  #"):
+        assert line in written
+
+
+def test_numbers_as_a_person_writes_them() -> None:
+    found = Machine.from_toml(text_with(matmul_flops="400_000_000_000", cache_bytes="32e6"), where=WHERE)
+    assert found == Machine(**{**VALUES, "cache_bytes": 32_000_000})
+    assert type(found.matmul_flops) is float
+    assert type(found.cache_bytes) is int
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_missing_field(name: str) -> None:
+    error = refused(text_with(**{name: None}))
+    assert str(error) == (
+        f"a machine lacks a field: '{name}' is missing (in machine.toml). "
+        f"Add it: {UNITS[name]}; `sagann machine --out FILE` writes a whole one."
+    )
+
+
+def test_nothing_at_all_and_a_table() -> None:
+    assert "'name' is missing, and 11 more" in refused("").value
+    assert refused("[machine]\nname = 'x'").value == "'machine'"
+
+
+def test_an_unknown_field() -> None:
+    error = refused(text_with(gather_rate="1.0", z="1"))
+    assert (error.what, error.value) == ("a machine has no such field", "'gather_rate', and 1 more")
+    assert "gather_bytes" in error.fix
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", ["0", "-1", "-0.5", "nan", "inf", "-inf", "0.0", "1" + 400 * "0"])
+def test_numbers_that_are_not_positive_and_finite(name: str, value: str) -> None:
+    error = refused(text_with(**{name: value}))
+    assert error.what == f"{name} of a machine is not positive and finite"
+    assert UNITS[name] in error.fix
+    assert len(error.value) <= 60
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize(("value", "shown"), [('"fast"', "'fast'"), ("true", "True"), ("[1]", "[1]"), ("{}", "{}")])
+def test_what_is_no_number(name: str, value: str, shown: str) -> None:
+    error = refused(text_with(**{name: value}))
+    assert (error.what, error.value) == (f"{name} of a machine is not a number", shown)
+
+
+@pytest.mark.parametrize("name", ["num_cores", "cache_bytes"])
+def test_parts_of_a_core_or_a_byte(name: str) -> None:
+    error = refused(text_with(**{name: "2.5"}))
+    assert (error.what, error.value) == (f"{name} of a machine is not a whole number", "2.5")
+
+
+def test_a_name_that_is_none() -> None:
+    assert refused(text_with(name="7")).what == "name of a machine is not a text"
+
+
+@pytest.mark.parametrize("text", ["name = ", "a = 1\na = 2", "x = " + "[" * 100_000, "x = " + "1" * 5000])
+def test_what_is_no_toml(text: str) -> None:
+    error = refused(text)
+    assert error.what == "a machine is not TOML"
+    assert error.value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("step_s", 0.0), ("num_cores", True), ("copy_bytes", "1"), ("name", 3)]
+)
+def test_a_machine_made_by_hand_is_checked_too(name: str, value: object) -> None:
+    with pytest.raises(InputError, match=rf"{name} of a machine is not .* \(in Machine\)"):
+        Machine(**{**VALUES, name: value})
