@@ -1,0 +1,111 @@
+"""Disk probe: how fast one thread writes and reads a file by positions, as it does with blocks that are spilled."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from sagann.errors import InputError
+
+FILE_BYTES = 256 << 20
+"What is written and read, where there is room for twice as much."
+LEAST_BYTES = 64 << 20
+"A smaller file tells more of the disk's own caches than of the disk."
+_PIECE_BYTES = 8 << 20
+_NUM_ROUNDS = 3
+# No further round is begun after so long.
+_LONGEST_S = 4.0
+
+
+class DiskRates(NamedTuple):
+    """Bytes per second."""
+
+    read: float
+    "From the disk, past the system's page cache where it lets itself be told."
+    write: float
+    "Until the system says that they are on the disk."
+
+
+def disk_rates(folder: Path) -> DiskRates:
+    """Measure the disk that holds ``folder``; nothing is left there, even if the process is killed.
+
+    The median of a few rounds, each of which writes the file, syncs it, has the page cache drop it, and reads it. A
+    first round makes the file and does not count, unless the disk is too slow for another one. Where a folder is memory
+    (tmpfs), or the disk a virtual one that its host caches, what is measured is their speed.
+
+    Args:
+        folder: that exists.
+    Raises:
+        InputError: it is missing, not to be written, or has room for less than :data:`LEAST_BYTES`.
+    """
+    try:
+        num_bytes = _file_bytes(shutil.disk_usage(folder).free, folder)
+        # Without a name, where the system can: it goes with the process.
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            return _measured(file.fileno(), num_bytes)
+    except OSError as error:
+        raise InputError(
+            "the disk cannot be measured",
+            value=error.strerror or str(error),
+            where=f"'{folder}'",
+            fix="Name a folder that exists, on a disk with room, and that you may write to.",
+        ) from error
+
+
+def _file_bytes(free_bytes: int, folder: Path) -> int:
+    if free_bytes < LEAST_BYTES:
+        raise InputError(
+            "too little room to measure the disk",
+            value=f"{free_bytes} bytes are free, {LEAST_BYTES} are needed",
+            where=f"'{folder}'",
+            fix="Free some, or name a folder on another disk.",
+        )
+    # A disk that is written full slows down whoever else writes to it.
+    wanted = min(FILE_BYTES, max(LEAST_BYTES, free_bytes // 2))
+    return wanted // _PIECE_BYTES * _PIECE_BYTES
+
+
+def _measured(file: int, num_bytes: int) -> DiskRates:
+    # Random bytes: some file systems store zeros, and what repeats, in no space and no time.
+    piece = memoryview(np.random.default_rng(0).integers(0, 256, _PIECE_BYTES, np.uint8).data)
+    rounds: list[tuple[float, float]] = []
+    began_s = time.perf_counter()
+    while len(rounds) <= _NUM_ROUNDS and (not rounds or time.perf_counter() - began_s < _LONGEST_S):
+        write_s = _seconds(lambda: _write(file, piece, num_bytes))
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file, 0, num_bytes, os.POSIX_FADV_DONTNEED)
+        rounds.append((_seconds(lambda: _read(file, num_bytes)), write_s))
+    reads, writes = zip(*(rounds[1:] or rounds), strict=True)
+    return DiskRates(read=num_bytes / median(reads), write=num_bytes / median(writes))
+
+
+def _seconds(run: Callable[[], None]) -> float:
+    start_s = time.perf_counter()
+    run()
+    return time.perf_counter() - start_s
+
+
+def _write(file: int, piece: memoryview, num_bytes: int) -> None:
+    for begin in range(0, num_bytes, len(piece)):
+        left = piece
+        while left:
+            left = left[os.pwrite(file, left, begin + len(piece) - len(left)) :]
+    os.fsync(file)
+
+
+def _read(file: int, num_bytes: int) -> None:
+    into = memoryview(bytearray(_PIECE_BYTES))
+    offset = 0
+    while offset < num_bytes:
+        read = os.preadv(file, [into], offset)
+        if read == 0:
+            raise OSError(None, f"the file ends at byte {offset} of {num_bytes}")
+        offset += read
