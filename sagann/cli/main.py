@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from sagann import __version__
-from sagann.cli import apply, data, doctor, plan, train
+from sagann.cli import apply, data, doctor, machine, plan, train
 from sagann.cli.failure import (
     BAD_INPUT,
     INTERRUPTED,
@@ -60,6 +60,7 @@ app.command("predict")(apply.predict)
 app.command("embed")(apply.embed)
 app.add_typer(data.app, name="data")
 app.command("doctor")(doctor.doctor)
+app.command("machine")(machine.machine)
 
 
 def run() -> NoReturn:

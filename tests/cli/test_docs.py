@@ -60,6 +60,6 @@ def test_the_page(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_the_page_shows_every_command() -> None:
     shown = {" ".join(example.command.split()[1:4]) for example in examples(PAGE.read_text())}
-    for command in ("train", "evaluate", "predict", "embed", "doctor", "data import", "data info", "data check",
-                    "data generate rmat", "data generate sbm"):  # fmt: skip
+    for command in ("train", "evaluate", "predict", "embed", "doctor", "machine", "data import", "data info",
+                    "data check", "data generate rmat", "data generate sbm"):  # fmt: skip
         assert any(words.startswith(command) for words in shown), command

@@ -13,6 +13,7 @@ COMMANDS = (
     ["predict"],
     ["embed"],
     ["doctor"],
+    ["machine"],
     ["data"],
     ["data", "import"],
     ["data", "info"],

@@ -1,0 +1,47 @@
+"""The rates of a machine as a table."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from sagann.plan.machine import Machine
+from sagann.report.machine import format_bytes
+
+
+def machine_table(machine: Machine) -> Table:
+    """Lay out what a machine does in a second, for a reader."""
+    table = Table("what", "rate", title=f"Rates of {machine.name}", title_justify="left", show_header=False)
+    for column in table.columns:
+        column.overflow = "fold"
+    rows = {
+        "cores": str(machine.num_cores),
+        "last-level cache": format_bytes(machine.cache_bytes),
+        "matrix products": _counted(machine.matmul_flops, "FLOP"),
+        "pointwise work": f"{_bytes(machine.stream_bytes)} read and written",
+        "sums over edges": f"{_bytes(machine.gather_bytes)} of rows in memory, "
+        f"{_bytes(machine.gather_cached_bytes)} of rows in the cache",
+        "exponentials on edges": _counted(machine.exp_per_s, ""),
+        "copies by one thread": _bytes(machine.copy_bytes),
+        "disk": f"{_bytes(machine.disk_read_bytes)} read, {_bytes(machine.disk_write_bytes)} written",
+        "a step, however small": f"{1e6 * machine.step_s:.0f} µs",
+    }
+    for name, rate in rows.items():
+        table.add_row(name, rate)
+    return table
+
+
+def _bytes(rate: float) -> str:
+    return f"{format_bytes(round(rate))}/s"
+
+
+def _counted(rate: float, unit: str) -> str:
+    """A rate with a decimal prefix.
+
+    Example:
+        >>> _counted(4.32e11, "FLOP"), _counted(1.5e9, "")
+        ('432.0 GFLOP/s', '1.5 G/s')
+    """
+    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if rate >= size:
+            return f"{rate / size:.1f} {prefix}{unit}/s"
+    return f"{rate:.0f} {unit}/s"

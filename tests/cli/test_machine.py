@@ -1,0 +1,119 @@
+"""``sagann machine``: the table, the file, and what is refused before anything is measured."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sagann.plan.machine import Machine
+from tests.cli.conftest import Invoke
+
+MACHINE = Machine(
+    name='An "odd" [bold]processor',
+    num_cores=2,
+    matmul_flops=4.321e11,
+    stream_bytes=25 * 2.0**30,
+    gather_bytes=20.5 * 2**30,
+    gather_cached_bytes=60 * 2.0**30,
+    cache_bytes=32 << 20,
+    exp_per_s=5.5e9,
+    copy_bytes=9.5 * 2**30,
+    disk_read_bytes=1.5 * 2**30,
+    disk_write_bytes=512 * 2.0**20,
+    step_s=61.7e-6,
+)
+
+
+@pytest.fixture
+def probed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The folders that were measured; the machine is always the same."""
+    folders: list[Path] = []
+
+    def probe(folder: Path) -> Machine:
+        folders.append(folder)
+        return MACHINE
+
+    monkeypatch.setattr("sagann.cli.machine_run.probe", probe)
+    return folders
+
+
+def test_the_table(invoke: Invoke, probed: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = invoke("machine")
+    assert outcome.code == 0
+    assert outcome.out.splitlines()[0].rstrip() == 'Rates of An "odd" [bold]processor'
+    for text in (
+        "32.0 MiB",
+        "432.1 GFLOP/s",
+        "25.0 GiB/s read and written",
+        "20.5 GiB/s of rows in memory, 60.0 GiB/s of rows in the cache",
+        "5.5 G/s",
+        "9.5 GiB/s",
+        "1.5 GiB/s read, 512.0 MiB/s written",
+        "62 µs",
+    ):
+        assert text in outcome.out, text
+    assert str(tmp_path) in outcome.err
+    assert probed == [Path()]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file(invoke: Invoke, probed: list[Path], tmp_path: Path) -> None:
+    out, disk = tmp_path / "machine.toml", tmp_path / "disk"
+    disk.mkdir()
+    outcome = invoke("machine", "--out", out, "--disk", disk, "--quiet")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.endswith(f"Rates written to {out}\n")
+    assert probed == [disk]
+    assert Machine.from_toml(out.read_text(), where=str(out)) == MACHINE
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["disk", "machine.toml"]
+
+
+def test_a_file_is_replaced_only_when_asked_for(invoke: Invoke, probed: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "machine.toml"
+    out.write_text("mine")
+    outcome = invoke("machine", "--out", out)
+    assert outcome.code == 2
+    assert "a file stands there already" in outcome.err
+    assert "--overwrite" in outcome.err
+    assert (out.read_text(), probed) == ("mine", [])
+    assert invoke("machine", "--out", out, "--overwrite").code == 0
+    assert Machine.from_toml(out.read_text(), where=str(out)) == MACHINE
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("machine.json", "file type is unknown: '.json', expected .toml"),
+        ("nowhere/machine.toml", "file cannot be written: there is no folder"),
+    ],
+)
+def test_a_target_that_cannot_be_is_refused_before_anything_is_measured(
+    invoke: Invoke, probed: list[Path], tmp_path: Path, out: str, message: str
+) -> None:
+    outcome = invoke("machine", "--out", tmp_path / out)
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert (outcome.out, probed) == ("", [])
+
+
+def test_nothing_is_written_into_a_dataset(invoke: Invoke, probed: list[Path], blocks: Path) -> None:
+    outcome = invoke("machine", "--out", blocks / "machine.toml")
+    assert outcome.code == 2
+    assert "among those of a dataset" in outcome.err
+    assert probed == []
+
+
+def test_a_missing_disk_is_said_in_four_parts(invoke: Invoke, tmp_path: Path) -> None:
+    outcome = invoke("machine", "--disk", tmp_path / "none", "--out", tmp_path / "machine.toml")
+    assert outcome.code == 2
+    _, *lines = outcome.err.splitlines()
+    assert lines == [
+        f"Error: the disk cannot be measured: {os.strerror(2)}",
+        f"  in:  '{tmp_path / 'none'}'",
+        "  fix: Name a folder that exists, on a disk with room, and that you may write to.",
+    ]
+    assert outcome.out == ""
+    assert list(tmp_path.iterdir()) == []
