@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 
 import torch
 
@@ -22,6 +22,7 @@ from bench.streaming.contest import Measured, measure
 from bench.streaming.report import HEADER, NOTES, rows_of, verdicts
 from bench.workers import Worker
 from sagann.nn import MODELS
+from sagann.runtime.probe import probe
 from sagann.runtime.processor import processor_name
 
 COMMAND = (sys.executable, "-m", "bench.streaming.worker")
@@ -46,11 +47,12 @@ def main(given: Sequence[str] | None = None) -> int:
     tasks: dict[tuple[str, str], dict[str, Measured]] = {}
     if arguments.work is not None:
         arguments.work.mkdir(parents=True, exist_ok=True)
+    machine = _machine(arguments)
     for dataset in arguments.datasets:
         with TemporaryDirectory(prefix="sagann_streaming_", dir=arguments.work) as folder:
             _prepare(Path(folder), dataset, arguments)
             for model in arguments.models:
-                ways = measure(_starter(arguments, model, folder), arguments.rounds)
+                ways = measure(_starter(arguments, model, folder, machine), arguments.rounds)
                 tasks[dataset, model] = ways
                 rows = rows_of(dataset, model, ways)
                 print("\n".join(rows), flush=True)
@@ -76,9 +78,18 @@ def _prepare(folder: Path, dataset: str, arguments: argparse.Namespace) -> None:
     write_weights(folder, configs, stored.features.shape[1], stored.num_classes)
 
 
-def _starter(arguments: argparse.Namespace, model: str, folder: str) -> Callable[[str], Worker]:
+def _machine(arguments: argparse.Namespace) -> str:
+    """The machine's rates, as TOML."""
+    if arguments.machine is not None:
+        return arguments.machine.read_text()
+    torch.set_num_threads(arguments.threads)
+    return probe(arguments.work or Path(gettempdir())).to_toml()
+
+
+def _starter(arguments: argparse.Namespace, model: str, folder: str, machine: str) -> Callable[[str], Worker]:
     def start(way: str) -> Worker:
-        return Worker(COMMAND, specification(arguments, model, folder, way), timeout_s=arguments.timeout)
+        asked = specification(arguments, model, folder, way) | {"machine": machine}
+        return Worker(COMMAND, asked, timeout_s=arguments.timeout)
 
     return start
 
@@ -120,6 +131,9 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=3600.0, help="longest wait for a turn, in seconds")
     parser.add_argument(
         "--work", type=Path, help="folder for graphs and what is spilled, both deleted after use; on a disk"
+    )
+    parser.add_argument(
+        "--machine", type=Path, help="rates, as `sagann machine` writes them; by default they are measured first"
     )
     parser.add_argument("--out", type=Path, help="write the report there too, as far as it is known")
     return parser.parse_args(given)

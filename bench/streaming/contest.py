@@ -28,6 +28,8 @@ class Measured:
     "What its plan says; the engine has none."
     peak_bytes: int = 0
     "The most that the first epochs took above the moment before."
+    hidden: float | None = None
+    "The part of copying or computing, whichever is shorter, that ran beside the other."
     losses: tuple[float, ...] = ()
     "Before the first step and after each."
     turns: tuple[float, ...] = field(default=())
@@ -55,6 +57,7 @@ def measure(start: Callable[[str], Worker], rounds: int) -> dict[str, Measured]:
             found[way] = Measured(
                 planned=None if first["planned"] is None else Planned(**first["planned"]),
                 peak_bytes=first["peak_bytes"],
+                hidden=first["hidden"],
                 losses=tuple(first["losses"]),
             )
         for _ in range(rounds):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from statistics import median
 
-from bench.epochs.report import Verdict, at_most
+from bench.epochs.report import Verdict, at_least, at_most
 from bench.streaming.contest import CHECKED_EPOCHS, Measured, largest_difference
 from bench.streaming.worker import LIMITED, SHARE, WAYS
 from bench.timing import median_ratio
@@ -14,12 +14,14 @@ from bench.timing import median_ratio
 Tasks = Mapping[tuple[str, str], Mapping[str, Measured]]
 "By dataset and model, every way."
 HEADER = (
-    "| dataset | model | epoch | s | times P = 1 folded | P | budget MiB | planned MiB | measured MiB | on host MiB "
+    "| dataset | model | epoch | s | times P = 1 folded | expected s | hidden | P | budget MiB | planned MiB | measured MiB | on host MiB "
     "| loaded MiB | stored MiB | loss differs by | |\n"
-    "|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"
+    "|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"
 )
 NOTES = f"""\
-Seconds are the median over rounds in alternation; a ratio is the median of the rounds'. The budget is 1/{SHARE} of what
+Seconds are the median over rounds in alternation; a ratio is the median of the rounds'. *Expected* is the forecast, made
+before the first epoch from the machine's rates and steps timed on a part of the graph; *hidden* the part of copying or
+computing, whichever is shorter, that ran beside the other in an epoch. The budget is 1/{SHARE} of what
 the plan of P = 1 with the loss folded takes. *Planned* is the peak of blocks and temporaries; loaded and stored are an
 epoch's, by plan. At P = 1 features and edges count as planned and loaded, though they are read where they lie. *Measured*
 is the peak of the first {CHECKED_EPOCHS + 1} epochs above the moment before; gradients and Adam's moments are in it, and
@@ -41,6 +43,8 @@ def _cells(ways: Mapping[str, Measured], way: str) -> list[str]:
     return [
         f"{median(run.turns):.4g}" if run.turns else "-",
         "-" if ratio is None else f"{ratio:.2f}",
+        "-" if plan is None else f"{plan.expected_s:.4g}",
+        "-" if run.hidden is None else f"{run.hidden:.0%}",
         "-" if plan is None else str(plan.num_intervals),
         "-" if plan is None else _mebibytes(plan.budget_bytes),
         "-" if plan is None else _mebibytes(plan.peak_bytes),
@@ -81,6 +85,12 @@ def verdicts(tasks: Tasks) -> list[Verdict]:
             1.3,
         ),
         at_most("disk: at most 2x", disk, 2.0),
+        at_most("forecast: within 15%", _off(tasks), 0.15),
+        at_least(
+            "hidden of copying or computing, whichever is shorter: at least 85%",
+            {key: ways[way].hidden or 0.0 for way in LIMITED for key, ways in _by_way(tasks, way).items()},
+            0.85,
+        ),
         at_most(
             "measured peak at most budget, host on disk",
             {key: _share(ways["disk"]) for key, ways in tasks.items()},
@@ -92,6 +102,26 @@ def verdicts(tasks: Tasks) -> list[Verdict]:
             1.0,
         ),
     ]
+
+
+def _by_way(tasks: Tasks, way: str) -> Tasks:
+    """The tasks that ran in some way, which their models' names tell."""
+    return {
+        (dataset, f"{model}, {WAYS[way]}"): {way: ways[way]}
+        for (dataset, model), ways in tasks.items()
+        if ways[way].turns
+    }
+
+
+def _off(tasks: Tasks) -> dict[tuple[str, str], float]:
+    """By how much forecasts were off, of what was measured."""
+    found = {}
+    for way in ("folded", *LIMITED):
+        for key, ways in _by_way(tasks, way).items():
+            run = ways[way]
+            assert run.planned is not None
+            found[key] = abs(run.planned.expected_s / median(run.turns) - 1)
+    return found
 
 
 def _times(ways: Mapping[str, Measured], way: str) -> float:

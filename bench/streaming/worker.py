@@ -22,8 +22,11 @@ from bench.standalone.serve import forget_peak, give_back, memory_bytes, serve
 from bench.standalone.training import Training
 from sagann.graph import Graph
 from sagann.kernels.memory import POOL
+from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError
 from sagann.plan.steps import UNLIMITED, Plan
+from sagann.runtime.forecast import forecast
+from sagann.runtime.recorder import Recorder
 from sagann.runtime.stream import stream
 from sagann.runtime.streamed import StreamedModel
 
@@ -61,6 +64,8 @@ class Planned:
     "Copied out of it."
     spilled_bytes: int
     "Of the blocks that are stored, each counted once: what the host has to hold beside features and edges."
+    expected_s: float
+    "The forecast's seconds, of steps timed on a part of the graph."
 
     @property
     def is_raised(self) -> bool:
@@ -98,10 +103,13 @@ class Run:
     Args:
         training: runs an epoch.
         planned: what its plan says; None for the engine.
+        streamed: what runs; None for the engine.
     """
 
-    def __init__(self, training: Training, planned: Planned | None) -> None:
-        self.training, self.planned = training, planned
+    def __init__(
+        self, training: Training, planned: Planned | None = None, streamed: StreamedModel | None = None
+    ) -> None:
+        self.training, self.planned, self.streamed = training, planned, streamed
 
     def run(self) -> float:
         """One epoch; gives the loss before its step."""
@@ -112,7 +120,10 @@ class Run:
         return self.training.result()
 
     def first(self, epochs: int) -> dict:
-        """Run the first epochs: seconds, losses, and the most that they took above the moment before."""
+        """Run the first epochs: seconds, losses, and the most that they took above the moment before.
+
+        One more tells which part of its copies was hidden.
+        """
         self.rest()
         before = memory_bytes("VmRSS")
         forget_peak()
@@ -120,7 +131,16 @@ class Run:
         peak_bytes = memory_bytes("VmHWM") - before
         self.rest()
         planned = None if self.planned is None else asdict(self.planned)
-        return {"seconds": seconds, "losses": losses, "peak_bytes": peak_bytes, "planned": planned}
+        found = {"seconds": seconds, "losses": losses, "peak_bytes": peak_bytes, "planned": planned}
+        return found | {"hidden": self._hidden()}
+
+    def _hidden(self) -> float | None:
+        if self.streamed is None:
+            return None
+        self.streamed.timeline = recorder = Recorder()
+        self.run()
+        self.streamed.timeline = None
+        return recorder.hidden
 
     def turn(self, epochs: int) -> dict:
         """Run an epoch untimed, which takes its memory anew, and then some: their seconds."""
@@ -147,7 +167,7 @@ def build(specification: dict, graph: Graph) -> Run:
     """The way that the specification names."""
     way = specification["way"]
     if way == "engine":
-        return Run(sagann_worker.build(specification, graph), None)
+        return Run(sagann_worker.build(specification, graph))
     x, labels = graph.features, graph.labels
     assert x is not None
     assert labels is not None
@@ -158,10 +178,12 @@ def build(specification: dict, graph: Graph) -> Run:
         spill = Path(specification["folder"]) / "spill" if way == "disk" else None
         streamed = within(wanted_bytes, model, graph, spill)
     train = graph.splits["train"].nonzero().squeeze(1)
-    if way == "loop":
-        usual = Training(partial(streamed, x), model.parameters(), labels, train)
-        return Run(usual, planned(streamed.plan(x).plan, wanted_bytes))
-    return Run(Folded(streamed, x, labels, train), planned(streamed.plan(x, folded=True).plan, wanted_bytes))
+    plan = streamed.plan(x, folded=way != "loop")
+    machine = Machine.from_toml(specification["machine"], where="machine")
+    expected = forecast(plan, machine, on_disk=way == "disk", rehearsal=(model, graph))
+    usual = Training(partial(streamed, x), model.parameters(), labels, train)
+    training = usual if way == "loop" else Folded(streamed, x, labels, train)
+    return Run(training, planned(plan.plan, wanted_bytes, expected.timeline.seconds), streamed)
 
 
 def within(budget_bytes: int, model: nn.Module, graph: Graph, spill: Path | None) -> StreamedModel:
@@ -177,8 +199,8 @@ def within(budget_bytes: int, model: nn.Module, graph: Graph, spill: Path | None
             budget_bytes = error.needed_bytes
 
 
-def planned(plan: Plan, wanted_bytes: int | None) -> Planned:
-    """What a plan says, and what was asked of it."""
+def planned(plan: Plan, wanted_bytes: int | None, expected_s: float) -> Planned:
+    """What a plan and its forecast say, and what was asked of it."""
     return Planned(
         num_intervals=plan.num_intervals,
         wanted_bytes=wanted_bytes,
@@ -187,6 +209,7 @@ def planned(plan: Plan, wanted_bytes: int | None) -> Planned:
         loaded_bytes=plan.loaded_bytes,
         stored_bytes=plan.stored_bytes,
         spilled_bytes=plan.spilled_bytes,
+        expected_s=expected_s,
     )
 
 

@@ -10,7 +10,7 @@ import typer
 from sagann.cli.options import Given, Shared, with_default, with_settings
 from sagann.cli.settings import SETTINGS
 
-SHOWN = ("program", "kernels")
+SHOWN = ("program", "kernels", "steps")
 
 
 @with_settings(tuple(setting for setting in SETTINGS if setting.section in ("data", "model")))
@@ -21,7 +21,9 @@ def plan(
         str,
         typer.Option(
             help=with_default(
-                "program: what each layer was made into, and why; kernels: the generated source as well.", "program"
+                "program: what each layer was made into, and why; kernels: the generated source as well; steps: with "
+                "--memory, every step and copy of an epoch.",
+                "program",
             ),
             metavar="|".join(SHOWN),
             show_default=False,
@@ -35,6 +37,34 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    spill: Annotated[
+        Path | None,
+        typer.Option(
+            help=with_default(
+                "With --memory: the folder that blocks will go to; its disk is measured.", "a temporary one"
+            ),
+            metavar="FOLDER",
+            show_default=False,
+        ),
+    ] = None,
+    machine: Annotated[
+        Path | None,
+        typer.Option(
+            help=with_default(
+                "With --memory: rates of another machine, as `sagann machine` writes them.", "this one's, measured"
+            ),
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            help=with_default("With --memory: draw the expected timeline into this PNG file.", "none"),
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="Settings from a TOML file; the command line wins.", metavar="FILE")
     ] = None,
@@ -42,10 +72,12 @@ def plan(
     """Say what a model becomes on a graph, without training it.
 
     With --memory, say instead how an epoch is streamed: into how many intervals the graph is cut, how much memory it
-    takes, and what is copied.
+    takes, what is copied, and how long it will take.
 
     Example: sagann plan --data demo --model gat
     """
     from sagann.cli.plan_run import plan_run
+    from sagann.cli.plan_streaming import Wish
 
-    raise typer.Exit(plan_run(given, show=show, memory=memory, file=config, shared=context.ensure_object(Shared)))
+    wish = Wish.of(memory=memory, with_steps=show == "steps", spill=spill, machine=machine, picture=picture)
+    raise typer.Exit(plan_run(given, show=show, streaming=wish, file=config, shared=context.ensure_object(Shared)))

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from sagann.byte_size import parse_bytes
 from sagann.cli.options import Given, Shared
 from sagann.cli.plan import SHOWN
+from sagann.cli.plan_streaming import Wish, show_streaming
 from sagann.cli.prepare import open_checked
 from sagann.cli.run_settings import merge, read_tables, settings_of
 from sagann.compiler import LayerProgram
@@ -19,10 +19,8 @@ from sagann.graph import Graph
 from sagann.graph.subgraph import subgraph
 from sagann.kernels.edge.cpu import source_of
 from sagann.nn import build_model
-from sagann.report.plan_text import plan_text
 from sagann.report.terminal import Terminal
 from sagann.runtime.engine import CompiledEngine
-from sagann.runtime.stream import foretell
 from sagann.saga import SagaLayer
 from sagann.saga.engine import using_engine
 from sagann.train.predictor import features_as, parameter_dtype
@@ -31,13 +29,13 @@ from sagann.train.predictor import features_as, parameter_dtype
 NUM_VERTICES = 16
 
 
-def plan_run(given: Given, *, show: str, memory: str | None, file: Path | None, shared: Shared) -> int:
+def plan_run(given: Given, *, show: str, streaming: Wish | None, file: Path | None, shared: Shared) -> int:
     """Print the layer programs of a model; the exit code.
 
     Args:
         given: settings of data and model from the command line.
         show: one of :data:`SHOWN`.
-        memory: a size; the streaming within it is shown instead.
+        streaming: what is shown of it, instead.
         file: a TOML file of settings.
         shared: options that every command has.
     """
@@ -52,9 +50,8 @@ def plan_run(given: Given, *, show: str, memory: str | None, file: Path | None, 
     graph = open_checked(settings.data, keep_splits=False)
     model = build_model(settings.model, graph)
     graph = features_as(graph, parameter_dtype(model))
-    if memory is not None:
-        budget_bytes = parse_bytes(memory, where="--memory")
-        terminal.show(plan_text(foretell(model, _prepared(model, graph), budget_bytes=budget_bytes)))
+    if streaming is not None:
+        show_streaming(terminal, model, _prepared(model, graph), streaming)
         return 0
     engine = CompiledEngine()
     with using_engine(engine):

@@ -321,7 +321,8 @@ TRAIN_SETTINGS = (
         kind="flag",
         panel=_RUN,
         default="no",
-        help="With --memory: write RUN_DIR/profile.json, when each step and copy of the last epoch ran (for Perfetto).",
+        help="With --memory: write RUN_DIR/profile.json (for Perfetto) and profile.png: when each step and copy of the last "
+        "epoch ran, and was to be expected.",
     ),
     Setting(
         section="train",

@@ -18,22 +18,37 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises:
         InputError: it is missing, no text, or no TOML; the message names line and column.
     """
-    require_file(path, error=InputError)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(
-            "configuration file cannot be read",
-            value=error.strerror or type(error).__name__,
-            where=str(path),
-            fix="Check the path.",
-        ) from error
+        return tomllib.loads(read_text(path, what="configuration file"))
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:
         raise InputError(
             "configuration file is not TOML",
             value=str(error),
             where=str(path),
             fix="Mend that line; the sections are [data], [model] and [train].",
+        ) from error
+
+
+def read_text(path: Path, *, what: str) -> str:
+    """Read a text file.
+
+    Args:
+        path: of the file.
+        what: it is, for errors.
+    Raises:
+        InputError: it is missing, or cannot be read.
+    """
+    require_file(path, error=InputError)
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"{what} cannot be read",
+            value=error.strerror or type(error).__name__,
+            where=str(path),
+            fix="Check the path.",
         ) from error
 
 

@@ -2,8 +2,8 @@
 
 The whole schedule is known, so when room is needed, the block goes whose next use is farthest (Belady): no other choice
 loads less often where blocks are of one size. What is never used again goes at once. Blocks of the next steps are loaded
-ahead, in the place of blocks that are used later than those steps; what goes was copied as soon as it was made. So copies
-and computation overlap.
+ahead, in the place of blocks that are used later than those steps, and those of more steps in room that is left over; what
+goes was copied as soon as it was made. So copies and computation overlap.
 
 References:
     Belady, IBM Systems Journal 5(2), 1966. Jia et al., ROC, MLSys 2020, Sec. 4.2 plans transfers by dynamic programming,
@@ -19,6 +19,9 @@ from itertools import count, pairwise
 
 from sagann.errors import InputError
 from sagann.plan.steps import Block, Move, Plan, Step
+
+FURTHEST = 16
+"For so many steps ahead blocks are loaded where nothing has to go for them."
 
 
 class BudgetError(InputError):
@@ -90,6 +93,7 @@ class _Placement:
         for number, step in enumerate(self.steps):
             self._prepare(number, step)
             self._load_ahead(number)
+            self._load_further_ahead(number)
             self.peak = max(self.peak, self.held + step.temporary_bytes)
             self.operations.append(step)
             self._release(number, step)
@@ -162,7 +166,6 @@ class _Placement:
         temporary = self.steps[number].temporary_bytes
         coming = range(number, min(number + 1 + self.lookahead, len(self.steps)))
         for now, later in pairwise(coming):
-            # What the caller brings is not there before.
             if "turn" in (self.steps[now].kind, self.steps[later].kind):
                 return
             temporary = max(temporary, self.steps[later].temporary_bytes)
@@ -172,6 +175,24 @@ class _Placement:
                 if not self._make_room(self.bytes_of(block) + temporary, later_than=coming[-1]):
                     return
                 self._admit(block, load=True)
+
+    def _load_further_ahead(self, number: int) -> None:
+        """Begin the loads of later steps in room that is left over: nothing goes for them, also not by what is made."""
+        temporary, made = 0, dict[Block, int]()
+        for step in self.steps[number : number + 1 + FURTHEST]:
+            # What the caller brings is not there before.
+            if step.kind == "turn":
+                return
+            temporary = max(temporary, step.temporary_bytes)
+            for block in step.blocks:
+                if block in self.resident:
+                    continue
+                if block not in step.reads or block not in self.on_host or block in made:
+                    made[block] = self.bytes_of(block)
+                elif self.held + sum(made.values()) + self.bytes_of(block) + temporary > self.budget:
+                    return
+                else:
+                    self._admit(block, load=True)
 
     def _release(self, number: int, step: Step) -> None:
         """Forget what nobody uses again."""

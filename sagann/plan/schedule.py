@@ -31,7 +31,7 @@ class Schedule:
         gradients: what the backward computes; by default of all parameters.
         folded: whether the loss is a function of an interval's rows, summed over the intervals. Its gradient is computed
             where the rows are made, and the result never exists whole.
-        saves: whether stages keep for their gradient what they compute, instead of running once more.
+        saves: numbers of the stages that keep for their gradient what they make, instead of running once more.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Schedule:
         *,
         gradients: Gradients | None = None,
         folded: bool = False,
-        saves: bool = False,
+        saves: frozenset[int] = frozenset(),
     ) -> None:
         self.program = program
         self.hops = hops
@@ -117,7 +117,7 @@ class Schedule:
             if trains:
                 yield from self._arrive(number - 1, interval, self._given_back(number))
             return
-        saved = [Block("saved", "", interval, number=number)] if trains and self.saves else []
+        saved = [Block("saved", "", interval, number=number)] if trains and number in self.saves else []
         yield Step(
             kind="transform",
             number=number,
@@ -186,15 +186,19 @@ class Schedule:
         found = self._given_back(number)
         upstream = [name for name in stage.outputs if name in reached]
         known = [name for name in found if name in reached]
-        saved = [Block("saved", "", interval, number=number)]
-        read = saved if self.saves else self._values(stage.inputs, interval)
+        is_saved = number in self.saves
+        saved = [Block("saved", "", interval, number=number)] if is_saved else []
         return Step(
             kind="transform_grad",
             number=number,
             interval=interval,
-            reads=(*read, *(Block("grad", name, interval) for name in (*upstream, *known))),
+            reads=(
+                *saved,
+                *self._values(stage.inputs, interval),
+                *(Block("grad", name, interval) for name in (*upstream, *known)),
+            ),
             writes=tuple(Block("grad", name, interval) for name in found),
-            temporary_bytes=self.sizes.differentiating(number, interval, saved=self.saves),
+            temporary_bytes=self.sizes.differentiating(number, interval, saved=is_saved),
         )
 
     def _given_back(self, number: int) -> list[str]:

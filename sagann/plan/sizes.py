@@ -13,7 +13,7 @@ from sagann.compiler.program import Stage
 from sagann.compiler.trace import ROWS, is_rows
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
-from sagann.kernels.dense import NUM_PARTS, linear
+from sagann.kernels.dense import NUM_PARTS, linear, relu_
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import reduced_results
 from sagann.kernels.memory import SMALLEST_BYTES, allocated_bytes
@@ -26,6 +26,16 @@ CSC, CSR = "csc", "csr"
 _OFFSET_BYTES = 8
 # Per row, while work is divided: a few int64.
 _WALK_BYTES = 40
+# Operators by what their gradient reads: these are other names of an operand's memory,
+_ALIASES = frozenset(
+    ["view", "reshape", "unsqueeze", "squeeze", "expand", "slice", "permute", "select", "t", "detach"]
+)
+# these are read by their result alone,
+_FROM_RESULT = frozenset(["relu", "sigmoid", "tanh", "exp", "sqrt", "_softmax"])
+# and of these nothing is read. Of others operands and result are counted.
+_FROM_NOTHING = frozenset(["add", "sub", "neg", "cat", "sum"])
+# Of matrix products, in the time in which a byte is copied: 100 GFLOP/s and 3 GB/s, say.
+_FLOPS_PER_BYTE = 32
 # A loss on rows of the result: logarithms of probabilities, their gradient, and the rows' own, with one to spare.
 _LOSS_TENSORS = 4
 
@@ -94,7 +104,7 @@ class BlockSizes:
         self.rows = rows
         self.gradients = gradients
         self._gathers = {gather.result: gather for gather in program.gathers}
-        self._stages = [_StageSize.of(stage) for stage in program.stages]
+        self._stages = [_StageSize.of(stage, gradients) for stage in program.stages]
         self._bytes: dict[Block, int] = {}
 
     def of(self, block: Block) -> int:
@@ -138,6 +148,11 @@ class BlockSizes:
         is_small = self.rows[interval] * stage.largest < SMALLEST_BYTES
         return allocated_bytes(self.rows[interval] * row) + (0 if is_small else stage.weight)
 
+    def is_worth_keeping(self, number: int) -> bool:
+        """Whether what a stage's gradient reads is copied out and in again in less time than the stage runs once more."""
+        stage = self._stages[number]
+        return 2 * sum(stage.kept) * _FLOPS_PER_BYTE < stage.flops
+
     def walking(self, src: int, dst: int) -> int:
         """Taken while a pass goes over a chunk: how its rows are cut into work."""
         return _WALK_BYTES * max(self.rows[src], self.rows[dst])
@@ -154,8 +169,7 @@ class BlockSizes:
         if block.kind in ("value", "grad"):
             return allocated_bytes(self.rows[block.interval] * self.row_bytes(block.name))
         if block.kind == "saved":
-            read = sum(self.row_bytes(name) for name in self._read(block.number))
-            return allocated_bytes(self.rows[block.interval] * (read + self._stages[block.number].computed))
+            return packed_bytes(self.rows[block.interval] * size for size in self._stages[block.number].kept)
         if block.kind == "edges":
             return self.hops[block.number].chunk_bytes(self.rows, block.interval, block.other, block.name)
         gather = self._gathers[block.name]
@@ -192,15 +206,19 @@ class _StageSize:
 
     computed: int
     "Everything, with the masks of dropout."
+    kept: tuple[int, ...]
+    "What the gradient reads of that, tensor by tensor."
     largest: int
     "The largest tensor."
+    flops: int
+    "Of matrix products."
     peak: int
     "What lives at the same time, at most, besides inputs and outputs."
     weight: int
     "The parts that the largest gradient of a weight is summed of; not per row."
 
     @classmethod
-    def of(cls, stage: Stage) -> _StageSize:
+    def of(cls, stage: Stage, gradients: Gradients) -> _StageSize:
         computed = [node for node in stage.module.graph.nodes if node.op == "call_function"]
         each = [_node_bytes(node) for node in computed]
         masks = sum(_node_bytes(node) for node in computed if node.target is dropout)
@@ -208,10 +226,51 @@ class _StageSize:
         weights = [weight.meta["val"] for weight in maps if isinstance(weight, fx.Node)]
         return cls(
             computed=sum(each) + masks,
+            kept=tuple(_kept(stage, gradients)),
             largest=max(each, default=0),
+            flops=sum(2 * weight.numel() for weight in weights),
             peak=_peak_bytes(stage, computed),
             weight=NUM_PARTS * max((weight.numel() * weight.element_size() for weight in weights), default=0),
         )
+
+
+def _kept(stage: Stage, gradients: Gradients) -> list[int]:
+    """Bytes per row of each tensor that a stage makes and its gradient reads, at most."""
+    wanted: set[fx.Node] = set()
+    alias: dict[fx.Node, fx.Node] = {}
+    found: dict[fx.Node, int] = {}
+    masks = []
+    for node in stage.module.graph.nodes:
+        if node.op == "placeholder":
+            # Its memory is not the stage's.
+            found[node] = 0
+            name = str(node.target)
+            if name in gradients.shared or (name in stage.inputs and gradients.has(name)):
+                wanted.add(node)
+            continue
+        if node.op != "call_function":
+            continue
+        if wanted.isdisjoint(node.all_input_nodes):
+            continue
+        wanted.add(node)
+        name = str(getattr(node.target, "overloadpacket", node.target)).rpartition(".")[2]
+        if name in _ALIASES:
+            alias[node] = alias.get(node.all_input_nodes[0], node.all_input_nodes[0])
+            continue
+        if node.target is dropout:
+            masks.append(_node_bytes(node))
+            continue
+        if node.target is linear:
+            read = [node.args[0]] if node.args[1] in wanted else []
+        elif node.target is relu_ or name in _FROM_RESULT:
+            read = [node]
+        else:
+            read = [] if name in _FROM_NOTHING else [*node.all_input_nodes, node]
+        for each in read:
+            assert isinstance(each, fx.Node)
+            root = alias.get(each, each)
+            found.setdefault(root, _node_bytes(root))
+    return [*filter(None, found.values()), *masks]
 
 
 def _node_bytes(node: fx.Node) -> int:

@@ -32,7 +32,7 @@ class Block:
 
     value, grad: rows of a value, and its gradient. extra: what a gather keeps for its backward. incoming: what its
     backward reads of destinations. state: a gather in the making. edges: a chunk. handed: what the backward's passes
-    leave at the edges of a chunk. saved: what a stage keeps for its gradient.
+    leave at the edges of a chunk. saved: what a stage makes and its gradient reads.
     """
 
     kind: BlockKind
@@ -49,7 +49,7 @@ class Block:
     @property
     def is_fixed(self) -> bool:
         """Whether it cannot be copied elsewhere."""
-        return self.kind in ("state", "saved")
+        return self.kind == "state"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

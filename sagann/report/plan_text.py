@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from sagann.plan.intervals import sizes
-from sagann.plan.steps import Move, Step
+from sagann.plan.steps import Move, Plan, Step
+from sagann.plan.timeline import Lane, block_name, step_name
 from sagann.report.machine import format_bytes
+from sagann.runtime.forecast import Forecast
 from sagann.runtime.planning import Planned
 
 _KINDS = {
@@ -16,7 +19,12 @@ _KINDS = {
     "extra": "softmax and extrema, for the backward",
     "handed": "gradients at edges",
     "edges": "edges",
+    "saved": "what stages made, for their gradients",
+    "state": "gathers in the making",
 }
+
+_LANES: Mapping[Lane, str] = {"compute": "computing", "load": "loading", "store": "storing"}
+_BOTTLENECKS: Mapping[Lane, str] = {"compute": "computing", "load": "what is loaded", "store": "what is stored"}
 
 
 def plan_text(planned: Planned) -> str:
@@ -38,7 +46,12 @@ def plan_text(planned: Planned) -> str:
         f"Memory: at most {format_bytes(plan.peak_bytes)} of {format_bytes(plan.budget_bytes)}, for vertex data, edges, "
         "gradients and temporaries. Parameters, their gradients, the optimizer, Python and PyTorch come on top.",
         "Stages: "
-        + ("kept for the backward." if schedule.saves else "run once more in the backward; gathers are not."),
+        + (
+            f"the backward keeps what {len(schedule.saves)} of them make"
+            if schedule.saves
+            else "the backward runs them once more"
+        )
+        + "; gathers are not run again.",
         f"An epoch: {len(steps):,} steps, {format_bytes(plan.loaded_bytes)} loaded, "
         f"{format_bytes(plan.stored_bytes)} stored.",
         f"On disk: {format_bytes(schedule.edge_bytes)} of edges, {format_bytes(schedule.constant_bytes)} gathered once from "
@@ -56,6 +69,35 @@ def plan_text(planned: Planned) -> str:
     size = hungriest.temporary_bytes + sum(map(schedule.sizes.of, hungriest.blocks))
     lines.append(f"The hungriest step, {_named(hungriest)}, takes {format_bytes(size)} by itself.")
     return "\n".join(lines)
+
+
+def steps_text(plan: Plan) -> str:
+    """Every step and copy, a line each, in the order in which they begin."""
+    lines = []
+    for operation in plan.operations:
+        if isinstance(operation, Step):
+            lines.append(f"  {step_name(operation)}")
+        elif operation.kind != "drop":
+            lines.append(f"{operation.kind} {block_name(operation.block)}, {format_bytes(operation.num_bytes)}")
+    return "\n".join(lines)
+
+
+def forecast_text(forecast: Forecast) -> str:
+    """How long an epoch will take, what it will wait for, and how that is known."""
+    timeline, machine = forecast.timeline, forecast.machine
+    busy = ", ".join(f"{verb} {timeline.busy_s(lane):.3g} s" for lane, verb in _LANES.items())
+    known = (
+        "steps timed on a part of this graph"
+        if forecast.rehearsed
+        else "the machine's rates alone, within a factor of two"
+    )
+    return "\n".join(
+        [
+            f"Expected: {timeline.seconds:.3g} s an epoch on {machine.num_cores} cores of {machine.name}; known from {known}.",
+            f"Of that, {busy}; {timeline.hidden:.0%} of the shorter of copying and computing is hidden. "
+            f"The bottleneck is {_BOTTLENECKS[timeline.bottleneck]}.",
+        ]
+    )
 
 
 def _named(step: Step) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
@@ -39,15 +39,6 @@ class ScattersExtrema(Protocol):
         ...
 
 
-@runtime_checkable
-class Selective(Protocol):
-    """A dialect that cannot run every edge function."""
-
-    def supports(self, function: EdgeFunction) -> str | None:
-        """Why it cannot, or None where it can."""
-        ...
-
-
 @cache
 def dialect_for(device_type: str, name: str = "auto") -> Dialect:
     """The dialect of that name; "auto" takes the fastest one that a kind of device has."""
@@ -69,12 +60,14 @@ def run_pass(
     into: Sequence[Tensor] | None = None,
     edge_offset: int = 0,
 ) -> tuple[Tensor, ...]:
-    """Run a pass by the dialect, or in plain PyTorch where the dialect does not support the function.
+    """Run a pass by the dialect, or in plain PyTorch where the dialect says by ``supports`` that it cannot.
 
     With the dialect bound (``functools.partial``) it is what a gather state runs.
     """
-    if isinstance(dialect, Selective):
+    # To ask whether it follows a protocol would take as long as a small pass.
+    supports: Callable[[EdgeFunction], str | None] | None = getattr(dialect, "supports", None)
+    if supports is not None:
         if function not in _SUPPORTED:
-            _SUPPORTED[function] = dialect.supports(function) is None
+            _SUPPORTED[function] = supports(function) is None
         dialect = dialect if _SUPPORTED[function] else naive
     return dialect.run(function, topology, arrays, seed=seed, into=into, edge_offset=edge_offset)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node
 
 from sagann.errors import InputError
 
@@ -82,7 +83,7 @@ def check_loss(loss: object, rows: Tensor) -> None:
 
     Args:
         loss: of an interval.
-        rows: of the model's result, that it was computed from.
+        rows: of the model's result, that it was computed from; a leaf.
     Raises:
         InputError: it is no scalar, or depends on trained tensors by other ways than the rows.
     """
@@ -94,13 +95,13 @@ def check_loss(loss: object, rows: Tensor) -> None:
             where="StreamedModel.loss",
             fix="Return the sum of the vertices' losses.",
         )
-    pending, seen = [loss.grad_fn], {rows.grad_fn}
+    pending, seen = [loss.grad_fn], set[Node]()
     while pending:
         node = pending.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
-        if hasattr(node, "variable"):
+        if hasattr(node, "variable") and node.variable is not rows:
             raise InputError(
                 "the loss of an interval depends on a tensor that is trained, besides the model's result",
                 value=f"a leaf of shape {tuple(node.variable.shape)}",

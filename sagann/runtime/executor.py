@@ -7,7 +7,6 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
@@ -24,6 +23,7 @@ from sagann.kernels.memory import POOL
 from sagann.kernels.row_dropout import rows_of
 from sagann.plan.schedule import Schedule
 from sagann.plan.steps import Block, Move, Plan, Step
+from sagann.plan.timeline import step_name
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.degrees import divisors
 from sagann.runtime.dialects import dialect_for, run_pass
@@ -31,10 +31,11 @@ from sagann.runtime.edge_pass import softmax_delta
 from sagann.runtime.epoch import Epoch, check_loss
 from sagann.runtime.host import Host
 from sagann.runtime.random_numbers import NUM_SEEDS, seeded
+from sagann.runtime.recorder import Recorder, recorded
 from sagann.runtime.residents import Residents
 from sagann.runtime.rows import compute_rows
 from sagann.runtime.sources import Sources
-from sagann.runtime.timeline import Timeline, step_name
+from sagann.runtime.tape import Tape
 
 # Sizes in the pool are rounded up by an eighth at most.
 _MOST_SPARE = 1.125
@@ -69,7 +70,7 @@ class Executor:
         dialect: str,
         seed: int,
         epoch: Epoch,
-        timeline: Timeline | None = None,
+        timeline: Recorder | None = None,
     ) -> None:
         self.program = program
         self.gradients = schedule.gradients
@@ -84,6 +85,7 @@ class Executor:
         self.resident = Residents(sources.load, host, schedule.sizes.of, plan.budget_bytes, timeline)
         self._timeline = timeline
         self._operations = iter(plan.operations)
+        self._tapes: dict[Block, Tape] = {}
         self._is_done = False
 
     def keep_constants(self) -> None:
@@ -148,15 +150,12 @@ class Executor:
                     if operation.kind == kind:
                         return
                     self.resident.begin(operation)
-                    with self._recorded(operation):
+                    with recorded(self._timeline, "compute", step_name(operation)):
                         run[operation.kind](operation)
         except BaseException:
             # Also after Ctrl-C: no thread goes on copying.
             self.close()
             raise
-
-    def _recorded(self, step: Step) -> AbstractContextManager[None]:
-        return nullcontext() if self._timeline is None else self._timeline.span("compute", step_name(step))
 
     def _rows(self, work: EdgeWork, arrays: Sequence[Tensor]) -> Tensor:
         return compute_rows(work, arrays, self.dialect)
@@ -168,8 +167,10 @@ class Executor:
     def _transform(self, step: Step) -> None:
         saved = [block for block in step.writes if block.kind == "saved"]
         if saved:
-            leaves, results = self._run_differentiably(step)
-            self.resident[saved[0]] = leaves, results
+            tape, results = self._taped(step)
+            self.resident[saved[0]] = tape.made
+            tape.forget()
+            self._tapes[saved[0]] = tape
         else:
             with torch.no_grad():
                 results = self._run_stage(step, self._inputs(step))
@@ -192,54 +193,55 @@ class Executor:
         ):
             return self.program.stages[step.number].run(inputs, self._rows)
 
-    def _run_differentiably(self, step: Step) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Run a stage on leaves of its own; gives those that get a gradient, and the results."""
-        inputs = {}
-        for name, value in self._inputs(step).items():
-            of_vertices = self.epoch.trains and name not in self.epoch.shared and self.gradients.has(name)
-            wanted = of_vertices or (name in self.epoch.shared and value.requires_grad)
-            inputs[name] = value.detach().requires_grad_(wanted)
-        with torch.enable_grad():
+    def _taped(self, step: Step) -> tuple[Tape, dict[str, Tensor]]:
+        """Run a stage; gives the results, and what their gradient needs."""
+        shared, given = self.epoch.shared, self._inputs(step)
+        tape = Tape(self._of_vertices(given), shared.values())
+        with tape.recording():
+            inputs = {}
+            for name, value in given.items():
+                if name in shared:
+                    inputs[name] = value.detach().requires_grad_(value.requires_grad)
+                else:
+                    inputs[name] = tape.enter(value) if self.epoch.trains and self.gradients.has(name) else value
             results = self._run_stage(step, inputs)
-        return {name: value for name, value in inputs.items() if value.requires_grad}, results
+        tape.leave(inputs, results)
+        return tape, results
+
+    def _of_vertices(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: value for name, value in inputs.items() if name not in self.epoch.shared}
 
     def _transform_loss(self, step: Step) -> None:
         """The last stage on an interval, its loss, and their gradients, where any are wanted."""
-        leaves, results = self._run_differentiably(step)
-        rows = results[self.program.output]
+        tape, results = self._taped(step)
+        name = self.program.output
         assert self.epoch.loss_of is not None
-        self._require_gradient(rows)
+        self._require_gradient(tape)
+        rows = results[name].detach().requires_grad_(tape.leads_from(name))
         with torch.enable_grad():
             loss = self.epoch.loss_of(rows, self.plan.vertices(step.interval))
         check_loss(loss, rows)
         self.epoch.loss = loss.detach() if self.epoch.loss is None else self.epoch.loss + loss.detach()
+        upstream = {}
         if loss.requires_grad:
-            self._give_back(step, leaves, torch.autograd.grad(loss, list(leaves.values()), allow_unused=True))
-        else:
-            self._give_back(step, leaves, [None] * len(leaves))
+            (upstream[name],) = torch.autograd.grad(loss, [rows])
+        self._give_back(step, tape, tape.made, upstream)
 
     def _transform_grad(self, step: Step) -> None:
         saved = [block for block in step.reads if block.kind == "saved"]
-        leaves, results = self.resident[saved[0]] if saved else self._run_differentiably(step)
-        if self.program.output in results:
-            self._require_gradient(results[self.program.output])
+        tape = self._tapes.pop(saved[0]) if saved else self._taped(step)[0]
+        outputs = self.program.stages[step.number].outputs
+        if self.program.output in outputs:
+            self._require_gradient(tape)
         upstream = {
             block.name: self.resident[block]
             for block in step.reads
-            if block.kind == "grad" and block.name in results and results[block.name].requires_grad
+            if block.kind == "grad" and block.name in outputs
         }
-        grads: Sequence[Tensor | None] = [None] * len(leaves)
-        if upstream and leaves:
-            grads = torch.autograd.grad(
-                [results[name] for name in upstream],
-                list(leaves.values()),
-                list(upstream.values()),
-                allow_unused=True,
-            )
-        self._give_back(step, leaves, grads)
+        self._give_back(step, tape, self.resident[saved[0]] if saved else tape.made, upstream)
 
-    def _require_gradient(self, rows: Tensor) -> None:
-        if self.epoch.trains and not rows.requires_grad:
+    def _require_gradient(self, tape: Tape) -> None:
+        if self.epoch.trains and not tape.leads_from(self.program.output):
             raise LayerError(
                 "the model's output cannot be differentiated",
                 value="no gradient leads from it to what is trained",
@@ -247,12 +249,15 @@ class Executor:
                 fix="Leave out detach(), torch.no_grad() and whatever else cuts the gradient between parameters and output.",
             )
 
-    def _give_back(self, step: Step, leaves: Mapping[str, Tensor], grads: Sequence[Tensor | None]) -> None:
-        for (name, leaf), grad in zip(leaves.items(), grads, strict=True):
+    def _give_back(
+        self, step: Step, tape: Tape, made: Mapping[str, Tensor], upstream: Mapping[str, Tensor]
+    ) -> None:
+        given = self._of_vertices(self._inputs(step))
+        for name, grad in tape.gradients(given, made, upstream).items():
             if name in self.epoch.shared:
                 self.epoch.add_shared(name, grad)
             else:
-                self._add_gradient(name, step.interval, torch.zeros_like(leaf) if grad is None else grad)
+                self._add_gradient(name, step.interval, torch.zeros_like(given[name]) if grad is None else grad)
 
     def _add_gradient(self, name: str, interval: int, grad: Tensor) -> None:
         at = Block("grad", name, interval)

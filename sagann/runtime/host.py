@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from sagann.kernels.memory import empty
@@ -58,13 +60,13 @@ class RamHost:
         layout = Layout(tensors)
         memory = layout.allocate()
         for name, view in layout.views(memory).items():
-            view.copy_(tensors[name].detach())
+            _copy(view, tensors[name].detach())
         self._blocks[block] = layout, memory
 
     def get(self, block: Block) -> dict[str, Tensor]:
         """Copies of what was put last."""
         layout, memory = self._blocks[block]
-        return layout.views(layout.allocate().copy_(memory))
+        return layout.views(_copy(layout.allocate(), memory))
 
     def close(self) -> None:
         """Forget all blocks."""
@@ -73,4 +75,18 @@ class RamHost:
 
 def copied(tensor: Tensor) -> Tensor:
     """A contiguous copy, in pooled memory."""
-    return empty(tensor.shape, tensor.dtype, tensor.device).copy_(tensor.detach())
+    return _copy(empty(tensor.shape, tensor.dtype, tensor.device), tensor.detach())
+
+
+def _copy(into: Tensor, tensor: Tensor) -> Tensor:
+    """Copy by the calling thread alone: PyTorch would have others help, which those that compute need."""
+    if tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.numel():
+        np.copyto(_words(into), _words(tensor))
+        return into
+    return into.copy_(tensor)
+
+
+def _words(tensor: Tensor) -> np.ndarray:
+    """A contiguous tensor's memory, of whatever type."""
+    words: np.ndarray = tensor.reshape(-1).view(torch.uint8).numpy()
+    return words

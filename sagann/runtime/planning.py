@@ -161,7 +161,10 @@ def planned(
     trains: bool = True,
     folded: bool = False,
 ) -> Planned:
-    """Plan an epoch. Stages keep what their gradients need where that moves no more bytes than running them again.
+    """Plan an epoch.
+
+    Stages keep what their gradients read where that moves no more bytes than running them again, or where copying it costs
+    less than that.
 
     Args:
         program: the captured model.
@@ -175,7 +178,7 @@ def planned(
         BudgetError: a step needs more than the budget.
     """
 
-    def placed(*, saves: bool) -> Planned:
+    def placed(saves: frozenset[int] = frozenset()) -> Planned:
         schedule = Schedule(program, hops, bounds, gradients=gradients, folded=folded, saves=saves)
         plan = place(
             list(schedule.epoch() if trains else schedule.forward()),
@@ -186,12 +189,17 @@ def planned(
         )
         return Planned(program, schedule, plan)
 
-    found = placed(saves=False)
-    if trains:
-        with suppress(BudgetError):
-            saving = placed(saves=True)
-            if saving.plan.moved_bytes <= found.plan.moved_bytes:
-                return saving
+    found = placed()
+    if not trains:
+        return found
+    every = frozenset(range(len(program.stages)))
+    with suppress(BudgetError):
+        saving = placed(every)
+        if saving.plan.moved_bytes <= found.plan.moved_bytes:
+            return saving
+    worth = frozenset(number for number in every if found.schedule.sizes.is_worth_keeping(number))
+    with suppress(BudgetError):
+        return placed(worth)
     return found
 
 

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from sagann.kernels.memory import POOL
 from sagann.plan.steps import UNLIMITED, Block, Move, Step
+from sagann.plan.timeline import Lane, block_name
 from sagann.runtime.allocator import HeapGuard
-from sagann.runtime.host import Host
-from sagann.runtime.timeline import Lane, Timeline, block_name
+from sagann.runtime.host import Host, RamHost
+from sagann.runtime.recorder import Recorder, recorded
 
 
 class Residents:
@@ -35,14 +36,16 @@ class Residents:
         host: Host,
         bytes_of: Callable[[Block], int],
         budget_bytes: int,
-        timeline: Timeline | None = None,
+        timeline: Recorder | None = None,
     ) -> None:
         self._load = load
         self._timeline = timeline
         self._host = host
         self._bytes_of = bytes_of
         self._budget_bytes = budget_bytes
-        self._heap = HeapGuard(budget_bytes) if budget_bytes < UNLIMITED else None
+        # Where the other blocks lie in the process's memory as well, no budget holds for the process.
+        holds = budget_bytes < UNLIMITED and not isinstance(host, RamHost)
+        self._heap = HeapGuard(budget_bytes) if holds else None
         self._held_bytes = 0
         self._blocks: dict[Block, Any] = {}
         self._loads: dict[Block, Future[Any]] = {}
@@ -103,9 +106,7 @@ class Residents:
         self._host.close()
 
     def _recorded(self, lane: Lane, copy: Callable[..., Any], block: Block, *rest: Any) -> Any:
-        if self._timeline is None:
-            return copy(block, *rest)
-        with self._timeline.span(lane, block_name(block), self._bytes_of(block)):
+        with recorded(self._timeline, lane, block_name(block), self._bytes_of(block)):
             return copy(block, *rest)
 
     def _await_load(self, block: Block) -> None:

@@ -37,8 +37,8 @@ from sagann.runtime.planning import (
     planned_constants,
 )
 from sagann.runtime.random_numbers import NUM_SEEDS
+from sagann.runtime.recorder import Recorder
 from sagann.runtime.spill import DiskHost, SpillFolder
-from sagann.runtime.timeline import Timeline
 
 MOST_PROGRAMS = 4
 "Captured programs that are kept: for training and evaluation, with and without a gradient of the features."
@@ -90,7 +90,7 @@ class StreamedModel(nn.Module):
         self.budget_bytes = budget_bytes
         self.options = options
         self.dialect = dialect
-        self.timeline: Timeline | None = None
+        self.timeline: Recorder | None = None
         "Where epochs are recorded as they run; set it for those of interest."
         self._folder = None if spill is None else SpillFolder(spill, edges_bytes(self.hops, self.bounds))
         host = self._new_host()

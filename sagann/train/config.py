@@ -66,8 +66,8 @@ class TrainConfig:
     spill: str | None = None
     "Folder for what does not fit ``memory``; None is one in the run folder, or the system's for temporary files."
     profile: bool = False
-    """Write profile.json into the run folder: when each step and each copy of the last streamed epoch ran, in Chrome's
-    format for traces."""
+    """Write profile.json and profile.png into the run folder: when each step and each copy of the last streamed epoch ran,
+    and was to be expected, in Chrome's format for traces and as a picture."""
     monitor: str | None = None
     "Metric that early stopping and the best weights go by: 'val/accuracy', 'val/loss', 'train/loss', ... None is \
 'val/accuracy' ('val/micro_f1' for multi-label), or 'train/loss' where there is no val split."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,21 +16,12 @@ from sagann.saga import SagaLayer
 from sagann.saga.hops import count_hops
 from sagann.train.contract import Contract
 from sagann.train.metrics import METRICS, Metrics, compute_metrics, predict_classes
+from sagann.train.streaming import Streaming
 
 if TYPE_CHECKING:
     from sagann.runtime.epoch import LossOf
+    from sagann.runtime.recorder import Recorder
     from sagann.runtime.streamed import StreamedModel
-    from sagann.runtime.timeline import Timeline
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Streaming:
-    """How a model is run inside a memory budget."""
-
-    memory_bytes: int
-    "Of an epoch's tensors of vertices and edges."
-    spill: Path
-    "Folder for the others."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,7 +179,7 @@ class Predictor:
             )
         return self.contract.check_logits(logits, graph, model)
 
-    def loss(self, graph: Graph, loss_of: LossOf, *, timeline: Timeline | None = None) -> Tensor:
+    def loss(self, graph: Graph, loss_of: LossOf, *, timeline: Recorder | None = None) -> Tensor:
         """A loss that is a sum over vertices, with its gradient.
 
         Args:
@@ -222,6 +212,8 @@ class Predictor:
     def release(self) -> None:
         """Remove what was spilled; it comes again when it is needed."""
         self._streamed = None
+        if self.streaming is not None:
+            self.streaming.remove()
 
     def _prepared(self, graph: Graph | PreparedGraph) -> PreparedGraph:
         return graph if isinstance(graph, PreparedGraph) else self.prepare(graph)

@@ -9,7 +9,8 @@ resume cuts ``metrics.jsonl`` back to its checkpoint.
 ``checkpoints/``     the newest checkpoints (see sagann.train.checkpoint)
 ``model.safetensors``  the weights that the run ended with
 ``metrics.json``     the summary, written last
-``profile.json``     what ran when in the last streamed epoch, where asked for
+``profile.json``     what ran when in the last streamed epoch, and was to be expected, where asked for
+``profile.png``      the same as a picture
 ``events/``          TensorBoard events, where asked for
 ===================  ============================================================================
 
@@ -40,7 +41,7 @@ RUN_FILE = "run.json"
 "What makes a folder a run: it is written before the first epoch."
 RESULT_FILES = ("metrics.json", "model.safetensors")
 "What a run leaves at its end, in the order in which they are removed."
-PROFILE_FILE = "profile.json"
+PROFILE_FILE, PICTURE_FILE = "profile.json", "profile.png"
 "When steps and copies ran."
 _DESCRIPTION = ("model", "train", "contract", "versions", "identity")
 _LOCK = ".lock"
@@ -108,7 +109,7 @@ class RunFolder:
         """Remove what a run left. Checkpoints go first, so that a kill leaves nothing to resume wrongly."""
         remove_folder(self.checkpoints.path)
         remove_folder(self.path / "events")
-        for name in (*RESULT_FILES, PROFILE_FILE, "metrics.jsonl", RUN_FILE):
+        for name in (*RESULT_FILES, PROFILE_FILE, PICTURE_FILE, "metrics.jsonl", RUN_FILE):
             (self.path / name).unlink(missing_ok=True)
         sync_folder(self.path)
 

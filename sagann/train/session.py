@@ -22,7 +22,7 @@ from sagann.train.reporter import EpochRecord
 from sagann.train.rng import capture_rng, restore_rng
 
 if TYPE_CHECKING:
-    from sagann.runtime.timeline import Timeline
+    from sagann.runtime.recorder import Recorder
 
 
 class TrainSession:
@@ -56,7 +56,7 @@ class TrainSession:
         self.scheduler = scheduler
         self.tracker = tracker
         self.epoch = 0
-        self.timeline: Timeline | None = None
+        self.timeline: Recorder | None = None
         "Of the last epoch, where it is wanted."
         self.history: list[EpochRecord] = []
         self._rows, self._labels = labelled_rows(self.graph, self.graph.splits["train"])
@@ -128,9 +128,9 @@ class TrainSession:
         self.optimizer.zero_grad()
         try:
             if self.config.profile:
-                from sagann.runtime.timeline import Timeline
+                from sagann.runtime.recorder import Recorder
 
-                self.timeline = Timeline()
+                self.timeline = Recorder()
             loss = self.predictor.loss(self.graph, self._loss_of, timeline=self.timeline)
             if not loss.requires_grad:
                 raise _no_gradient(type(self.model).__name__)

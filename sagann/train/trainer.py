@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import statistics
-import tempfile
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +36,14 @@ from sagann.train.policies import (
     build_scheduler,
     try_policies,
 )
-from sagann.train.predictor import Predictor, Streaming
+from sagann.train.predictor import Predictor
 from sagann.train.reporter import LogReporter, Reporter, Reporters, RunInfo, TrainResult
 from sagann.train.resources import peak_rss_bytes, reproducible, resolve_device, versions
 from sagann.train.rng import seeded
 from sagann.train.run import describe_model
-from sagann.train.run_folder import PROFILE_FILE, RunFolder
+from sagann.train.run_folder import RunFolder
 from sagann.train.session import TrainSession
+from sagann.train.streaming import Streaming
 
 
 class Trainer:
@@ -127,7 +127,9 @@ class Trainer:
         if isinstance(model, ModelConfig):
             with seeded(self.config.seed, device):
                 model = build_model(model, graph)
-        self._predictor = Predictor(model, contract, device=device, streaming=self._streaming())
+        self._predictor = Predictor(
+            model, contract, device=device, streaming=Streaming.of(self.config, self.run_dir)
+        )
         self._prepared = self._predictor.prepare(graph, validate=False)
 
     @property
@@ -159,7 +161,7 @@ class Trainer:
         with ExitStack() as stack:
             if folder is not None:
                 stack.enter_context(folder.locked())
-            stack.callback(self._remove_spilled)
+            stack.callback(self._predictor.release)
             stack.enter_context(seeded(self.config.seed, self.device))
             stack.enter_context(reproducible(self.config.deterministic, self.device))
             stop = stack.enter_context(stop_on_interrupt(self._reporter.on_message))
@@ -204,20 +206,6 @@ class Trainer:
     def embed(self, graph: Graph | None = None) -> Tensor:
         """The input of the last SAGA layer, float [num_vertices, F], on the CPU."""
         return self._predictor.embed(self._prepared if graph is None else graph)
-
-    def _streaming(self) -> Streaming | None:
-        memory_bytes = self.config.memory_bytes
-        if memory_bytes is None:
-            return None
-        folder = self.config.spill or (None if self.run_dir is None else self.run_dir / "spill")
-        return Streaming(memory_bytes=memory_bytes, spill=Path(folder or tempfile.gettempdir()))
-
-    def _remove_spilled(self) -> None:
-        self._predictor.release()
-        if self.config.memory is not None and self.config.spill is None and self.run_dir is not None:
-            # A run that was killed has left it; where it holds something, it stays.
-            with suppress(OSError):
-                (self.run_dir / "spill").rmdir()
 
     def _session(self) -> TrainSession:
         # One pass before anything is trained: it makes lazy parameters and finds what does not fit.
@@ -397,7 +385,12 @@ class Trainer:
             run_dir=self.run_dir,
         )
         if folder is not None and session.timeline is not None:
-            session.timeline.write(folder.path / PROFILE_FILE)
+            # Imported here: most runs do not stream, and it loads Numba.
+            from sagann.train.profile import write_profile
+
+            write_profile(
+                folder.path, self._predictor, self._prepared.graph, session.timeline, self._reporter.on_message
+            )
         if folder is not None and not interrupted:
             weights = {name: value for name, value in self.model.state_dict().items() if isinstance(value, Tensor)}
             folder.write_result(copy_of(weights), self._summary(result))

@@ -19,6 +19,7 @@ from bench.streaming.contest import CHECKED_EPOCHS, Measured, largest_difference
 from bench.streaming.report import HEADER, RAM_TARGET, ratio_of, rows_of, verdicts
 from bench.streaming.worker import SHARE, WAYS, Planned, Run, build, within
 from bench.workers import Worker, WorkerEndedError
+from tests.plan.machines import ROUND
 
 ARGUMENTS = Namespace(hidden=16, threads=1)
 
@@ -56,6 +57,9 @@ def test_a_tiny_graph_gives_a_row_for_every_way_and_all_compute_the_same(
     monkeypatch.setattr(contest, "TURN_S", 0.0)
     out = tmp_path / "report.md"
     given = ["--datasets", "tiny", "--models", "gcn", "--hidden", "16", "--rounds", "1", "--threads", "1"]
+    machine = tmp_path / "machine.toml"
+    machine.write_text(ROUND.to_toml())
+    given += ["--machine", str(machine)]
     assert streaming.main([*given, "--work", str(tmp_path / "work"), "--out", str(out)]) == 0
     assert capsys.readouterr().out == out.read_text()
     # Graphs, and what was spilled, are gone.
@@ -66,10 +70,14 @@ def test_a_tiny_graph_gives_a_row_for_every_way_and_all_compute_the_same(
         assert float(row["s"]) > 0
         assert float(row["loss differs by"]) < 1e-4
     engine, loop, folded, *limited = rows
-    assert {engine[name] for name in ("P", "budget MiB", "planned MiB", "on host MiB")} == {"-"}
+    assert {engine[name] for name in ("P", "expected s", "hidden", "budget MiB", "planned MiB", "on host MiB")} == {
+        "-"
+    }
     assert (loop["P"], folded["P"], folded["times P = 1 folded"]) == ("1", "1", "1.00")
     for row in limited:
         assert int(row["P"]) > 1
+        assert float(row["expected s"]) > 0
+        assert row["hidden"].endswith("%")
         assert float(row["planned MiB"]) <= float(row["budget MiB"]) <= float(folded["planned MiB"])
     assert "RAM host at 1/8 of the working set: at most 1.3x" in out.read_text()
 
@@ -81,7 +89,7 @@ def specification(tmp_path_factory: pytest.TempPathFactory) -> dict:
     write_graph(folder, stored)
     found = streaming.specification(ARGUMENTS, "gcn", str(folder), "disk")
     write_weights(folder, [sagann_worker.config_of(found)], stored.features.shape[1], stored.num_classes)
-    return found
+    return found | {"machine": ROUND.to_toml()}
 
 
 def test_a_budget_that_cannot_be_met_is_raised_to_the_least_that_can(specification: dict) -> None:
@@ -97,11 +105,13 @@ def test_a_process_answers_the_same(specification: dict) -> None:
     with Worker(streaming.COMMAND, specification) as worker:
         first = worker.ask({"first": 2})
         turn = worker.ask({"turn": 3})
-    assert set(first) == {"seconds", "losses", "peak_bytes", "planned"}
+    assert set(first) == {"seconds", "losses", "peak_bytes", "planned", "hidden"}
+    assert 0 <= first["hidden"] <= 1
     assert len(turn["seconds"]) == 3
     here = build(specification, sagann_worker.load(specification, Path(specification["folder"]))).first(2)
     assert first["losses"] == pytest.approx(here["losses"], rel=1e-5)
-    assert first["planned"] == here["planned"]
+    measured_s = {"expected_s": pytest.approx(first["planned"]["expected_s"], rel=100)}
+    assert first["planned"] == here["planned"] | measured_s
 
 
 PLANNED = Planned(
@@ -112,11 +122,12 @@ PLANNED = Planned(
     loaded_bytes=500,
     stored_bytes=70,
     spilled_bytes=50,
+    expected_s=1.0,
 )
 
 
 def measured(
-    ram_s: float = 1.3, disk_s: float = 2.0, *, peak_bytes: int = 100, **changed: int
+    ram_s: float = 1.3, disk_s: float = 2.0, *, peak_bytes: int = 100, hidden: float = 0.9, **changed: int
 ) -> dict[str, Measured]:
     dense = replace(PLANNED, num_intervals=1, wanted_bytes=None, budget_bytes=None)
     plan = replace(PLANNED, **changed)
@@ -125,8 +136,20 @@ def measured(
         "engine": Measured(losses=losses, turns=(0.8, 0.8)),
         "loop": Measured(planned=dense, losses=losses, turns=(1.0, 1.2)),
         "folded": Measured(planned=dense, losses=losses, turns=(1.0, 1.0)),
-        "ram": Measured(planned=plan, peak_bytes=peak_bytes + 50, losses=(2.0, 1.1), turns=(ram_s, ram_s)),
-        "disk": Measured(planned=plan, peak_bytes=peak_bytes, losses=losses, turns=(disk_s, disk_s)),
+        "ram": Measured(
+            planned=replace(plan, expected_s=1.2),
+            peak_bytes=peak_bytes + 50,
+            hidden=0.9,
+            losses=(2.0, 1.1),
+            turns=(ram_s, ram_s),
+        ),
+        "disk": Measured(
+            planned=replace(plan, expected_s=1.9),
+            peak_bytes=peak_bytes,
+            hidden=hidden,
+            losses=losses,
+            turns=(disk_s, disk_s),
+        ),
     }
 
 
@@ -135,21 +158,23 @@ def reached(ways: Mapping[str, Measured]) -> list[bool | None]:
 
 
 def test_targets() -> None:
-    assert reached(measured()) == [True, True, True, True]
-    assert reached(measured(ram_s=1.4)) == [False, True, True, True]
-    assert reached(measured(disk_s=2.1, peak_bytes=101)) == [True, False, False, False]
+    assert reached(measured()) == [True] * 6
+    assert reached(measured(ram_s=1.35)) == [False, *[True] * 5]
+    assert reached(measured(disk_s=2.1, peak_bytes=101)) == [True, False, True, True, False, False]
     # The budget was to be an eighth.
-    assert reached(measured(wanted_bytes=99)) == [False, False, True, True]
+    assert reached(measured(wanted_bytes=99)) == [False, False, *[True] * 4]
+    assert reached(measured(hidden=0.8)) == [True, True, True, False, True, True]
     others = [verdict.reached for verdict in verdicts({("reddit-small", "gat"): measured()})]
-    assert others == [None, True, True, True]
+    assert others == [None, *[True] * 5]
+    *_, forecast, _, _, _ = verdicts({("tiny", "gcn"): measured(ram_s=1.5)})
+    assert not forecast.reached
+    assert "gcn, budget, host in RAM on tiny 0.20" in forecast.figures
 
 
 def test_who_ended_before_its_time_has_a_row_and_misses() -> None:
     ways = measured() | {"disk": Measured(outcome="killed")}
-    assert reached(ways) == [True, False, False, True]
-    assert rows_of("tiny", "gcn", ways)[-1] == (
-        "| tiny | gcn | budget, host on disk | - | - | - | - | - | - | - | - | - | - | killed |"
-    )
+    assert reached(ways) == [True, False, True, True, False, True]
+    assert rows_of("tiny", "gcn", ways)[-1] == ("| tiny | gcn | budget, host on disk |" + " - |" * 12 + " killed |")
     assert ratio_of(ways, "disk") is None
     assert ratio_of(measured() | {"folded": Measured(outcome="killed")}, "ram") is None
 
@@ -176,7 +201,7 @@ class Scripted:
         self.asked.append(value)
         if name == self.ends_at:
             raise WorkerEndedError("killed")
-        return {"seconds": [0.2] * value, "losses": [1.0] * value, "peak_bytes": 7, "planned": None}
+        return {"seconds": [0.2] * value, "losses": [1.0] * value, "peak_bytes": 7, "planned": None, "hidden": None}
 
     def __enter__(self) -> Scripted:
         return self

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from sagann.cli.main import main
+from tests.plan.machines import ROUND
 
 
 def _plan(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -41,6 +45,39 @@ def test_foretells_how_an_epoch_is_streamed(capsys: pytest.CaptureFixture[str]) 
     assert "P = 1: everything fits" in _plan(capsys, "--model", "gcn", "--hidden", "16", "--memory", "8GiB")
     assert main(["plan", "--data", "demo", "--model", "gcn", "--memory", "1kB"]) == 2
     assert "are needed" in capsys.readouterr().err
+
+
+def test_foretells_seconds_and_draws_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    given = ("--model", "gcn", "--hidden", "16", "--encoder", "linear", "--memory", "20MiB")
+    shown = _plan(capsys, *given, "--picture", str(tmp_path / "timeline.png"), "--show", "steps")
+    (expected,) = re.findall(
+        r"^Expected: (\S+) s an epoch on \d+ cores of .*steps timed on a part", shown, re.MULTILINE
+    )
+    assert 1e-3 < float(expected) < 60
+    assert re.search(r"^load value x: 0, .* MiB$", shown, re.MULTILINE)
+    assert re.search(r"^  gather 0: 0 to 0$", shown, re.MULTILINE)
+    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_another_machine_is_read_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "machine.toml"
+    file.write_text(ROUND.to_toml())
+    given = ("--model", "gcn", "--hidden", "16", "--encoder", "linear", "--memory", "20MiB", "--machine", str(file))
+    shown = _plan(capsys, *given)
+    assert "on 2 cores of round numbers; known from the machine's rates alone" in shown
+    assert "The bottleneck is what is loaded." in shown
+    file.write_bytes(b"\xff\xfe")
+    assert main(["plan", "--data", "demo", *given]) == 2
+    assert "machine file is no text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [("--spill", "x"), ("--machine", "x"), ("--picture", "x"), ("--show", "steps")])
+def test_without_a_budget_there_is_nothing_to_foretell(
+    option: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "--data", "demo", "--model", "gcn", *option]) == 2
+    assert "nothing is streamed without a memory budget" in capsys.readouterr().err
 
 
 def test_refuses_what_it_cannot_show(capsys: pytest.CaptureFixture[str]) -> None:

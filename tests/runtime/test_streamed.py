@@ -6,6 +6,7 @@ import copy
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from sagann.plan import equal_edges, equal_vertices
 from sagann.plan.fit import needed_bytes
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
-from sagann.plan.steps import UNLIMITED, Step
+from sagann.plan.steps import UNLIMITED, Block, Move, Step
 from sagann.runtime.executor import Executor
 from sagann.runtime.planning import edges_bytes
 from sagann.runtime.residents import Residents
@@ -114,7 +115,13 @@ def test_every_accumulator_on_odd_graphs(accumulator: str, name: str, dialect: s
 
 @pytest.mark.parametrize("name", ["gat", "ggnn", "maxpool-gcn", "gin", "residual-gcn"])
 @pytest.mark.parametrize("on_disk", [False, True])
-def test_any_budget_gives_the_same_numbers(name: str, on_disk: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("keeps", [False, True])
+def test_any_budget_gives_the_same_numbers(
+    name: str, on_disk: bool, keeps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if keeps:
+        # Copying costs nothing: whatever has a matrix product keeps what it made.
+        monkeypatch.setattr("sagann.plan.sizes._FLOPS_PER_BYTE", 0)
     graph = labelled_graph()
     model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=2, dropout=0.0), graph).double()
     graph = in_double(model.prepare(graph))
@@ -139,6 +146,8 @@ def test_any_budget_gives_the_same_numbers(name: str, on_disk: bool, tmp_path: P
     assert len(plans) >= 3
     assert plans[0].stored_bytes == 0
     assert plans[-1].stored_bytes > 0
+    moved = {each.block.kind for plan in plans for each in plan.operations if isinstance(each, Move)}
+    assert not keeps or "saved" in moved
     del streamed, out, found
     assert list(tmp_path.iterdir()) == []
     assert [plan.peak_bytes for plan in plans] == sorted((plan.peak_bytes for plan in plans), reverse=True)
@@ -342,6 +351,36 @@ def test_blocks_are_as_large_as_planned(dtype: torch.dtype, monkeypatch: pytest.
     monkeypatch.setattr(Residents, "begin", begun)
     streamed(x).sum().backward()
     assert 0 < most <= plan.peak_bytes
+
+
+@pytest.mark.parametrize("name", ["gcn", "sage", "gin", "ggnn", "gat", "gated-gcn", "maxpool-gcn", "residual-gcn"])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_what_stages_keep_takes_no_more_than_planned(
+    name: str, dropout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = labelled_graph(400, 3000)
+    model = build_model(
+        ModelConfig(model=name, hidden=24, heads=2, layers=2, dropout=dropout, layer_norm=name == "sage"), graph
+    )
+    graph = model.prepare(graph)
+    assert graph.features is not None
+    streamed = StreamedModel(model, graph.hops(model.num_hops), equal_vertices(400, 2))
+    _, schedule, _ = streamed.plan(graph.features)
+    assert schedule.saves
+    found: dict[Block, int] = {}
+    set_item = Residents.__setitem__
+
+    def kept(residents: Residents, block: Block, value: Any) -> None:
+        if block.kind == "saved":
+            found[block] = sum(each.untyped_storage().nbytes() for each in value.values())
+        set_item(residents, block, value)
+
+    monkeypatch.setattr(Residents, "__setitem__", kept)
+    streamed(graph.features).sum().backward()
+    assert found
+    assert all(taken <= schedule.sizes.of(block) for block, taken in found.items()), (found, schedule.sizes.of)
+    planned = sum(schedule.sizes.of(block) for block in found)
+    assert planned <= 3 * sum(found.values()) + 4096 * len(found)
 
 
 def test_the_room_that_chunks_take_on_disk_is_known_before(tmp_path: Path) -> None:

@@ -78,12 +78,16 @@ def test_features_are_needed_and_embeddings_come_from_memory(tmp_path: Path) -> 
 
 
 def test_the_last_epoch_is_profiled(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     trained(tmp_path / "run", memory=TIGHT, profile=True)
     events = json.loads((tmp_path / "run" / "profile.json").read_text())["traceEvents"]
-    names = {event["name"].partition(":")[0] for event in events}
-    # Forward and backward, and no evaluation: that emits the result.
+    spans = [[event["name"] for event in events if (event["ph"], event["pid"]) == ("X", pid)] for pid in (0, 1)]
+    # Planned and measured: forward and backward, and no evaluation, which would emit the result.
+    assert sorted(spans[0]) == sorted(spans[1])
+    names = {name.partition(":")[0] for name in spans[1]}
     assert {"transform_loss 2", "gather_grad 1", "edges csr"} <= names
     assert "emit 2" not in names
+    assert (tmp_path / "run" / "profile.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_what_cannot_be_streamed_says_so(tmp_path: Path) -> None:

@@ -1,0 +1,103 @@
+"""``sagann plan --memory``: how an epoch is streamed, and what it will be like."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from torch import nn
+
+from sagann.byte_size import parse_bytes
+from sagann.cli.toml_file import read_text
+from sagann.errors import InputError
+from sagann.graph import Graph
+from sagann.report.terminal import Terminal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """What is to be shown."""
+
+    memory: str
+    "The budget."
+    with_steps: bool
+    "Whether every step and copy is."
+    spill: Path | None
+    "Where blocks will go; None for a temporary folder."
+    machine: Path | None
+    "A file of rates; None for this machine's."
+    picture: Path | None
+    "Where the timeline is drawn."
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        memory: str | None,
+        with_steps: bool,
+        spill: Path | None,
+        machine: Path | None,
+        picture: Path | None,
+    ) -> Self | None:
+        """What options ask for; None without a budget.
+
+        Raises:
+            InputError: an option makes no sense without a budget.
+        """
+        if memory is not None:
+            return cls(memory=memory, with_steps=with_steps, spill=spill, machine=machine, picture=picture)
+        given = {"--show steps": with_steps, "--spill": spill, "--machine": machine, "--picture": picture}
+        for name, value in given.items():
+            if value:
+                raise InputError(
+                    "nothing is streamed without a memory budget",
+                    value=f"{name}, and no --memory",
+                    where="sagann plan",
+                    fix=f"Add --memory 2GiB, or leave {name} out.",
+                )
+        return None
+
+
+def show_streaming(terminal: Terminal, model: nn.Module, graph: Graph, wish: Wish) -> None:
+    """Print the plan of an epoch and its forecast.
+
+    Args:
+        terminal: where to.
+        model: to be trained.
+        graph: prepared for it.
+        wish: what is to be shown.
+    """
+    from sagann.plan.machine import Machine
+    from sagann.report.plan_text import forecast_text, plan_text, steps_text
+    from sagann.runtime.forecast import forecast
+    from sagann.runtime.probe import probe
+    from sagann.runtime.stream import foretell
+    from sagann.runtime.timeline_files import write_picture
+
+    planned = foretell(model, graph, budget_bytes=parse_bytes(wish.memory, where="--memory"))
+    terminal.show(plan_text(planned))
+    if wish.with_steps:
+        terminal.show(steps_text(planned.plan))
+    if wish.machine is None:
+        found = probe(wish.spill or Path(tempfile.gettempdir()))
+        expected = forecast(planned, found, on_disk=True, rehearsal=(model, graph))
+    else:
+        found = Machine.from_toml(_text_of(wish.machine), where=str(wish.machine))
+        expected = forecast(planned, found, on_disk=True)
+    terminal.show(forecast_text(expected))
+    if wish.picture is not None:
+        write_picture(wish.picture, {"planned": expected.timeline})
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return read_text(path, what="machine file")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            "machine file is no text",
+            value=str(error),
+            where=str(path),
+            fix="Name a file that `sagann machine` wrote.",
+        ) from error

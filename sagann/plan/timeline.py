@@ -1,0 +1,88 @@
+"""Timeline: when each step and each copy of a streamed epoch runs, foretold or recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sagann.plan.steps import Block, Step
+
+Lane = Literal["compute", "load", "store"]
+LANES: tuple[Lane, ...] = ("compute", "load", "store")
+"What runs beside one another."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """Something that runs."""
+
+    lane: Lane
+    "Where."
+    name: str
+    "What."
+    start_s: float
+    "Since the timeline began."
+    seconds: float
+    "How long."
+    num_bytes: int = 0
+    "Copied."
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Spans of one or more epochs, and what they come to.
+
+    Example:
+        >>> timeline = Timeline()
+        >>> timeline.spans.append(Span(lane="compute", name="transform 0", start_s=0.0, seconds=2.0))
+        >>> timeline.spans.append(Span(lane="load", name="edges", start_s=1.0, seconds=2.0))
+        >>> timeline.seconds, timeline.hidden, timeline.bottleneck
+        (3.0, 0.5, 'compute')
+    """
+
+    spans: list[Span] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """From the first span's start to the last one's end."""
+        if not self.spans:
+            return 0.0
+        return max(span.start_s + span.seconds for span in self.spans) - min(span.start_s for span in self.spans)
+
+    def busy_s(self, *lanes: Lane) -> float:
+        """Time in which at least one of the lanes runs something."""
+        total, until = 0.0, 0.0
+        for span in sorted((span for span in self.spans if span.lane in lanes), key=lambda span: span.start_s):
+            end = span.start_s + span.seconds
+            total += max(0.0, end - max(until, span.start_s))
+            until = max(until, end)
+        return total
+
+    @property
+    def hidden(self) -> float:
+        """The part of the shorter one of copying and computing that runs beside the other: 1 if all of it does."""
+        copies, compute = self.busy_s("load", "store"), self.busy_s("compute")
+        shorter = min(copies, compute)
+        return 1.0 if not shorter else (copies + compute - self.busy_s(*LANES)) / shorter
+
+    @property
+    def bottleneck(self) -> Lane:
+        """The lane that is busy longest."""
+        return max(LANES, key=self.busy_s)
+
+    def of(self, lane: Lane) -> Sequence[Span]:
+        """The spans of a lane, in the order in which they begin."""
+        return sorted((span for span in self.spans if span.lane == lane), key=lambda span: span.start_s)
+
+
+def step_name(step: Step) -> str:
+    """A step in a few words."""
+    where = f"{step.interval}" if step.other < 0 else f"{step.interval} to {step.other}"
+    return f"{step.kind} {step.number}: {where}"
+
+
+def block_name(block: Block) -> str:
+    """A block in a few words."""
+    where = f"{block.interval}" if block.other < 0 else f"{block.interval} to {block.other}"
+    return f"{block.kind} {block.name}: {where}"

@@ -1,0 +1,189 @@
+"""Work: what a step computes, in operations and bytes, so that a machine's rates give seconds.
+
+References:
+    Jia et al., ROC, MLSys 2020, Sec. 4.1 predicts run times from counts as well, by a linear model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, fx
+
+from sagann.compiler.model_program import Gather, ModelProgram
+from sagann.compiler.program import Stage
+from sagann.compiler.trace import ROWS, is_rows
+from sagann.kernels.dense import linear
+from sagann.kernels.edge.function import EdgeFunction, Input
+from sagann.kernels.edge.kinds import lanes, results_of
+from sagann.plan.machine import Machine
+from sagann.plan.schedule import Schedule
+from sagann.plan.steps import Block, Step
+
+_EXPONENTIALS = frozenset(["exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "pow", "sin", "cos"])
+# The backward of pointwise operators reads the gradient and an operand, and writes a gradient, for every tensor that
+# the forward reads and writes.
+_BACKWARD_STREAMS = 1.5
+# A loss on rows of the result reads and writes logarithms of probabilities and their gradient.
+_LOSS_STREAMS = 6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """What is computed."""
+
+    flops: float = 0.0
+    "Of matrix products; a multiply-add is two."
+    stream_bytes: float = 0.0
+    "Read and written one after the other."
+    gather_bytes: float = 0.0
+    "Of rows that edges read here and there."
+    gathered_from_bytes: float = 0.0
+    "Of the arrays that these rows lie in."
+    exponentials: float = 0.0
+    "And functions that cost as much, for edges."
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            flops=self.flops + other.flops,
+            stream_bytes=self.stream_bytes + other.stream_bytes,
+            gather_bytes=self.gather_bytes + other.gather_bytes,
+            gathered_from_bytes=max(self.gathered_from_bytes, other.gathered_from_bytes),
+            exponentials=self.exponentials + other.exponentials,
+        )
+
+    def seconds(self, machine: Machine) -> float:
+        """How long a machine takes."""
+        cached = min(1.0, machine.cache_bytes / self.gathered_from_bytes) if self.gathered_from_bytes else 1.0
+        gather_s = cached / machine.gather_cached_bytes + (1 - cached) / machine.gather_bytes
+        return (
+            machine.step_s
+            + self.flops / machine.matmul_flops
+            + self.stream_bytes / machine.stream_bytes
+            + self.gather_bytes * gather_s
+            + self.exponentials / machine.exp_per_s
+        )
+
+
+class StepWork:
+    """The work of the steps of a schedule.
+
+    Args:
+        program: the captured model.
+        schedule: its steps, and the sizes of blocks.
+        rows: vertices of each interval.
+    """
+
+    def __init__(self, program: ModelProgram, schedule: Schedule, rows: Sequence[int]) -> None:
+        self._program = program
+        self._schedule = schedule
+        self._rows = rows
+        self._stages = [_StageWork.of(stage, schedule) for stage in program.stages]
+
+    def of(self, step: Step) -> Work:
+        """What a step computes."""
+        if step.kind in ("gather", "gather_grad"):
+            return self._pass(step)
+        if step.kind in ("transform", "transform_grad", "transform_loss"):
+            return self._transform(step)
+        # The others read blocks and write some.
+        return Work(stream_bytes=self._bytes((*step.reads, *step.writes)))
+
+    def _transform(self, step: Step) -> Work:
+        stage, rows = self._stages[step.number], self._rows[step.interval]
+        forward = Work(flops=rows * stage.flops, stream_bytes=rows * stage.stream_bytes)
+        backward = Work(flops=rows * stage.grad_flops, stream_bytes=rows * _BACKWARD_STREAMS * stage.stream_bytes)
+        if step.kind == "transform":
+            return forward
+        if step.kind == "transform_loss":
+            loss_bytes = rows * _LOSS_STREAMS * self._schedule.sizes.row_bytes(self._program.output)
+            return forward + backward + Work(stream_bytes=loss_bytes)
+        return backward if step.number in self._schedule.saves else forward + backward
+
+    def _pass(self, step: Step) -> Work:
+        gather = self._program.gathers[step.number]
+        function = self._function(gather, step)
+        edges = self._schedule.hops[gather.hop].edges[step.interval, step.other]
+        far, near = ("src", "dst") if function.at == "dst" else ("dst", "src")
+        rows = {"src": self._rows[step.interval], "dst": self._rows[step.other]}
+        row_bytes = {
+            side: _row_bytes(given for given in function.inputs if given.side == side) for side in (far, near)
+        }
+        at_edges = _row_bytes(given for given in function.inputs if given.side == "edge")
+        at_edges += self._schedule.hops[gather.hop].id_bytes
+        written = sum(
+            math.prod(result.shape)
+            * (8 if result.dtype is None else result.dtype.itemsize)
+            * (edges if result.rows == "edge" else 2 * rows[near])
+            for result in results_of(function)
+            if result.rows != "item"
+        )
+        return Work(
+            stream_bytes=edges * at_edges + rows[near] * row_bytes[near] + written,
+            gather_bytes=edges * row_bytes[far],
+            gathered_from_bytes=rows[far] * row_bytes[far],
+            exponentials=edges * _exponentials(function),
+        )
+
+    def _function(self, gather: Gather, step: Step) -> EdgeFunction:
+        if step.kind == "gather_grad":
+            return self._schedule.gradients.passes(gather)[step.part].function
+        assert gather.edges.function is not None
+        return gather.edges.function
+
+    def _bytes(self, blocks: Iterable[Block]) -> int:
+        return sum(self._schedule.sizes.of(block) for block in blocks)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _StageWork:
+    """Of a stage, per row."""
+
+    flops: float
+    stream_bytes: float
+    grad_flops: float
+
+    @classmethod
+    def of(cls, stage: Stage, schedule: Schedule) -> _StageWork:
+        flops = streams = grad_flops = 0.0
+        wanted: dict[fx.Node, bool] = {}
+        for node in stage.module.graph.nodes:
+            if node.op == "placeholder":
+                name = str(node.target)
+                gradients = schedule.gradients
+                wanted[node] = name in gradients.shared or (name in stage.inputs and gradients.has(name))
+                continue
+            wanted[node] = any(wanted.get(given, False) for given in node.all_input_nodes)
+            if node.op != "call_function" or not _row_bytes_of(node):
+                continue
+            if node.target is linear:
+                x, weight = node.args[:2]
+                assert isinstance(x, fx.Node)
+                assert isinstance(weight, fx.Node)
+                product = 2.0 * weight.meta["val"].numel()
+                flops += product
+                grad_flops += product * (wanted[x] + wanted[weight])
+            else:
+                streams += _row_bytes_of(node) + sum(_row_bytes_of(given) for given in node.all_input_nodes)
+        return cls(flops=flops, stream_bytes=streams, grad_flops=grad_flops)
+
+
+def _row_bytes_of(node: fx.Node) -> int:
+    """Of a row of a node's value; 0 for what has no rows."""
+    value = node.meta.get("val")
+    if not isinstance(value, Tensor) or value.ndim == 0 or not is_rows(value.shape[0]):
+        return 0
+    return math.prod(value.shape) // ROWS * value.dtype.itemsize
+
+
+def _row_bytes(inputs: Iterable[Input]) -> int:
+    return sum(lanes(given) * given.dtype.itemsize for given in inputs)
+
+
+def _exponentials(function: EdgeFunction) -> int:
+    """How many an edge takes."""
+    count = sum(lanes(op) for op in function.ops if op.op in _EXPONENTIALS)
+    scores = (function.value(output.values[0]) for output in function.outputs if output.reduce == "softmax")
+    return count + sum(lanes(score) for score in scores)

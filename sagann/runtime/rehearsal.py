@@ -1,0 +1,108 @@
+"""Rehearsal: a model's steps timed on a few of a graph's intervals, so that a forecast need not trust rates alone.
+
+What a step takes for its work differs from kernel to kernel: widths, degrees and operators matter. It differs little from
+chunk to chunk. So the steps of a small part are timed, and each kind of step gets the factor by which it takes longer than
+the machine's rates say.
+
+References:
+    Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2: times of sub-chunks are profiled and used in later iterations.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from sagann.graph.graph import Graph
+from sagann.graph.subgraph import subgraph
+from sagann.plan.intervals import sizes
+from sagann.plan.machine import Machine
+from sagann.plan.steps import Plan, Step, StepKind
+from sagann.plan.work import StepWork
+from sagann.runtime.planning import Planned
+from sagann.runtime.recorder import Recorder
+from sagann.runtime.streamed import StreamedModel
+from sagann.saga.hops import count_hops
+
+MOST_EDGES = 4_000_000
+"Of the part that is rehearsed."
+_EPOCHS = 3
+
+Key = tuple[StepKind, int, int]
+"Kind, number and part of a step."
+Factors = Mapping[Key, float]
+"How many times as long as the machine's rates say."
+
+
+def key_of(step: Step) -> Key:
+    """What steps have in common that run the same kernels."""
+    return step.kind, step.number, step.part
+
+
+def rehearse(model: nn.Module, graph: Graph, planned: Planned, machine: Machine) -> Factors:
+    """Time the steps of an epoch on the first two intervals of a plan, or a part of them.
+
+    The model's parameters, their gradients and PyTorch's random numbers stay as they are.
+
+    Args:
+        model: of the plan.
+        graph: of the plan.
+        planned: an epoch.
+        machine: whose rates are corrected.
+    """
+    bounds = _part(graph, planned.plan)
+    part = subgraph(graph, torch.arange(bounds[-1]))
+    modes = {module: module.training for module in model.modules()}
+    streamed = StreamedModel(
+        model.train(), list(part.hops(count_hops(model))), bounds, budget_bytes=planned.plan.budget_bytes
+    )
+    assert part.features is not None
+    times: defaultdict[Key, list[float]] = defaultdict(list)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            for epoch in range(_EPOCHS + 1):
+                streamed.timeline = recorder = Recorder()
+                _run(streamed, part.features)
+                plan = streamed.plan(part.features, folded=True)
+                # The first compiles.
+                for key, seconds in _by_key(plan.plan, recorder).items() if epoch else ():
+                    times[key].append(seconds)
+    finally:
+        streamed.close()
+        for module, mode in modes.items():
+            module.training = mode
+    work = StepWork(plan.program, plan.schedule, sizes(bounds))
+    expected: defaultdict[Key, float] = defaultdict(float)
+    for step in _steps(plan.plan):
+        expected[key_of(step)] += work.of(step).seconds(machine)
+    return {key: median(found) / expected[key] for key, found in times.items()}
+
+
+def _part(graph: Graph, plan: Plan) -> tuple[int, ...]:
+    """The bounds of the first two intervals, or the one there is, smaller where they have too many edges."""
+    bounds = plan.bounds[:3]
+    indptr = graph.topology.indptr
+    end = int(torch.searchsorted(indptr[: bounds[-1] + 1].contiguous(), MOST_EDGES, right=True))
+    end = max(len(bounds) - 1, min(end, bounds[-1]))
+    return tuple(bound * end // bounds[-1] for bound in bounds)
+
+
+def _run(streamed: StreamedModel, x: Tensor) -> None:
+    trained = [parameter for parameter in streamed.model.parameters() if parameter.requires_grad]
+    loss = streamed.loss(x, lambda rows, _: rows.float().logsumexp(-1).sum())
+    torch.autograd.grad(loss, trained, allow_unused=True)
+
+
+def _steps(plan: Plan) -> list[Step]:
+    return [each for each in plan.operations if isinstance(each, Step) and each.kind != "turn"]
+
+
+def _by_key(plan: Plan, recorder: Recorder) -> dict[Key, float]:
+    found: defaultdict[Key, float] = defaultdict(float)
+    for step, span in zip(_steps(plan), recorder.of("compute"), strict=True):
+        found[key_of(step)] += span.seconds
+    return dict(found)

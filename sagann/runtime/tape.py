@@ -1,0 +1,170 @@
+"""Tape: what the gradient of a stage needs, so that it can be moved elsewhere until then.
+
+PyTorch's graph of a stage holds tensors. Here it holds handles: of tensors that the stage was given, which are read again,
+and of those that it made, which are one block that can be copied and dropped like any other.
+
+References:
+    Jia et al., ROC, MLSys 2020, Sec. 4.2 moves intermediates between memories; PyTorch's hooks for saved tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
+
+
+@dataclass(frozen=True, slots=True)
+class _Handle:
+    """A tensor that lies in another."""
+
+    of_input: bool
+    name: str
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+class Tape:
+    """The graph of one run of a stage, without its tensors.
+
+    Args:
+        inputs: what the stage is given of vertices. They are given again when the gradient is computed.
+        shared: what it is given besides, which stays where it is.
+
+    Example:
+        >>> x, w = torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0]], requires_grad=True)
+        >>> tape = Tape({"x": x}, [w])
+        >>> with tape.recording():
+        ...     entered = tape.enter(x)
+        ...     h = torch.exp(entered @ w)
+        >>> tape.leave({"x": entered, "w": w}, {"h": h})
+        >>> made = dict(tape.made)
+        >>> tape.forget()
+        >>> grads = tape.gradients({"x": x}, made, {"h": torch.ones(2, 1)})
+        >>> torch.allclose(grads["w"], (x * torch.exp(x * 3)).sum().reshape(1, 1))
+        True
+    """
+
+    def __init__(self, inputs: Mapping[str, Tensor], shared: Iterable[Tensor]) -> None:
+        self._inputs = {_address(value): (name, _begin(value)) for name, value in inputs.items()}
+        self._shared = {_address(value) for value in shared}
+        self._names: dict[int, str] = {}
+        self.made: dict[str, Tensor] = {}
+        "What the stage made and its gradient reads, by name; each one piece of memory."
+        self._given: Mapping[str, Tensor] = {}
+        self._from: dict[str, GradientEdge] = {}
+        self._to: dict[str, GradientEdge] = {}
+        self._anchor = torch.zeros((), requires_grad=True)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Inside the ``with`` block, what autograd keeps is written down here."""
+        with torch.enable_grad(), saved_tensors_hooks(self._pack, self._unpack):
+            yield
+
+    def enter(self, value: Tensor) -> Tensor:
+        """A value of vertices that gets a gradient, as the stage reads it."""
+        entered: Tensor = _Entry.apply(self._anchor, value)  # type: ignore[no-untyped-call]
+        return entered
+
+    def leave(self, inputs: Mapping[str, Tensor], results: Mapping[str, Tensor]) -> None:
+        """Note where gradients come from and go to.
+
+        Args:
+            inputs: as the stage has read them.
+            results: of the stage.
+        """
+        self._to = {name: get_gradient_edge(value) for name, value in inputs.items() if value.requires_grad}
+        self._from = {name: get_gradient_edge(value) for name, value in results.items() if value.requires_grad}
+
+    def forget(self) -> None:
+        """Let go of what the stage made."""
+        self.made = {}
+        self._names.clear()
+
+    def leads_from(self, name: str) -> bool:
+        """Whether a result leads to anything that gets a gradient."""
+        return name in self._from
+
+    def gradients(
+        self, inputs: Mapping[str, Tensor], made: Mapping[str, Tensor], upstream: Mapping[str, Tensor]
+    ) -> dict[str, Tensor | None]:
+        """The gradients of what the stage was given, by name; once.
+
+        Args:
+            inputs: what the stage was given of vertices.
+            made: what it made.
+            upstream: gradients of results.
+        """
+        self._given, self.made = inputs, dict(made)
+        known = {name: grad for name, grad in upstream.items() if name in self._from}
+        found: Sequence[Tensor | None] = [None] * len(self._to)
+        if known and self._to:
+            found = torch.autograd.grad(
+                [self._from[name] for name in known],
+                list(self._to.values()),
+                list(known.values()),
+                allow_unused=True,
+            )
+        self._given = {}
+        self.forget()
+        return dict(zip(self._to, found, strict=True))
+
+    def _pack(self, tensor: Tensor) -> Tensor | _Handle:
+        value, address = tensor.detach(), _address(tensor)
+        if not value.numel() or not value.ndim or address in self._shared:
+            return value
+        if address in self._inputs:
+            name, begin = self._inputs[address]
+            return _handle(value, name, begin, of_input=True)
+        if address not in self._names:
+            self._names[address] = name = str(len(self._names))
+            length = value.untyped_storage().nbytes() // value.itemsize
+            self.made[name] = value.as_strided((length,), (1,), 0)
+        return _handle(value, self._names[address], 0, of_input=False)
+
+    def _unpack(self, packed: Tensor | _Handle) -> Tensor:
+        if isinstance(packed, Tensor):
+            return packed
+        base = (self._given if packed.of_input else self.made)[packed.name]
+        if base.dtype != packed.dtype:
+            base = base.view(packed.dtype)
+        return base.as_strided(packed.size, packed.stride, _begin(base) + packed.offset)
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _begin(tensor: Tensor) -> int:
+    return int(tensor.storage_offset())
+
+
+def _handle(value: Tensor, name: str, begin: int, *, of_input: bool) -> _Handle:
+    return _Handle(
+        of_input=of_input,
+        name=name,
+        dtype=value.dtype,
+        size=tuple(value.shape),
+        stride=value.stride(),
+        offset=_begin(value) - begin,
+    )
+
+
+class _Entry(torch.autograd.Function):
+    """A value as something that gets a gradient, without a leaf that would hold it."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, value: Tensor) -> Tensor:
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None]:
+        return None, None

@@ -1,0 +1,102 @@
+"""Timelines as files to look at: Chrome's traces, which Perfetto shows too, and pictures."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from sagann.errors import MissingDependencyError
+from sagann.plan.timeline import LANES, Span, Timeline
+from sagann.storage.durable import write_whole
+
+_COLOURS = {
+    "transform": "#4477aa",
+    "transform_loss": "#4477aa",
+    "gather": "#228833",
+    "transform_grad": "#66ccee",
+    "gather_grad": "#ccbb44",
+    "edges": "#bbbbbb",
+    "value": "#aa3377",
+    "grad": "#ee6677",
+}
+"Of a span, by the first word of its name."
+_OTHER_COLOUR = "#777777"
+
+
+def write_trace(path: Path, timelines: Mapping[str, Timeline]) -> None:
+    """Write timelines in Chrome's format for traces, one process each, side by side.
+
+    Args:
+        path: of the file.
+        timelines: by what they are called.
+    """
+    events: list[dict[str, Any]] = []
+    for number, (name, timeline) in enumerate(timelines.items()):
+        events.append({"name": "process_name", "ph": "M", "pid": number, "args": {"name": name}})
+        events += [
+            {"name": "thread_name", "ph": "M", "pid": number, "tid": thread, "args": {"name": lane}}
+            for thread, lane in enumerate(LANES)
+        ]
+        begin_s = min((span.start_s for span in timeline.spans), default=0.0)
+        events += [_event(span, number, begin_s) for span in timeline.spans]
+    write_whole(path, json.dumps({"traceEvents": events}).encode())
+
+
+def can_draw() -> bool:
+    """Whether :func:`write_picture` has what it needs."""
+    return find_spec("matplotlib") is not None
+
+
+def write_picture(path: Path, timelines: Mapping[str, Timeline]) -> None:
+    """Draw timelines, one below the other, on the same scale of seconds.
+
+    Args:
+        path: of the PNG file.
+        timelines: by what they are called.
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
+    if not can_draw():
+        raise MissingDependencyError("matplotlib", extra="plots", feature="a picture of a timeline")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 0.6 + 1.3 * len(timelines)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(timelines), 1, sharex=True, squeeze=False)[:, 0]
+    seen: dict[str, str] = {}
+    for axis, (name, timeline) in zip(axes, timelines.items(), strict=True):
+        begin_s = min((span.start_s for span in timeline.spans), default=0.0)
+        for height, lane in enumerate(LANES):
+            for span in timeline.of(lane):
+                word = span.name.partition(" ")[0]
+                colour = _COLOURS.get(word, _OTHER_COLOUR)
+                seen.setdefault(colour, word if word in _COLOURS else "other")
+                axis.broken_barh([(span.start_s - begin_s, span.seconds)], (height - 0.4, 0.8), facecolors=colour)
+        axis.set_yticks(range(len(LANES)), LANES)
+        axis.invert_yaxis()
+        axis.set_title(
+            f"{name}: {timeline.seconds:.3g} s, {timeline.hidden:.0%} of copying hidden", loc="left", size=9
+        )
+    axes[-1].set_xlabel("seconds")
+    handles = [axes[0].barh([0], [0], color=colour, label=word) for colour, word in seen.items()]
+    figure.legend(handles=handles, loc="outside right upper", fontsize=8, frameon=False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
+    write_whole(path, buffer.getvalue())
+
+
+def _event(span: Span, process: int, begin_s: float) -> dict[str, Any]:
+    return {
+        "name": span.name,
+        "ph": "X",
+        "pid": process,
+        "tid": LANES.index(span.lane),
+        "ts": (span.start_s - begin_s) * 1e6,
+        "dur": span.seconds * 1e6,
+        "args": {"bytes": span.num_bytes},
+    }

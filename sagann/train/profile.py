@@ -1,0 +1,39 @@
+"""The profile of a streamed run: its last epoch as it ran, beside what was to be expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from sagann.graph import Graph
+from sagann.runtime.forecast import forecast
+from sagann.runtime.probe import probe
+from sagann.runtime.recorder import Recorder
+from sagann.runtime.timeline_files import can_draw, write_picture, write_trace
+from sagann.train.predictor import Predictor
+from sagann.train.run_folder import PICTURE_FILE, PROFILE_FILE
+
+
+def write_profile(
+    folder: Path, predictor: Predictor, graph: Graph, measured: Recorder, on_message: Callable[[str], None]
+) -> None:
+    """Write the trace, and a picture where matplotlib is installed.
+
+    Args:
+        folder: of the run.
+        predictor: has streamed the model.
+        graph: that it was streamed over.
+        measured: the last epoch.
+        on_message: is told what could not be written.
+    """
+    streamed, streaming = predictor.streamed(graph), predictor.streaming
+    assert graph.features is not None
+    assert streaming is not None
+    planned = streamed.plan(graph.features, folded=True)
+    expected = forecast(planned, probe(streaming.spill), on_disk=True, rehearsal=(predictor.model, graph))
+    timelines = {"planned": expected.timeline, "measured": measured}
+    write_trace(folder / PROFILE_FILE, timelines)
+    if can_draw():
+        write_picture(folder / PICTURE_FILE, timelines)
+    else:
+        on_message(f"{PICTURE_FILE} is not drawn: pip install 'sagann[plots]'")

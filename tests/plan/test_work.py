@@ -1,0 +1,70 @@
+"""The work of steps, against what can be counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from sagann.graph import Graph
+from sagann.nn import build_model
+from sagann.nn.zoo import ModelConfig
+from sagann.plan import equal_vertices
+from sagann.plan.intervals import sizes
+from sagann.plan.steps import Step, StepKind
+from sagann.plan.work import StepWork, Work
+from sagann.runtime.streamed import StreamedModel
+from tests.graphs import labelled_graph
+from tests.plan.machines import ROUND
+
+N, E, HIDDEN = 120, 700, 16
+
+
+def works(name: str, num_intervals: int) -> tuple[Graph, list[tuple[Step, Work]]]:
+    graph = labelled_graph(N, E)
+    model = build_model(ModelConfig(model=name, hidden=HIDDEN, heads=2, dropout=0.0), graph)
+    graph = model.prepare(graph)
+    bounds = equal_vertices(N, num_intervals)
+    streamed = StreamedModel(model, list(graph.hops(2)), bounds)
+    assert graph.features is not None
+    program, schedule, plan = streamed.plan(graph.features, folded=True)
+    work = StepWork(program, schedule, sizes(bounds))
+    steps = [each for each in plan.operations if isinstance(each, Step) and each.kind != "turn"]
+    return graph, [(step, work.of(step)) for step in steps]
+
+
+def total(found: list[tuple[Step, Work]], *kinds: StepKind) -> Work:
+    return sum((work for step, work in found if step.kind in kinds), Work())
+
+
+@pytest.mark.parametrize("num_intervals", [1, 3])
+def test_products_and_rows_of_a_gcn(num_intervals: int) -> None:
+    graph, found = works("gcn", num_intervals)
+    classes, features = graph.num_classes, graph.num_features
+    # The first layer's rows are gathered once; its map, and the second one's, which goes before its gather.
+    assert total(found, "transform").flops == 2 * N * HIDDEN * (features + classes)
+    # Both weights' gradients, and that of what the second map reads.
+    assert total(found, "transform_grad").flops == 2 * N * HIDDEN * (features + 2 * classes)
+    # With self-loops; rows of a float32 for every class.
+    edges = graph.num_edges
+    assert total(found, "gather").gather_bytes == edges * classes * 4
+    assert total(found, "gather_grad").gather_bytes == edges * classes * 4
+    assert total(found, "gather").exponentials == 0
+
+
+def test_gates_cost_exponentials() -> None:
+    graph, found = works("gated-gcn", 2)
+    assert total(found, "gather").exponentials == graph.num_edges * (graph.num_features + HIDDEN)
+
+
+def test_seconds_follow_from_rates() -> None:
+    assert Work(flops=2e9).seconds(ROUND) == pytest.approx(2.0)
+    assert Work(stream_bytes=3e9).seconds(ROUND) == pytest.approx(3.0)
+    assert Work(exponentials=1e9).seconds(ROUND) == pytest.approx(1.0)
+    # All in cache, and half of it.
+    assert Work(gather_bytes=1e9, gathered_from_bytes=1 << 20).seconds(ROUND) == pytest.approx(1.0)
+    assert Work(gather_bytes=1e9, gathered_from_bytes=1 << 21).seconds(ROUND) == pytest.approx(0.5 + 5.0)
+
+
+def test_every_step_of_every_model_has_work() -> None:
+    for name in ("commnet", "gin", "ggnn", "gat", "maxpool-gcn", "residual-gcn"):
+        _, found = works(name, 2)
+        assert all(work.seconds(ROUND) > 0 for _, work in found), name
