@@ -48,8 +48,8 @@ class Block:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it cannot be copied elsewhere."""
-        return self.kind in ("state", "saved")
+        """Whether it cannot be copied elsewhere: what a stage keeps is a graph of PyTorch's autograd."""
+        return self.kind == "saved"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
