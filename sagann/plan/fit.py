@@ -36,12 +36,19 @@ def hop_size(topology: Topology, bounds: Sequence[int]) -> HopSize:
     return HopSize.of(topology, edges)
 
 
-def largest_of(bounds: Sequence[int], hops: Sequence[HopSize]) -> tuple[tuple[int, ...], list[HopSize]]:
-    """Two intervals as large as the largest of ``bounds``, or one where there is one, with chunks as large as the largest.
+def largest_of(
+    bounds: Sequence[int], hops: Sequence[HopSize], most: int = 2
+) -> tuple[tuple[int, ...], list[HopSize]]:
+    """A few intervals as large as the largest of ``bounds``, with chunks as large as the largest.
 
     No step of the whole grid needs more than some step of these.
+
+    Args:
+        bounds: of the intervals.
+        hops: their chunks.
+        most: intervals, where there are so many; :class:`sagann.plan.orders.Policy` says how many tell an order.
     """
-    rows, count = max(sizes(tuple(bounds))), min(len(bounds) - 1, 2)
+    rows, count = max(sizes(tuple(bounds))), min(len(bounds) - 1, most)
     at = [(src, dst) for src in range(count) for dst in range(count)]
     largest = [replace(hop, edges=dict.fromkeys(at, max(hop.edges.values())) if hop.edges else {}) for hop in hops]
     return tuple(rows * number for number in range(count + 1)), largest

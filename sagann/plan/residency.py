@@ -110,13 +110,10 @@ class _Placement:
         room = sum(self.bytes_of(block) for block in missing) + step.temporary_bytes
         if not self._make_room(room, later_than=number):
             own = sum(self.bytes_of(block) for block in step.blocks) + step.temporary_bytes
-            fixed = sum(
-                size for block, size in self.resident.items() if block.is_fixed and block not in step.blocks
-            )
             raise BudgetError.of(
                 "the memory budget is too small for a single step",
                 self.budget,
-                own + fixed,
+                own,
                 fix="Cut the graph into more intervals, or raise the budget.",
             )
         for block in missing:
@@ -157,9 +154,8 @@ class _Placement:
         self._enter(block)
 
     def _enter(self, block: Block) -> None:
-        if not block.is_fixed:
-            entry = (-self.uses[block][0], -self.resident[block], next(self.entries), block)
-            heapq.heappush(self.order, entry)
+        entry = (-self.uses[block][0], -self.resident[block], next(self.entries), block)
+        heapq.heappush(self.order, entry)
 
     def _load_ahead(self, number: int) -> None:
         """Begin the loads of coming steps, as far as they fit beside the temporaries of the steps until then."""

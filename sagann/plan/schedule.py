@@ -1,8 +1,8 @@
 """Schedule: the steps of an epoch of a captured model over a chunk grid, before anything is placed.
 
-Forward in column order: all chunks into a destination interval, then the next stage on it at once. Backward in row
-order: all chunks out of a source interval, then the stage before on it at once. In this way a state, and what follows
-from it, is made while it lies in memory.
+By default the forward goes by columns: all chunks into a destination interval, then the next stage on it at once. The
+backward goes by rows: all chunks out of a source interval, then the stage before on it at once. In this way a state, and
+what follows from it, is made while it lies in memory. :mod:`sagann.plan.orders` has the other orders.
 
 References:
     Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2; Ma et al., NGra, 2018, Sec. 3.1.
@@ -10,13 +10,15 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.compiler.vjp import BackwardPass
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.plan.gradients import Gradients
 from sagann.plan.intervals import sizes
+from sagann.plan.orders import POLICIES, Order, Pass
 from sagann.plan.sizes import CSC, CSR, BlockSizes, HopSize
 from sagann.plan.steps import Block, Step
 
@@ -32,6 +34,7 @@ class Schedule:
         folded: whether the loss is a function of an interval's rows, summed over the intervals. Its gradient is computed
             where the rows are made, and the result never exists whole.
         saves: numbers of the stages that keep for their gradient what they make, instead of running once more.
+        order: in which passes go through the chunk grid.
     """
 
     def __init__(
@@ -43,12 +46,14 @@ class Schedule:
         gradients: Gradients | None = None,
         folded: bool = False,
         saves: frozenset[int] = frozenset(),
+        order: Order = "column",
     ) -> None:
         self.program = program
         self.hops = hops
         self.gradients = gradients or Gradients(program)
         self.folded = folded
         self.saves = saves
+        self._policy = POLICIES[order]
         rows = sizes(tuple(bounds))
         self.intervals = range(len(rows))
         "Numbers of the intervals."
@@ -90,23 +95,28 @@ class Schedule:
         yield from self._forward(trains=False)
 
     def constants(self) -> Iterator[Step]:
-        """The steps that compute once what is the same in every epoch."""
+        """The steps that compute once what is the same in every epoch; by columns, whatever the order of epochs."""
         for number, gather in enumerate(self.program.gathers):
-            for dst in self.intervals if gather.constant else ():
-                yield from self._gather(number, gather, dst)
-                value = Block("value", gather.result, dst)
-                yield Step(kind="keep", number=number, interval=dst, reads=(value,), writes=())
+            if gather.constant:
+                work = self._gather(number, gather, partial(self._keep, number, gather))
+                yield from POLICIES["column"].walk(self.intervals, work)
+
+    def _keep(self, number: int, gather: Gather, interval: int) -> Iterator[Step]:
+        value = Block("value", gather.result, interval)
+        yield Step(kind="keep", number=number, interval=interval, reads=(value,), writes=())
 
     def _forward(self, *, trains: bool) -> Iterator[Step]:
         for interval in self.intervals:
-            yield from self._vertices(0, interval, trains)
+            yield from self._vertices(0, interval, trains=trains)
         for number, gather in enumerate(self.program.gathers):
-            for dst in self.intervals:
-                if not gather.constant:
-                    yield from self._gather(number, gather, dst)
-                yield from self._vertices(number + 1, dst, trains)
+            follow = partial(self._vertices, number + 1, trains=trains)
+            if gather.constant:
+                for interval in self.intervals:
+                    yield from follow(interval)
+            else:
+                yield from self._policy.walk(self.intervals, self._gather(number, gather, follow))
 
-    def _vertices(self, number: int, interval: int, trains: bool) -> Iterator[Step]:
+    def _vertices(self, number: int, interval: int, *, trains: bool) -> Iterator[Step]:
         """A stage on an interval, and what becomes of the result."""
         stage = self.program.stages[number]
         if not stage.outputs:
@@ -143,11 +153,12 @@ class Schedule:
                 values = self._values_of(gather, step.results)
                 known = reached & set(values)
                 reached |= set(values)
-                for interval in self.intervals:
-                    yield from self._gather_grad(number, gather, part, step, interval)
-                    yield self._finish_grad(number, gather, part, step.function, interval, values, known)
-                    if part == len(passes) - 1:
-                        yield from self._vertices_backward(number, interval, reached)
+                is_last = part == len(passes) - 1
+                follow = partial(self._vertices_backward, number, reached=reached) if is_last else _nothing
+                walk = self._policy.csc_walk if step.function.at == "dst" else self._policy.walk
+                yield from walk(
+                    self.intervals, self._gather_grad(number, gather, part, step, values, known, follow)
+                )
             if passes:
                 self._reach(number, reached)
             else:
@@ -211,33 +222,39 @@ class Schedule:
         if any(name in reached for name in self.program.stages[number].outputs):
             reached |= set(self._given_back(number))
 
-    def _gather(self, number: int, gather: Gather, dst: int) -> Iterator[Step]:
-        assert gather.edges.function is not None
-        state = Block("state", gather.result, dst)
-        begun = False
-        for src in self.intervals:
-            if (src, dst) not in self.hops[gather.hop].edges:
-                continue
-            edges = Block("edges", CSC, src, dst, gather.hop)
-            reads = (edges, *self._edge_values(gather, gather.edges.function, src, dst))
+    def _gather(self, number: int, gather: Gather, follow: Callable[[int], Iterator[Step]]) -> Pass:
+        """A gather: its chunks, what they give each destination interval, and what follows."""
+        function = gather.edges.function
+        assert function is not None
+        begun: set[int] = set()
+
+        def chunk(dst: int, src: int) -> Iterator[Step]:
+            if (src, dst) in self.hops[gather.hop].edges:
+                edges = Block("edges", CSC, src, dst, gather.hop)
+                state = Block("state", gather.result, dst)
+                reads = (edges, *self._edge_values(gather, function, src, dst))
+                yield Step(
+                    kind="gather",
+                    number=number,
+                    interval=src,
+                    other=dst,
+                    reads=(*reads, state) if dst in begun else reads,
+                    writes=(state,),
+                    temporary_bytes=self.sizes.walking(src, dst),
+                )
+                begun.add(dst)
+
+        def finish(dst: int) -> Iterator[Step]:
+            extra = [Block("extra", gather.result, dst)] if len(self.sizes.kept(gather)) > 1 else []
             yield Step(
-                kind="gather",
+                kind="finish",
                 number=number,
-                interval=src,
-                other=dst,
-                reads=(*reads, state) if begun else reads,
-                writes=(state,),
-                temporary_bytes=self.sizes.walking(src, dst),
+                interval=dst,
+                reads=(Block("state", gather.result, dst),) if dst in begun else (),
+                writes=(Block("value", gather.result, dst), *extra),
             )
-            begun = True
-        extra = [Block("extra", gather.result, dst)] if len(self.sizes.kept(gather)) > 1 else []
-        yield Step(
-            kind="finish",
-            number=number,
-            interval=dst,
-            reads=(state,) if begun else (),
-            writes=(Block("value", gather.result, dst), *extra),
-        )
+
+        return Pass(chunk=chunk, finish=finish, follow=follow)
 
     def _arrive(self, number: int, interval: int, reached: set[str] | Sequence[str]) -> Iterator[Step]:
         """What a gather's backward reads of a destination interval, made when its gradient is complete."""
@@ -258,65 +275,69 @@ class Schedule:
             temporary_bytes=self.sizes.arriving(gather, interval),
         )
 
-    def _gather_grad(self, number: int, gather: Gather, part: int, work: BackwardPass, row: int) -> Iterator[Step]:
-        function = work.function
-        at_dst = function.at == "dst"
-        state = Block("state", gather.result, row, number=part + 1)
-        of_edges = any(output.reduce == "edge" for output in function.outputs)
-        of_rows = _has_rows(function)
-        reads_handed = any(given.name.endswith("_at_edges") for given in function.inputs)
-        begun = False
-        for other in self.intervals:
-            src, dst = (other, row) if at_dst else (row, other)
+    def _gather_grad(
+        self,
+        number: int,
+        gather: Gather,
+        part: int,
+        work: BackwardPass,
+        values: Sequence[str],
+        known: set[str],
+        follow: Callable[[int], Iterator[Step]],
+    ) -> Pass:
+        """A backward pass: its chunks, the gradients that they give each interval of its rows, and what follows."""
+        at_dst = work.function.at == "dst"
+        of_edges = any(output.reduce == "edge" for output in work.function.outputs)
+        of_rows = any(output.reduce != "edge" for output in work.function.outputs)
+        begun: set[int] = set()
+
+        def chunk(own: int, other: int) -> Iterator[Step]:
+            src, dst = (other, own) if at_dst else (own, other)
             if (src, dst) not in self.hops[gather.hop].edges:
-                continue
+                return
+            state = Block("state", gather.result, own, number=part + 1)
             handed = Block("handed", gather.result, src, dst)
-            reads = [Block("edges", CSC if at_dst else CSR, src, dst, gather.hop)]
-            reads += self._edge_values(gather, function, src, dst)
-            reads.append(Block("incoming", gather.result, dst))
-            if gather.edges.accumulator in ("max", "min", "softmax"):
-                reads.append(Block("extra", gather.result, dst))
-            if reads_handed:
-                reads.append(handed)
-            if begun:
-                reads.append(state)
+            reads = self._read_by_chunk(gather, work.function, src, dst)
             yield Step(
                 kind="gather_grad",
                 number=number,
                 interval=src,
                 other=dst,
                 part=part,
-                reads=tuple(reads),
+                reads=(*reads, state) if own in begun else reads,
                 writes=(*([handed] if of_edges else []), *([state] if of_rows else [])),
                 temporary_bytes=self.sizes.walking(src, dst),
             )
-            begun = of_rows
+            if of_rows:
+                begun.add(own)
 
-    def _finish_grad(
-        self,
-        number: int,
-        gather: Gather,
-        part: int,
-        function: EdgeFunction,
-        row: int,
-        values: Sequence[str],
-        known: set[str],
-    ) -> Step:
-        others = ((other, row) if function.at == "dst" else (row, other) for other in self.intervals)
-        begun = any(at in self.hops[gather.hop].edges for at in others)
-        grads = [Block("grad", value, row) for value in values]
-        reads = [Block("grad", value, row) for value in values if value in known]
-        if begun and _has_rows(function):
-            reads.append(Block("state", gather.result, row, number=part + 1))
-        return Step(
-            kind="finish_grad",
-            number=number,
-            interval=row,
-            part=part,
-            reads=tuple(reads),
-            writes=tuple(grads),
-            temporary_bytes=sum(self.sizes.of(block) for block in grads),
-        )
+        def finish(own: int) -> Iterator[Step]:
+            grads = [Block("grad", value, own) for value in values]
+            reads = [Block("grad", value, own) for value in values if value in known]
+            if own in begun:
+                reads.append(Block("state", gather.result, own, number=part + 1))
+            yield Step(
+                kind="finish_grad",
+                number=number,
+                interval=own,
+                part=part,
+                reads=tuple(reads),
+                writes=tuple(grads),
+                temporary_bytes=sum(self.sizes.of(block) for block in grads),
+            )
+
+        return Pass(chunk=chunk, finish=finish, follow=follow)
+
+    def _read_by_chunk(self, gather: Gather, function: EdgeFunction, src: int, dst: int) -> tuple[Block, ...]:
+        """The blocks that a backward pass reads for a chunk, but for the state."""
+        blocks = [Block("edges", CSC if function.at == "dst" else CSR, src, dst, gather.hop)]
+        blocks += self._edge_values(gather, function, src, dst)
+        blocks.append(Block("incoming", gather.result, dst))
+        if gather.edges.accumulator in ("max", "min", "softmax"):
+            blocks.append(Block("extra", gather.result, dst))
+        if any(given.name.endswith("_at_edges") for given in function.inputs):
+            blocks.append(Block("handed", gather.result, src, dst))
+        return tuple(blocks)
 
     def _values_of(self, gather: Gather, results: Sequence[str]) -> list[str]:
         """The values whose gradients a pass of the backward gives."""
@@ -337,6 +358,6 @@ class Schedule:
         return list(dict.fromkeys(blocks))
 
 
-def _has_rows(function: EdgeFunction) -> bool:
-    """Whether a pass reduces anything."""
-    return any(output.reduce != "edge" for output in function.outputs)
+def _nothing(interval: int) -> Iterator[Step]:
+    """What follows where nothing does."""
+    yield from ()

@@ -46,11 +46,6 @@ class Block:
     number: int = 0
     "Of a chunk, the hop; of a state in the backward, the pass; of what is saved, the stage."
 
-    @property
-    def is_fixed(self) -> bool:
-        """Whether it cannot be copied elsewhere."""
-        return self.kind == "state"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:

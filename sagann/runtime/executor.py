@@ -282,16 +282,18 @@ class Executor:
         self._accumulate(state, gather, step, self._edge_inputs(gather, step))
 
     def _state(self, at: Block, function: EdgeFunction, gather: Gather) -> GatherState:
-        if self.resident.get(at) is None:
+        held = self.resident.get(at)
+        if not isinstance(held, GatherState):
             rows = self.plan.vertices(at.interval)
-            self.resident[at] = GatherState(
+            # One that was loaded goes on from its tensors.
+            held = self.resident[at] = GatherState(
                 function,
                 num_rows=rows.stop - rows.start,
                 num_edges=self.chunks[gather.hop].num_edges,
                 device=self.device,
+                tensors=held,
             )
-        state: GatherState = self.resident[at]
-        return state
+        return held
 
     def _accumulate(
         self, state: GatherState, gather: Gather, step: Step, arrays: Mapping[str, Tensor]
@@ -329,10 +331,11 @@ class Executor:
         self.resident.discard(at)
         if gather.edges.accumulator == "mean":
             result.div_(self._divisors(gather, step, result))
-        self.resident[Block("value", gather.result, step.interval)] = result.to(gather.edges.dtype)
+        # A state that was loaded lies in one piece, of which each result is a part.
+        self.resident[Block("value", gather.result, step.interval)] = _alone(result.to(gather.edges.dtype))
         if rest:
             name = LSE if gather.edges.accumulator == "softmax" else ARGUMENT
-            self.resident[Block("extra", gather.result, step.interval)] = {name: rest[0]}
+            self.resident[Block("extra", gather.result, step.interval)] = {name: _alone(rest[0])}
 
     def _keep(self, step: Step) -> None:
         (block,) = step.reads
@@ -379,7 +382,7 @@ class Executor:
         for name, result in zip(_results(work, of_edges=False), state.finish(), strict=True):
             value = values[name]
             if value in self.epoch.shared:
-                self.epoch.add_shared(value, result.to(self.epoch.shared[value].dtype))
+                self.epoch.add_shared(value, _alone(result.to(self.epoch.shared[value].dtype)))
             else:
                 self._add_gradient(value, step.interval, result)
         self.resident.discard(Block("state", gather.result, step.interval, number=step.part + 1))

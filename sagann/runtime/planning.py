@@ -20,6 +20,7 @@ from sagann.graph.topology import Topology
 from sagann.plan.fit import hop_size, largest_of, least_count, needed_bytes
 from sagann.plan.gradients import Gradients
 from sagann.plan.intervals import equal_edges, equal_vertices, equal_weights, sizes
+from sagann.plan.orders import POLICIES, Order
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.sizes import CSC, CSR, HopSize
@@ -115,6 +116,7 @@ def fitted_bounds(
     *,
     gradients: Gradients,
     cut: Cut = "bytes",
+    order: Order = "column",
 ) -> tuple[int, ...]:
     """The bounds of the fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
@@ -127,6 +129,7 @@ def fitted_bounds(
         budget_bytes: of blocks and temporaries.
         gradients: what the backward computes.
         cut: what intervals have equally many of.
+        order: in which passes go through the chunk grid.
     Raises:
         BudgetError: no number of intervals fits; the message says by which budget one would.
     """
@@ -135,10 +138,10 @@ def fitted_bounds(
     @cache
     def needed(count: int) -> tuple[int, int]:
         bounds = bounds_of(count)
-        largest, found = largest_of(bounds, hop_sizes(hops, bounds))
+        largest, found = largest_of(bounds, hop_sizes(hops, bounds), POLICIES[order].telling)
         ahead, alone = 0, 0
         for folded in (False, True):
-            schedule = Schedule(program, found, largest, gradients=gradients, folded=folded)
+            schedule = Schedule(program, found, largest, gradients=gradients, folded=folded, order=order)
             steps = [*schedule.constants(), *schedule.epoch()]
             ahead = max(ahead, needed_bytes(steps, schedule.sizes.of, ahead=True))
             alone = max(alone, needed_bytes(steps, schedule.sizes.of))
@@ -160,6 +163,7 @@ def planned(
     gradients: Gradients,
     trains: bool = True,
     folded: bool = False,
+    order: Order = "column",
 ) -> Planned:
     """Plan an epoch.
 
@@ -174,12 +178,13 @@ def planned(
         gradients: what the backward computes.
         trains: whether there is a backward.
         folded: whether the loss is computed with the result's rows.
+        order: in which passes go through the chunk grid.
     Raises:
         BudgetError: a step needs more than the budget.
     """
 
     def placed(saves: frozenset[int] = frozenset()) -> Planned:
-        schedule = Schedule(program, hops, bounds, gradients=gradients, folded=folded, saves=saves)
+        schedule = Schedule(program, hops, bounds, gradients=gradients, folded=folded, saves=saves, order=order)
         plan = place(
             list(schedule.epoch() if trains else schedule.forward()),
             bytes_of=schedule.sizes.of,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from torch import Tensor
 
+from sagann.kernels.edge.state import GatherState
 from sagann.kernels.memory import POOL
 from sagann.plan.steps import UNLIMITED, Block, Move, Step
 from sagann.plan.timeline import Lane, block_name
@@ -89,8 +90,7 @@ class Residents:
             self._blocks[block] = None
             self._held_bytes += move.num_bytes
         elif move.kind == "store":
-            value = self._blocks[block]
-            tensors = {"": value} if isinstance(value, Tensor) else value
+            tensors = _tensors_of(self._blocks[block])
             self._stores[block] = self._storer.submit(self._recorded, "store", self._host.put, block, tensors)
         else:
             self._await_load(block)
@@ -116,3 +116,10 @@ class Residents:
     def _await_store(self, block: Block) -> None:
         if (store := self._stores.pop(block, None)) is not None:
             store.result()
+
+
+def _tensors_of(content: Tensor | GatherState | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """What a host keeps of a block."""
+    if isinstance(content, GatherState):
+        return content.tensors()
+    return {"": content} if isinstance(content, Tensor) else content

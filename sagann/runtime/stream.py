@@ -14,6 +14,7 @@ from sagann.errors import InputError, require_type
 from sagann.graph.graph import Graph
 from sagann.graph.topology import Topology
 from sagann.plan.gradients import Gradients
+from sagann.plan.orders import Order, require_order
 from sagann.runtime.planning import Cut, Planned, captured, cutter, fitted_bounds, hop_sizes, planned
 from sagann.runtime.streamed import StreamedModel
 from sagann.saga.hops import count_hops
@@ -27,6 +28,7 @@ def stream(
     spill: str | os.PathLike[str] | None = None,
     cut: Cut = "bytes",
     num_intervals: int | None = None,
+    order: Order = "column",
 ) -> StreamedModel:
     """Make a model run over ``graph`` inside a memory budget.
 
@@ -37,6 +39,7 @@ def stream(
         spill: a folder for what is not in use; without it, that lies in memory too, beyond the budget.
         cut: what intervals have equally many of.
         num_intervals: P; by default the least that fits the budget.
+        order: in which passes go through the chunk grid; the others are there to compare (:mod:`sagann.plan.orders`).
 
     Returns:
         A module that trains in the usual loop: ``z = streamed(graph.features)``.
@@ -56,20 +59,27 @@ def stream(
         >>> torch.allclose(z, model(graph.hops(2), graph.features), atol=1e-4)
         True
     """
-    _check(model, graph, budget_bytes, cut)
+    _check(model, graph, budget_bytes, cut, order)
     require_type(spill, (str, os.PathLike), where="stream.spill", fix="Pass a path.", optional=True)
     require_type(num_intervals, int, where="stream.num_intervals", fix="Pass an integer.", optional=True)
     hops, program = _captured_on(model, graph)
     if num_intervals is None:
-        bounds = fitted_bounds(program, hops, budget_bytes, gradients=_gradients(program, graph), cut=cut)
+        gradients = _gradients(program, graph)
+        bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, cut=cut, order=order)
     else:
         bounds = cutter(program, hops[0], cut)(num_intervals)
     spill = None if spill is None else Path(spill)
-    return StreamedModel(model, hops, bounds, budget_bytes=budget_bytes, spill=spill)
+    return StreamedModel(model, hops, bounds, budget_bytes=budget_bytes, spill=spill, order=order)
 
 
 def foretell(
-    model: nn.Module, graph: Graph, *, budget_bytes: int, cut: Cut = "bytes", folded: bool = True
+    model: nn.Module,
+    graph: Graph,
+    *,
+    budget_bytes: int,
+    cut: Cut = "bytes",
+    folded: bool = True,
+    order: Order = "column",
 ) -> Planned:
     """What :func:`stream` would plan for an epoch, without cutting the graph.
 
@@ -79,15 +89,17 @@ def foretell(
         budget_bytes: as for :func:`stream`.
         cut: as for :func:`stream`.
         folded: whether of :meth:`StreamedModel.loss`, or of a call.
+        order: as for :func:`stream`.
     """
-    _check(model, graph, budget_bytes, cut)
+    _check(model, graph, budget_bytes, cut, order)
     hops, program = _captured_on(model, graph)
     gradients = _gradients(program, graph)
-    bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, cut=cut)
-    return planned(program, hop_sizes(hops, bounds), bounds, budget_bytes, gradients=gradients, folded=folded)
+    bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, cut=cut, order=order)
+    sizes = hop_sizes(hops, bounds)
+    return planned(program, sizes, bounds, budget_bytes, gradients=gradients, folded=folded, order=order)
 
 
-def _check(model: object, graph: object, budget_bytes: object, cut: object) -> None:
+def _check(model: object, graph: object, budget_bytes: object, cut: object, order: object) -> None:
     require_type(model, nn.Module, where="stream.model", fix="Pass a torch.nn.Module.")
     require_type(graph, Graph, where="stream.graph", fix="Open it with sagann.load_graph, or make a sagann.Graph.")
     require_type(budget_bytes, int, where="stream.budget_bytes", fix="Pass an integer, as 2 << 30.")
@@ -98,6 +110,7 @@ def _check(model: object, graph: object, budget_bytes: object, cut: object) -> N
             where="stream.cut",
             fix="Choose one of these.",
         )
+    require_order(order)
 
 
 def _gradients(program: ModelProgram, graph: Graph) -> Gradients:

@@ -23,6 +23,7 @@ from sagann.graph.topology import Topology
 from sagann.kernels.first_order import first_order_only
 from sagann.plan.gradients import Gradients
 from sagann.plan.grid import ChunkGrid
+from sagann.plan.orders import Order, require_order
 from sagann.plan.steps import UNLIMITED
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.configuration import configuration, has_hooks
@@ -66,10 +67,12 @@ class StreamedModel(nn.Module):
         budget_bytes: what blocks and temporaries may take together; parameters, and what lies on the host, come on top.
         options: what the compiler may do to a layer.
         dialect: kernels of the edges.
+        order: in which passes go through the chunk grid.
 
     Raises:
         LayerError: the model mixes vertices between its layers, or has a layer that cannot be fused.
         BudgetError: a step needs more than the budget.
+        InputError: there is no such order.
     """
 
     def __init__(
@@ -82,14 +85,17 @@ class StreamedModel(nn.Module):
         spill: Path | None = None,
         options: CompilerOptions | None = None,
         dialect: str = "auto",
+        order: Order = "column",
     ) -> None:
         super().__init__()
+        require_order(order)
         self.model = model
         self.hops = list(hops)
         self.bounds = tuple(bounds)
         self.budget_bytes = budget_bytes
         self.options = options
         self.dialect = dialect
+        self.order = order
         self.timeline: Recorder | None = None
         "Where epochs are recorded as they run; set it for those of interest."
         self._folder = None if spill is None else SpillFolder(spill, edges_bytes(self.hops, self.bounds))
@@ -148,7 +154,14 @@ class StreamedModel(nn.Module):
             gradients = Gradients(program, wanted_x=x.requires_grad, trained=trained)
             sizes = [chunks.size for chunks in self._chunks]
             self._plans[key] = planned(
-                program, sizes, self.bounds, self.budget_bytes, gradients=gradients, trains=trains, folded=folded
+                program,
+                sizes,
+                self.bounds,
+                self.budget_bytes,
+                gradients=gradients,
+                trains=trains,
+                folded=folded,
+                order=self.order,
             )
             if self._folder is not None:
                 kept = 0 if id(program) in self._kept else self._plans[key].schedule.constant_bytes

@@ -1,4 +1,4 @@
-"""docs/cli.md: every example runs, in order, and prints what the page says."""
+"""docs/cli.md and docs/how-it-works.md: every example runs, in order, and prints what the page says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 
 from tests.cli.conftest import Invoke
 
-PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+DOCS = Path(__file__).parents[2] / "docs"
+SECONDS = ("Expected: ", "Of that, ")
+"Begin lines that differ from run to run."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +36,14 @@ def examples(text: str) -> list[Example]:
 
 
 def prints(output: str, lines: tuple[str, ...]) -> bool:
-    pattern = "".join(r"(?:.*\n)*?" if line == "..." else re.escape(line.rstrip()) + r" *\n" for line in lines)
-    return re.fullmatch(pattern, output) is not None
+    return re.fullmatch("".join(map(pattern, lines)), output) is not None
+
+
+def pattern(line: str) -> str:
+    if line == "...":
+        return r"(?:.*\n)*?"
+    begin = next((begin for begin in SECONDS if line.startswith(begin)), None)
+    return (re.escape(line.rstrip()) + " *" if begin is None else re.escape(begin) + ".*") + r"\n"
 
 
 def write_files(text: str, folder: Path) -> None:
@@ -45,8 +53,9 @@ def write_files(text: str, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_page(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = PAGE.read_text()
+@pytest.mark.parametrize("page", ["cli.md", "how-it-works.md"])
+def test_a_page(page: str, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (DOCS / page).read_text()
     monkeypatch.chdir(tmp_path)
     write_files(text, tmp_path)
     for example in examples(text):
@@ -59,7 +68,7 @@ def test_the_page(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_page_shows_every_command() -> None:
-    shown = {" ".join(example.command.split()[1:4]) for example in examples(PAGE.read_text())}
+    shown = {" ".join(example.command.split()[1:4]) for example in examples((DOCS / "cli.md").read_text())}
     for command in ("train", "evaluate", "predict", "embed", "doctor", "machine", "data import", "data info",
                     "data check", "data generate rmat", "data generate sbm"):  # fmt: skip
         assert any(words.startswith(command) for words in shown), command

@@ -21,9 +21,10 @@ from sagann.nn import GAT, GIN, SAGE, MaxPoolGCN, build_model
 from sagann.nn.zoo import MODELS, ModelConfig
 from sagann.plan import equal_edges, equal_vertices
 from sagann.plan.fit import needed_bytes
+from sagann.plan.orders import Order
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
-from sagann.plan.steps import UNLIMITED, Block, Move, Step
+from sagann.plan.steps import UNLIMITED, Block, Move, Plan, Step
 from sagann.runtime.executor import Executor
 from sagann.runtime.planning import edges_bytes
 from sagann.runtime.residents import Residents
@@ -153,6 +154,63 @@ def test_any_budget_gives_the_same_numbers(
     assert [plan.peak_bytes for plan in plans] == sorted((plan.peak_bytes for plan in plans), reverse=True)
 
 
+def tight(
+    model: nn.Module,
+    hops: Sequence[Topology],
+    x: Tensor,
+    order: Order,
+    *,
+    count: int = 3,
+    spill: Path | None = None,
+) -> StreamedModel:
+    """The model streamed in a few intervals, with no more than the hungriest step takes."""
+    bounds = equal_vertices(len(x), count)
+    program, roomy, _ = StreamedModel(model, hops, bounds, order=order).plan(x)
+    needed = []
+    for folded in (False, True):
+        schedule = Schedule(program, roomy.hops, bounds, gradients=roomy.gradients, folded=folded, order=order)
+        needed.append(needed_bytes([*schedule.constants(), *schedule.epoch()], schedule.sizes.of))
+    return StreamedModel(model, hops, bounds, budget_bytes=max(needed), spill=spill, order=order)
+
+
+def stored_states(plan: Plan) -> set[int]:
+    """The states that are moved out: 0 of the forward, others by the backward's passes."""
+    stored = [each.block for each in plan.operations if isinstance(each, Move) and each.kind == "store"]
+    return {block.number for block in stored if block.kind == "state"}
+
+
+@pytest.mark.parametrize("name", ["gcn", "sage", "maxpool-gcn", "gat", "ggnn"])
+@pytest.mark.parametrize("order", ["column", "row", "stage"])
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_any_order_gives_the_same_numbers(name: str, order: Order, on_disk: bool, tmp_path: Path) -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=3, dropout=0.0), graph).double()
+    graph = in_double(model.prepare(graph))
+    assert graph.features is not None
+    x, hops = graph.features.double(), graph.hops(model.num_hops)
+    parameters = list(model.parameters())
+    with using_engine(NaiveEngine()):
+        whole = partial_loss(model(hops, x), slice(0, 53))
+    of_loss = torch.autograd.grad(whole, parameters, materialize_grads=True)
+    for wanted_x in (True, False):
+        x = x.detach().requires_grad_(wanted_x)
+        expected, upstream = dense(model, hops, x.detach().requires_grad_())
+        streamed = tight(model, hops, x, order, spill=tmp_path if on_disk else None)
+        moved = stored_states(streamed.plan(x).plan) | stored_states(streamed.plan(x, folded=True).plan)
+        assert bool(moved) == (order == "row")
+        out, loss = streamed(x), streamed.loss(x, partial_loss)
+        leaves = [x, *parameters] if wanted_x else parameters
+        found = torch.autograd.grad(out, leaves, upstream, materialize_grads=True)
+        for ours, theirs in zip((out, *found), (expected[0], *expected[-len(leaves) :]), strict=True):
+            assert_close(ours, theirs, scale=largest(*expected))
+        assert_close(loss, whole, scale=float(whole.detach()))
+        for ours, theirs in zip(torch.autograd.grad(loss, parameters), of_loss, strict=True):
+            assert_close(ours, theirs, scale=largest(*of_loss))
+        with torch.no_grad():
+            assert_close(streamed(x), expected[0])
+        streamed.close()
+
+
 class Model(nn.Module):
     """Layers, and a function of a test that says how they are used."""
 
@@ -176,6 +234,46 @@ def jumping(m: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
 def branching(m: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
     one = m.a(hops[0], x)
     return m.b(hops[0], one) * m.d(hops[1], one) - m.d(hops[0], one.sigmoid())
+
+
+class Bare(SagaLayer):
+    """Nothing but a gather: its states are the largest blocks."""
+
+    def apply_edge(self, edge: Edge) -> Tensor | tuple[Tensor, Tensor]:
+        value = edge.src * edge.dst
+        return (value.sum(-1), value) if self.accumulator == "softmax" else value
+
+
+@pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min", "softmax"])
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_states_of_every_accumulator_are_moved(accumulator: str, on_disk: bool, tmp_path: Path) -> None:
+    model = Model(lambda m, h, x: m.two(h[0], m.one(h[0], x))).double()
+    model.one, model.two = Bare(), Bare()
+    model.one.accumulator = model.two.accumulator = accumulator
+    topology = random_topology(53, 401)
+    x = torch.randn(53, 16, dtype=torch.float64, requires_grad=True)
+    expected, upstream = dense(model, [topology], x)
+    streamed = tight(model, [topology], x, "row", count=7, spill=tmp_path if on_disk else None)
+    moved = stored_states(streamed.plan(x).plan)
+    assert 0 in moved, "of the forward"
+    assert len(moved) > 1, "of the backward"
+    out = streamed(x)
+    found = torch.autograd.grad(out, x, upstream)
+    for ours, theirs in zip((out, *found), expected[:2], strict=True):
+        assert_close(ours, theirs, scale=largest(*expected))
+
+
+@pytest.mark.parametrize("order", ["row", "stage"])
+def test_connections_across_layers_in_any_order(order: Order) -> None:
+    hops = [random_topology(31, 200), random_topology(31, 150, seed=1)]
+    for function in (jumping, branching):
+        model = Model(function).double()
+        x = torch.randn(31, 4, dtype=torch.float64, requires_grad=True)
+        expected, upstream = dense(model, hops, x)
+        out = tight(model, hops, x, order)(x)
+        found = torch.autograd.grad(out, [x, *model.parameters()], upstream, materialize_grads=True)
+        for ours, theirs in zip((out, *found), expected, strict=True):
+            assert_close(ours, theirs, scale=largest(*expected))
 
 
 @pytest.mark.parametrize("function", [jumping, branching])
@@ -564,9 +662,13 @@ def test_arguments_of_stream_are_checked() -> None:
         ({"budget_bytes": 1 << 20, "spill": 5}, "stream.spill"),
         ({"budget_bytes": 1 << 20, "cut": "foo"}, "unknown way to cut"),
         ({"budget_bytes": 1 << 20, "num_intervals": 2.5}, "stream.num_intervals"),
+        ({"budget_bytes": 1 << 20, "order": "rows"}, "unknown order of the chunks"),
     ):
         with pytest.raises(InputError, match=message):
             stream(model, graph, **options)
     with pytest.raises(InputError, match=r"stream\.graph"):
         stream(model, graph.topology, budget_bytes=1 << 20)
     assert len(stream(model, graph, budget_bytes=1 << 30, cut="edges", num_intervals=3).bounds) == 4
+    assert stream(model, graph, budget_bytes=1 << 20, order="row").order == "row"
+    with pytest.raises(InputError, match="unknown order of the chunks"):
+        StreamedModel(model, graph.hops(2), (0, 53), order="rows")

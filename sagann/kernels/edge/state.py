@@ -54,6 +54,10 @@ class GatherState:
         num_rows: rows at ``function.at``.
         num_edges: of all chunks together; ids are below it, and as wide as it needs.
         device: where the results lie.
+        tensors: what :meth:`tensors` of such a state gave, to go on from; they become this state's own.
+
+    Raises:
+        ValueError: the tensors are not those of such a state.
 
     Example:
         >>> from sagann.kernels.edge import naive
@@ -71,14 +75,20 @@ class GatherState:
     __slots__ = ("_results", "device", "function", "num_edges", "num_rows")
 
     def __init__(
-        self, function: EdgeFunction, *, num_rows: int, num_edges: int, device: torch.device | str
+        self,
+        function: EdgeFunction,
+        *,
+        num_rows: int,
+        num_edges: int,
+        device: torch.device | str,
+        tensors: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.function = function
         self.num_rows = num_rows
         self.num_edges = num_edges
         self.device = torch.device(device)
         # None stands for the neutral element, so that no pass has to read it.
-        self._results: tuple[Tensor, ...] | None = None
+        self._results: tuple[Tensor, ...] | None = self._taken(tensors) if tensors else None
 
     def accumulate(
         self,
@@ -150,21 +160,40 @@ class GatherState:
         """
         return self._begun()
 
+    def tensors(self) -> dict[str, Tensor]:
+        """The results so far, to be kept elsewhere and gone on from in another state; none where there are no chunks.
+
+        They are the state's own tensors: accumulating more changes them.
+        """
+        return {str(number): result for number, result in enumerate(self._results or ())}
+
     def _begun(self) -> tuple[Tensor, ...]:
         """The results, neutral where there are none."""
         if self._results is None:
             reduces = [output.reduce for output in self.function.outputs if output.reduce != "edge"]
             numbers = [number for reduce in reduces for number in NEUTRAL[reduce]]
             self._results = tuple(
-                torch.full(
-                    result.shape if result.rows == "item" else (self.num_rows, *result.shape),
-                    number,
-                    dtype=result.dtype or id_dtype(self.num_edges),
-                    device=self.device,
-                )
-                for number, result in zip(numbers, reduced_results(self.function), strict=True)
+                torch.full(shape, number, dtype=dtype, device=self.device)
+                for number, (shape, dtype) in zip(numbers, self._forms(), strict=True)
             )
         return self._results
+
+    def _taken(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """The results that another state gave, in order."""
+        found = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors.values()]
+        if found != self._forms():
+            raise ValueError(f"These are no results of such a state: got {found}, expected {self._forms()}.")
+        return tuple(tensors.values())
+
+    def _forms(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
+        """Shape and dtype of each result."""
+        return [
+            (
+                result.shape if result.rows == "item" else (self.num_rows, *result.shape),
+                result.dtype or id_dtype(self.num_edges),
+            )
+            for result in reduced_results(self.function)
+        ]
 
     def _split(self, results: Sequence[Tensor], *, of_edges: bool) -> tuple[Tensor, ...]:
         """Those of a pass's results that are of edges, or the others."""

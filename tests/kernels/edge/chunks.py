@@ -12,6 +12,7 @@ from sagann.graph import Topology
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import results_of
 from sagann.kernels.edge.state import GatherState, Run
+from sagann.kernels.packed import Layout
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +80,7 @@ def gather(
     arrays: Mapping[str, Tensor],
     *,
     apart: bool = False,
+    carried: bool = False,
     device: str = "cpu",
 ) -> tuple[Tensor, ...]:
     """What a pass over the whole gives, from states of its row intervals.
@@ -90,6 +92,7 @@ def gather(
         chunks: the edges cut.
         arrays: the inputs of the whole.
         apart: accumulate every chunk on its own, and merge the last one first.
+        carried: before every chunk, pack the state into one piece of memory and go on from there.
         device: where the chunks are computed.
     """
     states: dict[tuple[int, int], GatherState] = {}
@@ -98,10 +101,18 @@ def gather(
     for chunk in chunks:
         rows = chunk.vertices[function.at]
 
-        def begin(rows: slice = rows) -> GatherState:
-            return GatherState(function, num_rows=rows.stop - rows.start, num_edges=whole.num_edges, device=device)
+        def begin(tensors: Mapping[str, Tensor] | None = None, rows: slice = rows) -> GatherState:
+            return GatherState(
+                function,
+                num_rows=rows.stop - rows.start,
+                num_edges=whole.num_edges,
+                device=device,
+                tensors=tensors,
+            )
 
         known = states.setdefault((rows.start, rows.stop), begin())
+        if carried:
+            known = states[rows.start, rows.stop] = begin(_packed(known.tensors()))
         state = begin() if apart else known
         given = {name: array.to(device) for name, array in _arrays_of(function, chunk, arrays)}
         of_edges.append(state.accumulate(run, chunk.topology.to(device), given, seed=7, edge_offset=chunk.offset))
@@ -109,6 +120,14 @@ def gather(
             state.merge(known)
             states[rows.start, rows.stop] = state
     return _whole(function, whole, order, states, of_edges)
+
+
+def _packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    layout = Layout(tensors)
+    views = layout.views(layout.allocate())
+    for name, view in views.items():
+        view.copy_(tensors[name])
+    return views
 
 
 def _whole(

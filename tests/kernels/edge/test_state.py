@@ -271,6 +271,21 @@ def test_a_state_without_chunks_is_what_a_graph_without_edges_gives() -> None:
     cases.assert_close(state.finish(), tuple(expected), 0.0)
 
 
+@pytest.mark.parametrize("cut", ["3 runs", "3 x 3"])
+@pytest.mark.parametrize("at", ["dst", "src"])
+@pytest.mark.parametrize("dialect", ["naive", "cpu"])
+def test_a_state_goes_on_from_its_tensors(dialect: str, at: str, cut: str) -> None:
+    for function in (cases.all_reductions(at), narrow_beside_wide(5, at)):
+        for topology in WHOLE.values():
+            arrays, chunks = arrays_of(function, topology), CUTS[cut](topology)
+            kept, carried = (
+                gather(RUNS[dialect], function, topology, chunks, arrays, carried=carried)
+                for carried in (False, True)
+            )
+            for ours, theirs in zip(carried, kept, strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=0.0, atol=0.0, equal_nan=True)
+
+
 def test_merging_leaves_the_other_state_alone() -> None:
     function, topology = gated(3), WHOLE["skewed"]
     arrays = arrays_of(function, topology)
@@ -313,3 +328,5 @@ def test_errors_say_what_does_not_fit() -> None:
     into = (torch.zeros(53, dtype=torch.float64), torch.zeros(53, dtype=torch.int32))
     with pytest.raises(ValueError, match="too narrow for edge"):
         cpu.run(function, topology, arrays_of(function, topology), into=into, edge_offset=2**31)
+    with pytest.raises(ValueError, match=r"no results of such a state: got \[\(\(53, 2, 3\)"):
+        GatherState(function, num_rows=52, num_edges=9, device="cpu", tensors={"0": mean, "1": log_weight})

@@ -1,0 +1,1 @@
+"""The orders in which a streamed epoch can go through the chunk grid, compared."""

@@ -1,0 +1,109 @@
+"""Orders: how an epoch's passes over the edges go through the chunk grid, as the papers compare them.
+
+A pass accumulates chunks into states, one for every interval of its rows: destinations in the forward, sources in a
+backward pass over CSR, destinations in one over CSC. Whatever the order, an epoch has the same steps, and a state meets
+its chunks in ascending order of their other ends; so its numbers are the same too. What differs is how long states, and
+what follows from them, have to lie somewhere.
+
+    column: all chunks of one state, then the stage of vertices on what was gathered. Forward by columns of the grid
+        (a column has the chunks into one destination interval), backward by rows.
+    row: the other way round. All chunks of one interval of other ends, each into a state of its own, so that the states of
+        all intervals are begun. Forward by rows, backward by columns; a pass over CSC goes by columns in any case.
+    stage: all chunks of one state after those of another, and the stage of vertices only when all is gathered.
+
+References:
+    Ma et al., NGra, 2018, Sec. 3.1, 6.2 and Fig. 14: stage-based, and dest-order, which is "row" here.
+    Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.1 and Fig. 16: column-row-oriented and row-column-oriented.
+    We differ in that a state is finished, and followed by its stage, with its last chunk in "row" too, and that every order
+    is placed in memory with the same foresight (:mod:`sagann.plan.residency`): blocks move only where there is no room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from sagann.errors import InputError
+from sagann.plan.steps import Step
+
+Order = Literal["column", "row", "stage"]
+"By name."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pass:
+    """The steps of a pass over the edges."""
+
+    chunk: Callable[[int, int], Iterator[Step]]
+    "Of the chunk, if there is one, of an interval of rows and one of other ends."
+    finish: Callable[[int], Iterator[Step]]
+    "What an interval's state gives."
+    follow: Callable[[int], Iterator[Step]]
+    "What comes of that: the stage of vertices on the interval."
+
+
+Walk = Callable[[range, Pass], Iterator[Step]]
+"Puts the steps of a pass over some intervals in order."
+
+
+def _by_rows(intervals: range, work: Pass) -> Iterator[Step]:
+    for own in intervals:
+        for other in intervals:
+            yield from work.chunk(own, other)
+        yield from work.finish(own)
+        yield from work.follow(own)
+
+
+def _by_other_ends(intervals: range, work: Pass) -> Iterator[Step]:
+    for other in intervals:
+        for own in intervals:
+            yield from work.chunk(own, other)
+            if other == intervals[-1]:
+                yield from work.finish(own)
+                yield from work.follow(own)
+
+
+def _by_stages(intervals: range, work: Pass) -> Iterator[Step]:
+    for own in intervals:
+        for other in intervals:
+            yield from work.chunk(own, other)
+        yield from work.finish(own)
+    for own in intervals:
+        yield from work.follow(own)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Policy:
+    """What an order does."""
+
+    walk: Walk
+    "Of the forward's gathers, and of the backward's passes over CSR."
+    csc_walk: Walk
+    "Of the backward's passes over CSC."
+    telling: int
+    "Intervals of the least grid in which states are read, begun and followed as in any larger one."
+
+
+POLICIES: Mapping[Order, Policy] = {
+    "column": Policy(walk=_by_rows, csc_walk=_by_rows, telling=2),
+    # A chunk between two chunks of begun states, and both ends different: the third and fourth of the second row.
+    "row": Policy(walk=_by_other_ends, csc_walk=_by_rows, telling=4),
+    "stage": Policy(walk=_by_stages, csc_walk=_by_stages, telling=2),
+}
+"What each order does."
+
+
+def require_order(order: object) -> None:
+    """Check an order's name.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    if order not in get_args(Order):
+        raise InputError(
+            "unknown order of the chunks",
+            value=f"{order!r}, expected one of {', '.join(get_args(Order))}",
+            where="stream.order",
+            fix="Choose one of these.",
+        )

@@ -1,0 +1,172 @@
+"""Orders: the same steps, in the order that the name says; states move where they must."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from typing import get_args
+
+import pytest
+
+from sagann.compiler.model_program import ModelProgram
+from sagann.errors import InputError
+from sagann.graph import Topology
+from sagann.nn import build_model
+from sagann.nn.zoo import ModelConfig
+from sagann.plan import equal_vertices
+from sagann.plan.fit import needed_bytes
+from sagann.plan.orders import Order, require_order
+from sagann.plan.residency import BudgetError, place
+from sagann.plan.schedule import Schedule
+from sagann.plan.sizes import CSR
+from sagann.plan.steps import UNLIMITED, Move, Plan, Step
+from sagann.runtime.planning import captured, fitted_bounds, hop_sizes, planned, planned_constants
+from tests.graphs import labelled_graph
+from tests.plan.test_residency import obey
+
+ORDERS: tuple[Order, ...] = get_args(Order)
+MODELS = ["gcn", "gat", "maxpool-gcn", "gated-gcn", "ggnn"]
+NARROW = {"gat", "maxpool-gcn", "gated-gcn"}
+"In which passes over edges take more than stages of vertices."
+BOUNDS = equal_vertices(200, 4)
+
+
+@cache
+def program_of(name: str) -> tuple[ModelProgram, list[Topology]]:
+    graph = labelled_graph(200, 900)
+    model = build_model(ModelConfig(model=name, hidden=16, heads=2, layers=2, dropout=0.0), graph)
+    graph = model.prepare(graph)
+    assert graph.features is not None
+    hops = list(graph.hops(model.num_hops))
+    return captured(model, hops, graph.features, x_is_constant=True), hops
+
+
+def schedule_of(name: str, order: Order, *, folded: bool = False) -> Schedule:
+    program, hops = program_of(name)
+    return Schedule(program, hop_sizes(hops, BOUNDS), BOUNDS, folded=folded, order=order)
+
+
+def placed(schedule: Schedule, budget_bytes: int) -> Plan:
+    return place(
+        list(schedule.epoch()),
+        bytes_of=schedule.sizes.of,
+        on_host=[*schedule.initial(), *schedule.upstream()],
+        bounds=BOUNDS,
+        budget_bytes=budget_bytes,
+    )
+
+
+@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_order_has_the_same_steps(name: str, folded: bool) -> None:
+    column = schedule_of(name, "column", folded=folded)
+    for order in ORDERS:
+        schedule = schedule_of(name, order, folded=folded)
+        assert Counter(schedule.epoch()) == Counter(column.epoch())
+        assert Counter(schedule.forward()) == Counter(column.forward())
+        assert list(schedule.constants()) == list(column.constants())
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_chunks_come_in_the_order_of_the_name(name: str, order: Order) -> None:
+    ends: dict[tuple[str, int, int, bool], list[tuple[int, int]]] = {}
+    for step in schedule_of(name, order).epoch():
+        if step.other >= 0:
+            key = step.kind, step.number, step.part, step.reads[0].name == CSR
+            ends.setdefault(key, []).append((step.interval, step.other))
+    assert {kind for kind, *_ in ends} == {"gather", "gather_grad"}
+    for (kind, _, _, over_csr), chunks in ends.items():
+        by_column = sorted(chunks, key=lambda chunk: chunk[::-1])
+        goes_by_column = not over_csr if order != "row" else kind == "gather_grad"
+        assert chunks == (by_column if goes_by_column else sorted(chunks))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_stage_order_gathers_all_before_any_vertex_goes_on(name: str) -> None:
+    steps = list(schedule_of(name, "stage").epoch())
+    gathered, differentiated = 0, 0
+    for number, gather in enumerate(schedule_of(name, "stage").program.gathers):
+        if not gather.constant:
+            first = _first(steps, "transform", number + 1)
+            assert _last(steps, "finish", number) < first
+            assert _first(steps, "finish", number) + len(BOUNDS) < first, "the last chunks are of one interval only"
+            gathered += 1
+        if any(step.kind == "finish_grad" and step.number == number for step in steps):
+            assert _last(steps, "finish_grad", number) < _first(steps, "transform_grad", number)
+            differentiated += 1
+    assert gathered
+    assert differentiated
+
+
+def _first(steps: list[Step], kind: str, number: int) -> int:
+    return next(at for at, step in enumerate(steps) if (step.kind, step.number) == (kind, number))
+
+
+def _last(steps: list[Step], kind: str, number: int) -> int:
+    return max(at for at, step in enumerate(steps) if (step.kind, step.number) == (kind, number))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_what_the_hungriest_step_takes_is_enough(name: str, order: Order) -> None:
+    schedule = schedule_of(name, order)
+    steps = list(schedule.epoch())
+    least = needed_bytes(steps, schedule.sizes.of)
+    blocks = {block for step in steps for block in step.blocks}
+    for budget_bytes in (least, 2 * least, UNLIMITED):
+        plan = placed(schedule, budget_bytes)
+        obey(
+            plan, {block: schedule.sizes.of(block) for block in blocks}, {*schedule.initial(), *schedule.upstream()}
+        )
+    with pytest.raises(BudgetError) as caught:
+        placed(schedule, least - 1)
+    assert caught.value.needed_bytes == least
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_states_move_in_row_order_and_only_there(name: str) -> None:
+    plans = {}
+    for order in ORDERS:
+        schedule = schedule_of(name, order)
+        plans[order] = placed(schedule, needed_bytes(list(schedule.epoch()), schedule.sizes.of))
+        assert placed(schedule, UNLIMITED).moved_bytes == placed(schedule_of(name, "column"), UNLIMITED).moved_bytes
+        moved = {
+            kind: {move.block.number > 0 for move in plans[order].operations if _is_of_state(move, kind)}
+            for kind in ("load", "store")
+        }
+        # False of the forward, true of the backward's passes. Beside wide stages the forward's states find room.
+        wanted = {False, True} if name in NARROW else {True}
+        assert moved == dict.fromkeys(("load", "store"), wanted if order == "row" else set())
+    if name in NARROW:
+        assert plans["column"].moved_bytes < plans["row"].moved_bytes
+
+
+def _is_of_state(operation: Step | Move, kind: str) -> bool:
+    return isinstance(operation, Move) and operation.kind == kind and operation.block.kind == "state"
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", ["gcn", "gat", "ggnn"])
+def test_intervals_are_fitted_to_every_order(name: str, order: Order) -> None:
+    program, hops = program_of(name)
+    gradients = schedule_of(name, order).gradients
+    counts = []
+    for budget_bytes in (1 << 30, 60_000, 30_000, 20_000):
+        bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, order=order)
+        sizes = hop_sizes(hops, bounds)
+        for folded in (False, True):
+            found = planned(program, sizes, bounds, budget_bytes, gradients=gradients, folded=folded, order=order)
+            assert found.plan.peak_bytes <= budget_bytes
+        assert planned_constants(program, sizes, bounds, budget_bytes).plan.peak_bytes <= budget_bytes
+        counts.append(len(bounds) - 1)
+    assert counts == sorted(counts)
+    assert counts[0] == 1 < counts[-1]
+    with pytest.raises(BudgetError, match=r"bytes, at least \d+ are needed"):
+        fitted_bounds(program, hops, 50, gradients=gradients, order=order)
+
+
+def test_an_unknown_order_is_refused() -> None:
+    for order in ("rows", None, ["row"]):
+        with pytest.raises(InputError, match=r"unknown order of the chunks: .* expected one of column, row, stage"):
+            require_order(order)
