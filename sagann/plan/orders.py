@@ -15,7 +15,8 @@ References:
     Ma et al., NGra, 2018, Sec. 3.1, 6.2 and Fig. 14: stage-based, and dest-order, which is "row" here.
     Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.1 and Fig. 16: column-row-oriented and row-column-oriented.
     We differ in that a state is finished, and followed by its stage, with its last chunk in "row" too, and that every order
-    is placed in memory with the same foresight (:mod:`sagann.plan.residency`): blocks move only where there is no room.
+    is placed in memory with the same foresight (:mod:`sagann.plan.residency`): blocks move only where there is no room. What
+    is the same in every epoch is gathered by columns.
 """
 
 from __future__ import annotations
