@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from sagann.plan.intervals import sizes
+from sagann.plan.schedule import Schedule
 from sagann.plan.steps import Move, Plan, Step
 from sagann.plan.timeline import Lane, block_name, step_name
 from sagann.report.machine import format_bytes
@@ -45,13 +46,7 @@ def plan_text(planned: Planned) -> str:
         ),
         f"Memory: at most {format_bytes(plan.peak_bytes)} of {format_bytes(plan.budget_bytes)}, for vertex data, edges, "
         "gradients and temporaries. Parameters, their gradients, the optimizer, Python and PyTorch come on top.",
-        "Stages: "
-        + (
-            f"the backward keeps what {len(schedule.saves)} of them make"
-            if schedule.saves
-            else "the backward runs them once more"
-        )
-        + "; gathers are not run again.",
+        f"Stages: {_kept(schedule)}; gathers run once.",
         f"An epoch: {len(steps):,} steps, {format_bytes(plan.loaded_bytes)} loaded, "
         f"{format_bytes(plan.stored_bytes)} stored.",
         f"On disk: {format_bytes(schedule.edge_bytes)} of edges, {format_bytes(schedule.constant_bytes)} gathered once from "
@@ -69,6 +64,17 @@ def plan_text(planned: Planned) -> str:
     size = hungriest.temporary_bytes + sum(map(schedule.sizes.of, hungriest.blocks))
     lines.append(f"The hungriest step, {_named(hungriest)}, takes {format_bytes(size)} by itself.")
     return "\n".join(lines)
+
+
+def _kept(schedule: Schedule) -> str:
+    """Which stages keep for the backward what they make."""
+    every = range(len(schedule.program.stages))
+    if schedule.saves.issuperset(every):
+        return "what they make is kept for the backward"
+    if not schedule.saves:
+        return "run once more in the backward"
+    kept = ", ".join(map(str, sorted(schedule.saves)))
+    return f"what {kept} of 0 to {every[-1]} makes is kept for the backward, the others run once more"
 
 
 def steps_text(plan: Plan) -> str:
