@@ -11,9 +11,10 @@ from torch import nn
 
 from sagann.byte_size import parse_bytes
 from sagann.cli.toml_file import read_text
-from sagann.errors import InputError
+from sagann.errors import InputError, MissingDependencyError
 from sagann.graph import Graph
 from sagann.report.terminal import Terminal
+from sagann.runtime.timeline_files import can_draw
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,12 +77,14 @@ def show_streaming(terminal: Terminal, model: nn.Module, graph: Graph, wish: Wis
     from sagann.runtime.stream import foretell
     from sagann.runtime.timeline_files import write_picture
 
+    if wish.picture is not None:
+        _check_picture(wish.picture)
     planned = foretell(model, graph, budget_bytes=parse_bytes(wish.memory, where="--memory"))
     terminal.show(plan_text(planned))
     if wish.with_steps:
         terminal.show(steps_text(planned.plan))
     if wish.machine is None:
-        found = probe(wish.spill or Path(tempfile.gettempdir()))
+        found = probe(_existing(wish.spill or Path(tempfile.gettempdir())))
         expected = forecast(planned, found, on_disk=True, rehearsal=(model, graph))
     else:
         found = Machine.from_toml(_text_of(wish.machine), where=str(wish.machine))
@@ -89,6 +92,27 @@ def show_streaming(terminal: Terminal, model: nn.Module, graph: Graph, wish: Wis
     terminal.show(forecast_text(expected))
     if wish.picture is not None:
         write_picture(wish.picture, {"planned": expected.timeline})
+
+
+def _check_picture(path: Path) -> None:
+    """Refuse a picture that could not be drawn, before the work is done."""
+    if not can_draw():
+        raise MissingDependencyError("matplotlib", extra="plots", feature="--picture")
+    if path.suffix != ".png" or not path.absolute().parent.is_dir():
+        raise InputError(
+            "picture cannot be written",
+            value=f"'{path}', expected a file that ends in .png, in a folder that exists",
+            where="--picture",
+            fix="Name such a file.",
+        )
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it: training makes those that are missing."""
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    return folder
 
 
 def _text_of(path: Path) -> str:

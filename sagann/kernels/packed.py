@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sagann.kernels.memory import allocated_bytes, empty
+from sagann.kernels.memory import POOL, Pool, allocated_bytes
 
 _ALIGNMENT = 64
 _WORD = torch.int64
@@ -47,9 +47,9 @@ class Layout:
         """Where a tensor begins, in bytes."""
         return self._places[name].offset
 
-    def allocate(self) -> Tensor:
-        """Uninitialised memory for all tensors: uint8 [num_bytes], in pooled memory."""
-        return empty((self.num_bytes // _WORD.itemsize,), _WORD).view(torch.uint8)
+    def allocate(self, pool: Pool = POOL) -> Tensor:
+        """Uninitialised memory for all tensors: uint8 [num_bytes], of a pool."""
+        return pool.empty((self.num_bytes // _WORD.itemsize,), _WORD).view(torch.uint8)
 
     def views(self, memory: Tensor) -> dict[str, Tensor]:
         """The tensors that lie in a piece of memory.

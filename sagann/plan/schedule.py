@@ -245,7 +245,7 @@ class Schedule:
                 begun.add(dst)
 
         def finish(dst: int) -> Iterator[Step]:
-            extra = [Block("extra", gather.result, dst)] if len(self.sizes.kept(gather)) > 1 else []
+            extra = [Block("extra", gather.result, dst)] if len(self.sizes.result_bytes(gather)) > 1 else []
             yield Step(
                 kind="finish",
                 number=number,

@@ -113,7 +113,7 @@ class BlockSizes:
             self._bytes[block] = self._of(block)
         return self._bytes[block]
 
-    def kept(self, gather: Gather, part: int = 0) -> list[int]:
+    def result_bytes(self, gather: Gather, part: int = 0) -> list[int]:
         """Bytes of a row of each result of a gather's forward, or of a pass of its backward, counted from 1."""
         ids = id_dtype(self.hops[gather.hop].num_edges)
         return [
@@ -175,7 +175,7 @@ class BlockSizes:
         gather = self._gathers[block.name]
         if block.kind == "handed":
             return self.hops[gather.hop].edges[block.interval, block.other] * self._handed_bytes(gather)
-        results = self.kept(gather, block.number)
+        results = self.result_bytes(gather, block.number)
         if block.kind == "incoming":
             delta = results[1:2] if gather.edges.accumulator == "softmax" else []
             results = [self.row_bytes(block.name), *delta]
@@ -220,8 +220,8 @@ class _StageSize:
     @classmethod
     def of(cls, stage: Stage, gradients: Gradients) -> _StageSize:
         computed = [node for node in stage.module.graph.nodes if node.op == "call_function"]
-        each = [_node_bytes(node) for node in computed]
-        masks = sum(_node_bytes(node) for node in computed if node.target is dropout)
+        each = [bytes_per_row(node) for node in computed]
+        masks = sum(bytes_per_row(node) for node in computed if node.target is dropout)
         maps = [node.args[1] for node in computed if node.target is linear]
         weights = [weight.meta["val"] for weight in maps if isinstance(weight, fx.Node)]
         return cls(
@@ -258,7 +258,7 @@ def _kept(stage: Stage, gradients: Gradients) -> list[int]:
             alias[node] = alias.get(node.all_input_nodes[0], node.all_input_nodes[0])
             continue
         if node.target is dropout:
-            masks.append(_node_bytes(node))
+            masks.append(bytes_per_row(node))
             continue
         if node.target is linear:
             read = [node.args[0]] if node.args[1] in wanted else []
@@ -269,12 +269,18 @@ def _kept(stage: Stage, gradients: Gradients) -> list[int]:
         for each in read:
             assert isinstance(each, fx.Node)
             root = alias.get(each, each)
-            found.setdefault(root, _node_bytes(root))
+            found.setdefault(root, bytes_per_row(root))
     return [*filter(None, found.values()), *masks]
 
 
-def _node_bytes(node: fx.Node) -> int:
+def bytes_per_row(node: fx.Node) -> int:
+    """Of a row of a node's value, or of all of them; 0 for what has no rows."""
     value = node.meta.get("val")
+    return sum(map(_value_bytes, value)) if isinstance(value, (tuple, list)) else _value_bytes(value)
+
+
+def _value_bytes(value: object) -> int:
+    """Of a row; 0 for what has no rows."""
     if not isinstance(value, Tensor) or value.ndim == 0 or not is_rows(value.shape[0]):
         return 0
     return math.prod(value.shape) // ROWS * value.dtype.itemsize
@@ -287,8 +293,8 @@ def _peak_bytes(stage: Stage, computed: Sequence[fx.Node]) -> int:
     alive: dict[fx.Node, int] = {}
     peak = 0
     for index, node in enumerate(computed):
-        alive[node] = 0 if node in outputs else _node_bytes(node)
-        mask = _node_bytes(node) if node.target is dropout else 0
+        alive[node] = 0 if node in outputs else bytes_per_row(node)
+        mask = bytes_per_row(node) if node.target is dropout else 0
         peak = max(peak, sum(alive.values()) + mask)
         alive = {each: size for each, size in alive.items() if last.get(each, -1) > index}
     return peak

@@ -85,4 +85,6 @@ def step_name(step: Step) -> str:
 def block_name(block: Block) -> str:
     """A block in a few words."""
     where = f"{block.interval}" if block.other < 0 else f"{block.interval} to {block.other}"
-    return f"{block.kind} {block.name}: {where}"
+    of = f"of stage {block.number}" if block.kind == "saved" else block.name
+    hop = f" of hop {block.number}" if block.kind == "edges" and block.number else ""
+    return f"{block.kind} {of}{hop}: {where}"

@@ -10,16 +10,16 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor, fx
+from torch import fx
 
 from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.compiler.program import Stage
-from sagann.compiler.trace import ROWS, is_rows
 from sagann.kernels.dense import linear
 from sagann.kernels.edge.function import EdgeFunction, Input
 from sagann.kernels.edge.kinds import lanes, results_of
 from sagann.plan.machine import Machine
 from sagann.plan.schedule import Schedule
+from sagann.plan.sizes import bytes_per_row
 from sagann.plan.steps import Block, Step
 
 _EXPONENTIALS = frozenset(["exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "pow", "sin", "cos"])
@@ -156,7 +156,7 @@ class _StageWork:
                 wanted[node] = name in gradients.shared or (name in stage.inputs and gradients.has(name))
                 continue
             wanted[node] = any(wanted.get(given, False) for given in node.all_input_nodes)
-            if node.op != "call_function" or not _row_bytes_of(node):
+            if node.op != "call_function" or not bytes_per_row(node):
                 continue
             if node.target is linear:
                 x, weight = node.args[:2]
@@ -166,16 +166,8 @@ class _StageWork:
                 flops += product
                 grad_flops += product * (wanted[x] + wanted[weight])
             else:
-                streams += _row_bytes_of(node) + sum(_row_bytes_of(given) for given in node.all_input_nodes)
+                streams += bytes_per_row(node) + sum(bytes_per_row(given) for given in node.all_input_nodes)
         return cls(flops=flops, stream_bytes=streams, grad_flops=grad_flops)
-
-
-def _row_bytes_of(node: fx.Node) -> int:
-    """Of a row of a node's value; 0 for what has no rows."""
-    value = node.meta.get("val")
-    if not isinstance(value, Tensor) or value.ndim == 0 or not is_rows(value.shape[0]):
-        return 0
-    return math.prod(value.shape) // ROWS * value.dtype.itemsize
 
 
 def _row_bytes(inputs: Iterable[Input]) -> int:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sagann.plan.intervals import sizes
-from sagann.plan.schedule import Schedule
 from sagann.plan.steps import Move, Plan, Step
 from sagann.plan.timeline import Lane, block_name, step_name
 from sagann.report.machine import format_bytes
@@ -46,7 +45,7 @@ def plan_text(planned: Planned) -> str:
         ),
         f"Memory: at most {format_bytes(plan.peak_bytes)} of {format_bytes(plan.budget_bytes)}, for vertex data, edges, "
         "gradients and temporaries. Parameters, their gradients, the optimizer, Python and PyTorch come on top.",
-        f"Stages: {_kept(schedule)}; gathers run once.",
+        f"Stages: {_gradients(steps)}. Gathers run once.",
         f"An epoch: {len(steps):,} steps, {format_bytes(plan.loaded_bytes)} loaded, "
         f"{format_bytes(plan.stored_bytes)} stored.",
         f"On disk: {format_bytes(schedule.edge_bytes)} of edges, {format_bytes(schedule.constant_bytes)} gathered once from "
@@ -66,15 +65,18 @@ def plan_text(planned: Planned) -> str:
     return "\n".join(lines)
 
 
-def _kept(schedule: Schedule) -> str:
-    """Which stages keep for the backward what they make."""
-    every = range(len(schedule.program.stages))
-    if schedule.saves.issuperset(every):
-        return "what they make is kept for the backward"
-    if not schedule.saves:
-        return "run once more in the backward"
-    kept = ", ".join(map(str, sorted(schedule.saves)))
-    return f"what {kept} of 0 to {every[-1]} makes is kept for the backward, the others run once more"
+def _gradients(steps: Sequence[Step]) -> str:
+    """Which stages run twice for their gradient, and which keep what they make."""
+    keeps = {
+        step.number: any(block.kind == "saved" for block in step.reads)
+        for step in steps
+        if step.kind == "transform_grad"
+    }
+    found = []
+    for kept, what in ((True, "kept for the backward: what {} made"), (False, "run once more in the backward: {}")):
+        numbers = [str(number) for number in sorted(keeps) if keeps[number] is kept]
+        found += [what.format(", ".join(numbers))] if numbers else []
+    return "; ".join(found) or "none runs twice"
 
 
 def steps_text(plan: Plan) -> str:

@@ -175,7 +175,8 @@ class Executor:
             with torch.no_grad():
                 results = self._run_stage(step, self._inputs(step))
         for name, value in results.items():
-            self.resident[Block("value", name, step.interval)] = _alone(value.detach())
+            # In order, as it will be when it was somewhere else meanwhile.
+            self.resident[Block("value", name, step.interval)] = _alone(value.detach().contiguous())
 
     def _inputs(self, step: Step) -> dict[str, Tensor]:
         shared = self.epoch.shared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -9,9 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sagann.kernels.memory import empty
+from sagann.kernels.memory import Pool, empty
 from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
+
+_POOL = Pool()
+"Of blocks that lie in the process's memory: a pool of their own, as the other one is kept within a budget."
+# A thread that held the lock does not live on in a child.
+os.register_at_fork(after_in_child=_POOL.unlock)
 
 
 class Host(Protocol):
@@ -58,7 +64,7 @@ class RamHost:
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
         """Copy a block's tensors."""
         layout = Layout(tensors)
-        memory = layout.allocate()
+        memory = layout.allocate(_POOL)
         for name, view in layout.views(memory).items():
             _copy(view, tensors[name].detach())
         self._blocks[block] = layout, memory

@@ -21,6 +21,7 @@ from sagann.graph.graph import Graph
 from sagann.graph.subgraph import subgraph
 from sagann.plan.intervals import sizes
 from sagann.plan.machine import Machine
+from sagann.plan.residency import BudgetError
 from sagann.plan.steps import Plan, Step, StepKind
 from sagann.plan.work import StepWork
 from sagann.runtime.planning import Planned
@@ -57,10 +58,14 @@ def rehearse(model: nn.Module, graph: Graph, planned: Planned, machine: Machine)
     bounds = _part(graph, planned.plan)
     part = subgraph(graph, torch.arange(bounds[-1]))
     modes = {module: module.training for module in model.modules()}
-    streamed = StreamedModel(
-        model.train(), list(part.hops(count_hops(model))), bounds, budget_bytes=planned.plan.budget_bytes
-    )
     assert part.features is not None
+    hops = list(part.hops(count_hops(model)))
+    streamed = StreamedModel(model.train(), hops, bounds, budget_bytes=planned.plan.budget_bytes)
+    try:
+        streamed.plan(part.features, folded=True)
+    except BudgetError:
+        # Fewer vertices may have denser chunks. What steps take by themselves does not depend on the budget.
+        streamed = StreamedModel(model, hops, bounds)
     times: defaultdict[Key, list[float]] = defaultdict(list)
     try:
         with torch.random.fork_rng(devices=[]):
@@ -88,13 +93,15 @@ def _part(graph: Graph, plan: Plan) -> tuple[int, ...]:
     indptr = graph.topology.indptr
     end = int(torch.searchsorted(indptr[: bounds[-1] + 1].contiguous(), MOST_EDGES, right=True))
     end = max(len(bounds) - 1, min(end, bounds[-1]))
-    return tuple(bound * end // bounds[-1] for bound in bounds)
+    middle = [min(max(1, bound * end // bounds[-1]), end - 1) for bound in bounds[1:-1]]
+    return (0, *middle, end)
 
 
 def _run(streamed: StreamedModel, x: Tensor) -> None:
     trained = [parameter for parameter in streamed.model.parameters() if parameter.requires_grad]
     loss = streamed.loss(x, lambda rows, _: rows.float().logsumexp(-1).sum())
-    torch.autograd.grad(loss, trained, allow_unused=True)
+    if loss.requires_grad:
+        torch.autograd.grad(loss, trained, allow_unused=True)
 
 
 def _steps(plan: Plan) -> list[Step]:

@@ -120,7 +120,7 @@ class StreamedModel(nn.Module):
         Args:
             x: vertex features.
             loss_of: gives the loss of some vertices, a scalar, from their rows of the result and their range of ids.
-                It may read nothing that is trained but these rows.
+                It may read nothing that is trained but these rows, and not change them in place.
         Returns:
             The sum over all intervals; its backward is as that of any loss.
         Raises:

@@ -73,11 +73,14 @@ def write_picture(path: Path, timelines: Mapping[str, Timeline]) -> None:
     for axis, (name, timeline) in zip(axes, timelines.items(), strict=True):
         begin_s = min((span.start_s for span in timeline.spans), default=0.0)
         for height, lane in enumerate(LANES):
+            bars: dict[str, list[tuple[float, float]]] = {}
             for span in timeline.of(lane):
                 word = span.name.partition(" ")[0]
                 colour = _COLOURS.get(word, _OTHER_COLOUR)
                 seen.setdefault(colour, word if word in _COLOURS else "other")
-                axis.broken_barh([(span.start_s - begin_s, span.seconds)], (height - 0.4, 0.8), facecolors=colour)
+                bars.setdefault(colour, []).append((span.start_s - begin_s, span.seconds))
+            for colour, places in bars.items():
+                axis.broken_barh(places, (height - 0.4, 0.8), facecolors=colour)
         axis.set_yticks(range(len(LANES)), LANES)
         axis.invert_yaxis()
         axis.set_title(

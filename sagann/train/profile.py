@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from sagann.errors import SagannError
 from sagann.graph import Graph
+from sagann.plan.timeline import Timeline
 from sagann.runtime.forecast import forecast
 from sagann.runtime.probe import probe
 from sagann.runtime.recorder import Recorder
@@ -26,14 +28,21 @@ def write_profile(
         measured: the last epoch.
         on_message: is told what could not be written.
     """
-    streamed, streaming = predictor.streamed(graph), predictor.streaming
-    assert graph.features is not None
-    assert streaming is not None
-    planned = streamed.plan(graph.features, folded=True)
-    expected = forecast(planned, probe(streaming.spill), on_disk=True, rehearsal=(predictor.model, graph))
-    timelines = {"planned": expected.timeline, "measured": measured}
+    timelines: dict[str, Timeline] = {"measured": measured}
+    try:
+        timelines = {"planned": _expected(predictor, graph), **timelines}
+    except SagannError as error:
+        on_message(f"What was to be expected is not in {PROFILE_FILE}: {error}")
     write_trace(folder / PROFILE_FILE, timelines)
     if can_draw():
         write_picture(folder / PICTURE_FILE, timelines)
     else:
         on_message(f"{PICTURE_FILE} is not drawn: pip install 'sagann[plots]'")
+
+
+def _expected(predictor: Predictor, graph: Graph) -> Timeline:
+    streamed, streaming = predictor.streamed(graph), predictor.streaming
+    assert graph.features is not None
+    assert streaming is not None
+    planned = streamed.plan(graph.features, folded=True)
+    return forecast(planned, probe(streaming.spill), on_disk=True, rehearsal=(predictor.model, graph)).timeline

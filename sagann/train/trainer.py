@@ -384,16 +384,16 @@ class Trainer:
             history=tuple(session.history),
             run_dir=self.run_dir,
         )
-        if folder is not None and session.timeline is not None:
-            # Imported here: most runs do not stream, and it loads Numba.
-            from sagann.train.profile import write_profile
-
-            write_profile(
-                folder.path, self._predictor, self._prepared.graph, session.timeline, self._reporter.on_message
-            )
         if folder is not None and not interrupted:
             weights = {name: value for name, value in self.model.state_dict().items() if isinstance(value, Tensor)}
             folder.write_result(copy_of(weights), self._summary(result))
+            if session.timeline is not None:
+                # Imported here: most runs do not stream, and it loads Numba.
+                from sagann.train.profile import write_profile
+
+                write_profile(
+                    folder.path, self._predictor, self._prepared.graph, session.timeline, self._reporter.on_message
+                )
         return result
 
     def _summary(self, result: TrainResult) -> dict[str, Any]:

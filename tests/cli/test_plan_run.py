@@ -60,6 +60,16 @@ def test_foretells_seconds_and_draws_them(tmp_path: Path, capsys: pytest.Capture
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("name", ["timeline.jpg", "nowhere/timeline.png"])
+def test_a_picture_that_cannot_be_written_is_refused_first(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    given = ("--model", "gcn", "--memory", "20MiB", "--picture", str(tmp_path / name))
+    assert main(["plan", "--data", "demo", *given]) == 2
+    assert "picture cannot be written" in capsys.readouterr().err
+
+
 def test_another_machine_is_read_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "machine.toml"
     file.write_text(ROUND.to_toml())

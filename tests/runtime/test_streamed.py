@@ -451,6 +451,29 @@ def test_blocks_are_as_large_as_planned(dtype: torch.dtype, monkeypatch: pytest.
     assert 0 < most <= plan.peak_bytes
 
 
+def test_what_is_not_contiguous_may_be_somewhere_else_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    def turned(m: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        wide = m.widen(x).view(-1, 4, 5).transpose(1, 2)
+        result: Tensor = (wide.exp() * m.a(hops[0], x)[:, :, None]).flatten(1) @ m.widen.weight
+        return result
+
+    monkeypatch.setattr("sagann.plan.sizes._FLOPS_PER_BYTE", 0)
+    model = Model(turned).double()
+    model.widen = nn.Linear(4, 20).double()
+    topology, bounds = random_topology(200, 900), equal_vertices(200, 5)
+    x = torch.randn(200, 4, dtype=torch.float64, requires_grad=True)
+    expected, upstream = dense(model, [topology], x)
+    for budget in (60_000, 40_000, 30_000):
+        streamed = StreamedModel(model, [topology], bounds, budget_bytes=budget)
+        assert any(each.block.kind == "value" for each in streamed.plan(x)[2].operations if isinstance(each, Move))
+        out = streamed(x)
+        trained = [*model.a.parameters(), *model.widen.parameters()]
+        found = [out, *torch.autograd.grad(out, [x, *trained], upstream)]
+        wanted = torch.autograd.grad(model([topology], x), [x, *trained], upstream)
+        for ours, theirs in zip(found, [expected[0], *wanted], strict=True):
+            assert_close(ours, theirs, scale=largest(*wanted))
+
+
 @pytest.mark.parametrize("name", ["gcn", "sage", "gin", "ggnn", "gat", "gated-gcn", "maxpool-gcn", "residual-gcn"])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_what_stages_keep_takes_no_more_than_planned(
