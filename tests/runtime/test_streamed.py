@@ -463,7 +463,7 @@ def test_what_is_not_contiguous_may_be_somewhere_else_meanwhile(monkeypatch: pyt
     topology, bounds = random_topology(200, 900), equal_vertices(200, 5)
     x = torch.randn(200, 4, dtype=torch.float64, requires_grad=True)
     expected, upstream = dense(model, [topology], x)
-    for budget in (60_000, 40_000, 30_000):
+    for budget in (120_000, 80_000, 60_000):
         streamed = StreamedModel(model, [topology], bounds, budget_bytes=budget)
         assert any(each.block.kind == "value" for each in streamed.plan(x)[2].operations if isinstance(each, Move))
         out = streamed(x)
