@@ -89,6 +89,19 @@ def _pairs(shape: Shape) -> np.ndarray:
             return keys[src != dst][np.sort(first)[:wanted]]
 
 
+def graph_of(stored: Stored) -> Graph:
+    """A stored graph as sagann's."""
+    train = torch.zeros(stored.num_vertices, dtype=torch.bool)
+    train[stored.train] = True
+    return Graph(
+        topology=Topology(indptr=stored.indptr, indices=stored.src, num_src=stored.num_vertices),
+        features=stored.features,
+        labels=stored.labels,
+        num_classes=stored.num_classes,
+        splits={"train": train},
+    )
+
+
 def _real(name: str) -> Stored:
     graph = symmetrise(remove_self_loops(read_npz(DATA / f"{name}.npz")))
     if "train" not in graph.splits:

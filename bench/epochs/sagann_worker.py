@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-import torch
 from torch import nn
 
+from bench.epochs.graphs import graph_of
 from bench.standalone.serve import UnsupportedError, serve
 from bench.standalone.stored import read_stored
 from bench.standalone.training import Training, read_weights
-from sagann.graph import Graph, Topology
+from sagann.graph import Graph
 from sagann.nn import ModelConfig, build_model
 
 OPTIONS = ("hoist", "commute", "invariant", "fuse", "split_concat")
@@ -56,16 +56,7 @@ def config_of(specification: dict) -> ModelConfig:
 def load(specification: dict, folder: Path) -> Graph:
     """The graph as the model wants it."""
     choose_engine(specification["variant"])
-    stored = read_stored(folder)
-    train = torch.zeros(stored.num_vertices, dtype=torch.bool)
-    train[stored.train] = True
-    graph = Graph(
-        topology=Topology(indptr=stored.indptr, indices=stored.src, num_src=stored.num_vertices),
-        features=stored.features,
-        labels=stored.labels,
-        num_classes=stored.num_classes,
-        splits={"train": train},
-    )
+    graph = graph_of(read_stored(folder))
     return build_model(config_of(specification), graph).prepare(graph)
 
 

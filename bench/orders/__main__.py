@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from bench.epochs.__main__ import commit
-from bench.epochs.graphs import SHAPES, stored_graph
+from bench.epochs.graphs import SHAPES, graph_of, stored_graph
 from bench.orders.plans import ORDERS, Compared, compare
 from bench.standalone.stored import Stored
 from bench.streaming.worker import Folded
@@ -115,15 +115,7 @@ def verdict(order: Order, times: float) -> str:
 
 def _prepared(name: str, hidden: int, stored: Stored) -> tuple[nn.Module, Graph]:
     """A model of the zoo, and the graph as it wants it."""
-    train = torch.zeros(stored.num_vertices, dtype=torch.bool)
-    train[stored.train] = True
-    graph = Graph(
-        topology=Topology(indptr=stored.indptr, indices=stored.src, num_src=stored.num_vertices),
-        features=stored.features,
-        labels=stored.labels,
-        num_classes=stored.num_classes,
-        splits={"train": train},
-    )
+    graph = graph_of(stored)
     model = build_model(ModelConfig(model=name, layers=2, hidden=hidden, dropout=0.0), graph)
     return model, model.prepare(graph)
 

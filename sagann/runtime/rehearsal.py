@@ -59,15 +59,9 @@ def rehearse(model: nn.Module, graph: Graph, planned: Planned, machine: Machine)
     part = subgraph(graph, torch.arange(bounds[-1]))
     modes = {module: module.training for module in model.modules()}
     assert part.features is not None
-    hops = list(part.hops(count_hops(model)))
-    streamed = StreamedModel(model.train(), hops, bounds, budget_bytes=planned.plan.budget_bytes)
-    try:
-        streamed.plan(part.features, folded=True)
-    except BudgetError:
-        # Fewer vertices may have denser chunks. What steps take by themselves does not depend on the budget.
-        streamed = StreamedModel(model, hops, bounds)
     times: defaultdict[Key, list[float]] = defaultdict(list)
     try:
+        streamed = _streamed(model.train(), part, bounds, planned.plan.budget_bytes)
         with torch.random.fork_rng(devices=[]):
             for epoch in range(_EPOCHS + 1):
                 streamed.timeline = recorder = Recorder()
@@ -77,7 +71,6 @@ def rehearse(model: nn.Module, graph: Graph, planned: Planned, machine: Machine)
                 for key, seconds in _by_key(plan.plan, recorder).items() if epoch else ():
                     times[key].append(seconds)
     finally:
-        streamed.close()
         for module, mode in modes.items():
             module.training = mode
     work = StepWork(plan.program, plan.schedule, sizes(bounds))
@@ -85,6 +78,18 @@ def rehearse(model: nn.Module, graph: Graph, planned: Planned, machine: Machine)
     for step in _steps(plan.plan):
         expected[key_of(step)] += work.of(step).seconds(machine)
     return {key: median(found) / expected[key] for key, found in times.items()}
+
+
+def _streamed(model: nn.Module, part: Graph, bounds: tuple[int, ...], budget_bytes: int) -> StreamedModel:
+    hops = list(part.hops(count_hops(model)))
+    streamed = StreamedModel(model, hops, bounds, budget_bytes=budget_bytes)
+    assert part.features is not None
+    try:
+        streamed.plan(part.features, folded=True)
+    except BudgetError:
+        # Fewer vertices may have denser chunks. What steps take by themselves does not depend on the budget.
+        return StreamedModel(model, hops, bounds)
+    return streamed
 
 
 def _part(graph: Graph, plan: Plan) -> tuple[int, ...]:

@@ -352,14 +352,16 @@ def test_a_parameter_that_scales_constants_needs_no_wide_gradient() -> None:
     for plain, compiled in zip(*found, strict=True):
         assert_close(compiled, plain)
     (program,) = engine.programs_of(layer)
-    # Each summand of the MLP's first map is mapped, and then there is the second map.
-    assert len(products(program.vertex)) == 3
-    assert any("each summand is mapped" in note.text for note in program.notes)
-    # The sum is as narrow as the map: one product serves.
+    # The MLP's first map goes before the gather, where both ends share its product; then there is the second map.
+    assert not program.invariant
+    assert len(products(program.src)) == 1
+    assert len(products(program.vertex)) == 1
+    # The sum is as narrow as the map: what is gathered is kept.
     with using_engine(CompiledEngine()) as engine:
         narrow = GIN(12, 12).double()
         narrow(topology, x)
         (program,) = engine.programs_of(narrow)
+    assert program.invariant
     assert len(products(program.vertex)) == 2
 
 
