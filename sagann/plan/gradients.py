@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from torch import fx
+
 from sagann.compiler.model_program import Gather, ModelProgram
+from sagann.compiler.program import Stage
 from sagann.compiler.vjp import BackwardPass
 
 
@@ -29,6 +32,19 @@ class Gradients:
     def has(self, name: str) -> bool:
         """Whether a value of vertices gets a gradient."""
         return self._forms[name].dtype.is_floating_point and not self._constants.get(name, False)
+
+    def nodes(self, stage: Stage) -> set[fx.Node]:
+        """The nodes of a stage that a gradient goes through."""
+        found: set[fx.Node] = set()
+        for node in stage.module.graph.nodes:
+            if node.op == "placeholder":
+                name = str(node.target)
+                is_wanted = name in self.shared or (name in stage.inputs and self.has(name))
+            else:
+                is_wanted = not found.isdisjoint(node.all_input_nodes)
+            if is_wanted:
+                found.add(node)
+        return found
 
     def passes(self, gather: Gather) -> tuple[BackwardPass, ...]:
         """The passes of a gather's backward."""

@@ -236,7 +236,7 @@ class _StageSize:
 
 def _kept(stage: Stage, gradients: Gradients) -> list[int]:
     """Bytes per row of each tensor that a stage makes and its gradient reads, at most."""
-    wanted: set[fx.Node] = set()
+    wanted = gradients.nodes(stage)
     alias: dict[fx.Node, fx.Node] = {}
     found: dict[fx.Node, int] = {}
     masks = []
@@ -244,15 +244,9 @@ def _kept(stage: Stage, gradients: Gradients) -> list[int]:
         if node.op == "placeholder":
             # Its memory is not the stage's.
             found[node] = 0
-            name = str(node.target)
-            if name in gradients.shared or (name in stage.inputs and gradients.has(name)):
-                wanted.add(node)
             continue
-        if node.op != "call_function":
+        if node.op != "call_function" or node not in wanted:
             continue
-        if wanted.isdisjoint(node.all_input_nodes):
-            continue
-        wanted.add(node)
         name = str(getattr(node.target, "overloadpacket", node.target)).rpartition(".")[2]
         if name in _ALIASES:
             alias[node] = alias.get(node.all_input_nodes[0], node.all_input_nodes[0])

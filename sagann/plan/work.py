@@ -148,14 +148,8 @@ class _StageWork:
     @classmethod
     def of(cls, stage: Stage, schedule: Schedule) -> _StageWork:
         flops = streams = grad_flops = 0.0
-        wanted: dict[fx.Node, bool] = {}
+        wanted = schedule.gradients.nodes(stage)
         for node in stage.module.graph.nodes:
-            if node.op == "placeholder":
-                name = str(node.target)
-                gradients = schedule.gradients
-                wanted[node] = name in gradients.shared or (name in stage.inputs and gradients.has(name))
-                continue
-            wanted[node] = any(wanted.get(given, False) for given in node.all_input_nodes)
             if node.op != "call_function" or not bytes_per_row(node):
                 continue
             if node.target is linear:
@@ -164,7 +158,7 @@ class _StageWork:
                 assert isinstance(weight, fx.Node)
                 product = 2.0 * weight.meta["val"].numel()
                 flops += product
-                grad_flops += product * (wanted[x] + wanted[weight])
+                grad_flops += product * ((x in wanted) + (weight in wanted))
             else:
                 streams += bytes_per_row(node) + sum(bytes_per_row(given) for given in node.all_input_nodes)
         return cls(flops=flops, stream_bytes=streams, grad_flops=grad_flops)

@@ -95,9 +95,7 @@ def forecast_text(forecast: Forecast) -> str:
     timeline, machine = forecast.timeline, forecast.machine
     busy = ", ".join(f"{verb} {timeline.busy_s(lane):.3g} s" for lane, verb in _LANES.items())
     known = (
-        "steps timed on a part of this graph"
-        if forecast.rehearsed
-        else "the machine's rates alone, within a factor of two"
+        "steps timed on a part of this graph" if forecast.rehearsed else "the machine's rates alone, which is rough"
     )
     return "\n".join(
         [

@@ -203,8 +203,9 @@ def planned(
         if saving.plan.moved_bytes <= found.plan.moved_bytes:
             return saving
     worth = frozenset(number for number in every if found.schedule.sizes.is_worth_keeping(number))
-    with suppress(BudgetError):
-        return placed(worth)
+    if worth:
+        with suppress(BudgetError):
+            return placed(worth)
     return found
 
 
