@@ -233,14 +233,25 @@ class Topology:
         target = torch.device(device)
         if target == self.device or (target.type == self.device.type and target.index is None):
             return self
-        return Topology(
-            indptr=self.indptr.to(device),
-            indices=self.indices.to(device),
+        return self.mapped(lambda array: array.to(target))
+
+    def mapped(self, move: Callable[[Tensor], Tensor]) -> Topology:
+        """The same topology with every array replaced by what ``move`` makes of it: a copy on a device, say.
+
+        Out-edges come along where they are known; what was derived from the topology does not.
+        """
+        topology = Topology(
+            indptr=move(self.indptr),
+            indices=move(self.indices),
             num_src=self.num_src,
-            edge_data={name: rows.to(device) for name, rows in self._edge_data.items()},
-            edge_ids=None if self.edge_ids is None else self.edge_ids.to(device),
+            edge_data={name: move(rows) for name, rows in self._edge_data.items()},
+            edge_ids=None if self.edge_ids is None else move(self.edge_ids),
             validate=False,
         )
+        if self._csr is not None:
+            csr = self._csr
+            topology.set_csr(Csr(indptr=move(csr.indptr), indices=move(csr.indices), edge_ids=move(csr.edge_ids)))
+        return topology
 
     def __repr__(self) -> str:
         data = f", edge_data={sorted(self._edge_data)}" if self._edge_data else ""

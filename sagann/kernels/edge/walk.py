@@ -47,17 +47,33 @@ class Walk:
 
 def walk_over(topology: Topology, at: str, divide: Callable[[NDArray[np.int64]], Work]) -> Walk:
     """The walk over a topology's edges grouped at "dst" or "src"; ``divide`` cuts the rows of its offsets."""
-    if at == "dst":
-        indptr, indices, edge_ids = topology.indptr, topology.indices, None
-    else:
-        csr = topology.csr()
-        indptr, indices, edge_ids = csr.indptr, csr.indices, csr.edge_ids
+    return walk_by(topology, at, divide(offsets_of(topology, at).cpu().numpy()))
+
+
+def walk_by(topology: Topology, at: str, work: Work) -> Walk:
+    """The walk over a topology's edges grouped at "dst" or "src", whose rows were cut before."""
+    csr = None if at == "dst" else topology.csr()
     return Walk(
-        indptr=indptr.contiguous(),
-        indices=indices.contiguous(),
-        edge_ids=edge_ids,
-        work=divide(indptr.cpu().numpy()),
+        indptr=offsets_of(topology, at).contiguous(),
+        indices=(topology.indices if csr is None else csr.indices).contiguous(),
+        edge_ids=None if csr is None else csr.edge_ids,
+        work=work,
     )
+
+
+def offsets_of(topology: Topology, at: str) -> Tensor:
+    """The offsets of a topology's rows at "dst" or "src"."""
+    return topology.indptr if at == "dst" else topology.csr().indptr
+
+
+def used_rows(topology: Topology, at: str) -> int:
+    """One more than the last row that has an edge; looked up once per topology."""
+
+    def found() -> int:
+        return int(torch.searchsorted(offsets_of(topology, at), topology.num_edges))
+
+    rows: int = topology.derived(("used rows", at), found)
+    return rows
 
 
 def prepare(given: Input, array: Tensor, walk: Walk, topology: Topology) -> tuple[Tensor, bool]:
@@ -177,8 +193,7 @@ def _check_rows(function: EdgeFunction, topology: Topology, num_rows: int) -> No
     num_groups = topology.num_dst if function.at == "dst" else topology.num_src
     if num_groups == num_rows:
         return
-    indptr = topology.indptr if function.at == "dst" else topology.csr().indptr
-    if num_groups < num_rows or int(indptr[num_rows]) != topology.num_edges:
+    if num_groups < num_rows or used_rows(topology, function.at) > num_rows:
         raise ValueError(
             f"The pass so far has {num_rows} rows, but these edges are of {num_groups}; rows beyond must have no edges."
         )

@@ -27,6 +27,10 @@ class Grain:
     "None so large that others wait for it; no limit by default."
 
 
+DEVICE_GRAIN = Grain(num_items=1 << 14, smallest=64, largest=512)
+"Of CUDA devices: several waves of programs on the largest; an item is short enough that none waits for the last."
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
     """The items of one pass."""
@@ -48,8 +52,7 @@ def divide(indptr: NDArray[np.int64], grain: Grain) -> Work:
     """Cut the rows of ``indptr`` [num_rows + 1] into items; a row costs as much as an edge."""
     num_rows = len(indptr) - 1
     cost = indptr + np.arange(num_rows + 1)
-    size = max(grain.smallest, -(-int(cost[-1]) // grain.num_items))
-    size = size if grain.largest is None else min(size, grain.largest)
+    size = _size(int(cost[-1]), grain)
     split_rows = np.flatnonzero(np.diff(indptr) > 2 * size)
     starts = np.searchsorted(cost, np.arange(0, int(cost[-1]), size))
     bounds = np.unique(np.concatenate([[0, num_rows], starts, split_rows, split_rows + 1]))
@@ -59,6 +62,30 @@ def divide(indptr: NDArray[np.int64], grain: Grain) -> Work:
     pieces, split_indptr = _pieces(indptr, split_rows, size)
     items = np.ascontiguousarray(np.concatenate([pieces, whole]), dtype=np.int64)
     return Work(items=items, split_rows=split_rows, split_indptr=split_indptr)
+
+
+def most_items(num_rows: int, num_edges: int, grain: Grain) -> int:
+    """No cut of so many rows and edges has more items, whatever the degrees."""
+    size = _size(num_rows + num_edges, grain)
+    # A row that is cut has more than two items' edges: a piece more than whole ones, and a bound at either end.
+    return (num_rows + num_edges) // size + most_splits(num_rows, num_edges, grain) * 3 + 2
+
+
+def most_splits(num_rows: int, num_edges: int, grain: Grain) -> int:
+    """No cut of so many rows and edges cuts more rows."""
+    return min(num_rows, num_edges // (2 * _size(num_rows + num_edges, grain)))
+
+
+def most_slots(num_rows: int, num_edges: int, grain: Grain) -> int:
+    """No cut of so many rows and edges has more partial results of rows."""
+    size = _size(num_rows + num_edges, grain)
+    return num_edges // size + most_splits(num_rows, num_edges, grain)
+
+
+def _size(cost: int, grain: Grain) -> int:
+    """Edges of an item."""
+    size = max(grain.smallest, -(-cost // grain.num_items))
+    return size if grain.largest is None else min(size, grain.largest)
 
 
 def _pieces(

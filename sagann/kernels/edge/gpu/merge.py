@@ -154,6 +154,8 @@ def merge_more_rows(
         levels: of the tree, on the device.
         split_rows: the rows that were cut, on the device.
     """
+    if not levels:
+        return
     known = [out[split_rows] for out in outs]
     merge_rows(function, outs, slots, levels)
     result = 0

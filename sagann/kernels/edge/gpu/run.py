@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,10 +13,10 @@ from sagann.graph.topology import Topology
 from sagann.kernels.edge import naive
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu.compiled import Kernel, compile_kernel
+from sagann.kernels.edge.gpu.cut import Cut, cut_of
 from sagann.kernels.edge.gpu.emit import emit
 from sagann.kernels.edge.gpu.layout import supports
 from sagann.kernels.edge.gpu.merge import merge_more_rows, merge_rows, merge_total
-from sagann.kernels.edge.gpu.tree import Tree, merge_tree
 from sagann.kernels.edge.kinds import lanes
 from sagann.kernels.edge.walk import (
     Walk,
@@ -27,21 +26,10 @@ from sagann.kernels.edge.walk import (
     name_edges,
     prepare,
     targets,
-    walk_over,
+    walk_by,
 )
-from sagann.kernels.edge.work import Grain, divide
 
 _KERNELS: WeakKeyDictionary[EdgeFunction, dict[tuple[frozenset[str], bool], Kernel]] = WeakKeyDictionary()
-# Several waves of programs on the largest devices; an item is short enough that none waits for the last.
-GRAIN = Grain(num_items=1 << 14, smallest=64, largest=512)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Merges:
-    """A tree on the device."""
-
-    levels: tuple[Tensor, ...]
-    num_slots: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,13 +37,8 @@ class _Plan:
     """What a pass over one topology needs on the device; made once, so that no later pass waits for the host."""
 
     walk: Walk
-    items: Tensor
-    split_rows: Tensor
-    "Rows that were cut."
-    rows: _Merges
-    "Merges of rows that were cut."
-    totals: _Merges
-    "Merges of all items."
+    cut: Cut
+    "On the device."
 
 
 def run(
@@ -81,19 +64,19 @@ def run(
     if topology.num_edges == 0 or any(lanes(value) == 0 for value in function.values):
         return naive.run(function, topology, arrays, seed=seed, into=into, edge_offset=edge_offset)
     check_into(function, topology, into, edge_offset)
-    plan: _Plan = topology.derived(("edge pass", "gpu", function.at), lambda: _plan(topology, function.at))
+    plan: _Plan = topology.derived(_key(function.at), lambda: _plan(topology, function.at))
     walk = plan.walk
     inputs = [prepare(given, arrays[given.name], walk, topology) for given in function.inputs]
     in_order = frozenset(given.name for given, (_, ordered) in zip(function.inputs, inputs, strict=True) if ordered)
     kernel = _kernel(function, in_order, into is not None)
     outs, slots = [], []
-    for result, written in zip(kernel.results, targets(kernel.results, walk, into), strict=True):
+    for result, out in zip(kernel.results, targets(kernel.results, walk, into), strict=True):
         of_item = result.rows == "item"
-        num_slots = plan.totals.num_slots if of_item else plan.rows.num_slots
-        outs.append(written.new_empty(1, *result.shape) if of_item else written)
+        num_slots = (plan.cut.totals if of_item else plan.cut.rows).num_slots
+        outs.append(out.new_empty(1, *result.shape) if of_item else out)
         # Items write their partial results to the first slots.
-        slots.append(written.new_empty(max(1, num_slots), *result.shape))
-    args: list[object] = [plan.items, walk.indptr, walk.indices]
+        slots.append(out.new_empty(max(1, num_slots), *result.shape))
+    args: list[object] = [plan.cut.items, walk.indptr, walk.indices]
     args += [] if walk.edge_ids is None else [walk.edge_ids]
     # Always 32 bits, so that no seed compiles the kernel anew.
     args.append((seed & 0xFFFFFFFF) - ((seed & 0x80000000) << 1))
@@ -102,18 +85,19 @@ def run(
     for result, out, slot in zip(kernel.results, outs, slots, strict=True):
         args += {"row": [out, slot], "edge": [out], "item": [slot]}[result.rows]
     if into is not None:
-        fill_neutral(function, slots)
+        if plan.cut.rows.levels:
+            fill_neutral(function, slots)
         args.append(edge_offset)
         args += [copy for number in kernel.shared for copy in (outs[number].clone(), slots[number].clone())]
-    with torch.cuda.device_of(plan.items):
-        kernel.launch(len(plan.items), args)
+    with torch.cuda.device_of(plan.cut.items):
+        kernel.launch(len(plan.cut.items), args)
         if into is None:
-            merge_rows(function, outs, slots, plan.rows.levels)
+            merge_rows(function, outs, slots, plan.cut.rows.levels)
         else:
-            merge_more_rows(function, outs, slots, plan.rows.levels, plan.split_rows)
+            merge_more_rows(function, outs, slots, plan.cut.rows.levels, plan.cut.split_rows)
         for result, out, slot in zip(kernel.results, outs, slots, strict=True):
             if result.rows == "item":
-                merge_total(out, slot, plan.totals.levels)
+                merge_total(out, slot, plan.cut.totals.levels)
     outs = [out[0] if result.rows == "item" else out for result, out in zip(kernel.results, outs, strict=True)]
     if into is not None:
         return add_totals(kernel.results, outs, into)
@@ -126,22 +110,25 @@ def source_of(function: EdgeFunction, *, continued: bool = False) -> str:
     return emit(function, continued=continued)
 
 
+def set_cut(topology: Topology, at: str, cut: Cut) -> None:
+    """Have passes over a topology use a cut that was made before, on the host, so that they need not wait for it.
+
+    Args:
+        topology: of the edges; with its out-edges, where ``at`` is "src".
+        at: "dst" or "src".
+        cut: of these edges, on the topology's device.
+    """
+    topology.derived(("used rows", at), lambda: cut.used_rows)
+    topology.derived(_key(at), lambda: _Plan(walk=walk_by(topology, at, cut.work), cut=cut))
+
+
+def _key(at: str) -> object:
+    return ("edge pass", "gpu", at)
+
+
 def _plan(topology: Topology, at: str) -> _Plan:
-    walk = walk_over(topology, at, lambda indptr: divide(indptr, GRAIN))
-    work, device = walk.work, walk.indices.device
-    all_items = np.array([0, len(work.items)])
-    return _Plan(
-        walk=walk,
-        items=torch.from_numpy(work.items).to(device),
-        split_rows=torch.from_numpy(work.split_rows).to(device),
-        rows=_on_device(merge_tree(work.split_rows, work.split_indptr), device),
-        totals=_on_device(merge_tree(np.array([0]), all_items), device),
-    )
-
-
-def _on_device(tree: Tree, device: torch.device) -> _Merges:
-    levels = tuple(torch.from_numpy(level).to(device) for level in tree.levels)
-    return _Merges(levels=levels, num_slots=tree.num_slots)
+    cut = cut_of(topology, at).mapped(lambda array: array.to(topology.device))
+    return _Plan(walk=walk_by(topology, at, cut.work), cut=cut)
 
 
 def _kernel(function: EdgeFunction, in_order: frozenset[str], continued: bool) -> Kernel:
