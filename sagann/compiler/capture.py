@@ -101,7 +101,7 @@ def capture(
     Args:
         model: an ordinary module; its SAGA layers are called with the hops.
         hops: the topologies it walks, all over the same vertices; their edges are not read.
-        x: vertex features, whose values are not read.
+        x: of the features' widths, type and device; its rows are not read. Where the model computes, be the hops elsewhere.
         options: what the compiler may do to a layer.
         x_is_constant: x and edge data need no gradient, so that what is gathered from them may be kept.
     Raises:
@@ -115,16 +115,19 @@ def capture(
     _own_output(module)
     module.graph.eliminate_dead_code()
     merge_equal(module)
-    return _Assembly(module, recorder.calls, recorder.options.fuse).run()
+    # On other devices pointwise work runs operator by operator, and takes the memory of each of them.
+    fuses_rows = recorder.options.fuse and x.device.type == "cpu"
+    return _Assembly(module, recorder.calls, fuses_rows).run()
 
 
 class _Hop(Topology):
     """Stands for a topology in a trace: as many vertices as a trace has rows, and nothing else to read."""
 
-    __slots__ = ("number", "real")
+    __slots__ = ("number", "on", "real")
 
-    def __init__(self, number: int, topology: Topology) -> None:
+    def __init__(self, number: int, topology: Topology, on: torch.device) -> None:
         self.number = number
+        self.on = on
         self.real = topology
         self.num_src = ROWS
 
@@ -134,7 +137,7 @@ class _Hop(Topology):
 
     @property
     def device(self) -> torch.device:
-        return self.real.device
+        return self.on
 
     @property
     def edge_data(self) -> Mapping[str, Any]:
@@ -188,7 +191,7 @@ class _Recorder:
     ) -> _Call:
         known = self.layers[id(layer)]
         like = torch.empty(1, *shape, dtype=dtype, device=hop.device)
-        data = None if layer.edge_data is None else hop.real.edge_data[layer.edge_data]
+        data = None if layer.edge_data is None else _few_rows(hop.real.edge_data[layer.edge_data], hop.device)
         known.twin.check_functions(like, data)
         graph = layer_graph(known.twin, like, data, options=self.options, x_is_constant=constant)
         return _Call(layer=known, graph=graph, edge_data=layer.edge_data, hop=hop.number)
@@ -200,7 +203,7 @@ def _traced(model: nn.Module, recorder: _Recorder, x: Tensor) -> fx.GraphModule:
     parameters = [fake.from_tensor(tensor.detach()) for tensor in tensors.values()]
     # Hops over the same edges have one number.
     known = {id(topology): number for number, topology in reversed(list(enumerate(recorder.hops)))}
-    hops = [_Hop(known[id(topology)], topology) for topology in recorder.hops]
+    hops = [_Hop(known[id(topology)], topology, x.device) for topology in recorder.hops]
 
     def whole(*args: Tensor) -> Tensor:
         with _reparametrize_module(model, dict(zip(tensors, args, strict=False))), WholeOperators():
@@ -401,4 +404,12 @@ def _made_up(like: Tensor) -> Tensor:
     """Values for a check: random ones, with few rows where the trace has very many."""
     shape = [NUM_ROWS if size == ROWS else size for size in like.shape]
     values = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * 2
-    return values.to(like.dtype)
+    return values.to(like.device, like.dtype)
+
+
+def _few_rows(data: Tensor, device: torch.device) -> Tensor:
+    """Edge data where a layer is compiled: as it is, or some of its rows on another device."""
+    if data.device == device or not len(data):
+        return data.to(device)
+    rows = torch.arange(NUM_ROWS, device=data.device) * (len(data) - 1) // (NUM_ROWS - 1)
+    return data[rows].to(device)

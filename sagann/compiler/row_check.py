@@ -27,7 +27,8 @@ def mixing_node(module: fx.GraphModule, inputs: list[Tensor]) -> fx.Node | None:
         if node.op == "call_function" and _loses_rows(node):
             return node
     whole = _Recording(module)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    devices = {value.device for value in inputs if value.is_cuda}
+    with torch.no_grad(), torch.random.fork_rng(devices=list(devices)):
         whole.run(*inputs)
         part = _Recording(module, replayed=whole)
         part.run(

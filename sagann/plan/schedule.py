@@ -240,7 +240,7 @@ class Schedule:
                     other=dst,
                     reads=(*reads, state) if dst in begun else reads,
                     writes=(state,),
-                    temporary_bytes=self.sizes.walking(src, dst),
+                    temporary_bytes=self.sizes.walking(gather, src, dst),
                 )
                 begun.add(dst)
 
@@ -306,7 +306,7 @@ class Schedule:
                 part=part,
                 reads=(*reads, state) if own in begun else reads,
                 writes=(*([handed] if of_edges else []), *([state] if of_rows else [])),
-                temporary_bytes=self.sizes.walking(src, dst),
+                temporary_bytes=self.sizes.walking(gather, src, dst, part + 1),
             )
             if of_rows:
                 begun.add(own)

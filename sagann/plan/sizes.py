@@ -16,6 +16,7 @@ from sagann.graph.widths import id_dtype
 from sagann.kernels.dense import NUM_PARTS, linear, relu_
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import reduced_results
+from sagann.kernels.edge.work import Grain, most_items, most_slots, most_splits
 from sagann.kernels.memory import SMALLEST_BYTES, allocated_bytes
 from sagann.kernels.packed import packed_bytes
 from sagann.kernels.row_dropout import dropout
@@ -26,6 +27,10 @@ CSC, CSR = "csc", "csr"
 _OFFSET_BYTES = 8
 # Per row, while work is divided: a few int64.
 _WALK_BYTES = 40
+# Of an item and of a merge on a device: int64 fields.
+_ITEM_BYTES, _MERGE_BYTES = 40, 24
+# Copies of the rows that were cut, while their pieces are merged into what they were before.
+_MERGED_AT_ONCE = 8
 # Operators by what their gradient reads: these are other names of an operand's memory,
 _ALIASES = frozenset(
     ["view", "reshape", "unsqueeze", "squeeze", "expand", "slice", "permute", "select", "t", "detach"]
@@ -52,6 +57,9 @@ class HopSize:
     "Of an edge in each of its data."
     id_bytes: int
     "Of a vertex id."
+    grain: Grain | None = None
+    """Into which items kernels cut a pass, where these are copied with the edges and take memory of the device; None
+    where they lie on the host."""
 
     @classmethod
     def of(cls, topology: Topology, edges: Mapping[tuple[int, int], int]) -> HopSize:
@@ -83,7 +91,15 @@ class HopSize:
             # Destinations and positions of the edges; their data is put in order once more.
             parts += [_OFFSET_BYTES * (max(rows[src], rows[dst]) + 1), edges * self.id_bytes, edges * self.id_bytes]
             parts += [edges * each for each in self.data_bytes]
+        if self.grain is not None:
+            parts += self._cut_bytes(rows[dst] if form == CSC else max(rows[src], rows[dst]), edges, self.grain)
         return packed_bytes(parts)
+
+    def _cut_bytes(self, rows: int, edges: int, grain: Grain) -> list[int]:
+        """Items, the rows that are cut, and the merges of both: :class:`sagann.kernels.edge.gpu.cut.Cut`, at most."""
+        items, slots = most_items(rows, edges, grain), most_slots(rows, edges, grain)
+        merges = _MERGE_BYTES * (most_splits(rows, edges, grain) + _merged(slots) + _merged(items) + 1)
+        return [_ITEM_BYTES * items, _OFFSET_BYTES * most_splits(rows, edges, grain), merges]
 
 
 class BlockSizes:
@@ -153,9 +169,22 @@ class BlockSizes:
         stage = self._stages[number]
         return 2 * sum(stage.kept) * _FLOPS_PER_BYTE < stage.flops
 
-    def walking(self, src: int, dst: int) -> int:
-        """Taken while a pass goes over a chunk: how its rows are cut into work."""
-        return _WALK_BYTES * max(self.rows[src], self.rows[dst])
+    def walking(self, gather: Gather, src: int, dst: int, part: int = 0) -> int:
+        """Taken while a gather's forward, or a pass of its backward, counted from 1, goes over a chunk.
+
+        On the CPU how its rows are cut into work; on a device what their pieces give until they are merged.
+        """
+        hop, rows = self.hops[gather.hop], max(self.rows[src], self.rows[dst])
+        if hop.grain is None:
+            return _WALK_BYTES * rows
+        edges = hop.edges[src, dst]
+        slots, items = most_slots(rows, edges, hop.grain), most_items(rows, edges, hop.grain)
+        of_rows = slots + _merged(slots) + _MERGED_AT_ONCE * most_splits(rows, edges, hop.grain)
+        taken = 0
+        for result in reduced_results(self._function(gather, part)):
+            size = math.prod(result.shape) * (result.dtype or id_dtype(hop.num_edges)).itemsize
+            taken += size * (of_rows if result.rows == "row" else 2 * items + _merged(items))
+        return allocated_bytes(taken)
 
     def arriving(self, gather: Gather, interval: int) -> int:
         """Taken while a gather's backward is prepared."""
@@ -198,6 +227,11 @@ class BlockSizes:
             if output.reduce == "edge"
         ]
         return sum(math.prod(value.shape) * value.dtype.itemsize for value in values)
+
+
+def _merged(slots: int) -> int:
+    """What a tree of merges adds to so many slots, at most: two groups of a row that has just more than one of them."""
+    return slots // 16 + 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

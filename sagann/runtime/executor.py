@@ -24,6 +24,7 @@ from sagann.kernels.row_dropout import rows_of
 from sagann.plan.schedule import Schedule
 from sagann.plan.steps import Block, Move, Plan, Step
 from sagann.plan.timeline import step_name
+from sagann.runtime.backend import Backend
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.degrees import divisors
 from sagann.runtime.dialects import dialect_for, run_pass
@@ -55,6 +56,7 @@ class Executor:
         dialect: kernels of the edges.
         seed: of the epoch's random numbers.
         epoch: what is read and given besides blocks.
+        backend: where steps run.
         timeline: where steps and copies are recorded.
     """
 
@@ -70,6 +72,7 @@ class Executor:
         dialect: str,
         seed: int,
         epoch: Epoch,
+        backend: Backend,
         timeline: Recorder | None = None,
     ) -> None:
         self.program = program
@@ -78,12 +81,15 @@ class Executor:
         self.chunks = chunks
         self.seed = seed
         self.epoch = epoch
-        self.device = epoch.x.device
+        self.device = backend.device
         self.dialect = dialect_for(self.device.type, dialect)
-        sources = Sources(program, plan, chunks=chunks, host=host, constants=constants, epoch=epoch)
+        sources = Sources(
+            program, plan, chunks=chunks, host=host, constants=constants, epoch=epoch, copies=backend.copies_rows
+        )
         self._constants = constants
-        self.resident = Residents(sources.load, host, schedule.sizes.of, plan.budget_bytes, timeline)
-        self._timeline = timeline
+        self._timeline = backend.recorder(timeline)
+        transport = backend.transport(sources.load, host, schedule.sizes.of, self._timeline)
+        self.resident = Residents(transport, schedule.sizes.of, plan.budget_bytes)
         self._operations = iter(plan.operations)
         self._tapes: dict[Block, Tape] = {}
         self._is_done = False

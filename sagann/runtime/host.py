@@ -66,13 +66,13 @@ class RamHost:
         layout = Layout(tensors)
         memory = layout.allocate(_POOL)
         for name, view in layout.views(memory).items():
-            _copy(view, tensors[name].detach())
+            copy_into(view, tensors[name].detach())
         self._blocks[block] = layout, memory
 
     def get(self, block: Block) -> dict[str, Tensor]:
         """Copies of what was put last."""
         layout, memory = self._blocks[block]
-        return layout.views(_copy(layout.allocate(), memory))
+        return layout.views(copy_into(layout.allocate(), memory))
 
     def close(self) -> None:
         """Forget all blocks."""
@@ -81,11 +81,11 @@ class RamHost:
 
 def copied(tensor: Tensor) -> Tensor:
     """A contiguous copy, in pooled memory."""
-    return _copy(empty(tensor.shape, tensor.dtype, tensor.device), tensor.detach())
+    return copy_into(empty(tensor.shape, tensor.dtype, tensor.device), tensor.detach())
 
 
-def _copy(into: Tensor, tensor: Tensor) -> Tensor:
-    """Copy by the calling thread alone: PyTorch would have others help, which those that compute need."""
+def copy_into(into: Tensor, tensor: Tensor) -> Tensor:
+    """Copy by the calling thread alone: PyTorch would have others help, which those that compute need; gives ``into``."""
     if tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.numel():
         np.copyto(_words(into), _words(tensor))
         return into

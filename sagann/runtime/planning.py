@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
 from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
@@ -17,6 +19,7 @@ from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.options import CompilerOptions
 from sagann.errors import InputError, LayerError
 from sagann.graph.topology import Topology
+from sagann.kernels.edge.work import Grain
 from sagann.plan.fit import hop_size, largest_of, least_count, needed_bytes
 from sagann.plan.gradients import Gradients
 from sagann.plan.intervals import equal_edges, equal_vertices, equal_weights, sizes
@@ -94,9 +97,21 @@ def captured(
     return program
 
 
-def hop_sizes(hops: Sequence[Topology], bounds: Sequence[int]) -> list[HopSize]:
-    """The sizes of each hop's chunks; a topology that several hops share is looked at once."""
-    found = {id(topology): hop_size(topology, bounds) for topology in {id(each): each for each in hops}.values()}
+def like_on(x: Tensor, device: torch.device) -> Tensor:
+    """Features to capture a model with where it computes; themselves where they lie there."""
+    return x if x.device == device else x.new_empty((1, *x.shape[1:]), device=device)
+
+
+def hop_sizes(hops: Sequence[Topology], bounds: Sequence[int], grain: Grain | None = None) -> list[HopSize]:
+    """The sizes of each hop's chunks; a topology that several hops share is looked at once.
+
+    Args:
+        hops: the topologies.
+        bounds: of the intervals.
+        grain: as of :attr:`HopSize.grain`.
+    """
+    different = {id(each): each for each in hops}.values()
+    found = {id(topology): replace(hop_size(topology, bounds), grain=grain) for topology in different}
     return [found[id(topology)] for topology in hops]
 
 
@@ -117,6 +132,7 @@ def fitted_bounds(
     gradients: Gradients,
     cut: Cut = "bytes",
     order: Order = "column",
+    grain: Grain | None = None,
 ) -> tuple[int, ...]:
     """The bounds of the fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
@@ -130,6 +146,7 @@ def fitted_bounds(
         gradients: what the backward computes.
         cut: what intervals have equally many of.
         order: in which passes go through the chunk grid.
+        grain: as of :attr:`HopSize.grain`.
     Raises:
         BudgetError: no number of intervals fits; the message says by which budget one would.
     """
@@ -138,7 +155,7 @@ def fitted_bounds(
     @cache
     def needed(count: int) -> tuple[int, int]:
         bounds = bounds_of(count)
-        largest, found = largest_of(bounds, hop_sizes(hops, bounds), POLICIES[order].telling)
+        largest, found = largest_of(bounds, hop_sizes(hops, bounds, grain=grain), POLICIES[order].telling)
         ahead, alone = 0, 0
         for folded in (False, True):
             schedule = Schedule(program, found, largest, gradients=gradients, folded=folded, order=order)

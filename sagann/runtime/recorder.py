@@ -26,22 +26,25 @@ class Recorder(Timeline):
         self._began_s = time.perf_counter()
         self._lock = threading.Lock()
 
+    @property
+    def now_s(self) -> float:
+        """Seconds since the timeline began."""
+        return time.perf_counter() - self._began_s
+
+    def add(self, span: Span) -> None:
+        """Add what has run."""
+        with self._lock:
+            self.spans.append(span)
+
     @contextmanager
     def span(self, lane: Lane, name: str, num_bytes: int = 0) -> Iterator[None]:
         """Record what runs inside the ``with`` block."""
-        start_s = time.perf_counter()
+        start_s = self.now_s
         try:
             yield
         finally:
-            span = Span(
-                lane=lane,
-                name=name,
-                start_s=start_s - self._began_s,
-                seconds=time.perf_counter() - start_s,
-                num_bytes=num_bytes,
-            )
-            with self._lock:
-                self.spans.append(span)
+            seconds = self.now_s - start_s
+            self.add(Span(lane=lane, name=name, start_s=start_s, seconds=seconds, num_bytes=num_bytes))
 
 
 @contextmanager

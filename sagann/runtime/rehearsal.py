@@ -24,6 +24,7 @@ from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError
 from sagann.plan.steps import Plan, Step, StepKind
 from sagann.plan.work import StepWork
+from sagann.runtime.device.backend import backend_of
 from sagann.runtime.planning import Planned
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.streamed import StreamedModel
@@ -82,13 +83,16 @@ def rehearse(model: nn.Module, graph: Graph, planned: Planned, machine: Machine)
 
 def _streamed(model: nn.Module, part: Graph, bounds: tuple[int, ...], budget_bytes: int) -> StreamedModel:
     hops = list(part.hops(count_hops(model)))
-    streamed = StreamedModel(model, hops, bounds, budget_bytes=budget_bytes)
+    # Where the model lies is where it is going to run.
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    backend = backend_of(device)
+    streamed = StreamedModel(model, hops, bounds, budget_bytes=budget_bytes, backend=backend)
     assert part.features is not None
     try:
         streamed.plan(part.features, folded=True)
     except BudgetError:
         # Fewer vertices may have denser chunks. What steps take by themselves does not depend on the budget.
-        return StreamedModel(model, hops, bounds)
+        return StreamedModel(model, hops, bounds, backend=backend)
     return streamed
 
 

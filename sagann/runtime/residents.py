@@ -1,9 +1,8 @@
-"""Residents: the blocks in the device's memory, and the copies that bring them there and take them away."""
+"""Residents: the blocks in the memory that computes, while a plan is obeyed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from torch import Tensor
@@ -11,48 +10,33 @@ from torch import Tensor
 from sagann.kernels.edge.state import GatherState
 from sagann.kernels.memory import POOL
 from sagann.plan.steps import UNLIMITED, Block, Move, Step
-from sagann.plan.timeline import Lane, block_name
 from sagann.runtime.allocator import HeapGuard
-from sagann.runtime.host import Host, RamHost
-from sagann.runtime.recorder import Recorder, recorded
+from sagann.runtime.transport import Pending, Transport
 
 
 class Residents:
-    """Blocks by what they are, while a plan is obeyed.
+    """Blocks by what they are.
 
-    Loads and stores run in a thread each, in the order of the plan. A block that is loaded is waited for by the first
-    step that needs it; one that is stored, by whoever drops or changes it.
+    A block that is loaded is waited for by the first step that needs it; one that is stored, by whoever drops or changes
+    it.
 
     Args:
-        load: reads a block from where it lies.
-        host: takes what is stored.
+        transport: brings blocks and takes them away.
         bytes_of: a block's size.
         budget_bytes: of all blocks and the temporaries of a step.
-        timeline: where copies are recorded.
     """
 
-    def __init__(
-        self,
-        load: Callable[[Block], Any],
-        host: Host,
-        bytes_of: Callable[[Block], int],
-        budget_bytes: int,
-        timeline: Recorder | None = None,
-    ) -> None:
-        self._load = load
-        self._timeline = timeline
-        self._host = host
+    def __init__(self, transport: Transport, bytes_of: Callable[[Block], int], budget_bytes: int) -> None:
+        self._transport = transport
         self._bytes_of = bytes_of
         self._budget_bytes = budget_bytes
         # Where the other blocks lie in the process's memory as well, no budget holds for the process.
-        holds = budget_bytes < UNLIMITED and not isinstance(host, RamHost)
+        holds = budget_bytes < UNLIMITED and transport.counts_process
         self._heap = HeapGuard(budget_bytes) if holds else None
         self._held_bytes = 0
         self._blocks: dict[Block, Any] = {}
-        self._loads: dict[Block, Future[Any]] = {}
-        self._stores: dict[Block, Future[None]] = {}
-        self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-load")
-        self._storer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-store")
+        self._loads: dict[Block, Pending] = {}
+        self._stores: dict[Block, Pending] = {}
 
     def __getitem__(self, block: Block) -> Any:
         return self._blocks[block]
@@ -86,12 +70,11 @@ class Residents:
         """Begin a copy, or drop a block."""
         block = move.block
         if move.kind == "load":
-            self._loads[block] = self._loader.submit(self._recorded, "load", self._load, block)
+            self._loads[block] = self._transport.load(block)
             self._blocks[block] = None
             self._held_bytes += move.num_bytes
         elif move.kind == "store":
-            tensors = _tensors_of(self._blocks[block])
-            self._stores[block] = self._storer.submit(self._recorded, "store", self._host.put, block, tensors)
+            self._stores[block] = self._transport.store(block, _tensors_of(self._blocks[block]))
         else:
             self._await_load(block)
             self._await_store(block)
@@ -100,14 +83,10 @@ class Residents:
 
     def close(self) -> None:
         """Wait for the copies under way, and forget all blocks."""
-        for copies in (self._loader, self._storer):
-            copies.shutdown(wait=True, cancel_futures=True)
+        self._transport.close()
+        self._loads.clear()
+        self._stores.clear()
         self._blocks.clear()
-        self._host.close()
-
-    def _recorded(self, lane: Lane, copy: Callable[..., Any], block: Block, *rest: Any) -> Any:
-        with recorded(self._timeline, lane, block_name(block), self._bytes_of(block)):
-            return copy(block, *rest)
 
     def _await_load(self, block: Block) -> None:
         if (load := self._loads.pop(block, None)) is not None:

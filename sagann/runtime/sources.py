@@ -24,6 +24,7 @@ class Sources:
         host: has what was stored in this epoch.
         constants: has what is the same in every epoch.
         epoch: has what is the caller's.
+        copies: whether rows of the caller's tensors are copied; else they are given where they lie.
     """
 
     def __init__(
@@ -35,8 +36,10 @@ class Sources:
         host: Host,
         constants: Host,
         epoch: Epoch,
+        copies: bool = True,
     ) -> None:
         self.plan = plan
+        self._copies = copies and plan.budget_bytes < UNLIMITED
         self.chunks = chunks
         self.host = host
         self.constants = constants
@@ -58,4 +61,4 @@ class Sources:
 
     def _rows_of(self, tensor: Tensor, interval: int) -> Tensor:
         rows = tensor[self.plan.vertices(interval)].detach()
-        return copied(rows) if self.plan.budget_bytes < UNLIMITED else rows
+        return copied(rows) if self._copies else rows

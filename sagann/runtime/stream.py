@@ -15,7 +15,9 @@ from sagann.graph.graph import Graph
 from sagann.graph.topology import Topology
 from sagann.plan.gradients import Gradients
 from sagann.plan.orders import Order, require_order
-from sagann.runtime.planning import Cut, Planned, captured, cutter, fitted_bounds, hop_sizes, planned
+from sagann.runtime.device.backend import backend_of
+from sagann.runtime.places import device_named, require_on_host, require_places
+from sagann.runtime.planning import Cut, Planned, captured, cutter, fitted_bounds, hop_sizes, like_on, planned
 from sagann.runtime.streamed import StreamedModel
 from sagann.saga.hops import count_hops
 
@@ -29,23 +31,26 @@ def stream(
     cut: Cut = "bytes",
     num_intervals: int | None = None,
     order: Order = "column",
+    device: torch.device | str = "cpu",
 ) -> StreamedModel:
     """Make a model run over ``graph`` inside a memory budget.
 
     Args:
-        model: of SAGA layers and operators on rows, with ``num_hops``; it keeps its parameters.
-        graph: prepared for the model, with features. Features and edges may be mapped from files.
+        model: of SAGA layers and operators on rows, with ``num_hops``; it keeps its parameters, which lie on ``device``.
+        graph: prepared for the model, with features; on the CPU. Features and edges may be mapped from files.
         budget_bytes: what vertex data, edges and temporaries may take together.
         spill: a folder for what is not in use; without it, that lies in memory too, beyond the budget.
         cut: what intervals have equally many of.
         num_intervals: P; by default the least that fits the budget.
         order: in which passes go through the chunk grid; the others are there to compare (:mod:`sagann.plan.orders`).
+        device: what computes, whose memory the budget is of: 'cpu', 'cuda' or 'cuda:N'.
 
     Returns:
-        A module that trains in the usual loop: ``z = streamed(graph.features)``.
+        A module that trains in the usual loop: ``z = streamed(graph.features)``, on ``device``.
 
     Raises:
         BudgetError: the budget cannot be met; the message says by which it could.
+        InputError: there is no such device, or graph or model lie elsewhere.
         LayerError: the model cannot be streamed; the message says why.
         SpillError: there is too little room to spill.
 
@@ -62,14 +67,17 @@ def stream(
     _check(model, graph, budget_bytes, cut, order)
     require_type(spill, (str, os.PathLike), where="stream.spill", fix="Pass a path.", optional=True)
     require_type(num_intervals, int, where="stream.num_intervals", fix="Pass an integer.", optional=True)
-    hops, program = _captured_on(model, graph)
+    backend = backend_of(device_named(device))
+    hops, program = _captured_on(model, graph, backend.device)
     if num_intervals is None:
         gradients = _gradients(program, graph)
-        bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, cut=cut, order=order)
+        bounds = fitted_bounds(
+            program, hops, budget_bytes, gradients=gradients, cut=cut, order=order, grain=backend.grain
+        )
     else:
         bounds = cutter(program, hops[0], cut)(num_intervals)
     spill = None if spill is None else Path(spill)
-    return StreamedModel(model, hops, bounds, budget_bytes=budget_bytes, spill=spill, order=order)
+    return StreamedModel(model, hops, bounds, budget_bytes=budget_bytes, spill=spill, order=order, backend=backend)
 
 
 def foretell(
@@ -80,6 +88,7 @@ def foretell(
     cut: Cut = "bytes",
     folded: bool = True,
     order: Order = "column",
+    device: torch.device | str = "cpu",
 ) -> Planned:
     """What :func:`stream` would plan for an epoch, without cutting the graph.
 
@@ -90,12 +99,15 @@ def foretell(
         cut: as for :func:`stream`.
         folded: whether of :meth:`StreamedModel.loss`, or of a call.
         order: as for :func:`stream`.
+        device: as for :func:`stream`.
     """
     _check(model, graph, budget_bytes, cut, order)
-    hops, program = _captured_on(model, graph)
+    backend = backend_of(device_named(device))
+    grain = backend.grain
+    hops, program = _captured_on(model, graph, backend.device)
     gradients = _gradients(program, graph)
-    bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, cut=cut, order=order)
-    sizes = hop_sizes(hops, bounds)
+    bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, cut=cut, order=order, grain=grain)
+    sizes = hop_sizes(hops, bounds, grain=grain)
     return planned(program, sizes, bounds, budget_bytes, gradients=gradients, folded=folded, order=order)
 
 
@@ -117,15 +129,8 @@ def _gradients(program: ModelProgram, graph: Graph) -> Gradients:
     return Gradients(program, wanted_x=graph.features is not None and graph.features.requires_grad)
 
 
-def _captured_on(model: nn.Module, graph: Graph) -> tuple[list[Topology], ModelProgram]:
+def _captured_on(model: nn.Module, graph: Graph, device: torch.device) -> tuple[list[Topology], ModelProgram]:
     features = graph.features
-    if graph.topology.device.type != "cpu":
-        raise InputError(
-            "streaming to a device that is no CPU is not built yet",
-            value=f"the graph is on {graph.topology.device}",
-            where="stream",
-            fix="Train with device='cpu', or without a memory budget.",
-        )
     if features is None or features.layout != torch.strided:
         raise InputError(
             "a graph that is streamed needs dense features",
@@ -141,10 +146,13 @@ def _captured_on(model: nn.Module, graph: Graph) -> tuple[list[Topology], ModelP
             where=type(model).__name__,
             fix="Train it by batches of rows; it needs no graph.",
         )
+    require_on_host(features.device, "features")
+    require_places(model, hops, device)
     # In training there is more to keep than in evaluation.
     modes = {module: module.training for module in model.modules()}
     try:
-        return hops, captured(model.train(), hops, features, x_is_constant=not features.requires_grad)
+        like = like_on(features, device)
+        return hops, captured(model.train(), hops, like, x_is_constant=not features.requires_grad)
     finally:
         for module, mode in modes.items():
             module.training = mode

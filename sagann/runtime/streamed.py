@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -20,26 +21,32 @@ from sagann.compiler.options import CompilerOptions
 from sagann.compiler.trace import tensors_of
 from sagann.errors import InputError, LayerError
 from sagann.graph.topology import Topology
-from sagann.kernels.first_order import first_order_only
 from sagann.plan.gradients import Gradients
 from sagann.plan.grid import ChunkGrid
 from sagann.plan.orders import Order, require_order
+from sagann.plan.residency import BudgetError
+from sagann.plan.sizes import HopSize
 from sagann.plan.steps import UNLIMITED
+from sagann.runtime.backend import Backend, CpuBackend
+from sagann.runtime.call import SHRINK, Call, DeviceMemoryError, Streamed, warn_of_less
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.configuration import configuration, has_hooks
 from sagann.runtime.epoch import Epoch, LossOf
 from sagann.runtime.executor import Executor
-from sagann.runtime.host import Host, RamHost, SharedHost
+from sagann.runtime.host import Host, SharedHost
+from sagann.runtime.places import require_on_host, require_places
 from sagann.runtime.planning import (
     Planned,
     captured,
     edges_bytes,
+    fitted_bounds,
+    like_on,
     planned,
     planned_constants,
 )
 from sagann.runtime.random_numbers import NUM_SEEDS
 from sagann.runtime.recorder import Recorder
-from sagann.runtime.spill import DiskHost, SpillFolder
+from sagann.runtime.spill import SpillFolder
 
 MOST_PROGRAMS = 4
 "Captured programs that are kept: for training and evaluation, with and without a gradient of the features."
@@ -68,11 +75,13 @@ class StreamedModel(nn.Module):
         options: what the compiler may do to a layer.
         dialect: kernels of the edges.
         order: in which passes go through the chunk grid.
+        backend: what computes; by default the CPU. Hops and features lie on the host all the same, parameters on its
+            device.
 
     Raises:
         LayerError: the model mixes vertices between its layers, or has a layer that cannot be fused.
         BudgetError: a step needs more than the budget.
-        InputError: there is no such order.
+        InputError: there is no such order, or the model or the hops lie elsewhere.
     """
 
     def __init__(
@@ -86,10 +95,13 @@ class StreamedModel(nn.Module):
         options: CompilerOptions | None = None,
         dialect: str = "auto",
         order: Order = "column",
+        backend: Backend | None = None,
     ) -> None:
         super().__init__()
         require_order(order)
         self.model = model
+        self._backend = backend or CpuBackend()
+        require_places(model, hops, self._backend.device)
         self.hops = list(hops)
         self.bounds = tuple(bounds)
         self.budget_bytes = budget_bytes
@@ -99,16 +111,21 @@ class StreamedModel(nn.Module):
         self.timeline: Recorder | None = None
         "Where epochs are recorded as they run; set it for those of interest."
         self._folder = None if spill is None else SpillFolder(spill, edges_bytes(self.hops, self.bounds))
-        host = self._new_host()
-        chunks: dict[int, Chunks] = {}
-        for number, topology in enumerate(self.hops):
-            if id(topology) not in chunks:
-                kept = None if budget_bytes >= UNLIMITED and spill is None else host
-                chunks[id(topology)] = Chunks(ChunkGrid(topology, bounds), kept, number)
-        self._chunks = [chunks[id(topology)] for topology in self.hops]
+        self._chunks = self._cut()
         self._programs: dict[object, ModelProgram] = {}
         self._plans: dict[tuple[object, ...], Planned] = {}
         self._kept: dict[int, _Kept] = {}
+        self._has_shrunk = False
+
+    def _cut(self) -> list[Chunks]:
+        """The chunks of each hop, by the bounds."""
+        reads_in_place = self.budget_bytes >= UNLIMITED and self._folder is None and self._backend.copies_rows
+        host = None if reads_in_place else self._new_host()
+        chunks: dict[int, Chunks] = {}
+        for number, topology in enumerate(self.hops):
+            if id(topology) not in chunks:
+                chunks[id(topology)] = Chunks(ChunkGrid(topology, self.bounds), host, number)
+        return [chunks[id(topology)] for topology in self.hops]
 
     def forward(self, x: Tensor) -> Tensor:
         """The model's result for all vertices: [num_vertices, ...]."""
@@ -152,7 +169,7 @@ class StreamedModel(nn.Module):
         key = (id(program), x.requires_grad, trained, trains, folded)
         if key not in self._plans:
             gradients = Gradients(program, wanted_x=x.requires_grad, trained=trained)
-            sizes = [chunks.size for chunks in self._chunks]
+            sizes = self._hop_sizes()
             self._plans[key] = planned(
                 program,
                 sizes,
@@ -168,7 +185,11 @@ class StreamedModel(nn.Module):
                 self._folder.require(self._plans[key].plan.spilled_bytes + kept)
         return self._plans[key]
 
+    def _hop_sizes(self) -> list[HopSize]:
+        return [replace(chunks.size, grain=self._backend.grain) for chunks in self._chunks]
+
     def _check(self, x: Tensor) -> None:
+        require_on_host(x.device, "features")
         num_vertices = self.bounds[-1]
         if x.layout == torch.strided and len(x) == num_vertices:
             return
@@ -186,14 +207,73 @@ class StreamedModel(nn.Module):
         seed = int(torch.randint(NUM_SEEDS, ())) if program.random else 0
         named = tensors_of(self.model)
         parameters = [named[name] for _, name in program.parameters]
-        trains = torch.is_grad_enabled() and any(each.requires_grad for each in (x, *parameters))
-        leaves = [each.detach().requires_grad_(trains and each.requires_grad) for each in parameters]
-        epoch = Epoch(x=x.detach(), parameters=leaves, trains=trains, loss_of=loss_of)
-        executor = self._executor(plan, epoch, self._constants(program, x), seed=seed)
-        out: Tensor = _Streamed.apply(executor, x, *parameters)  # type: ignore[no-untyped-call]
+        records = torch.is_grad_enabled()
+        trains = records and any(each.requires_grad for each in (x, *parameters))
+
+        def begin() -> Executor:
+            leaves = [each.detach().requires_grad_(trains and each.requires_grad) for each in parameters]
+            epoch = Epoch(x=x.detach(), parameters=leaves, trains=trains, loss_of=loss_of)
+            with torch.set_grad_enabled(records):
+                plan = self.plan(x, folded=loss_of is not None)
+            return self._executor(plan, epoch, self._constants(program, x), seed=seed)
+
+        def shrink(error: BaseException, keeps_intervals: bool) -> None:
+            with torch.set_grad_enabled(records):
+                self._shrink(error, x, folded=loss_of is not None, keeps_intervals=keeps_intervals)
+
+        call = Call(begin, shrink, has_own_numbers=program.random)
+        out: Tensor = Streamed.apply(call, x, *parameters)  # type: ignore[no-untyped-call]
         if not out.requires_grad:
-            executor.close()
+            assert call.executor is not None
+            call.executor.close()
         return out
+
+    def _shrink(self, error: BaseException, x: Tensor, *, folded: bool, keeps_intervals: bool) -> None:
+        """Plan with less memory, once; cut anew where that takes more intervals.
+
+        Raises:
+            DeviceMemoryError: it was done before, or cannot be done.
+        """
+        if self._has_shrunk:
+            fix = f"Lower the budget below {self.budget_bytes} bytes, or end what else takes the device's memory."
+            raise DeviceMemoryError.after(self.budget_bytes, error, fix) from error
+        self._has_shrunk = True
+        # Half of what is not used up would change nothing.
+        before = min(self.budget_bytes, self.plan(x, folded=folded).plan.peak_bytes)
+        self._backend.release()
+        self.budget_bytes = before // SHRINK
+        self._plans.clear()
+        self._kept.clear()
+        try:
+            try:
+                self.plan(x, folded=folded)
+            except BudgetError:
+                if keeps_intervals:
+                    raise
+                self._cut_finer(x)
+                self.plan(x, folded=folded)
+        except BudgetError as unmet:
+            fix = f"At least {unmet.needed_bytes} bytes must be free" + (
+                ", as random numbers in its backward do not let the graph be cut anew." if keeps_intervals else "."
+            )
+            raise DeviceMemoryError.after(before, error, fix) from error
+        warn_of_less(before, self.budget_bytes, len(self.bounds) - 1, error)
+
+    def _cut_finer(self, x: Tensor) -> None:
+        """Cut into as many intervals as the budget asks for."""
+        program = self._captured(x)
+        gradients = Gradients(program, wanted_x=x.requires_grad)
+        self.bounds = fitted_bounds(
+            program,
+            self.hops,
+            self.budget_bytes,
+            gradients=gradients,
+            order=self.order,
+            grain=self._backend.grain,
+        )
+        # Before there are others: both need not fit.
+        self._chunks = []
+        self._chunks = self._cut()
 
     def _executor(self, plan: Planned, epoch: Epoch, constants: Host, *, seed: int) -> Executor:
         return Executor(
@@ -206,6 +286,7 @@ class StreamedModel(nn.Module):
             dialect=self.dialect,
             seed=seed,
             epoch=epoch,
+            backend=self._backend,
             timeline=self.timeline,
         )
 
@@ -218,7 +299,7 @@ class StreamedModel(nn.Module):
         host = SharedHost() if shares else self._new_host()
         if any(gather.constant for gather in program.gathers):
             self._kept.pop(id(program), None)
-            sizes = [chunks.size for chunks in self._chunks]
+            sizes = self._hop_sizes()
             plan = planned_constants(program, sizes, self.bounds, self.budget_bytes)
             named = tensors_of(self.model)
             parameters = [named[name].detach() for _, name in program.parameters]
@@ -245,7 +326,7 @@ class StreamedModel(nn.Module):
         raise _uncopyable()
 
     def _new_host(self) -> Host:
-        return RamHost() if self._folder is None else DiskHost(self._folder)
+        return self._backend.new_host(self._folder)
 
     def _captured(self, x: Tensor) -> ModelProgram:
         if has_hooks(self.model.modules()):
@@ -261,7 +342,8 @@ class StreamedModel(nn.Module):
         if key not in self._programs:
             if len(self._programs) == MOST_PROGRAMS:
                 self._forget(next(iter(self._programs)))
-            self._programs[key] = captured(self.model, self.hops, x, self.options, x_is_constant=constant)
+            like = like_on(x, self._backend.device)
+            self._programs[key] = captured(self.model, self.hops, like, self.options, x_is_constant=constant)
         return self._programs[key]
 
     def _forget(self, key: object) -> None:
@@ -277,27 +359,3 @@ def _uncopyable() -> InputError:
         where="StreamedModel",
         fix="Copy or save its .model, and stream that again.",
     )
-
-
-class _Streamed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, executor: Executor, x: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.executor = executor
-        ctx.save_for_backward(x, *parameters)
-        return executor.forward()
-
-    @staticmethod
-    @first_order_only
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        # PyTorch refuses here what was changed in place since the forward.
-        assert ctx.saved_tensors
-        executor: Executor = ctx.executor
-        epoch, program = executor.epoch, executor.program
-        if epoch.loss_of is None:
-            epoch.upstream = grad
-        executor.backward()
-        names = [name for name, _ in program.parameters]
-        gradients = [epoch.of_x, *epoch.parameter_gradients(names, program.param.outputs)]
-        if epoch.loss_of is not None:
-            gradients = [None if gradient is None else gradient * grad for gradient in gradients]
-        return None, *gradients

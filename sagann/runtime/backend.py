@@ -1,0 +1,69 @@
+"""Backend: what a streamed model computes on, and with which memories and copies.
+
+The executor obeys a plan in the same way everywhere. What differs is here: where blocks lie that are not in use, and how
+they are copied.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from sagann.kernels.edge.work import Grain
+from sagann.kernels.memory import POOL
+from sagann.runtime.host import Host, RamHost
+from sagann.runtime.recorder import Recorder
+from sagann.runtime.spill import DiskHost, SpillFolder
+from sagann.runtime.transport import BytesOf, Load, ThreadTransport, Transport
+
+
+class Backend(Protocol):
+    """Where steps run."""
+
+    device: torch.device
+    "That computes."
+    grain: Grain | None
+    "Into which items its kernels cut a pass, where these lie in memory that is planned."
+    copies_rows: bool
+    "Whether rows of the caller's tensors are copied as they are read, rather than by the transport."
+
+    def new_host(self, folder: SpillFolder | None) -> Host:
+        """Where blocks may lie that are not in use: files of a folder, or else memory."""
+        ...
+
+    def transport(self, load: Load, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
+        """Copies of one epoch; arguments as of :class:`sagann.runtime.transport.ThreadTransport`."""
+        ...
+
+    def recorder(self, timeline: Recorder | None) -> Recorder | None:
+        """What times the steps of one epoch for a timeline."""
+        ...
+
+    def release(self) -> None:
+        """Give back the memory that is kept for later, and forget what is known of chunks: they may be cut anew."""
+        ...
+
+
+class CpuBackend:
+    """The processor, with threads for copies."""
+
+    device = torch.device("cpu")
+    grain: Grain | None = None
+    copies_rows = True
+
+    def new_host(self, folder: SpillFolder | None) -> Host:
+        """Where blocks may lie that are not in use: files of a folder, or else memory."""
+        return RamHost() if folder is None else DiskHost(folder)
+
+    def transport(self, load: Load, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
+        """Copies of one epoch."""
+        return ThreadTransport(load, host, bytes_of, timeline)
+
+    def recorder(self, timeline: Recorder | None) -> Recorder | None:
+        """The timeline itself."""
+        return timeline
+
+    def release(self) -> None:
+        """Give back the memory that is kept for later."""
+        POOL.release()

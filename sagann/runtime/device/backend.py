@@ -1,0 +1,132 @@
+"""Device backend: a CUDA device that computes, and the host's memory or a disk for what it does not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sagann.errors import MissingDependencyError
+from sagann.graph.topology import Topology
+from sagann.kernels.edge.work import DEVICE_GRAIN, Grain
+from sagann.plan.sizes import CSC
+from sagann.plan.steps import Block
+from sagann.runtime.backend import Backend, CpuBackend
+from sagann.runtime.device.hosts import DeviceHost, PinnedHost, StagedHost
+from sagann.runtime.device.pinned import PinnedPool
+from sagann.runtime.device.recorder import EventRecorder
+from sagann.runtime.device.streams import CudaStreams, Streams
+from sagann.runtime.device.transport import DeviceTransport
+from sagann.runtime.dialects import Dialect, dialect_for
+from sagann.runtime.host import Host
+from sagann.runtime.recorder import Recorder
+from sagann.runtime.spill import DiskHost, SpillFolder
+from sagann.runtime.transport import BytesOf, Load, Transport
+
+STAGING_BYTES = 256 << 20
+"Pinned memory by way of which files and pageable memory are copied, at most; more for a single block that is larger."
+
+
+class DeviceBackend:
+    """A device, its streams, and the pinned memory beside it.
+
+    Args:
+        streams: of the device.
+        dialect: runs the passes.
+    """
+
+    copies_rows = False
+
+    def __init__(self, streams: Streams, dialect: Dialect) -> None:
+        self.device = streams.device
+        self.grain: Grain | None = DEVICE_GRAIN if hasattr(dialect, "set_cut") else None
+        self._streams = streams
+        self._cuts = _Cuts(dialect)
+        self._pool = PinnedPool(streams)
+        self._staging = PinnedPool(streams, STAGING_BYTES)
+
+    @classmethod
+    def on(cls, device: torch.device, dialect: str) -> DeviceBackend:
+        """The backend of a CUDA device.
+
+        Raises:
+            MissingDependencyError: its kernels need Triton.
+        """
+        if dialect in ("auto", "gpu") and find_spec("triton") is None:
+            raise MissingDependencyError("triton", extra="cuda", feature="streaming to a CUDA device")
+        return cls(CudaStreams(device), dialect_for(device.type, dialect))
+
+    def new_host(self, folder: SpillFolder | None) -> Host:
+        """Where blocks may lie that are not in use: files of a folder, or else pinned memory."""
+        if folder is None:
+            return PinnedHost(self._streams, self._pool)
+        return StagedHost(DiskHost(folder), self._streams, self._staging)
+
+    def transport(self, load: Load, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
+        """Copies of one epoch."""
+        assert timeline is None or isinstance(timeline, EventRecorder)
+        assert isinstance(host, (PinnedHost, StagedHost))
+        taken: DeviceHost = host
+        return DeviceTransport(
+            load,
+            taken,
+            bytes_of,
+            streams=self._streams,
+            staging=self._staging,
+            cuts=self._cuts,
+            timeline=timeline,
+        )
+
+    def recorder(self, timeline: Recorder | None) -> Recorder | None:
+        """A recorder by the device's events."""
+        return None if timeline is None else EventRecorder(self._streams, timeline)
+
+    def release(self) -> None:
+        """Give back the memory that is kept for later: fragments of it may be all that is free."""
+        # Chunks may be cut anew.
+        self._cuts.forget()
+        self._streams.release()
+
+
+def backend_of(device: torch.device) -> Backend:
+    """What computes on a device, the processor among them.
+
+    Raises:
+        MissingDependencyError: its kernels are not installed.
+    """
+    return CpuBackend() if device.type == "cpu" else DeviceBackend.on(device, "auto")
+
+
+class _Cuts:
+    """How the passes over each chunk are divided; found on the host when the chunk is first loaded, and kept there.
+
+    Args:
+        dialect: of the passes; only that of devices cuts on the host.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect: Any = dialect if hasattr(dialect, "set_cut") else None
+        self._known: dict[Block, Any] = {}
+
+    def __call__(
+        self, block: Block, edges: Topology
+    ) -> Callable[[Topology, Callable[[Tensor], Tensor]], None] | None:
+        """What hands a topology on the device its cut."""
+        if self._dialect is None:
+            return None
+        at = "dst" if block.name.startswith(CSC) else "src"
+        if block not in self._known:
+            self._known[block] = self._dialect.cut_of(edges, at)
+        cut = self._known[block]
+
+        def hand_over(topology: Topology, move: Callable[[Tensor], Tensor]) -> None:
+            self._dialect.set_cut(topology, at, cut.mapped(move))
+
+        return hand_over
+
+    def forget(self) -> None:
+        """Forget what was found."""
+        self._known.clear()

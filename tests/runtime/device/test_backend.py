@@ -1,0 +1,229 @@
+"""An epoch by way of a device's copies, which run as late as they may, has the numbers of a dense run."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sagann.graph import Graph, Topology
+from sagann.nn import ModelConfig, build_model
+from sagann.plan import equal_vertices
+from sagann.plan.residency import BudgetError
+from sagann.plan.steps import Block, Step
+from sagann.plan.timeline import LANES
+from sagann.runtime.device import transport
+from sagann.runtime.device.backend import DeviceBackend
+from sagann.runtime.dialects import dialect_for
+from sagann.runtime.recorder import Recorder
+from sagann.runtime.residents import Residents
+from sagann.runtime.spill import DiskHost
+from sagann.runtime.streamed import StreamedModel
+from sagann.saga import NaiveEngine, using_engine
+from tests.graphs import labelled_graph, random_topology
+from tests.runtime.device.late_streams import LateStreams
+from tests.tolerances import assert_close, largest
+
+
+def prepared(name: str, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, Graph]:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=2, dropout=0.0), graph).to(dtype)
+    graph = model.prepare(graph)
+    data = {
+        key: rows.to(dtype) if rows.is_floating_point() else rows for key, rows in graph.topology.edge_data.items()
+    }
+    return model, graph.with_topology(graph.topology.with_edge_data(**data))
+
+
+def tensors_of(content: object) -> list[Tensor]:
+    found = list(content.values()) if isinstance(content, dict) else [content]
+    return [each for each in found if isinstance(each, Tensor)]
+
+
+def storage_of(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def streamed_late(
+    model: nn.Module,
+    hops: Sequence[Topology],
+    x: Tensor,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    count: int = 4,
+    dialect: str = "naive",
+    **options: Any,
+) -> tuple[StreamedModel, LateStreams]:
+    """A model by late copies; it is checked that no block is dropped while a copy touches it."""
+    topology = hops[0]
+    streams = LateStreams(x, topology.indptr, topology.indices, *topology.edge_data.values())
+    begin, discard, get = Residents.begin, Residents.discard, DiskHost.get
+
+    def begun(residents: Residents, step: Step) -> None:
+        begin(residents, step)
+        streams.step()
+
+    def discarded(residents: Residents, block: Block) -> None:
+        tensors = tensors_of(residents.get(block))
+        discard(residents, block)
+        # Gradients of two values may be one tensor, which stays until both are dropped.
+        kept = {storage_of(tensor) for content in residents._blocks.values() for tensor in tensors_of(content)}
+        for tensor in tensors:
+            assert storage_of(tensor) in kept or not streams.is_in_use(tensor), block
+
+    def read(host: DiskHost, block: Block) -> dict[str, Tensor]:
+        found = get(host, block)
+        streams.host += found.values()
+        return found
+
+    monkeypatch.setattr(Residents, "begin", begun)
+    monkeypatch.setattr(Residents, "discard", discarded)
+    monkeypatch.setattr(DiskHost, "get", read)
+    backend = DeviceBackend(streams, dialect_for("cpu", dialect))
+    bounds = equal_vertices(topology.num_dst, count)
+    return StreamedModel(model, hops, bounds, dialect=dialect, backend=backend, **options), streams
+
+
+def least_budget(model: nn.Module, hops: Sequence[Topology], x: Tensor) -> int:
+    """About the least with which the model can be streamed in four intervals: much has to move."""
+    streamed = StreamedModel(model, hops, equal_vertices(len(x), 4), dialect="naive")
+    while True:
+        budget = streamed.plan(x).plan.peak_bytes
+        streamed.budget_bytes = budget * 3 // 4
+        streamed._plans.clear()
+        try:
+            streamed.plan(x)
+        except BudgetError:
+            return budget
+
+
+@pytest.mark.parametrize(
+    ("name", "on_disk", "wanted_x"),
+    [
+        ("gcn", True, False),
+        ("sage", False, False),
+        ("gat", True, True),
+        ("ggnn", False, False),
+        ("maxpool-gcn", False, True),
+    ],
+)
+def test_the_numbers_are_those_of_a_dense_run(
+    name: str, on_disk: bool, wanted_x: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Pieces of pageable memory are smaller than blocks.
+    monkeypatch.setattr(transport, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(transport, "SMALL_BYTES", 100)
+    model, graph = prepared(name)
+    assert graph.features is not None
+    hops = graph.hops(model.num_hops)
+    x = graph.features.double().requires_grad_(wanted_x)
+    with using_engine(NaiveEngine()):
+        expected = model(hops, x)
+    upstream = torch.randn(expected.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(1))
+    leaves = [x, *model.parameters()] if wanted_x else list(model.parameters())
+    wanted = torch.autograd.grad(expected, leaves, upstream, materialize_grads=True)
+    streamed, streams = streamed_late(
+        model,
+        hops,
+        x,
+        monkeypatch,
+        budget_bytes=least_budget(model, hops, x),
+        spill=tmp_path if on_disk else None,
+    )
+    for _ in range(2):
+        out = streamed(x)
+        found = torch.autograd.grad(out, leaves, upstream, materialize_grads=True)
+        assert_close(out, expected, scale=largest(expected))
+        for ours, theirs in zip(found, wanted, strict=True):
+            assert_close(ours, theirs, scale=largest(*wanted))
+    assert streams.copied["load"] > 0
+    assert streams.copied["store"] > 0
+    assert not streams.unforeseen
+    with torch.no_grad():
+        assert_close(streamed(x), expected, scale=largest(expected))
+    streamed.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+def test_edges_come_with_their_cut_and_passes_do_not_look_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
+    if torch.cuda.is_available():
+        pytest.skip("Triton's interpreter, which runs beside tensors of the CPU, is off where there is a device")
+    model, graph = prepared("gcn", torch.float32)
+    x, hops = graph.features, graph.hops(model.num_hops)
+    assert x is not None
+    streamed, streams = streamed_late(model, hops, x, monkeypatch, count=2, dialect="gpu", budget_bytes=1 << 20)
+    run = importlib.import_module("sagann.kernels.edge.gpu.run")
+    monkeypatch.setattr(run, "_plan", lambda topology, at: pytest.fail("cut where it would wait for the device"))
+    found = torch.autograd.grad(streamed(x).square().sum(), list(model.parameters()))
+    with using_engine(NaiveEngine()):
+        wanted = torch.autograd.grad(model(hops, x).square().sum(), list(model.parameters()))
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert_close(ours, theirs, scale=largest(*wanted))
+    assert not streams.unforeseen
+
+
+def test_a_chunk_is_cut_once_and_again_when_the_graph_is_cut_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
+    dialect = dialect_for("cpu", "gpu")
+    found: list[str] = []
+    cut_of = dialect.cut_of  # type: ignore[attr-defined]
+
+    def counted(topology: Topology, at: str) -> object:
+        found.append(at)
+        return cut_of(topology, at)
+
+    monkeypatch.setattr(dialect, "cut_of", counted)
+    backend = DeviceBackend(LateStreams(), dialect)
+    for form in ("csc", "csr"):
+        for _ in range(2):
+            assert backend._cuts(Block("edges", form, 0, 0), random_topology(9, 20)) is not None
+    assert found == ["dst", "src"]
+    backend.release()
+    backend._cuts(Block("edges", "csc", 0, 0), random_topology(9, 20))
+    assert found == ["dst", "src", "dst"]
+
+
+def test_an_epoch_that_never_comes_to_its_backward_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, graph = prepared("gcn")
+    assert graph.features is not None
+    x, hops = graph.features.double(), graph.hops(model.num_hops)
+    budget = least_budget(model, hops, x)
+    streamed, streams = streamed_late(model, hops, x, monkeypatch, budget_bytes=budget)
+    streamed(x).sum().backward()
+    pinned_bytes = streams.pinned_bytes
+    for _ in range(3):
+        streamed(x)
+        gc.collect()
+    streamed(x).sum().backward()
+    assert streams.pinned_bytes == pinned_bytes, "pinned memory is used again"
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("sagann-")]
+
+
+def test_what_a_device_does_is_recorded_by_its_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, graph = prepared("gcn")
+    assert graph.features is not None
+    x, hops = graph.features.double(), graph.hops(model.num_hops)
+    budget = least_budget(model, hops, x)
+    streamed, _ = streamed_late(model, hops, x, monkeypatch, budget_bytes=budget)
+    streamed(x).sum().backward()
+    streamed.timeline = recorder = Recorder()
+    streamed(x).sum().backward()
+    plan = streamed.plan(x).plan
+    assert len(recorder.of("compute")) == sum(
+        isinstance(each, Step) and each.kind != "turn" for each in plan.operations
+    )
+    for lane, num_bytes in (("load", plan.loaded_bytes), ("store", plan.stored_bytes)):
+        assert sum(span.num_bytes for span in recorder.spans if span.lane == lane) == num_bytes
+    assert {span.lane for span in recorder.spans} == set(LANES)
+    assert all(span.seconds >= 0 for span in recorder.spans)
+    starts = [span.start_s for span in recorder.spans]
+    assert 0 <= min(starts) <= max(starts) <= recorder.now_s

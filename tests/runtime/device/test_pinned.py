@@ -1,0 +1,53 @@
+"""Pinned memory is used again, and not before its copies are done."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+
+from sagann.runtime.device.pinned import PinnedPool
+from tests.runtime.device.late_streams import LateStreams
+
+
+def test_pieces_of_one_size_are_used_again() -> None:
+    streams = LateStreams()
+    pool = PinnedPool(streams)
+    first, second = pool.take(5000), pool.take(5000)
+    assert len(first) >= 5000
+    assert first.data_ptr() != second.data_ptr()
+    pool.give(first)
+    assert pool.take(4999).data_ptr() == first.data_ptr()
+    assert streams.pinned_bytes == len(first) + len(second)
+
+
+def test_within_a_limit_the_oldest_piece_is_waited_for() -> None:
+    streams = LateStreams()
+    pool = PinnedPool(streams, most_bytes=3 * 4096)
+    source, device = torch.ones(4096, dtype=torch.uint8), [streams.empty(4096) for _ in range(4)]
+    streams.wait("load", streams.mark("compute"))
+    for number, into in enumerate(device):
+        piece = pool.take(4096)
+        piece.copy_(source * number)
+        with streams.on("load"):
+            streams.copy(into, piece)
+        pool.give(piece, streams.mark("load"))
+    # Its copy had to be made before the fourth piece could be had.
+    assert [int(into[0]) for into in device] == [0, 0xFF, 0xFF, 0xFF]
+    streams.finish(streams.mark("load"))
+    assert [int(into[0]) for into in device] == [0, 1, 2, 3]
+    assert streams.pinned_bytes == 3 * 4096
+
+
+def test_one_piece_alone_may_be_larger_than_the_limit_and_others_wait_until_it_is_back() -> None:
+    streams = LateStreams()
+    pool = PinnedPool(streams, most_bytes=4096)
+    large = pool.take(10 * 4096)
+    got: list[torch.Tensor] = []
+    thread = threading.Thread(target=lambda: got.append(pool.take(4096)))
+    thread.start()
+    thread.join(0.05)
+    assert not got
+    pool.give(large)
+    thread.join(10)
+    assert len(got[0]) == 4096
