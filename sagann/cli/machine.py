@@ -21,6 +21,7 @@ def machine(
     disk: Annotated[
         Path, typer.Option(help="Folder whose disk is measured: where runs spill to.", metavar="FOLDER")
     ] = Path(),
+    device: Annotated[str, typer.Option(help="What computes, and is measured.", metavar="cpu|cuda|cuda:N")] = "cpu",
     overwrite: OverwriteOption = False,
 ) -> None:
     """Measure this machine: how fast it computes, gathers over edges, copies, reads and writes.
@@ -32,4 +33,4 @@ def machine(
     # Imported here: it loads torch, for which --help must not wait.
     from sagann.cli.machine_run import machine_run
 
-    machine_run(out=out, disk=disk, overwrite=overwrite, shared=context.ensure_object(Shared))
+    machine_run(out=out, disk=disk, device=device, overwrite=overwrite, shared=context.ensure_object(Shared))

@@ -57,6 +57,9 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    device: Annotated[
+        str, typer.Option(help="With --memory: what will compute.", metavar="cpu|cuda|cuda:N")
+    ] = "cpu",
     picture: Annotated[
         Path | None,
         typer.Option(
@@ -79,5 +82,7 @@ def plan(
     from sagann.cli.plan_run import plan_run
     from sagann.cli.plan_streaming import Wish
 
-    wish = Wish.of(memory=memory, with_steps=show == "steps", spill=spill, machine=machine, picture=picture)
+    wish = Wish.of(
+        memory=memory, with_steps=show == "steps", spill=spill, machine=machine, device=device, picture=picture
+    )
     raise typer.Exit(plan_run(given, show=show, streaming=wish, file=config, shared=context.ensure_object(Shared)))

@@ -29,6 +29,8 @@ class Wish:
     "Where blocks will go; None for a temporary folder."
     machine: Path | None
     "A file of rates; None for this machine's."
+    device: str
+    "What will compute."
     picture: Path | None
     "Where the timeline is drawn."
 
@@ -40,6 +42,7 @@ class Wish:
         with_steps: bool,
         spill: Path | None,
         machine: Path | None,
+        device: str,
         picture: Path | None,
     ) -> Self | None:
         """What options ask for; None without a budget.
@@ -48,8 +51,16 @@ class Wish:
             InputError: an option makes no sense without a budget.
         """
         if memory is not None:
-            return cls(memory=memory, with_steps=with_steps, spill=spill, machine=machine, picture=picture)
+            return cls(
+                memory=memory,
+                with_steps=with_steps,
+                spill=spill,
+                machine=machine,
+                device=device,
+                picture=picture,
+            )
         given = {"--show steps": with_steps, "--spill": spill, "--machine": machine, "--picture": picture}
+        given["--device"] = device != "cpu"
         for name, value in given.items():
             if value:
                 raise InputError(
@@ -73,22 +84,28 @@ def show_streaming(terminal: Terminal, model: nn.Module, graph: Graph, wish: Wis
     from sagann.plan.machine import Machine
     from sagann.report.plan_text import forecast_text, plan_text, steps_text
     from sagann.runtime.forecast import forecast
+    from sagann.runtime.places import device_named
     from sagann.runtime.probe import probe
     from sagann.runtime.stream import foretell
     from sagann.runtime.timeline_files import write_picture
 
     if wish.picture is not None:
         _check_picture(wish.picture)
-    planned = foretell(model, graph, budget_bytes=parse_bytes(wish.memory, where="--memory"))
-    terminal.show(plan_text(planned))
+    device = device_named(wish.device)
+    model = model.to(device)
+    # Beside a device the host's memory takes what does not fit, where no folder is named.
+    on_disk = device.type == "cpu" or wish.spill is not None
+    budget_bytes = parse_bytes(wish.memory, where="--memory")
+    planned = foretell(model, graph, budget_bytes=budget_bytes, device=device)
+    terminal.show(plan_text(planned, on_disk=on_disk))
     if wish.with_steps:
         terminal.show(steps_text(planned.plan))
     if wish.machine is None:
-        found = probe(_existing(wish.spill or Path(tempfile.gettempdir())))
-        expected = forecast(planned, found, on_disk=True, rehearsal=(model, graph))
+        found = probe(_existing(wish.spill or Path(tempfile.gettempdir())), device)
+        expected = forecast(planned, found, on_disk=on_disk, rehearsal=(model, graph))
     else:
         found = Machine.from_toml(_text_of(wish.machine), where=str(wish.machine))
-        expected = forecast(planned, found, on_disk=True)
+        expected = forecast(planned, found, on_disk=on_disk)
     terminal.show(forecast_text(expected))
     if wish.picture is not None:
         write_picture(wish.picture, {"planned": expected.timeline})

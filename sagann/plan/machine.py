@@ -30,10 +30,13 @@ UNITS: Mapping[str, str] = MappingProxyType(
         "disk_read_bytes": "bytes read per second by one thread, not from the page cache",
         "disk_write_bytes": "bytes written per second by one thread, until they are on the disk",
         "step_s": "seconds of a pass over a few edges",
+        "host_to_device_bytes": "bytes copied per second from pinned memory to the device that computes",
+        "device_to_host_bytes": "bytes copied per second from the device to pinned memory",
     }
 )
 "What each field of a machine is a number of."
 _WHOLE = frozenset(["num_cores", "cache_bytes"])
+_OF_DEVICES = frozenset(["host_to_device_bytes", "device_to_host_bytes"])
 _ANEW = "`sagann machine --out FILE` writes a whole one."
 
 
@@ -69,14 +72,31 @@ class Machine:
     "Bytes per second that one thread writes at positions of a file, synced at the end."
     step_s: float
     "Seconds that a step costs however little it does: those of a pass over a few edges."
+    host_to_device_bytes: float | None = None
+    """Bytes per second from pinned memory to the device that computes, whose rates those above are then; None where the
+    processor computes."""
+    device_to_host_bytes: float | None = None
+    "Bytes per second from the device to pinned memory; None where the processor computes."
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            _checked(each.name, getattr(self, each.name), where="Machine")
+        for name, value in self._stated().items():
+            _checked(name, value, where="Machine")
+        if (self.host_to_device_bytes is None) != (self.device_to_host_bytes is None):
+            raise _refused(
+                "device_to_host_bytes",
+                self.device_to_host_bytes,
+                "is stated without its counterpart, or missing beside it",
+                "Machine",
+                "State host_to_device_bytes and device_to_host_bytes both, or neither.",
+            )
+
+    def _stated(self) -> dict[str, Any]:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in values.items() if name not in _OF_DEVICES or value is not None}
 
     def to_toml(self) -> str:
         """The machine as TOML, a line for each field with its unit; :meth:`from_toml` reads the same back."""
-        given = {each.name: _written(getattr(self, each.name)) for each in fields(self)}
+        given = {name: _written(value) for name, value in self._stated().items()}
         return "".join(f"{name} = {value}  # {UNITS[name]}\n" for name, value in given.items())
 
     @classmethod
@@ -84,7 +104,8 @@ class Machine:
         """Read a machine.
 
         Args:
-            text: TOML with every field and nothing else; their order does not matter.
+            text: TOML with every field and nothing else, but for those of devices, which may be missing; their order
+                does not matter.
             where: the file, for errors.
         Raises:
             InputError: it is no TOML, a field is missing or unknown, or a value is of the wrong kind or not positive.
@@ -109,7 +130,7 @@ Add it: of the processor; `sagann machine --out FILE` writes a whole one.
                 where=where,
                 fix=f"Remove or rename it; the fields are {', '.join(names)}.",
             )
-        if missing := [name for name in names if name not in given]:
+        if missing := [name for name in names if name not in given and name not in _OF_DEVICES]:
             raise InputError(
                 "a machine lacks a field",
                 value=f"'{missing[0]}' is missing{_and_more(missing)}",

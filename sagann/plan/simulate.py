@@ -10,6 +10,7 @@ References:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from sagann.plan.machine import Machine
@@ -37,9 +38,14 @@ class _Simulation:
         self.plan = plan
         self.step_s = step_s
         self.rates: dict[Lane, float] = {
-            "load": machine.disk_read_bytes if on_disk else machine.copy_bytes,
-            "store": machine.disk_write_bytes if on_disk else machine.copy_bytes,
+            "load": machine.host_to_device_bytes or machine.copy_bytes,
+            "store": machine.device_to_host_bytes or machine.copy_bytes,
         }
+        # What comes from a disk to a device takes both ways at once, and as long as the slower one.
+        beside = self.rates if machine.host_to_device_bytes else dict.fromkeys(self.rates, math.inf)
+        if on_disk:
+            self.rates["load"] = min(machine.disk_read_bytes, beside["load"])
+            self.rates["store"] = min(machine.disk_write_bytes, beside["store"])
         self.machine = machine
         self.timeline = Timeline()
         self.now = 0.0
@@ -70,6 +76,9 @@ class _Simulation:
 
     def _slowed(self, seconds: float) -> float:
         """A step's time, beside the copies that run meanwhile; each of them takes one of the cores."""
+        if self.machine.host_to_device_bytes is not None:
+            # A device copies without those who compute.
+            return seconds
         cores, now, left = self.machine.num_cores, self.now, seconds
         for end in sorted(self.free_at.values()):
             running = sum(free_at >= end for free_at in self.free_at.values())

@@ -25,6 +25,10 @@ def machine_table(machine: Machine) -> Table:
         "disk": f"{_bytes(machine.disk_read_bytes)} read, {_bytes(machine.disk_write_bytes)} written",
         "a step, however small": f"{1e6 * machine.step_s:.0f} µs",
     }
+    if machine.host_to_device_bytes is not None and machine.device_to_host_bytes is not None:
+        rows["copies to and from the device"] = (
+            f"{_bytes(machine.host_to_device_bytes)} to it, {_bytes(machine.device_to_host_bytes)} from it"
+        )
     for name, rate in rows.items():
         table.add_row(name, rate)
     return table

@@ -27,11 +27,12 @@ _LANES: Mapping[Lane, str] = {"compute": "computing", "load": "loading", "store"
 _BOTTLENECKS: Mapping[Lane, str] = {"compute": "computing", "load": "what is loaded", "store": "what is stored"}
 
 
-def plan_text(planned: Planned) -> str:
+def plan_text(planned: Planned, *, on_disk: bool = True) -> str:
     """What an epoch does, how much memory it takes, and what it copies.
 
     Args:
         planned: a plan of a whole epoch.
+        on_disk: whether what is not in use lies there, or in the host's memory.
     """
     schedule, plan = planned.schedule, planned.plan
     rows = sizes(plan.bounds)
@@ -48,7 +49,7 @@ def plan_text(planned: Planned) -> str:
         f"Stages: {_gradients(steps)}. Gathers run once.",
         f"An epoch: {len(steps):,} steps, {format_bytes(plan.loaded_bytes)} loaded, "
         f"{format_bytes(plan.stored_bytes)} stored.",
-        f"On disk: {format_bytes(schedule.edge_bytes)} of edges, {format_bytes(schedule.constant_bytes)} gathered once from "
+        f"{'On disk' if on_disk else 'In the host memory'}: {format_bytes(schedule.edge_bytes)} of edges, {format_bytes(schedule.constant_bytes)} gathered once from "
         f"constant features, up to {format_bytes(plan.spilled_bytes)} of an epoch.",
     ]
     moves = [operation for operation in plan.operations if isinstance(operation, Move)]

@@ -33,13 +33,15 @@ _NUM_REPETITIONS = 9
 # A difference of two times needs more of them.
 _NUM_DIFFERENCES = 25
 _NUM_STEPS = 200
+_COPIED_BYTES = 256 << 20
+_CPU = torch.device("cpu")
 # Digits beyond these differ from one probe to the next.
 _DIGITS = 4
 # Of a pass, the least that a sigmoid is taken to add to it: less is lost in the noise.
 _LEAST_ADDED = 0.05
 
 
-def probe(folder: Path) -> Machine:
+def probe(folder: Path, device: torch.device = _CPU) -> Machine:
     """Measure this machine, in a few seconds (more where the disk is slow) and at most about 1.5 GiB of memory.
 
     Each rate is the median of several runs after one to warm up. Kernels run on as many threads as PyTorch is set to.
@@ -47,65 +49,82 @@ def probe(folder: Path) -> Machine:
 
     Args:
         folder: where the disk is measured, as of blocks that are spilled; nothing is left there.
+        device: what computes. Of a CUDA device, the copies between it and the host are measured as well.
     Raises:
         InputError: the folder is missing, not to be written, or has too little room.
     """
     # Done first: it is what may be refused.
     disk = disk_rates(folder)
-    cache = cache_bytes()
+    on_host = device.type == "cpu"
+    cache = cache_bytes() if on_host else torch.cuda.get_device_properties(device).L2_cache_size
     rates = {
-        "matmul_flops": _matmul_flops(),
-        "stream_bytes": _stream_bytes(cache),
-        "gather_bytes": _gather_bytes(_within(8 * cache, 256 << 20, 1 << 30)),
+        "matmul_flops": _matmul_flops(device),
+        "stream_bytes": _stream_bytes(cache, device),
+        "gather_bytes": _gather_bytes(_within(8 * cache, 256 << 20, 1 << 30), device),
         # An eighth: results and offsets lie in the cache as well, and it may not be ours alone.
-        "gather_cached_bytes": _gather_bytes(_within(cache // 8, 1 << 19, 32 << 20)),
-        "exp_per_s": _exp_per_s(_within(cache // 8, 1 << 19, 32 << 20)),
-        "copy_bytes": _copy_bytes(cache),
+        "gather_cached_bytes": _gather_bytes(_within(cache // 8, 1 << 19, 32 << 20), device),
+        "exp_per_s": _exp_per_s(_within(cache // 8, 1 << 19, 32 << 20), device),
+        "copy_bytes": _copy_bytes(cache_bytes()),
         "disk_read_bytes": disk.read,
         "disk_write_bytes": disk.write,
-        "step_s": _step_s(),
+        "step_s": _step_s(device),
     }
+    if not on_host:
+        rates |= _between_bytes(device)
     rounded = {name: float(f"{rate:.{_DIGITS}g}") for name, rate in rates.items()}
-    return Machine(name=processor_name(), num_cores=num_cores(), cache_bytes=cache, **rounded)
+    name = processor_name() if on_host else torch.cuda.get_device_name(device)
+    return Machine(name=name, num_cores=num_cores(), cache_bytes=cache, **rounded)
 
 
 def _within(wanted: int, least: int, most: int) -> int:
     return min(max(wanted, least), most)
 
 
-def _seconds(*runs: Callable[[], object], repetitions: int = _NUM_REPETITIONS) -> list[list[float]]:
+def _seconds(
+    *runs: Callable[[], object], repetitions: int = _NUM_REPETITIONS, device: torch.device = _CPU
+) -> list[list[float]]:
     """Seconds of every run, which alternate, after one of each to warm up."""
+
+    def finish() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
     for run in runs:
         run()
+    finish()
     taken: list[list[float]] = [[] for _ in runs]
     for _ in range(repetitions):
         for run, seconds in zip(runs, taken, strict=True):
             start_s = time.perf_counter()
             run()
+            finish()
             seconds.append(time.perf_counter() - start_s)
     return taken
 
 
-def _ones(pool: Pool, *shape: int) -> Tensor:
+def _ones(pool: Pool, device: torch.device, *shape: int) -> Tensor:
+    if device.type != "cpu":
+        return torch.ones(shape, device=device)
     return pool.empty(shape, torch.float32).fill_(1.0)
 
 
-def _matmul_flops() -> float:
-    x, weight = _ones(Pool(), _PRODUCT_ROWS, _IN_FEATURES), torch.ones(NUM_FEATURES, _IN_FEATURES)
-    (taken,) = _seconds(lambda: linear(x, weight))
+def _matmul_flops(device: torch.device) -> float:
+    x = _ones(Pool(), device, _PRODUCT_ROWS, _IN_FEATURES)
+    weight = torch.ones(NUM_FEATURES, _IN_FEATURES, device=device)
+    (taken,) = _seconds(lambda: linear(x, weight), device=device)
     return 2 * _PRODUCT_ROWS * _IN_FEATURES * NUM_FEATURES / median(taken)
 
 
-def _large_arrays(cache: int, count: int) -> list[Tensor]:
+def _large_arrays(cache: int, count: int, device: torch.device = _CPU) -> list[Tensor]:
     """Arrays of a few times the cache each."""
     pool = Pool()
     num_bytes = _within(2 * cache, 64 << 20, 256 << 20)
-    return [_ones(pool, num_bytes // 4) for _ in range(count)]
+    return [_ones(pool, device, num_bytes // 4) for _ in range(count)]
 
 
-def _stream_bytes(cache: int) -> float:
-    a, b, out = _large_arrays(cache, 3)
-    (taken,) = _seconds(lambda: torch.add(a, b, out=out))
+def _stream_bytes(cache: int, device: torch.device) -> float:
+    a, b, out = _large_arrays(cache, 3, device)
+    (taken,) = _seconds(lambda: torch.add(a, b, out=out), device=device)
     return (a.nbytes + b.nbytes + out.nbytes) / median(taken)
 
 
@@ -116,43 +135,62 @@ def _copy_bytes(cache: int) -> float:
     return source.nbytes / median(taken)
 
 
-def _gather_bytes(source_bytes: int) -> float:
+def _between_bytes(device: torch.device) -> dict[str, float]:
+    """Of copies between pinned memory and the device, one way at a time."""
+    there = torch.ones(_COPIED_BYTES, dtype=torch.uint8, device=device)
+    here = torch.ones(_COPIED_BYTES, dtype=torch.uint8).pin_memory()
+    to_device, to_host = _seconds(
+        lambda: there.copy_(here, non_blocking=True), lambda: here.copy_(there, non_blocking=True), device=device
+    )
+    return {
+        "host_to_device_bytes": _COPIED_BYTES / median(to_device),
+        "device_to_host_bytes": _COPIED_BYTES / median(to_host),
+    }
+
+
+def _gather_bytes(source_bytes: int, device: torch.device) -> float:
     """Bytes of source rows per second in a sum over edges that reads from an array of so many bytes."""
-    topology = _random_topology(source_bytes // _ROW_BYTES)
+    topology = _random_topology(source_bytes // _ROW_BYTES).to(device)
     function = _function([_input("x", "src")], [], "x")
-    arrays = {"x": _ones(Pool(), topology.num_src, NUM_FEATURES)}
-    (taken,) = _seconds(lambda: _run(function, topology, arrays))
+    arrays = {"x": _ones(Pool(), device, topology.num_src, NUM_FEATURES)}
+    (taken,) = _seconds(lambda: _run(function, topology, arrays), device=device)
     return topology.num_edges * _ROW_BYTES / median(taken)
 
 
-def _exp_per_s(source_bytes: int) -> float:
+def _exp_per_s(source_bytes: int, device: torch.device) -> float:
     """What the sigmoid of a gated layer adds to a pass that reads and sums the same, in a cache, in exponentials."""
-    topology = _random_topology(source_bytes // _ROW_BYTES)
+    topology = _random_topology(source_bytes // _ROW_BYTES).to(device)
     inputs = [_input("x", "src"), _input("b", "src"), _input("a", "dst")]
     added, gate = _op("s", "add", "a", "b"), _op("g", "sigmoid", "s")
     plain = _function(inputs, [added, _op("m", "mul", "s", "x")], "m")
     gated = _function(inputs, [added, gate, _op("m", "mul", "g", "x")], "m")
     pool = Pool()
-    arrays = {"x": _ones(pool, topology.num_src, NUM_FEATURES), "b": _ones(pool, topology.num_src, NUM_FEATURES)}
-    arrays["a"] = _ones(pool, topology.num_dst, NUM_FEATURES)
+    rows = {"x": topology.num_src, "b": topology.num_src, "a": topology.num_dst}
+    arrays = {name: _ones(pool, device, count, NUM_FEATURES) for name, count in rows.items()}
     passes = [partial(_run, function, topology, arrays) for function in (plain, gated)]
-    without, with_gate = _seconds(*passes, repetitions=_NUM_DIFFERENCES)
+    without, with_gate = _seconds(*passes, repetitions=_NUM_DIFFERENCES, device=device)
     # Both runs of a round met the same machine.
     added_s = median(after - before for before, after in zip(without, with_gate, strict=True))
     return topology.num_edges * NUM_FEATURES / max(added_s, _LEAST_ADDED * median(with_gate))
 
 
-def _step_s() -> float:
-    """Seconds of a pass over a few edges that were just loaded: a topology that nothing is known of yet."""
-    known = _random_topology(16)
+def _step_s(device: torch.device) -> float:
+    """Seconds of a pass over a few edges that were just loaded: a topology that nothing is known of yet.
+
+    To a device edges come with how they are cut, so that it is known.
+    """
+    known = _random_topology(16).to(device)
     function = _function([_input("x", "src")], [], "x")
-    arrays = {"x": torch.ones(known.num_src, NUM_FEATURES)}
+    arrays = {"x": torch.ones(known.num_src, NUM_FEATURES, device=device)}
 
     def step() -> None:
+        if device.type != "cpu":
+            _run(function, known, arrays)
+            return
         topology = Topology(indptr=known.indptr, indices=known.indices, num_src=known.num_src, validate=False)
         _run(function, topology, arrays)
 
-    (taken,) = _seconds(step, repetitions=_NUM_STEPS)
+    (taken,) = _seconds(step, repetitions=_NUM_STEPS, device=device)
     return median(taken)
 
 
@@ -182,4 +220,4 @@ def _function(inputs: list[Input], ops: list[Op], summed: str) -> EdgeFunction:
 
 
 def _run(function: EdgeFunction, topology: Topology, arrays: dict[str, Tensor]) -> tuple[Tensor, ...]:
-    return run_pass(dialect_for("cpu"), function, topology, arrays)
+    return run_pass(dialect_for(topology.device.type), function, topology, arrays)

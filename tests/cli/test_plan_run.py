@@ -82,7 +82,16 @@ def test_another_machine_is_read_from_a_file(tmp_path: Path, capsys: pytest.Capt
     assert "machine file is no text" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", [("--spill", "x"), ("--machine", "x"), ("--picture", "x"), ("--show", "steps")])
+def test_a_device_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--model", "gcn", "--memory", "20MiB", "--device", "cuda:99")
+    assert main(["plan", "--data", "demo", *given]) == 2
+    assert "no such device to stream to: 'cuda:99'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--spill", "x"), ("--machine", "x"), ("--picture", "x"), ("--show", "steps"), ("--device", "cuda")],
+)
 def test_without_a_budget_there_is_nothing_to_foretell(
     option: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,6 +27,8 @@ VALUES: dict[str, Any] = {
     "disk_write_bytes": 1e9,
     "step_s": 6e-5,
 }
+OF_DEVICES = {"host_to_device_bytes": 5e10, "device_to_host_bytes": 4.5e10}
+"Missing where the processor computes."
 NUMBERS = [name for name in VALUES if name != "name"]
 
 
@@ -60,12 +62,13 @@ def test_what_is_written_is_what_is_read(name: str, rates: list[float], counts: 
     machine = Machine(**{each: whole[each] if each in whole else next(values) for each in VALUES})
     text = machine.to_toml()
     assert Machine.from_toml(text, where=WHERE) == machine
-    assert tomllib.loads(text) == asdict(machine)
+    assert tomllib.loads(text) == {name: value for name, value in asdict(machine).items() if value is not None}
 
 
 def test_every_field_has_a_unit_and_is_written_with_it() -> None:
-    assert [each.name for each in fields(Machine)] == list(UNITS) == list(VALUES)
-    for line, (name, unit) in zip(Machine(**VALUES).to_toml().splitlines(), UNITS.items(), strict=True):
+    assert [each.name for each in fields(Machine)] == list(UNITS) == [*VALUES, *OF_DEVICES]
+    lines = Machine(**VALUES, **OF_DEVICES).to_toml().splitlines()
+    for line, (name, unit) in zip(lines, UNITS.items(), strict=True):
         assert line.startswith(f"{name} = ")
         assert line.endswith(f"  # {unit}")
 
@@ -90,6 +93,19 @@ def test_a_missing_field(name: str) -> None:
         f"a machine lacks a field: '{name}' is missing (in machine.toml). "
         f"Add it: {UNITS[name]}; `sagann machine --out FILE` writes a whole one."
     )
+
+
+def test_copies_to_a_device_are_both_stated_or_neither() -> None:
+    whole = Machine(**VALUES, **OF_DEVICES)
+    assert Machine.from_toml(whole.to_toml(), where=WHERE) == whole
+    assert not any(name in Machine(**VALUES).to_toml() for name in OF_DEVICES)
+    for name, value in OF_DEVICES.items():
+        with pytest.raises(
+            InputError, match="State host_to_device_bytes and device_to_host_bytes both, or neither"
+        ):
+            Machine(**VALUES, **{name: value})
+    with pytest.raises(InputError, match="device_to_host_bytes of a machine is not positive"):
+        Machine(**VALUES, **{**OF_DEVICES, "device_to_host_bytes": 0.0})
 
 
 def test_nothing_at_all_and_a_table() -> None:

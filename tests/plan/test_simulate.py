@@ -53,6 +53,17 @@ def test_the_host_decides_the_rates() -> None:
     assert simulated(*moves, on_disk=True, budget_bytes=UNLIMITED).seconds == 0.0
 
 
+def test_copies_to_a_device_have_rates_of_their_own_and_take_no_core() -> None:
+    machine = replace(ROUND, host_to_device_bytes=200.0, device_to_host_bytes=40.0)
+    operations = (Move("load", A, 100), Move("store", B, 100), step(C), step(C))
+    plan = Plan(operations=operations, bounds=(0, 1), budget_bytes=1000, peak_bytes=0)
+    for on_disk, load_s, store_s in ((False, 0.5, 2.5), (True, 1.0, 2.5)):
+        found = simulate(plan, lambda step: 1.0, machine, on_disk=on_disk)
+        assert [span.seconds for span in found.of("load")] == [load_s]
+        assert [span.seconds for span in found.of("store")] == [store_s]
+        assert [span.seconds for span in found.of("compute")] == [1.0, 1.0]
+
+
 def test_a_copy_takes_a_core_from_the_step_beside_it() -> None:
     operations = (Move("load", A, 500), step(B), step(C))
     plan = Plan(operations=operations, bounds=(0, 1), budget_bytes=1000, peak_bytes=0)
