@@ -64,7 +64,8 @@ class TrainConfig:
     """What an epoch's tensors of vertices and edges may take, as '2GiB': the model is then streamed by intervals, with the
     numbers of a dense run. None trains with everything in memory."""
     spill: str | None = None
-    "Folder for what does not fit ``memory``; None is one in the run folder, or the system's for temporary files."
+    """Folder for what does not fit ``memory``; None is one in the run folder, or the system's for temporary files; and beside
+    a CUDA device, the host's memory."""
     profile: bool = False
     """Write profile.json and profile.png into the run folder: when each step and each copy of the last streamed epoch ran,
     and was to be expected, in Chrome's format for traces and as a picture."""

@@ -82,7 +82,8 @@ class Predictor:
                 where=f"{type(self.model).__name__}.prepare",
                 fix="Return the prepared sagann.graph.Graph.",
             )
-        return PreparedGraph(graph=prepared.to(self.device))
+        # Streamed, a graph stays where it is: blocks of it are copied to the device as they are needed.
+        return PreparedGraph(graph=prepared.to("cpu" if self.streaming is not None else self.device))
 
     def evaluate(self, graph: Graph | PreparedGraph) -> dict[str, Metrics]:
         """Measure the model on each split of ``graph``: split to metric to value.
@@ -119,7 +120,7 @@ class Predictor:
         Raises:
             LayerError: the model runs no SagaLayer.
         """
-        prepared = self._prepared(graph)
+        prepared = PreparedGraph(graph=self._prepared(graph).graph.to(self.device))
         inputs: list[Tensor] = []
 
         # The last layer to run wins, whatever the order in which the model registered its layers.
@@ -168,7 +169,8 @@ class Predictor:
         else:
             streamed = self.streamed(graph)
             assert features is not None
-            logits = streamed(features)
+            # To where the labels are, and off the device, which may not hold much.
+            logits = streamed(features).to(graph.topology.device)
         if version is not None and features is not None and features._version != version:
             raise LayerError(
                 "the model overwrites its input",
@@ -206,7 +208,10 @@ class Predictor:
         if self._streamed is None or self._streamed[0] is not graph:
             self._streamed = None
             memory_bytes, spill = self.streaming.memory_bytes, self.streaming.spill
-            self._streamed = graph, stream(self.model, graph, budget_bytes=memory_bytes, spill=spill)
+            self._streamed = (
+                graph,
+                stream(self.model, graph, budget_bytes=memory_bytes, spill=spill, device=self.device),
+            )
         return self._streamed[1]
 
     def release(self) -> None:

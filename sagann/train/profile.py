@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,4 +46,7 @@ def _expected(predictor: Predictor, graph: Graph) -> Timeline:
     assert graph.features is not None
     assert streaming is not None
     planned = streamed.plan(graph.features, folded=True)
-    return forecast(planned, probe(streaming.spill), on_disk=True, rehearsal=(predictor.model, graph)).timeline
+    folder = streaming.spill or Path(tempfile.gettempdir())
+    machine = probe(folder, predictor.device)
+    on_disk = streaming.spill is not None
+    return forecast(planned, machine, on_disk=on_disk, rehearsal=(predictor.model, graph)).timeline

@@ -59,7 +59,10 @@ class TrainSession:
         self.timeline: Recorder | None = None
         "Of the last epoch, where it is wanted."
         self.history: list[EpochRecord] = []
-        self._rows, self._labels = labelled_rows(self.graph, self.graph.splits["train"])
+        rows, labels = labelled_rows(self.graph, self.graph.splits["train"])
+        self._rows, self._labels = rows.to(predictor.device), labels.to(predictor.device)
+        # Where an interval's rows begin and end is asked on the host, which need not wait for the device then.
+        self._rows_on_host = rows.cpu()
         light = "micro_f1" if self.graph.multi_label else "accuracy"
         # Per epoch only what is cheap, and what is monitored; the whole set comes at the end.
         self._metrics = {"loss", light, tracker.metric}
@@ -156,8 +159,8 @@ class TrainSession:
         if len(logits) == self.graph.num_vertices:
             first, last = 0, len(self._rows)
         else:
-            bounds = torch.tensor([vertices.start, vertices.stop], device=self._rows.device)
-            first, last = torch.searchsorted(self._rows, bounds).tolist()
+            bounds = torch.tensor([vertices.start, vertices.stop])
+            first, last = torch.searchsorted(self._rows_on_host, bounds).tolist()
         if first == last:
             return logits.new_zeros(())
         rows = self._rows[first:last] - vertices.start

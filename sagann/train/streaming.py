@@ -16,29 +16,32 @@ class Streaming:
 
     memory_bytes: int
     "Of an epoch's tensors of vertices and edges."
-    spill: Path
-    "Folder for the others."
+    spill: Path | None
+    "Folder for the others; None for the host's memory, beside a device."
     is_own: bool = False
     "Whether the folder is the run's, and goes with it."
 
     @classmethod
-    def of(cls, config: TrainConfig, run_dir: Path | None) -> Streaming | None:
+    def of(cls, config: TrainConfig, run_dir: Path | None, *, on_device: bool = False) -> Streaming | None:
         """What a configuration asks for; None for everything in memory.
 
         Args:
             config: of the run.
             run_dir: its folder, which blocks are spilled into where no other is named.
+            on_device: whether the budget is of a device; blocks stay in the host's memory then where no folder is named.
         """
         if config.memory_bytes is None:
             return None
         if config.spill is not None:
             return cls(memory_bytes=config.memory_bytes, spill=Path(config.spill))
+        if on_device:
+            return cls(memory_bytes=config.memory_bytes, spill=None)
         if run_dir is not None:
             return cls(memory_bytes=config.memory_bytes, spill=run_dir / "spill", is_own=True)
         return cls(memory_bytes=config.memory_bytes, spill=Path(tempfile.gettempdir()))
 
     def remove(self) -> None:
         """Remove the folder where it is the run's own and empty; where it holds something, it stays."""
-        if self.is_own:
+        if self.is_own and self.spill is not None:
             with suppress(OSError):
                 self.spill.rmdir()

@@ -128,7 +128,10 @@ class Trainer:
             with seeded(self.config.seed, device):
                 model = build_model(model, graph)
         self._predictor = Predictor(
-            model, contract, device=device, streaming=Streaming.of(self.config, self.run_dir)
+            model,
+            contract,
+            device=device,
+            streaming=Streaming.of(self.config, self.run_dir, on_device=device.type != "cpu"),
         )
         self._prepared = self._predictor.prepare(graph, validate=False)
 

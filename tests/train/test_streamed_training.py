@@ -15,6 +15,7 @@ from sagann.plan.residency import BudgetError
 from sagann.runtime.stream import stream
 from sagann.runtime.streamed import StreamedModel
 from sagann.train import TrainConfig, Trainer, TrainResult
+from sagann.train.streaming import Streaming
 from tests.train.runs import community_graph, seeded_model
 
 TIGHT = "40kB"
@@ -101,3 +102,14 @@ def test_what_cannot_be_streamed_says_so(tmp_path: Path) -> None:
         trained(memory=TIGHT, spill=str(tmp_path / "file"))
     with pytest.raises(InputError, match="dense features"):
         stream(MaxPoolGCN(8, 3), replace(graph, features=None), budget_bytes=1 << 20)
+
+
+def test_beside_a_device_blocks_stay_in_memory_unless_a_folder_is_named(tmp_path: Path) -> None:
+    config = TrainConfig(memory="1GiB")
+    beside = Streaming.of(config, tmp_path, on_device=True)
+    assert beside is not None
+    assert beside.spill is None
+    beside.remove()
+    named = Streaming.of(replace(config, spill=str(tmp_path)), tmp_path / "run", on_device=True)
+    assert named is not None
+    assert named.spill == tmp_path
