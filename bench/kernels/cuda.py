@@ -31,8 +31,8 @@ CHECKED_EDGES = 1 << 18
 
 
 def run_on_device(function: EdgeFunction, topology: Topology, arrays: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-    """Run an edge function's Triton kernel."""
-    return dialect_for("cuda", "gpu").run(function, topology, arrays)
+    """Run an edge function's kernel on the topology's device."""
+    return dialect_for(topology.device.type).run(function, topology, arrays)
 
 
 def main() -> int:

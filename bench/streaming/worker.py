@@ -186,11 +186,13 @@ def build(specification: dict, graph: Graph) -> Run:
     return Run(training, planned(plan.plan, wanted_bytes, expected.timeline.seconds), streamed)
 
 
-def within(budget_bytes: int, model: nn.Module, graph: Graph, spill: Path | None) -> StreamedModel:
+def within(
+    budget_bytes: int, model: nn.Module, graph: Graph, spill: Path | None, *, device: torch.device | str = "cpu"
+) -> StreamedModel:
     """The model streamed within a budget, or else within the least that can be met."""
     while True:
         try:
-            streamed = stream(model, graph, budget_bytes=budget_bytes, spill=spill)
+            streamed = stream(model, graph, budget_bytes=budget_bytes, spill=spill, device=device)
             streamed.plan(graph.features, folded=True)
             return streamed
         except BudgetError as error:
