@@ -23,9 +23,9 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils.stateless import _reparametrize_module
 
-from sagann.compiler.compile import LayerGraph, layer_graph
+from sagann.compiler.compile import LayerGraph, LayerGraphs, layer_graphs
 from sagann.compiler.fuse_rows import fuse_rows
-from sagann.compiler.model_program import Form, Gather, ModelProgram
+from sagann.compiler.model_program import EdgeType, Form, Gather, ModelProgram
 from sagann.compiler.operators import GATHER, WholeOperators
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.program import Stage
@@ -64,6 +64,17 @@ class _Call:
     """One call of a layer."""
 
     layer: _Layer
+    graphs: LayerGraphs
+    edge_data: str | None
+    hop: int
+    first_gather: int
+    "Number of the first of its gathers, among those of all calls."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Edges:
+    """What a call gathers over."""
+
     graph: LayerGraph
     edge_data: str | None
     hop: int
@@ -80,10 +91,11 @@ def _(x: Tensor, call: int, shape: Sequence[int]) -> Tensor:
 
 
 @torch.library.custom_op("sagann::gathered", mutates_args=())
-def _gathered(values: Sequence[Tensor], call: int) -> Tensor:
+def _gathered(values: Sequence[Tensor], number: int) -> Tensor:
     raise AssertionError("stands in traces only")
 
 
+_aten = torch.ops.aten
 _LAYER = torch.ops.sagann.saga_layer.default
 _GATHERED = torch.ops.sagann.gathered.default
 
@@ -111,11 +123,11 @@ def capture(
     recorder = _Recorder(model, hops, options or CompilerOptions(), x_is_constant)
     module = _traced(model, recorder, x)
     for node in [node for node in module.graph.nodes if node.target is _LAYER]:
-        _inline(module, node, recorder.calls[int(node.args[1])], int(node.args[1]))
+        _inline(module, node, recorder.calls[int(node.args[1])])
     _own_output(module)
     module.graph.eliminate_dead_code()
     merge_equal(module)
-    return _Assembly(module, recorder.calls, recorder.options.fuse).run()
+    return _Assembly(module, recorder, recorder.options.fuse).run()
 
 
 class _Hop(Topology):
@@ -167,6 +179,10 @@ class _Recorder:
         self.x: Tensor | None = None
         "The features, as the model gets them in the trace."
         self.calls: list[_Call] = []
+        self.edges: list[_Edges] = []
+        "Of every gather of every call."
+        self.edge_types: list[EdgeType] = []
+        self.num_types: dict[tuple[int, str], int] = {}
 
     def run(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
         """Record a call."""
@@ -179,7 +195,8 @@ class _Recorder:
             constant = self.x_is_constant and x is self.x
             call = thread.submit(self._compiled, layer, topology, x.shape[1:], x.dtype, constant).result()
         self.calls.append(call)
-        shape = list(call.graph.output.meta["val"].shape[1:])
+        self._enter(call)
+        shape = list(call.graphs.parts[0].output.meta["val"].shape[1:])
         out: Tensor = torch.ops.sagann.saga_layer(x, len(self.calls) - 1, shape)
         return out
 
@@ -190,8 +207,31 @@ class _Recorder:
         like = torch.empty(1, *shape, dtype=dtype, device=hop.device)
         data = None if layer.edge_data is None else hop.real.edge_data[layer.edge_data]
         known.twin.check_functions(like, data)
-        graph = layer_graph(known.twin, like, data, options=self.options, x_is_constant=constant)
-        return _Call(layer=known, graph=graph, edge_data=layer.edge_data, hop=hop.number)
+        graphs = layer_graphs(known.twin, like, data, options=self.options, x_is_constant=constant)
+        return _Call(
+            layer=known,
+            graphs=graphs,
+            edge_data=layer.edge_data,
+            hop=hop.number,
+            first_gather=len(self.edges),
+        )
+
+    def _enter(self, call: _Call) -> None:
+        """Note over which edges the call gathers."""
+        graphs = call.graphs
+        if graphs.num_types:
+            assert call.edge_data is not None
+            key = (call.hop, call.edge_data)
+            self.num_types[key] = min(graphs.num_types, self.num_types.get(key, graphs.num_types))
+        for number, graph in enumerate(graphs.parts):
+            hop = call.hop
+            if len(graphs.parts) > 1:
+                assert call.edge_data is not None
+                edge_type = EdgeType(hop=hop, data=call.edge_data, type=number)
+                if edge_type not in self.edge_types:
+                    self.edge_types.append(edge_type)
+                hop = len(self.hops) + self.edge_types.index(edge_type)
+            self.edges.append(_Edges(graph=graph, edge_data=call.edge_data, hop=hop))
 
 
 def _traced(model: nn.Module, recorder: _Recorder, x: Tensor) -> fx.GraphModule:
@@ -226,9 +266,8 @@ def _traced(model: nn.Module, recorder: _Recorder, x: Tensor) -> fx.GraphModule:
     return module
 
 
-def _inline(module: fx.GraphModule, node: fx.Node, call: _Call, number: int) -> None:
+def _inline(module: fx.GraphModule, node: fx.Node, call: _Call) -> None:
     """Put the layer's graph in its node's place."""
-    layer = call.graph
     x = node.args[0]
     assert isinstance(x, fx.Node)
     parameters = {each.meta["parameter"]: each for each in module.graph.nodes if each.op == "placeholder"}
@@ -243,16 +282,24 @@ def _inline(module: fx.GraphModule, node: fx.Node, call: _Call, number: int) -> 
             copies[original] = made(original)
         return copies[original]
 
+    def gathered(part: int, like: fx.Node) -> fx.Node:
+        read = [copied(each) for each in call.graphs.parts[part].frontier if each.meta["place"] != "edge"]
+        new = module.graph.call_function(_GATHERED, (read, call.first_gather + part))
+        new.meta = dict(like.meta)
+        return new
+
     def made(original: fx.Node) -> fx.Node:
         if original.op == "placeholder":
             name = original.meta["parameter"]
             return x if name is None else parameters[in_model(name)]
         if original.target is GATHER:
-            read = [copied(each) for each in layer.frontier if each.meta["place"] != "edge"]
-            new = module.graph.call_function(_GATHERED, (read, number))
+            new = gathered(0, original)
+            for part in range(1, len(call.graphs.parts)):
+                new = module.graph.call_function(_aten.add.Tensor, (new, gathered(part, original)))
+                new.meta = dict(original.meta)
         elif original.op == "get_attr":
-            name = f"constant_{number}_{original.target}"
-            setattr(module, name, getattr(layer.module, str(original.target)))
+            name = f"constant_{sum(each.op == 'get_attr' for each in module.graph.nodes)}"
+            setattr(module, name, getattr(original.graph.owning_module, str(original.target)))
             new = module.graph.get_attr(name)
         else:
             for argument in original.all_input_nodes:
@@ -262,7 +309,7 @@ def _inline(module: fx.GraphModule, node: fx.Node, call: _Call, number: int) -> 
         return new
 
     with module.graph.inserting_before(node):
-        node.replace_all_uses_with(copied(layer.output))
+        node.replace_all_uses_with(copied(call.graphs.parts[0].output))
     module.graph.erase_node(node)
 
 
@@ -280,10 +327,10 @@ def _own_output(module: fx.GraphModule) -> None:
 class _Assembly:
     """Cuts the whole graph into stages."""
 
-    def __init__(self, module: fx.GraphModule, calls: Sequence[_Call], fuse: bool) -> None:
+    def __init__(self, module: fx.GraphModule, recorder: _Recorder, fuse: bool) -> None:
         self.module = module
         self.fuse = fuse
-        self.calls = calls
+        self.recorder = recorder
         self.nodes = list(module.graph.nodes)
         self.gathers = [node for node in self.nodes if node.target is _GATHERED]
         self.stage_of: dict[fx.Node, int] = {}
@@ -342,6 +389,8 @@ class _Assembly:
             stages=tuple(stages),
             gathers=gathers,
             random=any(map(draws, computed)) or any(gather.edges.random for gather in gathers),
+            edge_types=tuple(self.recorder.edge_types),
+            num_types=self.recorder.num_types,
             output=output.name,
             forms={node.name: _form(node) for node in [x, *self.gathers, *stored]},
         )
@@ -371,22 +420,22 @@ class _Assembly:
 
     def _gather(self, node: fx.Node) -> Gather:
         read, number = _gathered_parts(node)
-        call, rows = self.calls[number], iter(read)
+        edges, rows = self.recorder.edges[number], iter(read)
         names = {
-            each.name: call.edge_data if each.meta["place"] == "edge" else next(rows).name
-            for each in call.graph.frontier
+            each.name: edges.edge_data if each.meta["place"] == "edge" else next(rows).name
+            for each in edges.graph.frontier
         }
         return Gather(
-            edges=call.graph.edges,
-            inputs=tuple(str(names[name]) for name in call.graph.edges.stage.inputs),
+            edges=edges.graph.edges,
+            inputs=tuple(str(names[name]) for name in edges.graph.edges.stage.inputs),
             result=node.name,
-            hop=call.hop,
-            constant=call.graph.constant,
+            hop=edges.hop,
+            constant=edges.graph.constant,
         )
 
 
 def _gathered_parts(node: fx.Node) -> tuple[Sequence[fx.Node], int]:
-    """What a gather reads, and the number of its call."""
+    """What a gather reads, and its number."""
     arguments: Any = node.args
     read, number = arguments
     return read, number

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
 import torch
 
-from sagann.graph.topology import Topology
+from sagann.plan.edges_of_type import EdgesOfType, Hop, topology_of
 from sagann.plan.intervals import sizes
 from sagann.plan.residency import BudgetError
 from sagann.plan.sizes import HopSize
@@ -21,8 +21,9 @@ _MOST_IN_VAIN = 2
 _WORTH_IT = 0.98
 
 
-def hop_size(topology: Topology, bounds: Sequence[int]) -> HopSize:
+def hop_size(hop: Hop, bounds: Sequence[int]) -> HopSize:
     """The sizes of the chunks that bounds would make, without making them."""
+    topology = topology_of(hop)
     count = len(bounds) - 1
     cuts = torch.tensor(list(bounds), dtype=torch.int64)
     edges: dict[tuple[int, int], int] = {}
@@ -30,27 +31,33 @@ def hop_size(topology: Topology, bounds: Sequence[int]) -> HopSize:
         first, last = int(topology.indptr[bounds[dst]]), int(topology.indptr[bounds[dst + 1]])
         found = torch.zeros(count, dtype=torch.int64)
         for begin in range(first, last, _AT_ONCE):
-            sources = topology.indices[begin : min(begin + _AT_ONCE, last)].cpu().long()
+            piece = slice(begin, min(begin + _AT_ONCE, last))
+            sources = topology.indices[piece].cpu().long()
+            if isinstance(hop, EdgesOfType):
+                sources = sources[hop.within(piece).cpu()]
             found += torch.bincount(torch.searchsorted(cuts, sources, right=True) - 1, minlength=count)
         edges |= {(src, dst): number for src, number in enumerate(found.tolist()) if number}
     return HopSize.of(topology, edges)
 
 
 def largest_of(
-    bounds: Sequence[int], hops: Sequence[HopSize], most: int = 2
-) -> tuple[tuple[int, ...], list[HopSize]]:
+    bounds: Sequence[int], hops: Mapping[int, HopSize], most: int = 2
+) -> tuple[tuple[int, ...], dict[int, HopSize]]:
     """A few intervals as large as the largest of ``bounds``, with chunks as large as the largest.
 
     No step of the whole grid needs more than some step of these.
 
     Args:
         bounds: of the intervals.
-        hops: their chunks.
+        hops: their chunks, by numbers of hops.
         most: intervals, where there are so many; :class:`sagann.plan.orders.Policy` says how many tell an order.
     """
     rows, count = max(sizes(tuple(bounds))), min(len(bounds) - 1, most)
     at = [(src, dst) for src in range(count) for dst in range(count)]
-    largest = [replace(hop, edges=dict.fromkeys(at, max(hop.edges.values())) if hop.edges else {}) for hop in hops]
+    largest = {
+        number: replace(hop, edges=dict.fromkeys(at, max(hop.edges.values())) if hop.edges else {})
+        for number, hop in hops.items()
+    }
     return tuple(rows * number for number in range(count + 1)), largest
 
 

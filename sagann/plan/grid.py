@@ -20,6 +20,7 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.graph.counting_sort import group_by_key
 from sagann.graph.topology import Topology
+from sagann.plan.edges_of_type import Hop, topology_of
 from sagann.plan.intervals import sizes
 
 
@@ -43,7 +44,7 @@ class ChunkGrid:
     """How a topology whose sources and destinations are the same vertices is cut; makes the chunks, and keeps none.
 
     Args:
-        topology: the whole graph's; its arrays may be mapped from files.
+        hop: the whole graph's topology, or its edges of one type; arrays may be mapped from files.
         bounds: of the intervals, as :mod:`sagann.plan.intervals` gives them.
 
     Raises:
@@ -56,10 +57,11 @@ class ChunkGrid:
         [(1, 0, [1, 0])]
     """
 
-    def __init__(self, topology: Topology, bounds: Sequence[int]) -> None:
+    def __init__(self, hop: Hop, bounds: Sequence[int]) -> None:
         self.bounds = tuple(bounds)
-        _check(topology, self.bounds)
-        self.topology = topology
+        self.hop = hop
+        self.topology = topology_of(hop)
+        _check(self.topology, self.bounds)
 
     @property
     def num_intervals(self) -> int:
@@ -78,6 +80,9 @@ class ChunkGrid:
         offsets = topology.indptr[vertices.start : vertices.stop + 1]
         edges = slice(int(offsets[0]), int(offsets[-1]))
         sources = topology.indices[edges]
+        own = None if isinstance(self.hop, Topology) else self.hop.within(edges)
+        if own is not None:
+            sources, offsets = sources[own], torch.searchsorted(own, offsets - edges.start) + edges.start
         bounds = torch.tensor(self.bounds, dtype=sources.dtype, device=topology.device)
         interval = torch.searchsorted(bounds, sources, right=True, out_int32=True).sub_(1)
         # Stable: within a source interval by destination, as before.
@@ -89,7 +94,7 @@ class ChunkGrid:
             if first == last:
                 continue
             taken = grouped.positions[first:last]
-            ids = taken.long() + edges.start
+            ids = (taken.long() if own is None else own[taken]) + edges.start
             yield EdgeChunk(
                 src=src,
                 dst=dst,

@@ -10,7 +10,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from sagann.compiler.model_program import Gather, ModelProgram
@@ -28,7 +28,7 @@ class Schedule:
 
     Args:
         program: the model.
-        hops: its hops.
+        hops: sizes of what its gathers go over, by numbers of hops.
         bounds: of the intervals.
         gradients: what the backward computes; by default of all parameters.
         folded: whether the loss is a function of an interval's rows, summed over the intervals. Its gradient is computed
@@ -40,7 +40,7 @@ class Schedule:
     def __init__(
         self,
         program: ModelProgram,
-        hops: Sequence[HopSize],
+        hops: Mapping[int, HopSize],
         bounds: Sequence[int],
         *,
         gradients: Gradients | None = None,

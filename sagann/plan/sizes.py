@@ -91,13 +91,13 @@ class BlockSizes:
 
     Args:
         program: the model.
-        hops: its hops.
+        hops: what its gathers go over, by numbers of hops.
         rows: vertices of each interval.
         gradients: what its backward computes.
     """
 
     def __init__(
-        self, program: ModelProgram, hops: Sequence[HopSize], rows: Sequence[int], gradients: Gradients
+        self, program: ModelProgram, hops: Mapping[int, HopSize], rows: Sequence[int], gradients: Gradients
     ) -> None:
         self.program = program
         self.hops = hops

@@ -49,7 +49,7 @@ class Executor:
         program: the captured model.
         schedule: whose steps the plan places.
         plan: what to do.
-        chunks: of each hop.
+        chunks: by numbers of hops.
         host: where this epoch's blocks lie that are not on the device.
         constants: where what is the same in every epoch lies.
         dialect: kernels of the edges.
@@ -64,7 +64,7 @@ class Executor:
         schedule: Schedule,
         plan: Plan,
         *,
-        chunks: Sequence[Chunks],
+        chunks: Mapping[int, Chunks],
         host: Host,
         constants: Host,
         dialect: str,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from typing import Literal, NamedTuple
@@ -17,6 +17,7 @@ from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.options import CompilerOptions
 from sagann.errors import InputError, LayerError
 from sagann.graph.topology import Topology
+from sagann.plan.edges_of_type import EdgesOfType, Hop
 from sagann.plan.fit import hop_size, largest_of, least_count, needed_bytes
 from sagann.plan.gradients import Gradients
 from sagann.plan.intervals import equal_edges, equal_vertices, equal_weights, sizes
@@ -25,6 +26,7 @@ from sagann.plan.residency import BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.sizes import CSC, CSR, HopSize
 from sagann.plan.steps import Plan
+from sagann.runtime.pairs import check_types
 
 MOST_INTERVALS = 256
 "An epoch has a step for every chunk of a grid of so many by so many; finer ones are steps of too little work."
@@ -94,18 +96,32 @@ def captured(
     return program
 
 
-def hop_sizes(hops: Sequence[Topology], bounds: Sequence[int]) -> list[HopSize]:
-    """The sizes of each hop's chunks; a topology that several hops share is looked at once."""
-    found = {id(topology): hop_size(topology, bounds) for topology in {id(each): each for each in hops}.values()}
-    return [found[id(topology)] for topology in hops]
+def gathered_hops(program: ModelProgram, hops: Sequence[Topology]) -> dict[int, Hop]:
+    """What the program's gathers go over, by number: hops, and the edges of single types.
+
+    Raises:
+        InputError: a type is out of range.
+    """
+    for (hop, data), num_types in program.num_types.items():
+        check_types(hops[hop], hops[hop].edge_data[data], num_types)
+    of_types = [EdgesOfType(topology=hops[each.hop], data=each.data, type=each.type) for each in program.edge_types]
+    numbered: list[Hop] = [*hops, *of_types]
+    return {number: numbered[number] for number in sorted({gather.hop for gather in program.gathers})}
 
 
-def edges_bytes(hops: Sequence[Topology], bounds: Sequence[int]) -> int:
-    """What the chunks of all hops take in both orders."""
+def hop_sizes(program: ModelProgram, hops: Sequence[Topology], bounds: Sequence[int]) -> dict[int, HopSize]:
+    """The sizes of the chunks that the program's gathers go over, by numbers of hops."""
+    return {number: hop_size(hop, bounds) for number, hop in gathered_hops(program, hops).items()}
+
+
+def edges_bytes(hops: Iterable[Hop], bounds: Sequence[int]) -> int:
+    """What the chunks of some hops take in both orders."""
     rows = sizes(tuple(bounds))
-    found = {id(topology): size for topology, size in zip(hops, hop_sizes(hops, bounds), strict=True)}
     return sum(
-        size.chunk_bytes(rows, *at, form) for size in found.values() for at in size.edges for form in (CSC, CSR)
+        size.chunk_bytes(rows, *at, form)
+        for size in (hop_size(hop, bounds) for hop in hops)
+        for at in size.edges
+        for form in (CSC, CSR)
     )
 
 
@@ -138,7 +154,7 @@ def fitted_bounds(
     @cache
     def needed(count: int) -> tuple[int, int]:
         bounds = bounds_of(count)
-        largest, found = largest_of(bounds, hop_sizes(hops, bounds), POLICIES[order].telling)
+        largest, found = largest_of(bounds, hop_sizes(program, hops, bounds), POLICIES[order].telling)
         ahead, alone = 0, 0
         for folded in (False, True):
             schedule = Schedule(program, found, largest, gradients=gradients, folded=folded, order=order)
@@ -156,7 +172,7 @@ def fitted_bounds(
 
 def planned(
     program: ModelProgram,
-    hops: Sequence[HopSize],
+    hops: Mapping[int, HopSize],
     bounds: Sequence[int],
     budget_bytes: int,
     *,
@@ -210,7 +226,7 @@ def planned(
 
 
 def planned_constants(
-    program: ModelProgram, hops: Sequence[HopSize], bounds: Sequence[int], budget_bytes: int
+    program: ModelProgram, hops: Mapping[int, HopSize], bounds: Sequence[int], budget_bytes: int
 ) -> Planned:
     """Plan what is computed once, before the first epoch; arguments as of :func:`planned`."""
     schedule = Schedule(program, hops, bounds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -20,7 +20,7 @@ class Sources:
     Args:
         program: the captured model.
         plan: what is loaded.
-        chunks: of each hop.
+        chunks: by numbers of hops.
         host: has what was stored in this epoch.
         constants: has what is the same in every epoch.
         epoch: has what is the caller's.
@@ -31,7 +31,7 @@ class Sources:
         program: ModelProgram,
         plan: Plan,
         *,
-        chunks: Sequence[Chunks],
+        chunks: Mapping[int, Chunks],
         host: Host,
         constants: Host,
         epoch: Epoch,

@@ -69,7 +69,10 @@ def stream(
     else:
         bounds = cutter(program, hops[0], cut)(num_intervals)
     spill = None if spill is None else Path(spill)
-    return StreamedModel(model, hops, bounds, budget_bytes=budget_bytes, spill=spill, order=order)
+    streamed = StreamedModel(model, hops, bounds, budget_bytes=budget_bytes, spill=spill, order=order)
+    # Where there is too little room, that is found out now.
+    streamed.chunks_of(program)
+    return streamed
 
 
 def foretell(
@@ -95,7 +98,7 @@ def foretell(
     hops, program = _captured_on(model, graph)
     gradients = _gradients(program, graph)
     bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, cut=cut, order=order)
-    sizes = hop_sizes(hops, bounds)
+    sizes = hop_sizes(program, hops, bounds)
     return planned(program, sizes, bounds, budget_bytes, gradients=gradients, folded=folded, order=order)
 
 

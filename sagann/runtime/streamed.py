@@ -21,6 +21,7 @@ from sagann.compiler.trace import tensors_of
 from sagann.errors import InputError, LayerError
 from sagann.graph.topology import Topology
 from sagann.kernels.first_order import first_order_only
+from sagann.plan.edges_of_type import EdgesOfType, Hop
 from sagann.plan.gradients import Gradients
 from sagann.plan.grid import ChunkGrid
 from sagann.plan.orders import Order, require_order
@@ -34,6 +35,7 @@ from sagann.runtime.planning import (
     Planned,
     captured,
     edges_bytes,
+    gathered_hops,
     planned,
     planned_constants,
 )
@@ -98,14 +100,10 @@ class StreamedModel(nn.Module):
         self.order = order
         self.timeline: Recorder | None = None
         "Where epochs are recorded as they run; set it for those of interest."
-        self._folder = None if spill is None else SpillFolder(spill, edges_bytes(self.hops, self.bounds))
-        host = self._new_host()
-        chunks: dict[int, Chunks] = {}
-        for number, topology in enumerate(self.hops):
-            if id(topology) not in chunks:
-                kept = None if budget_bytes >= UNLIMITED and spill is None else host
-                chunks[id(topology)] = Chunks(ChunkGrid(topology, bounds), kept, number)
-        self._chunks = [chunks[id(topology)] for topology in self.hops]
+        self._folder = None if spill is None else SpillFolder(spill)
+        self._edges = None if budget_bytes >= UNLIMITED and spill is None else self._new_host()
+        self._chunks: dict[object, Chunks] = {}
+        "By hop, or by topology and type."
         self._programs: dict[object, ModelProgram] = {}
         self._plans: dict[tuple[object, ...], Planned] = {}
         self._kept: dict[int, _Kept] = {}
@@ -152,10 +150,9 @@ class StreamedModel(nn.Module):
         key = (id(program), x.requires_grad, trained, trains, folded)
         if key not in self._plans:
             gradients = Gradients(program, wanted_x=x.requires_grad, trained=trained)
-            sizes = [chunks.size for chunks in self._chunks]
             self._plans[key] = planned(
                 program,
-                sizes,
+                {number: chunks.size for number, chunks in self.chunks_of(program).items()},
                 self.bounds,
                 self.budget_bytes,
                 gradients=gradients,
@@ -200,7 +197,7 @@ class StreamedModel(nn.Module):
             plan.program,
             plan.schedule,
             plan.plan,
-            chunks=self._chunks,
+            chunks=self.chunks_of(plan.program),
             host=self._new_host(),
             constants=constants,
             dialect=self.dialect,
@@ -218,7 +215,7 @@ class StreamedModel(nn.Module):
         host = SharedHost() if shares else self._new_host()
         if any(gather.constant for gather in program.gathers):
             self._kept.pop(id(program), None)
-            sizes = [chunks.size for chunks in self._chunks]
+            sizes = {number: chunks.size for number, chunks in self.chunks_of(program).items()}
             plan = planned_constants(program, sizes, self.bounds, self.budget_bytes)
             named = tensors_of(self.model)
             parameters = [named[name].detach() for _, name in program.parameters]
@@ -228,6 +225,22 @@ class StreamedModel(nn.Module):
                 self._executor(plan, epoch, host, seed=0).keep_constants()
             self._kept[id(program)] = _Kept(x=weakref.ref(x), version=x._version, host=host)
         return host
+
+    def chunks_of(self, program: ModelProgram) -> dict[int, Chunks]:
+        """The chunks that the program's gathers go over, by numbers of hops; cut where they are not yet.
+
+        Args:
+            program: the model, captured.
+        Raises:
+            SpillError: there is too little room for them.
+        """
+        hops = gathered_hops(program, self.hops)
+        missing = {_key(hop): hop for hop in hops.values() if _key(hop) not in self._chunks}
+        if self._folder is not None and missing:
+            self._folder.require(edges_bytes(missing.values(), self.bounds))
+        for key, hop in missing.items():
+            self._chunks[key] = Chunks(ChunkGrid(hop, self.bounds), self._edges, len(self._chunks))
+        return {number: self._chunks[_key(hop)] for number, hop in hops.items()}
 
     def _trained(self, program: ModelProgram) -> frozenset[str]:
         named = tensors_of(self.model)
@@ -268,6 +281,10 @@ class StreamedModel(nn.Module):
         program = id(self._programs.pop(key))
         self._kept.pop(program, None)
         self._plans = {known: plan for known, plan in self._plans.items() if known[0] != program}
+
+
+def _key(hop: Hop) -> object:
+    return (id(hop.topology), hop.data, hop.type) if isinstance(hop, EdgesOfType) else id(hop)
 
 
 def _uncopyable() -> InputError:

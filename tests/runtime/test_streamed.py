@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, Topology
 from sagann.kernels.memory import allocated_bytes
 from sagann.kernels.row_dropout import dropout as row_dropout, rows_of
-from sagann.nn import GAT, GIN, SAGE, MaxPoolGCN, build_model
+from sagann.kernels.typed_linear import typed_linear
+from sagann.nn import GAT, GIN, GNN, SAGE, MaxPoolGCN, build_model
 from sagann.nn.zoo import MODELS, ModelConfig
 from sagann.plan import equal_edges, equal_vertices
 from sagann.plan.fit import needed_bytes
@@ -75,6 +77,70 @@ def test_every_model_of_the_zoo(name: str, count: int) -> None:
     x = graph.features.double().requires_grad_()
     bounds = equal_edges(graph.topology.indptr, count) if count == 3 else equal_vertices(53, count)
     assert_streams_right(model, graph.hops(model.num_hops), x, bounds)
+
+
+class ByType(SagaLayer):
+    """Maps of the edge's type, among other things that an edge and a vertex do."""
+
+    edge_data = "type"
+
+    def __init__(self, width: int, types: int) -> None:
+        super().__init__()
+        self.maps = nn.Parameter(torch.randn(types, width, 4))
+        self.gate, self.own, self.out = nn.Linear(width, 4), nn.Linear(width, 4), nn.Linear(4, 4)
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return torch.sigmoid(self.gate(edge.dst)) * typed_linear(edge.src, edge.data, self.maps)
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return torch.tanh(self.out(accum) + self.own(vertex))
+
+
+@pytest.mark.parametrize("accumulator", ["sum", "mean"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_maps_by_type_gather_each_type_by_itself(accumulator: str, count: int) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([ByType(5, 3), ByType(4, 3)])
+            for layer in self.layers:
+                layer.accumulator = accumulator
+
+        def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+            for topology, layer in zip(hops, self.layers, strict=True):
+                x = layer(topology, x)
+            return x
+
+    topology = random_topology(40, 300, types=3)
+    x = torch.randn(40, 5, dtype=torch.float64, requires_grad=True)
+    assert_streams_right(Two().double(), [topology] * 2, x, equal_vertices(40, count))
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_ggnn_with_edge_types_within_a_budget(on_disk: bool, tmp_path: Path) -> None:
+    graph = labelled_graph(200, 900, types=4)
+    model = build_model(
+        ModelConfig(model="ggnn", hidden=16, encoder="linear", layers=2, dropout=0.0), graph
+    ).double()
+    graph = in_double(model.prepare(graph))
+    assert graph.features is not None
+    x = graph.features.double().requires_grad_()
+    expected, upstream = dense(model, graph.hops(model.num_hops), x)
+    streamed = stream(model, replace(graph, features=x), budget_bytes=200_000, spill=tmp_path if on_disk else None)
+    assert streamed.plan(x).plan.num_intervals > 1
+    out = streamed(x)
+    found = [out, *torch.autograd.grad(out, [x, *model.parameters()], upstream)]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_close(ours, theirs, scale=largest(*expected))
+
+
+def test_types_beyond_the_maps_are_refused() -> None:
+    topology = random_topology(40, 300, types=4)
+    graph = Graph(topology=topology, features=torch.randn(40, 5), num_edge_types=4)
+    for types in (1, 3):
+        model = GNN([ByType(5, types)])
+        with pytest.raises(InputError, match=f"there are {types} types"):
+            stream(model, graph, budget_bytes=1 << 20)
 
 
 @pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min", "softmax"])
@@ -508,9 +574,10 @@ def test_the_room_that_chunks_take_on_disk_is_known_before(tmp_path: Path) -> No
     topology = random_topology(400, 900)
     bounds = equal_vertices(400, 9)
     streamed = StreamedModel(Model(jumping), [topology] * 2, bounds, spill=tmp_path)
+    streamed.plan(torch.randn(400, 4, dtype=torch.float64))
     (folder,) = tmp_path.iterdir()
     written = sum(file.stat().st_size for file in folder.iterdir())
-    assert 0.8 * edges_bytes([topology] * 2, bounds) < written <= edges_bytes([topology] * 2, bounds)
+    assert 0.8 * edges_bytes([topology], bounds) < written <= edges_bytes([topology], bounds)
     streamed.close()
     assert list(tmp_path.iterdir()) == []
 
