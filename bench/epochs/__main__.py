@@ -138,7 +138,7 @@ def heading(arguments: argparse.Namespace, settings: Mapping[str, Any], commits:
     return [
         "# Full-graph training epochs",
         "",
-        f"`python -m {' '.join(['bench.epochs', *sys.argv[1:]])}` at {', '.join(commits)}; {arguments.threads} threads, "
+        f"`{command_line('bench.epochs', sys.argv[1:])}` at {', '.join(commits)}; {arguments.threads} threads, "
         f"{processor_name()}, PyTorch {torch.__version__}.{without}",
         "",
         f"An epoch is forward, cross-entropy on the training vertices, backward, and a step of Adam: 2 layers, hidden "
@@ -149,6 +149,26 @@ def heading(arguments: argparse.Namespace, settings: Mapping[str, Any], commits:
         "thriftiest variant of any peer, be it slow. *Alone* is timed at another moment. *Killed* and *out of memory* "
         "mean that the machine did not suffice for this contestant alone.",
     ]
+
+
+def command_line(module: str, options: Sequence[str]) -> str:
+    """The command of a report: without the files that it wrote, and without the place of DGL's Python.
+
+    Args:
+        module: what was run.
+        options: what it was given.
+    """
+    shown = ["python", "-m", module]
+    rest = iter(part for option in options for part in option.split("=", 1))
+    for option in rest:
+        if option in ("--out", "--results", "--work"):
+            next(rest)
+            continue
+        shown.append(option)
+        if option == "--dgl":
+            next(rest)
+            shown.append("$DGL_PYTHON")
+    return " ".join(shown)
 
 
 def write_report(path: Path, results: Results, lines: list[str]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from bench.contest import Contestant, Results, Rules, results_of, run_contest
-from bench.epochs.__main__ import PYG_VARIANTS, commit, contest_parser
+from bench.epochs.__main__ import PYG_VARIANTS, command_line, commit, contest_parser
 from bench.epochs.graphs import stored_graph, write_graph
 from bench.epochs.report import at_least, mean_at_least, render, rows_of, sound_rows
 from bench.workers import ROOT, WorkerEndedError
@@ -115,7 +115,7 @@ def _report(arguments: argparse.Namespace, results: Results, settings: Mapping[s
     lines = [
         "# Gathers as operations, forward and backward",
         "",
-        f"`python -m {' '.join(['bench.operations', *sys.argv[1:]])}` at {', '.join(results.commits)}; "
+        f"`{command_line('bench.operations', sys.argv[1:])}` at {', '.join(results.commits)}; "
         f"{arguments.threads} threads, {processor_name()}, PyTorch {torch.__version__}.{without}",
         "",
         f"Rows require a gradient. Seconds are medians of {settings['rounds']} rounds in alternation.",
