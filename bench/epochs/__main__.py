@@ -60,7 +60,7 @@ def main() -> int:
         "hidden": arguments.hidden,
         "encoder": arguments.encoder,
     }
-    results = Results(arguments.results, settings, commit())
+    results = Results(arguments.results, settings, commit(), processor_name())
     for dataset in arguments.datasets:
         with TemporaryDirectory(prefix="sagann_epochs_", dir=arguments.work) as folder:
             _prepare(Path(folder), dataset, arguments)
@@ -73,7 +73,7 @@ def main() -> int:
                     rules=rules,
                     results=results,
                 )
-                write_report(arguments.out, results, heading(arguments, settings, results.commits))
+                write_report(arguments.out, results, heading(arguments, settings, results.origins))
     return 0
 
 
@@ -132,14 +132,14 @@ def check(contestants: Sequence[Contestant], arguments: argparse.Namespace, rule
     return int(wrong > 0)
 
 
-def heading(arguments: argparse.Namespace, settings: Mapping[str, Any], commits: Sequence[str]) -> list[str]:
+def heading(arguments: argparse.Namespace, settings: Mapping[str, Any], origins: Sequence[str]) -> list[str]:
     """What was measured, where and how."""
     without = "" if arguments.dgl else " **DGL was left out: --dgl PATH_TO_PYTHON was not given.**"
     return [
         "# Full-graph training epochs",
         "",
-        f"`{command_line('bench.epochs', sys.argv[1:])}` at {', '.join(commits)}; {arguments.threads} threads, "
-        f"{processor_name()}, PyTorch {torch.__version__}.{without}",
+        f"`{command_line('bench.epochs', sys.argv[1:])}` at {', '.join(origins)}; {arguments.threads} threads, "
+        f"PyTorch {torch.__version__}.{without}",
         "",
         f"An epoch is forward, cross-entropy on the training vertices, backward, and a step of Adam: 2 layers, hidden "
         f"{arguments.hidden}, GAT 8 heads and 1 in the last layer, no dropout, "

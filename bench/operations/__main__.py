@@ -34,7 +34,7 @@ def main() -> int:
         with TemporaryDirectory(prefix="sagann_operations_") as folder:
             return _check(contestants, arguments, rules, folder)
     settings = {**asdict(rules), "threads": arguments.threads}
-    results = Results(arguments.results, settings, commit())
+    results = Results(arguments.results, settings, commit(), processor_name())
     for dataset in arguments.datasets:
         for features in arguments.features:
             with TemporaryDirectory(prefix="sagann_operations_", dir=arguments.work) as folder:
@@ -115,8 +115,8 @@ def _report(arguments: argparse.Namespace, results: Results, settings: Mapping[s
     lines = [
         "# Gathers as operations, forward and backward",
         "",
-        f"`{command_line('bench.operations', sys.argv[1:])}` at {', '.join(results.commits)}; "
-        f"{arguments.threads} threads, {processor_name()}, PyTorch {torch.__version__}.{without}",
+        f"`{command_line('bench.operations', sys.argv[1:])}` at {', '.join(results.origins)}; "
+        f"{arguments.threads} threads, PyTorch {torch.__version__}.{without}",
         "",
         f"Rows require a gradient. Seconds are medians of {settings['rounds']} rounds in alternation.",
     ]

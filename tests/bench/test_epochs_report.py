@@ -24,6 +24,8 @@ def alone(contestant: str, *, seconds: float = 1.0, peak_bytes: int = 100, **cha
         "losses": [1.0, 0.5],
         "seconds": [seconds],
         "parts": {},
+        "commit": "abc",
+        "processor": "a processor",
     }
     return record | changed
 
