@@ -87,8 +87,12 @@ GATHERED = torch.ops.sagann.gathered.default
 TYPED_LINEAR = torch.ops.sagann.typed_linear.default
 
 
-class GradientSwitched(Exception):  # noqa: N818 - not an error of its own: the tracer turns it into one.
-    """The function turns gradients off or on, which a trace does not show."""
+class NotShown(Exception):  # noqa: N818 - not an error of its own: the tracer turns it into one.
+    """The function does something that a trace does not show; the message says what."""
+
+
+# Given a tensor of a trace, they would read memory that is not there.
+_READS_VALUES = (torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.tolist, torch.Tensor.__dlpack__)
 
 
 class WholeOperators(TorchFunctionMode):
@@ -106,7 +110,9 @@ class WholeOperators(TorchFunctionMode):
         if func in _CELLS:
             return _CELLS[func](*args)
         if func is torch._C._set_grad_enabled:
-            raise GradientSwitched
+            raise NotShown("it switches gradients off or on")
+        if func in _READS_VALUES:
+            raise NotShown(f"it takes values out of PyTorch by Tensor.{func.__name__} ({users_line()})")
         return func(*args, **kwargs)
 
 
