@@ -23,7 +23,7 @@ from torch.fx.traceback import preserve_node_meta
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
-from sagann.compiler.operators import DROPOUT, GATHER, GradientSwitched, WholeOperators
+from sagann.compiler.operators import DROPOUT, GATHER, NotShown, WholeOperators
 from sagann.saga.edge import Edge
 
 if TYPE_CHECKING:
@@ -126,8 +126,8 @@ def make_graph(
     try:
         with fake, torch.no_grad(), preserve_node_meta():
             return make_fx(functional, decomposition_table=table)(*args)
-    except GradientSwitched as error:
-        raise TraceError("it switches gradients off or on") from error
+    except NotShown as error:
+        raise TraceError(str(error)) from error
     except TraceError:
         raise
     except Exception as error:

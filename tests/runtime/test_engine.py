@@ -375,6 +375,16 @@ def test_a_relu_takes_the_memory_of_a_map_that_only_it_reads() -> None:
         assert (dense.relu_ in targets) == in_place
 
 
+def test_a_sum_takes_the_memory_of_a_map_that_only_it_reads() -> None:
+    alone = Layer(vertex=lambda m, v, a: F.relu(a + F.linear(v, m.w))).double()
+    shared = Layer(vertex=lambda m, v, a: (y := F.linear(v, m.w)) * (a + y)).double()
+    wider = Layer(vertex=lambda m, v, a: F.linear(v, m.w[:1]) + torch.tanh(a)).double()
+    for layer, in_place in ((alone, True), (shared, False), (wider, False)):
+        engine = assert_compiles_right(layer, skewed(), rows(skewed()))
+        program = program_of(layer, skewed(), rows(skewed()), engine)
+        assert (dense.add_ in [node.target for node in program.vertex.module.graph.nodes]) == in_place
+
+
 def test_hidden_features_without_gradients_are_not_taken_for_constant(monkeypatch: pytest.MonkeyPatch) -> None:
     topology, layer = skewed(), Counted()
     ran, x = passes(monkeypatch), rows(topology)
