@@ -136,10 +136,11 @@ def test_ggnn_with_edge_types_within_a_budget(on_disk: bool, tmp_path: Path) -> 
 
 def test_types_beyond_the_maps_are_refused() -> None:
     for types in (1, 3):
-        edge_types = torch.zeros(300, dtype=torch.int64)
+        topology = random_topology(40, 300)
+        edge_types = torch.zeros(topology.num_edges, dtype=torch.int64)
         # Beyond the rows that a layer is tried on.
         edge_types[-1] = types
-        topology = random_topology(40, 300).with_edge_data(type=edge_types)
+        topology = topology.with_edge_data(type=edge_types)
         graph = Graph(topology=topology, features=torch.randn(40, 5), num_edge_types=types + 1)
         model = GNN([ByType(5, types)])
         with pytest.raises(InputError, match=f"there are {types} types"):
