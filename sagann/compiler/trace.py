@@ -24,6 +24,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
 from sagann.compiler.operators import DROPOUT, GATHER, NotShown, WholeOperators
+from sagann.errors import InputError
 from sagann.saga.edge import Edge
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ def make_graph(
 
     Raises:
         TraceError: it cannot be traced.
+        InputError: of what is given, which the function refuses.
     """
     functional = torch.func.functionalize(function, remove="mutations")
     table = {**_CONSTANTS, **(decompositions or {})}
@@ -128,7 +130,7 @@ def make_graph(
             return make_fx(functional, decomposition_table=table)(*args)
     except NotShown as error:
         raise TraceError(str(error)) from error
-    except TraceError:
+    except (TraceError, InputError):
         raise
     except Exception as error:
         first = (str(error).splitlines() or [""])[0]
