@@ -13,7 +13,7 @@ from sagann.compiler.program import Stage
 from sagann.compiler.trace import ROWS, is_rows
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
-from sagann.kernels.dense import NUM_PARTS, linear, relu_
+from sagann.kernels.dense import NUM_PARTS, add_, linear, relu_
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import reduced_results
 from sagann.kernels.memory import SMALLEST_BYTES, allocated_bytes
@@ -259,7 +259,8 @@ def _kept(stage: Stage, gradients: Gradients) -> list[int]:
         elif node.target is relu_ or name in _FROM_RESULT:
             read = [node]
         else:
-            read = [] if name in _FROM_NOTHING else [*node.all_input_nodes, node]
+            adds = name in _FROM_NOTHING or node.target is add_
+            read = [] if adds else [*node.all_input_nodes, node]
         for each in read:
             assert isinstance(each, fx.Node)
             root = alias.get(each, each)
