@@ -596,7 +596,7 @@ def test_the_room_that_chunks_take_on_disk_is_known_before(tmp_path: Path) -> No
     topology = random_topology(400, 900)
     bounds = equal_vertices(400, 9)
     streamed = StreamedModel(Model(jumping), [topology] * 2, bounds, spill=tmp_path)
-    streamed.plan(torch.randn(400, 4, dtype=torch.float64))
+    streamed.plan(torch.randn(400, 4))
     (folder,) = tmp_path.iterdir()
     written = sum(file.stat().st_size for file in folder.iterdir())
     assert 0.8 * edges_bytes([topology], bounds) < written <= edges_bytes([topology], bounds)
