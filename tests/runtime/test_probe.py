@@ -15,7 +15,7 @@ from sagann.plan.machine import Machine
 from sagann.runtime.probe import probe
 from sagann.runtime.processor import cache_bytes, num_cores, processor_name
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 # As users meet them: this package's tests make them small.
 SIZES = [(memory, "SMALLEST_BYTES"), (dense, "SMALLEST_BYTES"), (dense, "BLOCK_BYTES")]
 USUAL = [(module, name, getattr(module, name)) for module, name in SIZES]
