@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
 from typing import Literal, NamedTuple
 
@@ -23,6 +24,7 @@ from sagann.plan.intervals import equal_edges, equal_vertices, equal_weights, si
 from sagann.plan.orders import POLICIES, Order
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.schedule import Schedule
+from sagann.plan.selection import NEVER, Selection, needed_rows
 from sagann.plan.sizes import CSC, CSR, HopSize
 from sagann.plan.steps import Plan
 
@@ -94,9 +96,12 @@ def captured(
     return program
 
 
-def hop_sizes(hops: Sequence[Topology], bounds: Sequence[int]) -> list[HopSize]:
+def hop_sizes(hops: Sequence[Topology], bounds: Sequence[int], selection: Selection = NEVER) -> list[HopSize]:
     """The sizes of each hop's chunks; a topology that several hops share is looked at once."""
-    found = {id(topology): hop_size(topology, bounds) for topology in {id(each): each for each in hops}.values()}
+    found = {
+        id(topology): replace(hop_size(topology, bounds), needed=needed_rows(topology, bounds, selection))
+        for topology in {id(each): each for each in hops}.values()
+    }
     return [found[id(topology)] for topology in hops]
 
 
@@ -164,11 +169,12 @@ def planned(
     trains: bool = True,
     folded: bool = False,
     order: Order = "column",
+    selection: Selection = NEVER,
 ) -> Planned:
     """Plan an epoch.
 
     Stages keep what their gradients read where that moves no more bytes than running them again, or where copying it costs
-    less than that.
+    less than that. Chunks have rows picked for them where that costs less than moving whole intervals.
 
     Args:
         program: the captured model.
@@ -179,12 +185,15 @@ def planned(
         trains: whether there is a backward.
         folded: whether the loss is computed with the result's rows.
         order: in which passes go through the chunk grid.
+        selection: of the rows that chunks need.
     Raises:
         BudgetError: a step needs more than the budget.
     """
 
-    def placed(saves: frozenset[int] = frozenset()) -> Planned:
-        schedule = Schedule(program, hops, bounds, gradients=gradients, folded=folded, saves=saves, order=order)
+    def placed(selects: bool, saves: frozenset[int] = frozenset()) -> Planned:
+        schedule = Schedule(
+            program, hops, bounds, gradients=gradients, folded=folded, saves=saves, order=order, selects=selects
+        )
         plan = place(
             list(schedule.epoch() if trains else schedule.forward()),
             bytes_of=schedule.sizes.of,
@@ -194,31 +203,69 @@ def planned(
         )
         return Planned(program, schedule, plan)
 
-    found = placed()
-    if not trains:
-        return found
-    every = frozenset(range(len(program.stages)))
-    with suppress(BudgetError):
-        saving = placed(every)
-        if saving.plan.moved_bytes <= found.plan.moved_bytes:
-            return saving
-    worth = frozenset(number for number in every if found.schedule.sizes.is_worth_keeping(number))
-    if worth:
+    def saving(selects: bool) -> Planned:
+        found = placed(selects)
+        if not trains:
+            return found
+        every = frozenset(range(len(program.stages)))
         with suppress(BudgetError):
-            return placed(worth)
-    return found
+            saving = placed(selects, every)
+            if saving.plan.moved_bytes <= found.plan.moved_bytes:
+                return saving
+        worth = frozenset(number for number in every if found.schedule.sizes.is_worth_keeping(number))
+        if worth:
+            with suppress(BudgetError):
+                return placed(selects, worth)
+        return found
+
+    return _cheaper(saving, hops, selection)
+
+
+def _cheaper(plan: Callable[[bool], Planned], hops: Sequence[HopSize], selection: Selection) -> Planned:
+    """The plan that picks rows, or the one that does not.
+
+    Args:
+        plan: makes one, given whether it picks.
+        hops: the chunks.
+        selection: of the rows that chunks need.
+    Raises:
+        BudgetError: a step needs more than the budget.
+    """
+    if not any(hop.needed for hop in hops):
+        return plan(False)
+    if selection.is_forced:
+        return plan(True)
+    whole = plan(False)
+    with suppress(BudgetError):
+        picking = plan(True)
+        if _copied(picking.plan, selection) < _copied(whole.plan, selection):
+            return picking
+    return whole
+
+
+def _copied(plan: Plan, selection: Selection) -> float:
+    """What a plan's copies cost, in bytes of whole intervals."""
+    return plan.moved_bytes + (selection.cost - 1) * plan.picked_bytes
 
 
 def planned_constants(
-    program: ModelProgram, hops: Sequence[HopSize], bounds: Sequence[int], budget_bytes: int
+    program: ModelProgram,
+    hops: Sequence[HopSize],
+    bounds: Sequence[int],
+    budget_bytes: int,
+    selection: Selection = NEVER,
 ) -> Planned:
     """Plan what is computed once, before the first epoch; arguments as of :func:`planned`."""
-    schedule = Schedule(program, hops, bounds)
     kept = {gather.result for gather in program.gathers if gather.constant}
-    on_host = [block for block in schedule.initial() if block.name not in kept]
-    steps = list(schedule.constants())
-    plan = place(steps, bytes_of=schedule.sizes.of, on_host=on_host, bounds=bounds, budget_bytes=budget_bytes)
-    return Planned(program, schedule, plan)
+
+    def placed(selects: bool) -> Planned:
+        schedule = Schedule(program, hops, bounds, selects=selects)
+        on_host = [block for block in schedule.initial() if block.name not in kept]
+        steps = list(schedule.constants())
+        plan = place(steps, bytes_of=schedule.sizes.of, on_host=on_host, bounds=bounds, budget_bytes=budget_bytes)
+        return Planned(program, schedule, plan)
+
+    return _cheaper(placed, hops, selection)
 
 
 def cutter(program: ModelProgram, topology: Topology, cut: Cut) -> Callable[[int], tuple[int, ...]]:

@@ -24,6 +24,7 @@ from sagann.kernels.first_order import first_order_only
 from sagann.plan.gradients import Gradients
 from sagann.plan.grid import ChunkGrid
 from sagann.plan.orders import Order, require_order
+from sagann.plan.selection import NEVER, Selection
 from sagann.plan.steps import UNLIMITED
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.configuration import configuration, has_hooks
@@ -68,6 +69,7 @@ class StreamedModel(nn.Module):
         options: what the compiler may do to a layer.
         dialect: kernels of the edges.
         order: in which passes go through the chunk grid.
+        selection: which rows are picked for chunks.
 
     Raises:
         LayerError: the model mixes vertices between its layers, or has a layer that cannot be fused.
@@ -86,6 +88,7 @@ class StreamedModel(nn.Module):
         options: CompilerOptions | None = None,
         dialect: str = "auto",
         order: Order = "column",
+        selection: Selection = NEVER,
     ) -> None:
         super().__init__()
         require_order(order)
@@ -96,6 +99,7 @@ class StreamedModel(nn.Module):
         self.options = options
         self.dialect = dialect
         self.order = order
+        self.selection = selection
         self.timeline: Recorder | None = None
         "Where epochs are recorded as they run; set it for those of interest."
         self._folder = None if spill is None else SpillFolder(spill, edges_bytes(self.hops, self.bounds))
@@ -104,7 +108,7 @@ class StreamedModel(nn.Module):
         for number, topology in enumerate(self.hops):
             if id(topology) not in chunks:
                 kept = None if budget_bytes >= UNLIMITED and spill is None else host
-                chunks[id(topology)] = Chunks(ChunkGrid(topology, bounds), kept, number)
+                chunks[id(topology)] = Chunks(ChunkGrid(topology, bounds), kept, number, selection)
         self._chunks = [chunks[id(topology)] for topology in self.hops]
         self._programs: dict[object, ModelProgram] = {}
         self._plans: dict[tuple[object, ...], Planned] = {}
@@ -162,6 +166,7 @@ class StreamedModel(nn.Module):
                 trains=trains,
                 folded=folded,
                 order=self.order,
+                selection=self.selection,
             )
             if self._folder is not None:
                 kept = 0 if id(program) in self._kept else self._plans[key].schedule.constant_bytes
@@ -219,7 +224,7 @@ class StreamedModel(nn.Module):
         if any(gather.constant for gather in program.gathers):
             self._kept.pop(id(program), None)
             sizes = [chunks.size for chunks in self._chunks]
-            plan = planned_constants(program, sizes, self.bounds, self.budget_bytes)
+            plan = planned_constants(program, sizes, self.bounds, self.budget_bytes, self.selection)
             named = tensors_of(self.model)
             parameters = [named[name].detach() for _, name in program.parameters]
             epoch = Epoch(x=x.detach(), parameters=parameters, trains=False)
