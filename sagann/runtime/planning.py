@@ -203,41 +203,39 @@ def planned(
         )
         return Planned(program, schedule, plan)
 
-    def saving(selects: bool) -> Planned:
-        found = placed(selects)
-        if not trains:
-            return found
-        every = frozenset(range(len(program.stages)))
-        with suppress(BudgetError):
-            saving = placed(selects, every)
-            if saving.plan.moved_bytes <= found.plan.moved_bytes:
-                return saving
-        worth = frozenset(number for number in every if found.schedule.sizes.is_worth_keeping(number))
-        if worth:
-            with suppress(BudgetError):
-                return placed(selects, worth)
+    found = _cheaper(placed, hops, selection)
+    if not trains:
         return found
+    selects = found.schedule.selects
+    every = frozenset(range(len(program.stages)))
+    with suppress(BudgetError):
+        saving = placed(selects, every)
+        if saving.plan.moved_bytes <= found.plan.moved_bytes:
+            return saving
+    worth = frozenset(number for number in every if found.schedule.sizes.is_worth_keeping(number))
+    if worth:
+        with suppress(BudgetError):
+            return placed(selects, worth)
+    return found
 
-    return _cheaper(saving, hops, selection)
 
-
-def _cheaper(plan: Callable[[bool], Planned], hops: Sequence[HopSize], selection: Selection) -> Planned:
+def _cheaper(placed: Callable[[bool], Planned], hops: Sequence[HopSize], selection: Selection) -> Planned:
     """The plan that picks rows, or the one that does not.
 
     Args:
-        plan: makes one, given whether it picks.
+        placed: makes one, given whether it picks.
         hops: the chunks.
         selection: of the rows that chunks need.
     Raises:
         BudgetError: a step needs more than the budget.
     """
     if not any(hop.needed for hop in hops):
-        return plan(False)
+        return placed(False)
     if selection.is_forced:
-        return plan(True)
-    whole = plan(False)
+        return placed(True)
+    whole = placed(False)
     with suppress(BudgetError):
-        picking = plan(True)
+        picking = placed(True)
         if _copied(picking.plan, selection) < _copied(whole.plan, selection):
             return picking
     return whole
