@@ -29,7 +29,8 @@ PICKED_CSC, PICKED_CSR = "csc of picked sources", "csr of picked destinations"
 PICKED = MappingProxyType({CSC: PICKED_CSC, CSR: PICKED_CSR})
 "The same by the form that counts all rows."
 _OFFSET_BYTES = 8
-_POSITION_BYTES = 8
+# Of an id, and of a position that is made of it.
+_PICK_BYTES = 4 + 8
 # Per row, while work is divided: a few int64.
 _WALK_BYTES = 40
 # Operators by what their gradient reads: these are other names of an operand's memory,
@@ -190,7 +191,7 @@ class BlockSizes:
     def _of(self, block: Block) -> int:
         rows = self._rows_of(block)
         # Who picks rows holds their ids meanwhile.
-        ids = _POSITION_BYTES * rows if block.needed_by is not None else 0
+        ids = _PICK_BYTES * rows if block.needed_by is not None else 0
         return ids + self._content(block, rows)
 
     def _content(self, block: Block, rows: int) -> int:

@@ -75,8 +75,8 @@ def _picked(planned: Planned) -> list[str]:
     found = sum(move.num_bytes for move in picked)
     whole = sum(planned.schedule.sizes.of(move.block.whole) for move in picked)
     return [
-        f"Of that, {format_bytes(found)} are rows picked on the host for chunks that need {found / whole:.0%} of an interval, "
-        f"in {len(picked):,} of {len(loads):,} loads; with whole intervals {format_bytes(whole - found)} more would be loaded."
+        f"Picked by the host: {format_bytes(found)} of rows, {found / whole:.0%} of the intervals that they lie in, in "
+        f"{len(picked):,} of {len(loads):,} loads; {format_bytes(whole - found)} need not be loaded."
     ]
 
 

@@ -39,6 +39,7 @@ _NUM_STEPS = 200
 _DIGITS = 4
 # Of an array, where two rates are compared at once and little memory may be taken.
 _QUICK_BYTES = 32 << 20
+_NUM_QUICK = 5
 # Of a pass, the least that a sigmoid is taken to add to it: less is lost in the noise.
 _LEAST_ADDED = 0.05
 
@@ -117,29 +118,31 @@ def _stream_bytes(cached: int) -> float:
     return (a.nbytes + b.nbytes + out.nbytes) / median(taken)
 
 
-def _copy_bytes(num_bytes: int) -> float:
+def _copy_bytes(num_bytes: int, repetitions: int = _NUM_REPETITIONS) -> float:
     source, target = (array.numpy() for array in _arrays(num_bytes, 2))
     # NumPy copies on the calling thread alone.
-    (taken,) = _seconds(lambda: np.copyto(target, source))
+    (taken,) = _seconds(lambda: np.copyto(target, source), repetitions=repetitions)
     return source.nbytes / median(taken)
 
 
-def _pick_bytes(num_bytes: int) -> float:
+def _pick_bytes(num_bytes: int, repetitions: int = _NUM_REPETITIONS) -> float:
     """Of the rows that are picked, not of those between them."""
     (source,) = _arrays(num_bytes, 1)
     rows = torch.arange(0, num_bytes // _ROW_BYTES, 2)
-    (taken,) = _seconds(lambda: pick_rows(source.view(-1, NUM_FEATURES), rows))
+    (taken,) = _seconds(lambda: pick_rows(source.view(-1, NUM_FEATURES), rows), repetitions=repetitions)
     return len(rows) * _ROW_BYTES / median(taken)
 
 
 @cache
 def measured_selection() -> Selection:
-    """Which rows are picked on this machine, between its memory and itself; measured once per process, in some 50 ms.
+    """Which rows are picked on this machine, between its memory and itself; measured once per process, in a tenth
+    of a second.
 
     A disk gives less than memory does, so there is more to gain than this says.
     """
-    pick_bytes, copy_bytes = _pick_bytes(_QUICK_BYTES), _copy_bytes(_QUICK_BYTES)
-    return Selection.by_rates(pick_bytes=pick_bytes, transfer_bytes=copy_bytes)
+    return Selection.by_rates(
+        pick_bytes=_pick_bytes(_QUICK_BYTES, _NUM_QUICK), transfer_bytes=_copy_bytes(_QUICK_BYTES, _NUM_QUICK)
+    )
 
 
 def _gather_bytes(source_bytes: int) -> float:

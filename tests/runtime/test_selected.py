@@ -14,6 +14,7 @@ from sagann.nn.zoo import MODELS, ModelConfig
 from sagann.partition import vertex_order
 from sagann.plan import equal_vertices
 from sagann.plan.fit import needed_bytes
+from sagann.plan.orders import Order
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import ALWAYS, Selection
 from sagann.plan.steps import Move, Plan
@@ -25,14 +26,16 @@ from tests.runtime.test_streamed import dense, in_double
 from tests.tolerances import assert_close, largest
 
 
-def tight(model: nn.Module, hops: list[Topology], x: torch.Tensor, count: int, spill: Path | None) -> StreamedModel:
+def tight(
+    model: nn.Module, hops: list[Topology], x: torch.Tensor, count: int, order: Order, spill: Path | None
+) -> StreamedModel:
     """The model streamed with all rows picked, and no more than the hungriest step takes."""
     bounds = equal_vertices(len(x), count)
     program, roomy, _ = StreamedModel(model, hops, bounds).plan(x)
     sizes = hop_sizes(hops, bounds, ALWAYS)
-    schedule = Schedule(program, sizes, bounds, gradients=roomy.gradients, selects=True)
+    schedule = Schedule(program, sizes, bounds, gradients=roomy.gradients, order=order, selects=True)
     budget = needed_bytes([*schedule.constants(), *schedule.epoch()], schedule.sizes.of)
-    return StreamedModel(model, hops, bounds, budget_bytes=budget, spill=spill, selection=ALWAYS)
+    return StreamedModel(model, hops, bounds, budget_bytes=budget, spill=spill, order=order, selection=ALWAYS)
 
 
 def picked(plan: Plan) -> set[tuple[str, str]]:
@@ -42,8 +45,10 @@ def picked(plan: Plan) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "mlp"])
-@pytest.mark.parametrize(("count", "on_disk"), [(2, False), (3, True), (7, False)])
-def test_every_model_of_the_zoo(name: str, count: int, on_disk: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("count", "order", "on_disk"), [(2, "stage", False), (3, "row", True), (7, "column", False)]
+)
+def test_every_model_of_the_zoo(name: str, count: int, order: Order, on_disk: bool, tmp_path: Path) -> None:
     graph = labelled_graph()
     model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=3, dropout=0.0), graph).double()
     graph = in_double(model.prepare(graph))
@@ -51,7 +56,7 @@ def test_every_model_of_the_zoo(name: str, count: int, on_disk: bool, tmp_path: 
     x = graph.features.double().requires_grad_()
     hops = list(graph.hops(model.num_hops))
     expected, upstream = dense(model, hops, x)
-    streamed = tight(model, hops, x, count, tmp_path if on_disk else None)
+    streamed = tight(model, hops, x, count, order, tmp_path if on_disk else None)
     assert len(picked(streamed.plan(x).plan)) >= 2
     out = streamed(x)
     found = torch.autograd.grad(out, [x, *model.parameters()], upstream, materialize_grads=True)
