@@ -12,6 +12,7 @@ from sagann.plan.steps import UNLIMITED, Block, Plan
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.epoch import Epoch
 from sagann.runtime.host import Host, copied
+from sagann.runtime.picking import pick_rows
 
 
 class Sources:
@@ -48,13 +49,24 @@ class Sources:
         """A block's content, in memory of its own where memory is counted."""
         if block.kind == "edges":
             return self.chunks[block.number].load(block)
+        if block.needed_by is not None:
+            return self._picked(block, self.chunks[block.needed_by.number].needed_by(block.needed_by))
         if block.kind == "value" and block.name == "x":
             return self._rows_of(self.epoch.x, block.interval)
         if block.kind == "grad" and block.name == self._output and self.epoch.upstream is not None:
             return self._rows_of(self.epoch.upstream, block.interval)
-        is_kept = block.kind == "value" and block.name in self._kept
-        payload = (self.constants if is_kept else self.host).get(block)
+        payload = self._host_of(block).get(block)
         return payload.get("", payload)
+
+    def _picked(self, block: Block, rows: Tensor) -> Any:
+        if block.kind == "value" and block.name == "x":
+            return pick_rows(self.epoch.x[self.plan.vertices(block.interval)].detach(), rows)
+        payload = self._host_of(block).pick(block.whole, rows)
+        return payload.get("", payload)
+
+    def _host_of(self, block: Block) -> Host:
+        is_kept = block.kind == "value" and block.name in self._kept
+        return self.constants if is_kept else self.host
 
     def _rows_of(self, tensor: Tensor, interval: int) -> Tensor:
         rows = tensor[self.plan.vertices(interval)].detach()

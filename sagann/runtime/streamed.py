@@ -25,6 +25,7 @@ from sagann.plan.edges_of_type import EdgesOfType, Hop
 from sagann.plan.gradients import Gradients
 from sagann.plan.grid import ChunkGrid
 from sagann.plan.orders import Order, require_order
+from sagann.plan.selection import NEVER, Selection
 from sagann.plan.steps import UNLIMITED
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.configuration import configuration, has_hooks
@@ -70,6 +71,7 @@ class StreamedModel(nn.Module):
         options: what the compiler may do to a layer.
         dialect: kernels of the edges.
         order: in which passes go through the chunk grid.
+        selection: which rows are picked for chunks.
 
     Raises:
         LayerError: the model mixes vertices between its layers, or has a layer that cannot be fused.
@@ -88,6 +90,7 @@ class StreamedModel(nn.Module):
         options: CompilerOptions | None = None,
         dialect: str = "auto",
         order: Order = "column",
+        selection: Selection = NEVER,
     ) -> None:
         super().__init__()
         require_order(order)
@@ -98,6 +101,7 @@ class StreamedModel(nn.Module):
         self.options = options
         self.dialect = dialect
         self.order = order
+        self.selection = selection
         self.timeline: Recorder | None = None
         "Where epochs are recorded as they run; set it for those of interest."
         self._folder = None if spill is None else SpillFolder(spill)
@@ -159,6 +163,7 @@ class StreamedModel(nn.Module):
                 trains=trains,
                 folded=folded,
                 order=self.order,
+                selection=self.selection,
             )
             if self._folder is not None:
                 kept = 0 if id(program) in self._kept else self._plans[key].schedule.constant_bytes
@@ -216,7 +221,7 @@ class StreamedModel(nn.Module):
         if any(gather.constant for gather in program.gathers):
             self._kept.pop(id(program), None)
             sizes = {number: chunks.size for number, chunks in self.chunks_of(program).items()}
-            plan = planned_constants(program, sizes, self.bounds, self.budget_bytes)
+            plan = planned_constants(program, sizes, self.bounds, self.budget_bytes, self.selection)
             named = tensors_of(self.model)
             parameters = [named[name].detach() for _, name in program.parameters]
             epoch = Epoch(x=x.detach(), parameters=parameters, trains=False)
@@ -239,7 +244,7 @@ class StreamedModel(nn.Module):
         if self._folder is not None and missing:
             self._folder.require(edges_bytes(missing.values(), self.bounds))
         for key, hop in missing.items():
-            self._chunks[key] = Chunks(ChunkGrid(hop, self.bounds), self._edges, len(self._chunks))
+            self._chunks[key] = Chunks(ChunkGrid(hop, self.bounds), self._edges, len(self._chunks), self.selection)
         return {number: self._chunks[_key(hop)] for number, hop in hops.items()}
 
     def _trained(self, program: ModelProgram) -> frozenset[str]:

@@ -81,5 +81,5 @@ def test_a_page(page: str, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.M
 def test_the_page_shows_every_command() -> None:
     shown = {" ".join(example.command.split()[1:4]) for example in examples((DOCS / "cli.md").read_text())}
     for command in ("train", "evaluate", "predict", "embed", "doctor", "machine", "data import", "data info",
-                    "data check", "data generate rmat", "data generate sbm"):  # fmt: skip
+                    "data check", "data reorder", "data generate rmat", "data generate sbm"):  # fmt: skip
         assert any(words.startswith(command) for words in shown), command

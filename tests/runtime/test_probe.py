@@ -56,7 +56,7 @@ def test_products(machine: Machine) -> None:
 
 
 def test_memory(machine: Machine) -> None:
-    for rate in (machine.stream_bytes, machine.copy_bytes, machine.gather_bytes):
+    for rate in (machine.stream_bytes, machine.copy_bytes, machine.pick_bytes, machine.gather_bytes):
         assert 2e8 < rate < 1e13
     # A copy moves each byte twice; one thread moves no more than all of them, streamed stores aside.
     assert 2 * machine.copy_bytes < 3 * machine.stream_bytes
