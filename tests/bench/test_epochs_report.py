@@ -56,6 +56,7 @@ def test_ratios_are_medians_over_rounds_and_the_better_peer_counts() -> None:
     assert row.ratio("dgl") == 2.0
     assert row.speedup == 2.0
     assert row.times_floor == pytest.approx(1 / 0.8)
+    assert row.headroom == pytest.approx(2.0 / 0.8)
     # The thriftiest variant counts, though it is slow.
     assert row.least_peer == ("pyg:edge", 90)
     assert row.memory_share() == pytest.approx(60 / 90)
