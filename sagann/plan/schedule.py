@@ -21,6 +21,7 @@ from sagann.plan.intervals import sizes
 from sagann.plan.orders import POLICIES, Order, Pass
 from sagann.plan.sizes import CSC, CSR, BlockSizes, HopSize
 from sagann.plan.steps import Block, Step
+from sagann.plan.visits import PassKey, Sweeps, Visits
 
 
 class Schedule:
@@ -35,6 +36,7 @@ class Schedule:
             where the rows are made, and the result never exists whole.
         saves: numbers of the stages that keep for their gradient what they make, instead of running once more.
         order: in which passes go through the chunk grid.
+        visits: in which order passes go over the intervals.
     """
 
     def __init__(
@@ -47,13 +49,17 @@ class Schedule:
         folded: bool = False,
         saves: frozenset[int] = frozenset(),
         order: Order = "column",
+        visits: Visits | None = None,
     ) -> None:
         self.program = program
         self.hops = hops
         self.gradients = gradients or Gradients(program)
         self.folded = folded
         self.saves = saves
+        self.order = order
         self._policy = POLICIES[order]
+        self.visits = visits or Visits()
+        "In which order passes go over the intervals."
         rows = sizes(tuple(bounds))
         self.intervals = range(len(rows))
         "Numbers of the intervals."
@@ -86,35 +92,40 @@ class Schedule:
 
     def epoch(self) -> Iterator[Step]:
         """Forward, the caller's turn, and backward."""
-        yield from self._forward(trains=True)
+        sweeps = self._sweeps()
+        yield from self._forward(sweeps, trains=True)
         yield Step(kind="turn", number=0, interval=0, reads=(), writes=())
-        yield from self._backward()
+        yield from self._backward(sweeps)
 
     def forward(self) -> Iterator[Step]:
         """The steps of a forward without backward."""
-        yield from self._forward(trains=False)
+        yield from self._forward(self._sweeps(), trains=False)
+
+    def _sweeps(self) -> Sweeps:
+        return self.visits.sweeps(len(self.intervals))
 
     def constants(self) -> Iterator[Step]:
         """The steps that compute once what is the same in every epoch; by columns, whatever the order of epochs."""
+        sweeps = self._sweeps()
         for number, gather in enumerate(self.program.gathers):
             if gather.constant:
                 work = self._gather(number, gather, partial(self._keep, number, gather))
-                yield from POLICIES["column"].walk(self.intervals, work)
+                yield from POLICIES["column"].walk(sweeps, work)
 
     def _keep(self, number: int, gather: Gather, interval: int) -> Iterator[Step]:
         value = Block("value", gather.result, interval)
         yield Step(kind="keep", number=number, interval=interval, reads=(value,), writes=())
 
-    def _forward(self, *, trains: bool) -> Iterator[Step]:
-        for interval in self.intervals:
+    def _forward(self, sweeps: Sweeps, *, trains: bool) -> Iterator[Step]:
+        for interval in sweeps.intervals():
             yield from self._vertices(0, interval, trains=trains)
         for number, gather in enumerate(self.program.gathers):
             follow = partial(self._vertices, number + 1, trains=trains)
             if gather.constant:
-                for interval in self.intervals:
+                for interval in sweeps.intervals():
                     yield from follow(interval)
             else:
-                yield from self._policy.walk(self.intervals, self._gather(number, gather, follow))
+                yield from self._policy.walk(sweeps, self._gather(number, gather, follow))
 
     def _vertices(self, number: int, interval: int, *, trains: bool) -> Iterator[Step]:
         """A stage on an interval, and what becomes of the result."""
@@ -140,12 +151,12 @@ class Schedule:
             out = Block("value", self.program.output, interval)
             yield Step(kind="emit", number=number, interval=interval, reads=(out,), writes=())
 
-    def _backward(self) -> Iterator[Step]:
+    def _backward(self, sweeps: Sweeps) -> Iterator[Step]:
         if self.folded:
             reached = set(self._given_back(self._last))
         else:
             reached = {self.program.output}
-            yield from self._stages_backward(self._last, reached)
+            yield from self._stages_backward(sweeps, self._last, reached)
         for number in reversed(range(self._last)):
             gather = self.program.gathers[number]
             passes = self.gradients.passes(gather) if gather.result in reached else ()
@@ -156,20 +167,18 @@ class Schedule:
                 is_last = part == len(passes) - 1
                 follow = partial(self._vertices_backward, number, reached=reached) if is_last else _nothing
                 walk = self._policy.csc_walk if step.function.at == "dst" else self._policy.walk
-                yield from walk(
-                    self.intervals, self._gather_grad(number, gather, part, step, values, known, follow)
-                )
+                yield from walk(sweeps, self._gather_grad(number, gather, part, step, values, known, follow))
             if passes:
                 self._reach(number, reached)
             else:
-                yield from self._stages_backward(number, reached)
+                yield from self._stages_backward(sweeps, number, reached)
         if self.gradients.wanted_x and "x" in reached:
-            for interval in self.intervals:
+            for interval in sweeps.intervals():
                 read = (Block("grad", "x", interval),)
                 yield Step(kind="emit_grad", number=0, interval=interval, reads=read, writes=())
 
-    def _stages_backward(self, number: int, reached: set[str]) -> Iterator[Step]:
-        for interval in self.intervals:
+    def _stages_backward(self, sweeps: Sweeps, number: int, reached: set[str]) -> Iterator[Step]:
+        for interval in sweeps.intervals():
             yield from self._vertices_backward(number, interval, reached)
         self._reach(number, reached)
 
@@ -254,7 +263,8 @@ class Schedule:
                 writes=(Block("value", gather.result, dst), *extra),
             )
 
-        return Pass(chunk=chunk, finish=finish, follow=follow)
+        in_order = gather.edges.accumulator in ("max", "min")
+        return Pass(key=PassKey("gather", number), in_order=in_order, chunk=chunk, finish=finish, follow=follow)
 
     def _arrive(self, number: int, interval: int, reached: set[str] | Sequence[str]) -> Iterator[Step]:
         """What a gather's backward reads of a destination interval, made when its gradient is complete."""
@@ -326,7 +336,8 @@ class Schedule:
                 temporary_bytes=sum(self.sizes.of(block) for block in grads),
             )
 
-        return Pass(chunk=chunk, finish=finish, follow=follow)
+        key = PassKey("gather_grad", number, part)
+        return Pass(key=key, in_order=False, chunk=chunk, finish=finish, follow=follow)
 
     def _read_by_chunk(self, gather: Gather, function: EdgeFunction, src: int, dst: int) -> tuple[Block, ...]:
         """The blocks that a backward pass reads for a chunk, but for the state."""

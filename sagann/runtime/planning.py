@@ -24,7 +24,9 @@ from sagann.plan.orders import POLICIES, Order
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.sizes import CSC, CSR, HopSize
-from sagann.plan.steps import Plan
+from sagann.plan.steps import Plan, Step
+from sagann.plan.strips import strip_widths
+from sagann.plan.visits import Visits
 
 MOST_INTERVALS = 256
 "An epoch has a step for every chunk of a grid of so many by so many; finer ones are steps of too little work."
@@ -164,6 +166,7 @@ def planned(
     trains: bool = True,
     folded: bool = False,
     order: Order = "column",
+    visits: Visits | None = None,
 ) -> Planned:
     """Plan an epoch.
 
@@ -179,34 +182,67 @@ def planned(
         trains: whether there is a backward.
         folded: whether the loss is computed with the result's rows.
         order: in which passes go through the chunk grid.
+        visits: in which order passes go over the intervals; by default zigzag, in strips as wide as moves the fewest bytes.
     Raises:
         BudgetError: a step needs more than the budget.
     """
 
-    def placed(saves: frozenset[int] = frozenset()) -> Planned:
-        schedule = Schedule(program, hops, bounds, gradients=gradients, folded=folded, saves=saves, order=order)
-        plan = place(
-            list(schedule.epoch() if trains else schedule.forward()),
-            bytes_of=schedule.sizes.of,
-            on_host=[*schedule.initial(), *(schedule.upstream() if trains else [])],
-            bounds=bounds,
-            budget_bytes=budget_bytes,
+    def placed(visits: Visits, saves: frozenset[int] = frozenset()) -> Planned:
+        schedule = Schedule(
+            program, hops, bounds, gradients=gradients, folded=folded, saves=saves, order=order, visits=visits
         )
-        return Planned(program, schedule, plan)
+        return Planned(program, schedule, _placed(schedule, bounds, budget_bytes, trains=trains))
 
-    found = placed()
+    found = placed(visits or Visits())
+    if visits is None and POLICIES[order].has_strips:
+        steps = [each for each in found.plan.operations if isinstance(each, Step)]
+        widths = strip_widths(steps, found.schedule.sizes.of, budget_bytes, found.plan.num_intervals)
+        if widths:
+            found = min(found, placed(Visits(widths=widths)), key=lambda each: each.plan.moved_bytes)
     if not trains:
         return found
+    visits = found.schedule.visits
     every = frozenset(range(len(program.stages)))
     with suppress(BudgetError):
-        saving = placed(every)
+        saving = placed(visits, every)
         if saving.plan.moved_bytes <= found.plan.moved_bytes:
             return saving
     worth = frozenset(number for number in every if found.schedule.sizes.is_worth_keeping(number))
     if worth:
         with suppress(BudgetError):
-            return placed(worth)
+            return placed(visits, worth)
     return found
+
+
+def revisited(found: Planned, visits: Visits) -> Planned:
+    """The same epoch, with its chunks visited in another order.
+
+    Args:
+        found: an epoch with a backward.
+        visits: in which order passes go over the intervals.
+    """
+    known = found.schedule
+    schedule = Schedule(
+        found.program,
+        known.hops,
+        found.plan.bounds,
+        gradients=known.gradients,
+        folded=known.folded,
+        saves=known.saves,
+        order=known.order,
+        visits=visits,
+    )
+    return Planned(found.program, schedule, _placed(schedule, found.plan.bounds, found.plan.budget_bytes))
+
+
+def _placed(schedule: Schedule, bounds: Sequence[int], budget_bytes: int, *, trains: bool = True) -> Plan:
+    return place(
+        list(schedule.epoch() if trains else schedule.forward()),
+        bytes_of=schedule.sizes.of,
+        on_host=[*schedule.initial(), *(schedule.upstream() if trains else [])],
+        bounds=bounds,
+        budget_bytes=budget_bytes,
+    )
 
 
 def planned_constants(

@@ -25,6 +25,7 @@ from sagann.plan.gradients import Gradients
 from sagann.plan.grid import ChunkGrid
 from sagann.plan.orders import Order, require_order
 from sagann.plan.steps import UNLIMITED
+from sagann.plan.visits import Visits
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.configuration import configuration, has_hooks
 from sagann.runtime.epoch import Epoch, LossOf
@@ -68,6 +69,7 @@ class StreamedModel(nn.Module):
         options: what the compiler may do to a layer.
         dialect: kernels of the edges.
         order: in which passes go through the chunk grid.
+        visits: in which order passes go over the intervals; by default as :func:`sagann.runtime.planning.planned` chooses.
 
     Raises:
         LayerError: the model mixes vertices between its layers, or has a layer that cannot be fused.
@@ -86,6 +88,7 @@ class StreamedModel(nn.Module):
         options: CompilerOptions | None = None,
         dialect: str = "auto",
         order: Order = "column",
+        visits: Visits | None = None,
     ) -> None:
         super().__init__()
         require_order(order)
@@ -96,6 +99,7 @@ class StreamedModel(nn.Module):
         self.options = options
         self.dialect = dialect
         self.order = order
+        self.visits = visits
         self.timeline: Recorder | None = None
         "Where epochs are recorded as they run; set it for those of interest."
         self._folder = None if spill is None else SpillFolder(spill, edges_bytes(self.hops, self.bounds))
@@ -162,6 +166,7 @@ class StreamedModel(nn.Module):
                 trains=trains,
                 folded=folded,
                 order=self.order,
+                visits=self.visits,
             )
             if self._folder is not None:
                 kept = 0 if id(program) in self._kept else self._plans[key].schedule.constant_bytes
