@@ -22,6 +22,7 @@ from sagann.plan.orders import POLICIES, Order, Pass
 from sagann.plan.selection import as_read
 from sagann.plan.sizes import CSC, CSR, PICKED, BlockSizes, HopSize
 from sagann.plan.steps import Block, Step
+from sagann.plan.visits import PassKey, Sweeps, Visits
 
 
 class Schedule:
@@ -37,6 +38,7 @@ class Schedule:
         saves: numbers of the stages that keep for their gradient what they make, instead of running once more.
         order: in which passes go through the chunk grid.
         selects: whether chunks of which the hops say so read picked rows.
+        visits: in which order passes go over the intervals.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Schedule:
         saves: frozenset[int] = frozenset(),
         order: Order = "column",
         selects: bool = False,
+        visits: Visits | None = None,
     ) -> None:
         self.program = program
         self.hops = hops
@@ -57,7 +60,10 @@ class Schedule:
         self.folded = folded
         self.saves = saves
         self.selects = selects
+        self.order = order
         self._policy = POLICIES[order]
+        self.visits = visits or Visits()
+        "In which order passes go over the intervals."
         rows = sizes(tuple(bounds))
         self.intervals = range(len(rows))
         "Numbers of the intervals."
@@ -90,35 +96,40 @@ class Schedule:
 
     def epoch(self) -> Iterator[Step]:
         """Forward, the caller's turn, and backward."""
-        yield from self._forward(trains=True)
+        sweeps = self._sweeps()
+        yield from self._forward(sweeps, trains=True)
         yield Step(kind="turn", number=0, interval=0, reads=(), writes=())
-        yield from self._backward()
+        yield from self._backward(sweeps)
 
     def forward(self) -> Iterator[Step]:
         """The steps of a forward without backward."""
-        yield from self._forward(trains=False)
+        yield from self._forward(self._sweeps(), trains=False)
+
+    def _sweeps(self) -> Sweeps:
+        return self.visits.sweeps(len(self.intervals))
 
     def constants(self) -> Iterator[Step]:
         """The steps that compute once what is the same in every epoch; by columns, whatever the order of epochs."""
+        sweeps = self._sweeps()
         for number, gather in enumerate(self.program.gathers):
             if gather.constant:
                 work = self._gather(number, gather, partial(self._keep, number, gather))
-                yield from POLICIES["column"].walk(self.intervals, work)
+                yield from POLICIES["column"].walk(sweeps, work)
 
     def _keep(self, number: int, gather: Gather, interval: int) -> Iterator[Step]:
         value = Block("value", gather.result, interval)
         yield Step(kind="keep", number=number, interval=interval, reads=(value,), writes=())
 
-    def _forward(self, *, trains: bool) -> Iterator[Step]:
-        for interval in self.intervals:
+    def _forward(self, sweeps: Sweeps, *, trains: bool) -> Iterator[Step]:
+        for interval in sweeps.intervals():
             yield from self._vertices(0, interval, trains=trains)
         for number, gather in enumerate(self.program.gathers):
             follow = partial(self._vertices, number + 1, trains=trains)
             if gather.constant:
-                for interval in self.intervals:
+                for interval in sweeps.intervals():
                     yield from follow(interval)
             else:
-                yield from self._policy.walk(self.intervals, self._gather(number, gather, follow))
+                yield from self._policy.walk(sweeps, self._gather(number, gather, follow))
 
     def _vertices(self, number: int, interval: int, *, trains: bool) -> Iterator[Step]:
         """A stage on an interval, and what becomes of the result."""
@@ -144,12 +155,12 @@ class Schedule:
             out = Block("value", self.program.output, interval)
             yield Step(kind="emit", number=number, interval=interval, reads=(out,), writes=())
 
-    def _backward(self) -> Iterator[Step]:
+    def _backward(self, sweeps: Sweeps) -> Iterator[Step]:
         if self.folded:
             reached = set(self._given_back(self._last))
         else:
             reached = {self.program.output}
-            yield from self._stages_backward(self._last, reached)
+            yield from self._stages_backward(sweeps, self._last, reached)
         for number in reversed(range(self._last)):
             gather = self.program.gathers[number]
             passes = self.gradients.passes(gather) if gather.result in reached else ()
@@ -160,20 +171,18 @@ class Schedule:
                 is_last = part == len(passes) - 1
                 follow = partial(self._vertices_backward, number, reached=reached) if is_last else _nothing
                 walk = self._policy.csc_walk if step.function.at == "dst" else self._policy.walk
-                yield from walk(
-                    self.intervals, self._gather_grad(number, gather, part, step, values, known, follow)
-                )
+                yield from walk(sweeps, self._gather_grad(number, gather, part, step, values, known, follow))
             if passes:
                 self._reach(number, reached)
             else:
-                yield from self._stages_backward(number, reached)
+                yield from self._stages_backward(sweeps, number, reached)
         if self.gradients.wanted_x and "x" in reached:
-            for interval in self.intervals:
+            for interval in sweeps.intervals():
                 read = (Block("grad", "x", interval),)
                 yield Step(kind="emit_grad", number=0, interval=interval, reads=read, writes=())
 
-    def _stages_backward(self, number: int, reached: set[str]) -> Iterator[Step]:
-        for interval in self.intervals:
+    def _stages_backward(self, sweeps: Sweeps, number: int, reached: set[str]) -> Iterator[Step]:
+        for interval in sweeps.intervals():
             yield from self._vertices_backward(number, interval, reached)
         self._reach(number, reached)
 
@@ -258,7 +267,8 @@ class Schedule:
                 writes=(Block("value", gather.result, dst), *extra),
             )
 
-        return Pass(chunk=chunk, finish=finish, follow=follow)
+        in_order = gather.edges.accumulator in ("max", "min")
+        return Pass(key=PassKey("gather", number), in_order=in_order, chunk=chunk, finish=finish, follow=follow)
 
     def _arrive(self, number: int, interval: int, reached: set[str] | Sequence[str]) -> Iterator[Step]:
         """What a gather's backward reads of a destination interval, made when its gradient is complete."""
@@ -330,7 +340,8 @@ class Schedule:
                 temporary_bytes=sum(self.sizes.of(block) for block in grads),
             )
 
-        return Pass(chunk=chunk, finish=finish, follow=follow)
+        key = PassKey("gather_grad", number, part)
+        return Pass(key=key, in_order=False, chunk=chunk, finish=finish, follow=follow)
 
     def _read_by_chunk(self, gather: Gather, function: EdgeFunction, src: int, dst: int) -> tuple[Block, ...]:
         """The blocks that a backward pass reads for a chunk, but for the state."""

@@ -32,12 +32,17 @@ def simulate(plan: Plan, step_s: StepSeconds, machine: Machine, *, on_disk: bool
     return _Simulation(plan, step_s, machine, on_disk=on_disk).run()
 
 
+def load_rate(machine: Machine, *, on_disk: bool) -> float:
+    """Bytes loaded per second."""
+    return machine.disk_read_bytes if on_disk else machine.copy_bytes
+
+
 class _Simulation:
     def __init__(self, plan: Plan, step_s: StepSeconds, machine: Machine, *, on_disk: bool) -> None:
         self.plan = plan
         self.step_s = step_s
         self.rates: dict[Lane, float] = {
-            "load": machine.disk_read_bytes if on_disk else machine.copy_bytes,
+            "load": load_rate(machine, on_disk=on_disk),
             "store": machine.disk_write_bytes if on_disk else machine.copy_bytes,
         }
         # In memory, rows are copied as they are picked; from a disk they have to come first.

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from sagann.plan.intervals import sizes
 from sagann.plan.steps import Move, Plan, Step
 from sagann.plan.timeline import Lane, block_name, step_name
+from sagann.plan.visits import Visits
 from sagann.report.machine import format_bytes
 from sagann.runtime.forecast import Forecast
 from sagann.runtime.planning import Planned
@@ -46,6 +47,7 @@ def plan_text(planned: Planned) -> str:
         f"Memory: at most {format_bytes(plan.peak_bytes)} of {format_bytes(plan.budget_bytes)}, for vertex data, edges, "
         "gradients and temporaries. Parameters, their gradients, the optimizer, Python and PyTorch come on top.",
         f"Stages: {_gradients(steps)}. Gathers run once.",
+        *([_visited(schedule.visits)] if plan.num_intervals > 1 else []),
         f"An epoch: {len(steps):,} steps, {format_bytes(plan.loaded_bytes)} loaded, "
         f"{format_bytes(plan.stored_bytes)} stored.",
         f"On disk: {format_bytes(schedule.edge_bytes)} of edges, {format_bytes(schedule.constant_bytes)} gathered once from "
@@ -92,6 +94,21 @@ def _gradients(steps: Sequence[Step]) -> str:
         numbers = [str(number) for number in sorted(keeps) if keeps[number] is kept]
         found += [what.format(", ".join(numbers))] if numbers else []
     return "; ".join(found) or "none runs twice"
+
+
+def _visited(visits: Visits) -> str:
+    """In which order intervals and chunks come."""
+    widths = Counter(visits.widths.values())
+    strips = "".join(
+        f"; strips of {width} intervals in {count} {'pass' if count == 1 else 'passes'}"
+        for width, count in sorted(widths.items())
+    )
+    found = {
+        "zigzag": "zigzag: each sweep begins where the last one ended",
+        "ascending": "ascending in every sweep",
+    }[visits.direction]
+    refined = f"; {len(visits.refined)} strips refined by simulated swaps" if visits.refined else ""
+    return f"Order: {found}{strips}{refined}."
 
 
 def steps_text(plan: Plan) -> str:

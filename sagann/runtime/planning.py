@@ -27,7 +27,9 @@ from sagann.plan.residency import BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection, needed_rows
 from sagann.plan.sizes import CSC, CSR, HopSize
-from sagann.plan.steps import Plan
+from sagann.plan.steps import Plan, Step
+from sagann.plan.strips import strip_widths
+from sagann.plan.visits import Visits
 from sagann.runtime.pairs import check_types
 
 MOST_INTERVALS = 256
@@ -188,6 +190,7 @@ def planned(
     folded: bool = False,
     order: Order = "column",
     selection: Selection = NEVER,
+    visits: Visits | None = None,
 ) -> Planned:
     """Plan an epoch.
 
@@ -204,36 +207,47 @@ def planned(
         folded: whether the loss is computed with the result's rows.
         order: in which passes go through the chunk grid.
         selection: of the rows that chunks need.
+        visits: in which order passes go over the intervals; by default zigzag, in strips as wide as moves the fewest bytes.
     Raises:
         BudgetError: a step needs more than the budget.
     """
 
-    def placed(selects: bool, saves: frozenset[int] = frozenset()) -> Planned:
+    def placed(selects: bool, visits: Visits, saves: frozenset[int] = frozenset()) -> Planned:
         schedule = Schedule(
-            program, hops, bounds, gradients=gradients, folded=folded, saves=saves, order=order, selects=selects
+            program,
+            hops,
+            bounds,
+            gradients=gradients,
+            folded=folded,
+            saves=saves,
+            order=order,
+            selects=selects,
+            visits=visits,
         )
-        plan = place(
-            list(schedule.epoch() if trains else schedule.forward()),
-            bytes_of=schedule.sizes.of,
-            on_host=[*schedule.initial(), *(schedule.upstream() if trains else [])],
-            bounds=bounds,
-            budget_bytes=budget_bytes,
-        )
-        return Planned(program, schedule, plan)
+        return Planned(program, schedule, _placed(schedule, bounds, budget_bytes, trains=trains))
 
-    found = _cheaper(placed, hops, selection)
+    def visited(selects: bool) -> Planned:
+        found = placed(selects, visits or Visits())
+        if visits is None and POLICIES[order].has_strips:
+            steps = [each for each in found.plan.operations if isinstance(each, Step)]
+            widths = strip_widths(steps, found.schedule.sizes.of, budget_bytes, found.plan.num_intervals)
+            if widths:
+                found = min(found, placed(selects, Visits(widths=widths)), key=lambda each: each.plan.moved_bytes)
+        return found
+
+    found = _cheaper(visited, hops, selection)
     if not trains:
         return found
-    selects = found.schedule.selects
+    again = partial(placed, found.schedule.selects, found.schedule.visits)
     every = frozenset(range(len(program.stages)))
     with suppress(BudgetError):
-        saving = placed(selects, every)
+        saving = again(every)
         if saving.plan.moved_bytes <= found.plan.moved_bytes:
             return saving
     worth = frozenset(number for number in every if found.schedule.sizes.is_worth_keeping(number))
     if worth:
         with suppress(BudgetError):
-            return placed(selects, worth)
+            return again(worth)
     return found
 
 
@@ -262,6 +276,38 @@ def _cheaper(placed: Callable[[bool], Planned], hops: Mapping[int, HopSize], sel
 def _copied(plan: Plan, selection: Selection) -> float:
     """What a plan's copies cost, in bytes of whole intervals."""
     return plan.moved_bytes + (selection.cost - 1) * plan.picked_bytes
+
+
+def revisited(found: Planned, visits: Visits) -> Planned:
+    """The same epoch, with its chunks visited in another order.
+
+    Args:
+        found: an epoch with a backward.
+        visits: in which order passes go over the intervals.
+    """
+    known = found.schedule
+    schedule = Schedule(
+        found.program,
+        known.hops,
+        found.plan.bounds,
+        gradients=known.gradients,
+        folded=known.folded,
+        saves=known.saves,
+        order=known.order,
+        selects=known.selects,
+        visits=visits,
+    )
+    return Planned(found.program, schedule, _placed(schedule, found.plan.bounds, found.plan.budget_bytes))
+
+
+def _placed(schedule: Schedule, bounds: Sequence[int], budget_bytes: int, *, trains: bool = True) -> Plan:
+    return place(
+        list(schedule.epoch() if trains else schedule.forward()),
+        bytes_of=schedule.sizes.of,
+        on_host=[*schedule.initial(), *(schedule.upstream() if trains else [])],
+        bounds=bounds,
+        budget_bytes=budget_bytes,
+    )
 
 
 def planned_constants(

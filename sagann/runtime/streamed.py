@@ -27,6 +27,7 @@ from sagann.plan.grid import CUT_BYTES, MOST_EDGES, ChunkGrid
 from sagann.plan.orders import Order, require_order
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.steps import UNLIMITED
+from sagann.plan.visits import Visits
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.configuration import configuration, has_hooks
 from sagann.runtime.epoch import Epoch, LossOf
@@ -85,6 +86,7 @@ class StreamedModel(nn.Module):
         dialect: kernels of the edges.
         order: in which passes go through the chunk grid.
         selection: which rows are picked for chunks.
+        visits: in which order passes go over the intervals; by default as :func:`sagann.runtime.planning.planned` chooses.
 
     Raises:
         LayerError: the model mixes vertices between its layers, or has a layer that cannot be fused.
@@ -104,6 +106,7 @@ class StreamedModel(nn.Module):
         dialect: str = "auto",
         order: Order = "column",
         selection: Selection = NEVER,
+        visits: Visits | None = None,
     ) -> None:
         super().__init__()
         require_order(order)
@@ -115,6 +118,7 @@ class StreamedModel(nn.Module):
         self.dialect = dialect
         self.order = order
         self.selection = selection
+        self.visits = visits
         self.timeline: Recorder | None = None
         "Where epochs are recorded as they run; set it for those of interest."
         self._folder = None if spill is None else SpillFolder(spill)
@@ -179,6 +183,7 @@ class StreamedModel(nn.Module):
                 folded=folded,
                 order=self.order,
                 selection=self.selection,
+                visits=self.visits,
             )
             if self._folder is not None:
                 kept = 0 if program.constants in self._kept else self._plans[key].schedule.constant_bytes
