@@ -71,12 +71,12 @@ def main(given: Sequence[str] | None = None) -> int:
         f"2 layers, hidden {arguments.hidden}; the budget is 1/{arguments.share} of what the plan of P = 1 takes."
     )
     print(f"{NOTES}\n")
-    print(_line(columns))
-    print(_line(["---"] * NUM_WORDS + ["--:"] * (len(columns) - NUM_WORDS)), flush=True)
+    print(line(columns))
+    print(line(["---"] * NUM_WORDS + ["--:"] * (len(columns) - NUM_WORDS)), flush=True)
     for dataset in arguments.datasets:
         stored = stored_graph(dataset)
         for name in arguments.models:
-            model, graph = _prepared(name, arguments.hidden, stored)
+            model, graph = prepared(name, arguments.hidden, stored)
             hops = list(graph.hops(count_hops(model)))
             assert graph.features is not None
             compared = compare(captured(model, hops, graph.features, x_is_constant=True), hops, arguments.share)
@@ -86,7 +86,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 if order in seconds:
                     times = median_ratio(seconds[order], seconds["column"])
                     cells += [f"{median(seconds[order]):.4g}", f"{times:.2f}"]
-                print(_line(cells), flush=True)
+                print(line(cells), flush=True)
     return 0
 
 
@@ -96,11 +96,11 @@ def cells_of(compared: Compared, order: Order) -> list[str]:
     raised = "" if compared.budget_bytes == compared.wanted_bytes else " (raised)"
     return [
         str(plan.num_intervals),
-        _mebibytes(compared.budget_bytes) + raised,
+        mebibytes(compared.budget_bytes) + raised,
         order,
-        _mebibytes(plan.loaded_bytes),
-        _mebibytes(plan.stored_bytes),
-        _mebibytes(plan.moved_bytes),
+        mebibytes(plan.loaded_bytes),
+        mebibytes(plan.stored_bytes),
+        mebibytes(plan.moved_bytes),
         f"{times:.2f}",
         verdict(order, times),
     ]
@@ -113,7 +113,7 @@ def verdict(order: Order, times: float) -> str:
     return f"at least {LEAST[order]}: {'yes' if times >= LEAST[order] else '**no**'}"
 
 
-def _prepared(name: str, hidden: int, stored: Stored) -> tuple[nn.Module, Graph]:
+def prepared(name: str, hidden: int, stored: Stored) -> tuple[nn.Module, Graph]:
     """A model of the zoo, and the graph as it wants it."""
     graph = graph_of(stored)
     model = build_model(ModelConfig(model=name, layers=2, hidden=hidden, dropout=0.0), graph)
@@ -141,11 +141,11 @@ def _seconds(
         return alternate(epochs, repetitions=arguments.rounds)
 
 
-def _line(cells: Sequence[str]) -> str:
+def line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _mebibytes(count: int) -> str:
+def mebibytes(count: int) -> str:
     return f"{count / 2**20:.1f}"
 
 

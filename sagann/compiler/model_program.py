@@ -21,9 +21,21 @@ class Gather:
     result: str
     "Name of what is gathered."
     hop: int
-    "Number of the first hop that has these edges."
+    "Number of the first hop that has these edges; the numbers of edges of one type follow those of the hops."
     constant: bool
     "Whether the result depends on constant features, topology and edge data alone: it is the same in every epoch."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EdgeType:
+    """The edges of one type in a hop."""
+
+    hop: int
+    "Number of the hop."
+    data: str
+    "Name of the edge data that holds the types."
+    type: int
+    "Which of them."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,9 +60,36 @@ class ModelProgram:
     "Of vertices; each maps rows to rows."
     gathers: tuple[Gather, ...]
     "Between the stages."
+    edge_types: tuple[EdgeType, ...]
+    "What the numbers of hops stand for that follow those of the hops: a map by type gathers each type by itself."
+    num_types: Mapping[tuple[int, str], int]
+    "By hop and edge data: below how many its types must be."
     output: str
     "Name of the model's result."
     random: bool
     "Whether anything in it draws random numbers."
     forms: Mapping[str, Form]
     "Of every value of vertices that a stage or a gather gives, and of ``x``."
+
+    @property
+    def constants(self) -> object:
+        """What is gathered once: equal for programs of one model that gather the same, under the same names."""
+        gathers = [gather for gather in self.gathers if gather.constant]
+        for gather in gathers:
+            rows = {name for name, side in zip(gather.inputs, gather.edges.sides, strict=True) if side != "edge"}
+            if gather.edges.function is None or rows - {"x"}:
+                # It depends on a stage, and those are not compared.
+                return id(self)
+        functions = [gather.edges.function for gather in gathers]
+        return tuple(
+            (
+                gather.result,
+                gather.hop,
+                gather.inputs,
+                gather.edges.accumulator,
+                gather.edges.dtype,
+                repr(function.content),
+            )
+            for gather, function in zip(gathers, functions, strict=True)
+            if function is not None
+        )

@@ -2,55 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
 import torch
+from torch import Tensor
 
-from sagann.graph.topology import Topology
+from sagann.plan.edges_of_type import EdgesOfType, Hop, topology_of
 from sagann.plan.intervals import sizes
 from sagann.plan.residency import BudgetError
 from sagann.plan.sizes import HopSize
 from sagann.plan.steps import Block, Step
 
-# Sources that are sorted into intervals at a time, so that mapped files are never read whole.
+# Edges that are looked at at a time, so that mapped files are never read whole.
 _AT_ONCE = 1 << 18
 # Doubling the number of intervals so often without needing at least so much less ends the search.
 _MOST_IN_VAIN = 2
 _WORTH_IT = 0.98
 
 
-def hop_size(topology: Topology, bounds: Sequence[int]) -> HopSize:
-    """The sizes of the chunks that bounds would make, without making them."""
-    count = len(bounds) - 1
+def hop_size(hop: Hop, bounds: Sequence[int]) -> HopSize:
+    """The sizes of the chunks that bounds would make, without making them; counted once for the same bounds."""
+    topology = topology_of(hop)
+
+    def count() -> HopSize:
+        found = _counts(hop, bounds)
+        edges = {(src, dst): int(found[src, dst]) for dst, src in found.T.nonzero().tolist()}
+        return HopSize.of(topology, edges)
+
+    of_type = (hop.data, hop.type) if isinstance(hop, EdgesOfType) else None
+    size: HopSize = topology.derived(("hop_size", tuple(bounds), of_type), count)
+    return size
+
+
+def _counts(hop: Hop, bounds: Sequence[int]) -> Tensor:
+    """The edges of each chunk, by source and destination interval: int64 [P, P]."""
+    if not isinstance(hop, EdgesOfType):
+        # Imported here: it loads Numba.
+        from sagann.graph.chunk_counts import chunk_counts
+
+        return chunk_counts(hop, bounds)
+    topology, count = hop.topology, len(bounds) - 1
     cuts = torch.tensor(list(bounds), dtype=torch.int64)
-    edges: dict[tuple[int, int], int] = {}
+    found = torch.zeros(count, count, dtype=torch.int64)
     for dst in range(count):
         first, last = int(topology.indptr[bounds[dst]]), int(topology.indptr[bounds[dst + 1]])
-        found = torch.zeros(count, dtype=torch.int64)
         for begin in range(first, last, _AT_ONCE):
-            sources = topology.indices[begin : min(begin + _AT_ONCE, last)].cpu().long()
-            found += torch.bincount(torch.searchsorted(cuts, sources, right=True) - 1, minlength=count)
-        edges |= {(src, dst): number for src, number in enumerate(found.tolist()) if number}
-    return HopSize.of(topology, edges)
+            piece = slice(begin, min(begin + _AT_ONCE, last))
+            sources = topology.indices[piece].cpu().long()[hop.within(piece).cpu()]
+            found[:, dst] += torch.bincount(torch.searchsorted(cuts, sources, right=True) - 1, minlength=count)
+    return found
 
 
 def largest_of(
-    bounds: Sequence[int], hops: Sequence[HopSize], most: int = 2
-) -> tuple[tuple[int, ...], list[HopSize]]:
+    bounds: Sequence[int], hops: Mapping[int, HopSize], most: int = 2
+) -> tuple[tuple[int, ...], dict[int, HopSize]]:
     """A few intervals as large as the largest of ``bounds``, with chunks as large as the largest.
 
     No step of the whole grid needs more than some step of these.
 
     Args:
         bounds: of the intervals.
-        hops: their chunks.
+        hops: their chunks, by numbers of hops.
         most: intervals, where there are so many; :class:`sagann.plan.orders.Policy` says how many tell an order.
     """
     rows, count = max(sizes(tuple(bounds))), min(len(bounds) - 1, most)
     at = [(src, dst) for src in range(count) for dst in range(count)]
-    largest = [replace(hop, edges=dict.fromkeys(at, max(hop.edges.values())) if hop.edges else {}) for hop in hops]
+    largest = {
+        number: replace(hop, edges=dict.fromkeys(at, max(hop.edges.values())) if hop.edges else {})
+        for number, hop in hops.items()
+    }
     return tuple(rows * number for number in range(count + 1)), largest
 
 

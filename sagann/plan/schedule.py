@@ -10,7 +10,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from sagann.compiler.model_program import Gather, ModelProgram
@@ -19,8 +19,10 @@ from sagann.kernels.edge.function import EdgeFunction
 from sagann.plan.gradients import Gradients
 from sagann.plan.intervals import sizes
 from sagann.plan.orders import POLICIES, Order, Pass
-from sagann.plan.sizes import CSC, CSR, BlockSizes, HopSize
+from sagann.plan.selection import as_read
+from sagann.plan.sizes import CSC, CSR, PICKED, BlockSizes, HopSize
 from sagann.plan.steps import Block, Step
+from sagann.plan.visits import PassKey, Sweeps, Visits
 
 
 class Schedule:
@@ -28,32 +30,40 @@ class Schedule:
 
     Args:
         program: the model.
-        hops: its hops.
+        hops: sizes of what its gathers go over, by numbers of hops.
         bounds: of the intervals.
         gradients: what the backward computes; by default of all parameters.
         folded: whether the loss is a function of an interval's rows, summed over the intervals. Its gradient is computed
             where the rows are made, and the result never exists whole.
         saves: numbers of the stages that keep for their gradient what they make, instead of running once more.
         order: in which passes go through the chunk grid.
+        selects: whether chunks of which the hops say so read picked rows.
+        visits: in which order passes go over the intervals.
     """
 
     def __init__(
         self,
         program: ModelProgram,
-        hops: Sequence[HopSize],
+        hops: Mapping[int, HopSize],
         bounds: Sequence[int],
         *,
         gradients: Gradients | None = None,
         folded: bool = False,
         saves: frozenset[int] = frozenset(),
         order: Order = "column",
+        selects: bool = False,
+        visits: Visits | None = None,
     ) -> None:
         self.program = program
         self.hops = hops
         self.gradients = gradients or Gradients(program)
         self.folded = folded
         self.saves = saves
+        self.selects = selects
+        self.order = order
         self._policy = POLICIES[order]
+        self.visits = visits or Visits()
+        "In which order passes go over the intervals."
         rows = sizes(tuple(bounds))
         self.intervals = range(len(rows))
         "Numbers of the intervals."
@@ -66,7 +76,7 @@ class Schedule:
         blocks = [Block("value", name, interval) for name in names for interval in self.intervals]
         for number in sorted({gather.hop for gather in self.program.gathers}):
             for src, dst in self.hops[number].edges:
-                blocks += [Block("edges", form, src, dst, number) for form in (CSC, CSR)]
+                blocks += [self._chunk(form, src, dst, number) for form in (CSC, CSR)]
         return blocks
 
     @property
@@ -86,35 +96,40 @@ class Schedule:
 
     def epoch(self) -> Iterator[Step]:
         """Forward, the caller's turn, and backward."""
-        yield from self._forward(trains=True)
+        sweeps = self._sweeps()
+        yield from self._forward(sweeps, trains=True)
         yield Step(kind="turn", number=0, interval=0, reads=(), writes=())
-        yield from self._backward()
+        yield from self._backward(sweeps)
 
     def forward(self) -> Iterator[Step]:
         """The steps of a forward without backward."""
-        yield from self._forward(trains=False)
+        yield from self._forward(self._sweeps(), trains=False)
+
+    def _sweeps(self) -> Sweeps:
+        return self.visits.sweeps(len(self.intervals))
 
     def constants(self) -> Iterator[Step]:
         """The steps that compute once what is the same in every epoch; by columns, whatever the order of epochs."""
+        sweeps = self._sweeps()
         for number, gather in enumerate(self.program.gathers):
             if gather.constant:
                 work = self._gather(number, gather, partial(self._keep, number, gather))
-                yield from POLICIES["column"].walk(self.intervals, work)
+                yield from POLICIES["column"].walk(sweeps, work)
 
     def _keep(self, number: int, gather: Gather, interval: int) -> Iterator[Step]:
         value = Block("value", gather.result, interval)
         yield Step(kind="keep", number=number, interval=interval, reads=(value,), writes=())
 
-    def _forward(self, *, trains: bool) -> Iterator[Step]:
-        for interval in self.intervals:
+    def _forward(self, sweeps: Sweeps, *, trains: bool) -> Iterator[Step]:
+        for interval in sweeps.intervals():
             yield from self._vertices(0, interval, trains=trains)
         for number, gather in enumerate(self.program.gathers):
             follow = partial(self._vertices, number + 1, trains=trains)
             if gather.constant:
-                for interval in self.intervals:
+                for interval in sweeps.intervals():
                     yield from follow(interval)
             else:
-                yield from self._policy.walk(self.intervals, self._gather(number, gather, follow))
+                yield from self._policy.walk(sweeps, self._gather(number, gather, follow))
 
     def _vertices(self, number: int, interval: int, *, trains: bool) -> Iterator[Step]:
         """A stage on an interval, and what becomes of the result."""
@@ -140,12 +155,12 @@ class Schedule:
             out = Block("value", self.program.output, interval)
             yield Step(kind="emit", number=number, interval=interval, reads=(out,), writes=())
 
-    def _backward(self) -> Iterator[Step]:
+    def _backward(self, sweeps: Sweeps) -> Iterator[Step]:
         if self.folded:
             reached = set(self._given_back(self._last))
         else:
             reached = {self.program.output}
-            yield from self._stages_backward(self._last, reached)
+            yield from self._stages_backward(sweeps, self._last, reached)
         for number in reversed(range(self._last)):
             gather = self.program.gathers[number]
             passes = self.gradients.passes(gather) if gather.result in reached else ()
@@ -156,20 +171,18 @@ class Schedule:
                 is_last = part == len(passes) - 1
                 follow = partial(self._vertices_backward, number, reached=reached) if is_last else _nothing
                 walk = self._policy.csc_walk if step.function.at == "dst" else self._policy.walk
-                yield from walk(
-                    self.intervals, self._gather_grad(number, gather, part, step, values, known, follow)
-                )
+                yield from walk(sweeps, self._gather_grad(number, gather, part, step, values, known, follow))
             if passes:
                 self._reach(number, reached)
             else:
-                yield from self._stages_backward(number, reached)
+                yield from self._stages_backward(sweeps, number, reached)
         if self.gradients.wanted_x and "x" in reached:
-            for interval in self.intervals:
+            for interval in sweeps.intervals():
                 read = (Block("grad", "x", interval),)
                 yield Step(kind="emit_grad", number=0, interval=interval, reads=read, writes=())
 
-    def _stages_backward(self, number: int, reached: set[str]) -> Iterator[Step]:
-        for interval in self.intervals:
+    def _stages_backward(self, sweeps: Sweeps, number: int, reached: set[str]) -> Iterator[Step]:
+        for interval in sweeps.intervals():
             yield from self._vertices_backward(number, interval, reached)
         self._reach(number, reached)
 
@@ -230,9 +243,9 @@ class Schedule:
 
         def chunk(dst: int, src: int) -> Iterator[Step]:
             if (src, dst) in self.hops[gather.hop].edges:
-                edges = Block("edges", CSC, src, dst, gather.hop)
+                edges = self._chunk(CSC, src, dst, gather.hop)
                 state = Block("state", gather.result, dst)
-                reads = (edges, *self._edge_values(gather, function, src, dst))
+                reads = (edges, *self._edge_values(gather, function, edges))
                 yield Step(
                     kind="gather",
                     number=number,
@@ -254,7 +267,8 @@ class Schedule:
                 writes=(Block("value", gather.result, dst), *extra),
             )
 
-        return Pass(chunk=chunk, finish=finish, follow=follow)
+        in_order = gather.edges.accumulator in ("max", "min")
+        return Pass(key=PassKey("gather", number), in_order=in_order, chunk=chunk, finish=finish, follow=follow)
 
     def _arrive(self, number: int, interval: int, reached: set[str] | Sequence[str]) -> Iterator[Step]:
         """What a gather's backward reads of a destination interval, made when its gradient is complete."""
@@ -326,15 +340,16 @@ class Schedule:
                 temporary_bytes=sum(self.sizes.of(block) for block in grads),
             )
 
-        return Pass(chunk=chunk, finish=finish, follow=follow)
+        key = PassKey("gather_grad", number, part)
+        return Pass(key=key, in_order=False, chunk=chunk, finish=finish, follow=follow)
 
     def _read_by_chunk(self, gather: Gather, function: EdgeFunction, src: int, dst: int) -> tuple[Block, ...]:
         """The blocks that a backward pass reads for a chunk, but for the state."""
-        blocks = [Block("edges", CSC if function.at == "dst" else CSR, src, dst, gather.hop)]
-        blocks += self._edge_values(gather, function, src, dst)
-        blocks.append(Block("incoming", gather.result, dst))
+        chunk = self._chunk(CSC if function.at == "dst" else CSR, src, dst, gather.hop)
+        blocks = [chunk, *self._edge_values(gather, function, chunk)]
+        blocks.append(as_read(Block("incoming", gather.result, dst), chunk, "dst"))
         if gather.edges.accumulator in ("max", "min", "softmax"):
-            blocks.append(Block("extra", gather.result, dst))
+            blocks.append(as_read(Block("extra", gather.result, dst), chunk, "dst"))
         if any(given.name.endswith("_at_edges") for given in function.inputs):
             blocks.append(Block("handed", gather.result, src, dst))
         return tuple(blocks)
@@ -348,13 +363,19 @@ class Schedule:
     def _values(self, names: Sequence[str], interval: int) -> list[Block]:
         return [Block("value", name, interval) for name in names if name not in self.gradients.shared]
 
-    def _edge_values(self, gather: Gather, function: EdgeFunction, src: int, dst: int) -> list[Block]:
+    def _chunk(self, form: str, src: int, dst: int, hop: int) -> Block:
+        """The edges of a chunk, as a pass reads them."""
+        is_picked = self.selects and (PICKED[form], src, dst) in self.hops[hop].needed
+        return Block("edges", PICKED[form] if is_picked else form, src, dst, hop)
+
+    def _edge_values(self, gather: Gather, function: EdgeFunction, chunk: Block) -> list[Block]:
         """The blocks that a pass over a chunk's edges reads."""
         read = {given.name for given in function.inputs}
         blocks = []
         for name, side, value in zip(gather.edges.stage.inputs, gather.edges.sides, gather.inputs, strict=True):
             if side in ("src", "dst") and name in read:
-                blocks.append(Block("value", value, src if side == "src" else dst))
+                interval = chunk.interval if side == "src" else chunk.other
+                blocks.append(as_read(Block("value", value, interval), chunk, side))
         return list(dict.fromkeys(blocks))
 
 

@@ -1,7 +1,7 @@
 """Simulate: when each step and each copy of a plan runs on a machine, before anything runs.
 
 The rules are the runtime's: steps run one after the other; loads in a lane of their own, and stores in another, each from
-the moment the plan comes to it; a step waits for the loads of its blocks, and for the stores of those it writes; who drops
+the moment the plan comes to it, and one of picked rows after the store of what they are picked from; a step waits for the loads of its blocks, and for the stores of those it writes; who drops
 a block waits for its copies. Copies take a core from steps that run meanwhile.
 
 References:
@@ -10,7 +10,6 @@ References:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from sagann.plan.machine import Machine
@@ -33,19 +32,34 @@ def simulate(plan: Plan, step_s: StepSeconds, machine: Machine, *, on_disk: bool
     return _Simulation(plan, step_s, machine, on_disk=on_disk).run()
 
 
+def load_rate(machine: Machine, *, on_disk: bool) -> float:
+    """Bytes loaded per second."""
+    return _rate(machine.disk_read_bytes, machine.host_to_device_bytes, machine, on_disk=on_disk)
+
+
+def store_rate(machine: Machine, *, on_disk: bool) -> float:
+    """Bytes stored per second."""
+    return _rate(machine.disk_write_bytes, machine.device_to_host_bytes, machine, on_disk=on_disk)
+
+
+def _rate(disk_bytes: float, device_bytes: float | None, machine: Machine, *, on_disk: bool) -> float:
+    """Of copies; those between a disk and a device take both ways at once, and as long as the slower one."""
+    if not on_disk:
+        return device_bytes or machine.copy_bytes
+    return min(disk_bytes, device_bytes or disk_bytes)
+
+
 class _Simulation:
     def __init__(self, plan: Plan, step_s: StepSeconds, machine: Machine, *, on_disk: bool) -> None:
         self.plan = plan
         self.step_s = step_s
         self.rates: dict[Lane, float] = {
-            "load": machine.host_to_device_bytes or machine.copy_bytes,
-            "store": machine.device_to_host_bytes or machine.copy_bytes,
+            "load": load_rate(machine, on_disk=on_disk),
+            "store": store_rate(machine, on_disk=on_disk),
         }
-        # What comes from a disk to a device takes both ways at once, and as long as the slower one.
-        beside = self.rates if machine.host_to_device_bytes else dict.fromkeys(self.rates, math.inf)
-        if on_disk:
-            self.rates["load"] = min(machine.disk_read_bytes, beside["load"])
-            self.rates["store"] = min(machine.disk_write_bytes, beside["store"])
+        # In memory, rows are copied as they are picked; from a disk they have to come first, and to a device go then.
+        comes = on_disk or machine.host_to_device_bytes is not None
+        self.pick_s = 1 / machine.pick_bytes + (1 / self.rates["load"] if comes else 0.0)
         self.machine = machine
         self.timeline = Timeline()
         self.now = 0.0
@@ -93,7 +107,11 @@ class _Simulation:
     def _copy(self, lane: Lane, move: Move) -> None:
         start_s = max(self.now, self.free_at[lane])
         # Without a budget nothing is copied: blocks are read where they lie.
-        seconds = 0.0 if self.plan.budget_bytes >= UNLIMITED else move.num_bytes / self.rates[lane]
+        is_picked = move.block.needed_by is not None
+        byte_s = self.pick_s if is_picked else 1 / self.rates[lane]
+        seconds = 0.0 if self.plan.budget_bytes >= UNLIMITED else move.num_bytes * byte_s
+        if is_picked:
+            start_s = max(start_s, self.ends["store"].get(move.block.whole, 0.0))
         self.free_at[lane] = self.ends[lane][move.block] = start_s + seconds
         self.timeline.spans.append(
             Span(lane=lane, name=block_name(move.block), start_s=start_s, seconds=seconds, num_bytes=move.num_bytes)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from sagann.plan.intervals import sizes
 from sagann.plan.steps import Move, Plan, Step
 from sagann.plan.timeline import Lane, block_name, step_name
+from sagann.plan.visits import Visits
 from sagann.report.machine import format_bytes
 from sagann.runtime.forecast import Forecast
 from sagann.runtime.planning import Planned
@@ -47,6 +48,7 @@ def plan_text(planned: Planned, *, on_disk: bool = True) -> str:
         f"Memory: at most {format_bytes(plan.peak_bytes)} of {format_bytes(plan.budget_bytes)}, for vertex data, edges, "
         "gradients and temporaries. Parameters, their gradients, the optimizer, Python and PyTorch come on top.",
         f"Stages: {_gradients(steps)}. Gathers run once.",
+        *([_visited(schedule.visits)] if plan.num_intervals > 1 else []),
         f"An epoch: {len(steps):,} steps, {format_bytes(plan.loaded_bytes)} loaded, "
         f"{format_bytes(plan.stored_bytes)} stored.",
         f"{'On disk' if on_disk else 'In the host memory'}: {format_bytes(schedule.edge_bytes)} of edges, {format_bytes(schedule.constant_bytes)} gathered once from "
@@ -60,10 +62,25 @@ def plan_text(planned: Planned, *, on_disk: bool = True) -> str:
                 found[move.block.kind] += move.num_bytes
         parts = (f"{_KINDS[kind]} {format_bytes(size)}" for kind, size in found.most_common())
         lines += [f"{verb}: {', '.join(parts)}."] if found else []
+    lines += _picked(planned)
     hungriest = max(steps, key=lambda step: step.temporary_bytes + sum(map(schedule.sizes.of, step.blocks)))
     size = hungriest.temporary_bytes + sum(map(schedule.sizes.of, hungriest.blocks))
     lines.append(f"The hungriest step, {_named(hungriest)}, takes {format_bytes(size)} by itself.")
     return "\n".join(lines)
+
+
+def _picked(planned: Planned) -> list[str]:
+    """Which part of intervals' rows is loaded for chunks that need few of them; nothing where none are picked."""
+    loads = [each for each in planned.plan.operations if isinstance(each, Move) and each.kind == "load"]
+    picked = [move for move in loads if move.block.needed_by is not None]
+    if not picked:
+        return []
+    found = sum(move.num_bytes for move in picked)
+    whole = sum(planned.schedule.sizes.of(move.block.whole) for move in picked)
+    return [
+        f"Picked by the host: {format_bytes(found)} of rows, {found / whole:.0%} of the intervals that they lie in, in "
+        f"{len(picked):,} of {len(loads):,} loads; {format_bytes(whole - found)} need not be loaded."
+    ]
 
 
 def _gradients(steps: Sequence[Step]) -> str:
@@ -78,6 +95,21 @@ def _gradients(steps: Sequence[Step]) -> str:
         numbers = [str(number) for number in sorted(keeps) if keeps[number] is kept]
         found += [what.format(", ".join(numbers))] if numbers else []
     return "; ".join(found) or "none runs twice"
+
+
+def _visited(visits: Visits) -> str:
+    """In which order intervals and chunks come."""
+    widths = Counter(visits.widths.values())
+    strips = "".join(
+        f"; strips of {width} intervals in {count} {'pass' if count == 1 else 'passes'}"
+        for width, count in sorted(widths.items())
+    )
+    found = {
+        "zigzag": "zigzag: each sweep begins where the last one ended",
+        "ascending": "ascending in every sweep",
+    }[visits.direction]
+    refined = f"; {len(visits.refined)} strips refined by simulated swaps" if visits.refined else ""
+    return f"Order: {found}{strips}{refined}."
 
 
 def steps_text(plan: Plan) -> str:

@@ -15,7 +15,7 @@ from sagann.kernels.memory import POOL
 from sagann.runtime.host import Host, RamHost
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.spill import DiskHost, SpillFolder
-from sagann.runtime.transport import BytesOf, Load, ThreadTransport, Transport
+from sagann.runtime.transport import BytesOf, Source, ThreadTransport, Transport
 
 
 class Backend(Protocol):
@@ -32,7 +32,7 @@ class Backend(Protocol):
         """Where blocks may lie that are not in use: files of a folder, or else memory."""
         ...
 
-    def transport(self, load: Load, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
+    def transport(self, source: Source, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
         """Copies of one epoch; arguments as of :class:`sagann.runtime.transport.ThreadTransport`."""
         ...
 
@@ -56,9 +56,9 @@ class CpuBackend:
         """Where blocks may lie that are not in use: files of a folder, or else memory."""
         return RamHost() if folder is None else DiskHost(folder)
 
-    def transport(self, load: Load, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
+    def transport(self, source: Source, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
         """Copies of one epoch."""
-        return ThreadTransport(load, host, bytes_of, timeline)
+        return ThreadTransport(source, host, bytes_of, timeline)
 
     def recorder(self, timeline: Recorder | None) -> Recorder | None:
         """The timeline itself."""

@@ -22,6 +22,7 @@ from sagann.kernels.edge.state import GatherState
 from sagann.kernels.memory import POOL
 from sagann.kernels.row_dropout import rows_of
 from sagann.plan.schedule import Schedule
+from sagann.plan.selection import as_read
 from sagann.plan.steps import Block, Move, Plan, Step
 from sagann.plan.timeline import step_name
 from sagann.runtime.backend import Backend
@@ -50,7 +51,7 @@ class Executor:
         program: the captured model.
         schedule: whose steps the plan places.
         plan: what to do.
-        chunks: of each hop.
+        chunks: by numbers of hops.
         host: where this epoch's blocks lie that are not on the device.
         constants: where what is the same in every epoch lies.
         dialect: kernels of the edges.
@@ -66,7 +67,7 @@ class Executor:
         schedule: Schedule,
         plan: Plan,
         *,
-        chunks: Sequence[Chunks],
+        chunks: Mapping[int, Chunks],
         host: Host,
         constants: Host,
         dialect: str,
@@ -88,7 +89,7 @@ class Executor:
         )
         self._constants = constants
         self._timeline = backend.recorder(timeline)
-        transport = backend.transport(sources.load, host, schedule.sizes.of, self._timeline)
+        transport = backend.transport(sources, host, schedule.sizes.of, self._timeline)
         self.resident = Residents(transport, schedule.sizes.of, plan.budget_bytes)
         self._operations = iter(plan.operations)
         self._tapes: dict[Block, Tape] = {}
@@ -274,12 +275,7 @@ class Executor:
 
     def _emit(self, step: Step) -> None:
         rows = self._value(self.program.output, step.interval)
-        if self.plan.num_intervals == 1:
-            self.epoch.out = rows
-            return
-        if self.epoch.out is None:
-            self.epoch.out = rows.new_empty(self.plan.bounds[-1], *rows.shape[1:])
-        self.epoch.out[self.plan.vertices(step.interval)] = rows
+        self.epoch.give(rows, self.plan.vertices(step.interval), self.plan.bounds[-1])
 
     def _gather(self, step: Step) -> None:
         gather = self.program.gathers[step.number]
@@ -325,7 +321,8 @@ class Executor:
             elif side == "edge":
                 arrays[name] = topology.edge_data[value]
             else:
-                block = Block("value", value, step.interval if side == "src" else step.other)
+                whole = Block("value", value, step.interval if side == "src" else step.other)
+                block = as_read(whole, step.reads[0], side)
                 if block in step.reads:
                     arrays[name] = self.resident[block]
         return arrays

@@ -13,6 +13,7 @@ from torch import Tensor
 from sagann.kernels.memory import Pool, empty
 from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
+from sagann.runtime.picking import pick_rows
 
 _POOL = Pool()
 "Of blocks that lie in the process's memory: a pool of their own, as the other one is kept within a budget."
@@ -23,12 +24,19 @@ os.register_at_fork(after_in_child=_POOL.unlock)
 class Host(Protocol):
     """Keeps copies of blocks. One thread puts, another gets; never the same block at once."""
 
+    gives_copies: bool
+    "Whether a block is read into memory of its own; else what is read is the host's, and must stay as it is."
+
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
         """Copy a block's tensors."""
         ...
 
     def get(self, block: Block) -> dict[str, Tensor]:
-        """Copies of what was put last."""
+        """What was put last."""
+        ...
+
+    def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
+        """Copies of some rows, in ascending order, of each tensor of what was put last."""
         ...
 
     def close(self) -> None:
@@ -38,6 +46,8 @@ class Host(Protocol):
 
 class SharedHost:
     """Blocks in the process's memory, as they are: nothing is copied. For what nobody changes."""
+
+    gives_copies = False
 
     def __init__(self) -> None:
         self._blocks: dict[Block, dict[str, Tensor]] = {}
@@ -50,6 +60,10 @@ class SharedHost:
         """What was put last."""
         return self._blocks[block]
 
+    def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
+        """Copies of some rows of each tensor of what was put last."""
+        return {name: pick_rows(tensor, rows) for name, tensor in self._blocks[block].items()}
+
     def close(self) -> None:
         """Forget all blocks."""
         self._blocks.clear()
@@ -57,6 +71,8 @@ class SharedHost:
 
 class RamHost:
     """Blocks in the process's memory."""
+
+    gives_copies = True
 
     def __init__(self) -> None:
         self._blocks: dict[Block, tuple[Layout, Tensor]] = {}
@@ -73,6 +89,11 @@ class RamHost:
         """Copies of what was put last."""
         layout, memory = self._blocks[block]
         return layout.views(copy_into(layout.allocate(), memory))
+
+    def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
+        """Copies of some rows of each tensor of what was put last."""
+        layout, memory = self._blocks[block]
+        return {name: pick_rows(tensor, rows) for name, tensor in layout.views(memory).items()}
 
     def close(self) -> None:
         """Forget all blocks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 
@@ -17,8 +17,10 @@ from sagann.kernels.dense import linear
 from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output
 from sagann.kernels.memory import Pool
 from sagann.plan.machine import Machine
+from sagann.plan.selection import Selection
 from sagann.runtime.dialects import dialect_for, run_pass
 from sagann.runtime.disk_probe import disk_rates
+from sagann.runtime.picking import pick_rows
 from sagann.runtime.processor import cache_bytes, num_cores, processor_name
 
 NUM_FEATURES = 128
@@ -37,6 +39,9 @@ _COPIED_BYTES = 256 << 20
 _CPU = torch.device("cpu")
 # Digits beyond these differ from one probe to the next.
 _DIGITS = 4
+# Of an array, where two rates are compared at once and little memory may be taken.
+_QUICK_BYTES = 32 << 20
+_NUM_QUICK = 5
 # Of a pass, the least that a sigmoid is taken to add to it: less is lost in the noise.
 _LEAST_ADDED = 0.05
 
@@ -56,15 +61,16 @@ def probe(folder: Path, device: torch.device = _CPU) -> Machine:
     # Done first: it is what may be refused.
     disk = disk_rates(folder)
     on_host = device.type == "cpu"
-    cache = cache_bytes() if on_host else torch.cuda.get_device_properties(device).L2_cache_size
+    cached = cache_bytes() if on_host else torch.cuda.get_device_properties(device).L2_cache_size
     rates = {
         "matmul_flops": _matmul_flops(device),
-        "stream_bytes": _stream_bytes(cache, device),
-        "gather_bytes": _gather_bytes(_within(8 * cache, 256 << 20, 1 << 30), device),
+        "stream_bytes": _stream_bytes(cached, device),
+        "gather_bytes": _gather_bytes(_within(8 * cached, 256 << 20, 1 << 30), device),
         # An eighth: results and offsets lie in the cache as well, and it may not be ours alone.
-        "gather_cached_bytes": _gather_bytes(_within(cache // 8, 1 << 19, 32 << 20), device),
-        "exp_per_s": _exp_per_s(_within(cache // 8, 1 << 19, 32 << 20), device),
-        "copy_bytes": _copy_bytes(cache_bytes()),
+        "gather_cached_bytes": _gather_bytes(_within(cached // 8, 1 << 19, 32 << 20), device),
+        "exp_per_s": _exp_per_s(_within(cached // 8, 1 << 19, 32 << 20), device),
+        "copy_bytes": _copy_bytes(_large_bytes(cache_bytes())),
+        "pick_bytes": _pick_bytes(_large_bytes(cache_bytes())),
         "disk_read_bytes": disk.read,
         "disk_write_bytes": disk.write,
         "step_s": _step_s(device),
@@ -73,7 +79,7 @@ def probe(folder: Path, device: torch.device = _CPU) -> Machine:
         rates |= _between_bytes(device)
     rounded = {name: float(f"{rate:.{_DIGITS}g}") for name, rate in rates.items()}
     name = processor_name() if on_host else torch.cuda.get_device_name(device)
-    return Machine(name=name, num_cores=num_cores(), cache_bytes=cache, **rounded)
+    return Machine(name=name, num_cores=num_cores(), cache_bytes=cached, **rounded)
 
 
 def _within(wanted: int, least: int, most: int) -> int:
@@ -115,37 +121,67 @@ def _matmul_flops(device: torch.device) -> float:
     return 2 * _PRODUCT_ROWS * _IN_FEATURES * NUM_FEATURES / median(taken)
 
 
-def _large_arrays(cache: int, count: int, device: torch.device = _CPU) -> list[Tensor]:
-    """Arrays of a few times the cache each."""
+def _large_bytes(cached: int) -> int:
+    """Of an array of a few times the cache."""
+    return _within(2 * cached, 64 << 20, 256 << 20)
+
+
+def _arrays(num_bytes: int, count: int, device: torch.device = _CPU) -> list[Tensor]:
     pool = Pool()
-    num_bytes = _within(2 * cache, 64 << 20, 256 << 20)
     return [_ones(pool, device, num_bytes // 4) for _ in range(count)]
 
 
-def _stream_bytes(cache: int, device: torch.device) -> float:
-    a, b, out = _large_arrays(cache, 3, device)
+def _stream_bytes(cached: int, device: torch.device) -> float:
+    a, b, out = _arrays(_large_bytes(cached), 3, device)
     (taken,) = _seconds(lambda: torch.add(a, b, out=out), device=device)
     return (a.nbytes + b.nbytes + out.nbytes) / median(taken)
 
 
-def _copy_bytes(cache: int) -> float:
-    source, target = (array.numpy() for array in _large_arrays(cache, 2))
+def _copy_bytes(num_bytes: int, repetitions: int = _NUM_REPETITIONS) -> float:
+    source, target = (array.numpy() for array in _arrays(num_bytes, 2))
     # NumPy copies on the calling thread alone.
-    (taken,) = _seconds(lambda: np.copyto(target, source))
+    (taken,) = _seconds(lambda: np.copyto(target, source), repetitions=repetitions)
     return source.nbytes / median(taken)
 
 
-def _between_bytes(device: torch.device) -> dict[str, float]:
+def _pick_bytes(num_bytes: int, repetitions: int = _NUM_REPETITIONS) -> float:
+    """Of the rows that are picked, not of those between them."""
+    (source,) = _arrays(num_bytes, 1)
+    rows = torch.arange(0, num_bytes // _ROW_BYTES, 2)
+    (taken,) = _seconds(lambda: pick_rows(source.view(-1, NUM_FEATURES), rows), repetitions=repetitions)
+    return len(rows) * _ROW_BYTES / median(taken)
+
+
+def _between_bytes(
+    device: torch.device, num_bytes: int = _COPIED_BYTES, repetitions: int = _NUM_REPETITIONS
+) -> dict[str, float]:
     """Of copies between pinned memory and the device, one way at a time."""
-    there = torch.ones(_COPIED_BYTES, dtype=torch.uint8, device=device)
-    here = torch.ones(_COPIED_BYTES, dtype=torch.uint8).pin_memory()
+    there = torch.ones(num_bytes, dtype=torch.uint8, device=device)
+    here = torch.ones(num_bytes, dtype=torch.uint8).pin_memory()
     to_device, to_host = _seconds(
-        lambda: there.copy_(here, non_blocking=True), lambda: here.copy_(there, non_blocking=True), device=device
+        lambda: there.copy_(here, non_blocking=True),
+        lambda: here.copy_(there, non_blocking=True),
+        repetitions=repetitions,
+        device=device,
     )
     return {
-        "host_to_device_bytes": _COPIED_BYTES / median(to_device),
-        "device_to_host_bytes": _COPIED_BYTES / median(to_host),
+        "host_to_device_bytes": num_bytes / median(to_device),
+        "device_to_host_bytes": num_bytes / median(to_host),
     }
+
+
+@cache
+def measured_selection(device: torch.device = _CPU) -> Selection:
+    """Which rows are picked on this machine, between its memory and itself or a device; measured once per process and
+    device, in a tenth of a second.
+
+    A disk gives less than memory does, so there is more to gain than this says.
+    """
+    if device.type == "cpu":
+        transfer_bytes = _copy_bytes(_QUICK_BYTES, _NUM_QUICK)
+    else:
+        transfer_bytes = _between_bytes(device, _QUICK_BYTES, _NUM_QUICK)["host_to_device_bytes"]
+    return Selection.by_rates(pick_bytes=_pick_bytes(_QUICK_BYTES, _NUM_QUICK), transfer_bytes=transfer_bytes)
 
 
 def _gather_bytes(source_bytes: int, device: torch.device) -> float:

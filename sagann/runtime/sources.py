@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
 from sagann.compiler.model_program import ModelProgram
+from sagann.kernels.memory import empty
 from sagann.plan.steps import UNLIMITED, Block, Plan
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.epoch import Epoch
 from sagann.runtime.host import Host, copied
+from sagann.runtime.picking import pick_rows
+from sagann.storage.mapped import MappedRows
 
 
 class Sources:
     """Reads blocks: edges from the chunks, features and the result's gradient from the caller, others from hosts.
 
+    Features that are mapped from a file are read from it by position.
+
     Args:
         program: the captured model.
         plan: what is loaded.
-        chunks: of each hop.
+        chunks: by numbers of hops.
         host: has what was stored in this epoch.
         constants: has what is the same in every epoch.
         epoch: has what is the caller's.
@@ -32,7 +37,7 @@ class Sources:
         program: ModelProgram,
         plan: Plan,
         *,
-        chunks: Sequence[Chunks],
+        chunks: Mapping[int, Chunks],
         host: Host,
         constants: Host,
         epoch: Epoch,
@@ -51,14 +56,32 @@ class Sources:
         """A block's content, in memory of its own where memory is counted."""
         if block.kind == "edges":
             return self.chunks[block.number].load(block)
+        if block.needed_by is not None:
+            return self._picked(block, self.chunks[block.needed_by.number].needed_by(block.needed_by))
         if block.kind == "value" and block.name == "x":
-            return self._rows_of(self.epoch.x, block.interval)
+            return self._rows_of(self.epoch.x, block.interval, self.epoch.mapped)
         if block.kind == "grad" and block.name == self._output and self.epoch.upstream is not None:
             return self._rows_of(self.epoch.upstream, block.interval)
-        is_kept = block.kind == "value" and block.name in self._kept
-        payload = (self.constants if is_kept else self.host).get(block)
+        payload = self._host_of(block).get(block)
         return payload.get("", payload)
 
-    def _rows_of(self, tensor: Tensor, interval: int) -> Tensor:
-        rows = tensor[self.plan.vertices(interval)].detach()
+    def known_as(self, block: Block) -> Block:
+        """A chunk's block, by a number that is the same in every program and never of other edges."""
+        return self.chunks[block.number].known_as(block)
+
+    def _picked(self, block: Block, rows: Tensor) -> Any:
+        if block.kind == "value" and block.name == "x":
+            return pick_rows(self.epoch.x[self.plan.vertices(block.interval)].detach(), rows)
+        payload = self._host_of(block).pick(block.whole, rows)
+        return payload.get("", payload)
+
+    def _host_of(self, block: Block) -> Host:
+        is_kept = block.kind == "value" and block.name in self._kept
+        return self.constants if is_kept else self.host
+
+    def _rows_of(self, tensor: Tensor, interval: int, mapped: MappedRows | None = None) -> Tensor:
+        vertices = self.plan.vertices(interval)
+        rows = tensor[vertices].detach()
+        if mapped is not None and self.plan.budget_bytes < UNLIMITED:
+            return mapped.read(vertices, empty(rows.shape, rows.dtype))
         return copied(rows) if self._copies else rows

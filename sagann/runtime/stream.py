@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -15,9 +16,12 @@ from sagann.graph.graph import Graph
 from sagann.graph.topology import Topology
 from sagann.plan.gradients import Gradients
 from sagann.plan.orders import Order, require_order
+from sagann.plan.selection import ALWAYS, NEVER, Select, Selection, require_select
+from sagann.plan.steps import UNLIMITED
 from sagann.runtime.device.backend import backend_of
 from sagann.runtime.places import device_named, require_on_host, require_places
 from sagann.runtime.planning import Cut, Planned, captured, cutter, fitted_bounds, hop_sizes, like_on, planned
+from sagann.runtime.probe import measured_selection
 from sagann.runtime.streamed import StreamedModel
 from sagann.saga.hops import count_hops
 
@@ -31,6 +35,7 @@ def stream(
     cut: Cut = "bytes",
     num_intervals: int | None = None,
     order: Order = "column",
+    select: Select = "auto",
     device: torch.device | str = "cpu",
 ) -> StreamedModel:
     """Make a model run over ``graph`` inside a memory budget.
@@ -43,6 +48,8 @@ def stream(
         cut: what intervals have equally many of.
         num_intervals: P; by default the least that fits the budget.
         order: in which passes go through the chunk grid; the others are there to compare (:mod:`sagann.plan.orders`).
+        select: whether for a chunk that needs few rows of an interval the host picks these; "never" is there to compare
+            (:mod:`sagann.plan.selection`).
         device: what computes, whose memory the budget is of: 'cpu', 'cuda' or 'cuda:N'.
 
     Returns:
@@ -64,7 +71,7 @@ def stream(
         >>> torch.allclose(z, model(graph.hops(2), graph.features), atol=1e-4)
         True
     """
-    _check(model, graph, budget_bytes, cut, order)
+    _check(model, graph, budget_bytes, cut, order, select)
     require_type(spill, (str, os.PathLike), where="stream.spill", fix="Pass a path.", optional=True)
     require_type(num_intervals, int, where="stream.num_intervals", fix="Pass an integer.", optional=True)
     backend = backend_of(device_named(device))
@@ -77,7 +84,19 @@ def stream(
     else:
         bounds = cutter(program, hops[0], cut)(num_intervals)
     spill = None if spill is None else Path(spill)
-    return StreamedModel(model, hops, bounds, budget_bytes=budget_bytes, spill=spill, order=order, backend=backend)
+    streamed = StreamedModel(
+        model,
+        hops,
+        bounds,
+        budget_bytes=budget_bytes,
+        spill=spill,
+        order=order,
+        selection=_selection(select, budget_bytes, bounds, backend.device),
+        backend=backend,
+    )
+    # Where there is too little room, that is found out now.
+    streamed.chunks_of(program)
+    return streamed
 
 
 def foretell(
@@ -88,6 +107,7 @@ def foretell(
     cut: Cut = "bytes",
     folded: bool = True,
     order: Order = "column",
+    select: Select = "auto",
     device: torch.device | str = "cpu",
 ) -> Planned:
     """What :func:`stream` would plan for an epoch, without cutting the graph.
@@ -99,19 +119,37 @@ def foretell(
         cut: as for :func:`stream`.
         folded: whether of :meth:`StreamedModel.loss`, or of a call.
         order: as for :func:`stream`.
+        select: as for :func:`stream`.
         device: as for :func:`stream`.
     """
-    _check(model, graph, budget_bytes, cut, order)
+    _check(model, graph, budget_bytes, cut, order, select)
     backend = backend_of(device_named(device))
-    grain = backend.grain
     hops, program = _captured_on(model, graph, backend.device)
     gradients = _gradients(program, graph)
-    bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, cut=cut, order=order, grain=grain)
-    sizes = hop_sizes(hops, bounds, grain=grain)
-    return planned(program, sizes, bounds, budget_bytes, gradients=gradients, folded=folded, order=order)
+    bounds = fitted_bounds(
+        program, hops, budget_bytes, gradients=gradients, cut=cut, order=order, grain=backend.grain
+    )
+    selection = _selection(select, budget_bytes, bounds, backend.device)
+    return planned(
+        program,
+        hop_sizes(program, hops, bounds, selection, backend.grain),
+        bounds,
+        budget_bytes,
+        gradients=gradients,
+        folded=folded,
+        order=order,
+        selection=selection,
+    )
 
 
-def _check(model: object, graph: object, budget_bytes: object, cut: object, order: object) -> None:
+def _selection(select: Select, budget_bytes: int, bounds: Sequence[int], device: torch.device) -> Selection:
+    """Which rows are picked; where nothing is moved, none are."""
+    if select == "never" or budget_bytes >= UNLIMITED or len(bounds) == 2:
+        return NEVER
+    return ALWAYS if select == "always" else measured_selection(device)
+
+
+def _check(model: object, graph: object, budget_bytes: object, cut: object, order: object, select: object) -> None:
     require_type(model, nn.Module, where="stream.model", fix="Pass a torch.nn.Module.")
     require_type(graph, Graph, where="stream.graph", fix="Open it with sagann.load_graph, or make a sagann.Graph.")
     require_type(budget_bytes, int, where="stream.budget_bytes", fix="Pass an integer, as 2 << 30.")
@@ -123,6 +161,7 @@ def _check(model: object, graph: object, budget_bytes: object, cut: object, orde
             fix="Choose one of these.",
         )
     require_order(order)
+    require_select(select)
 
 
 def _gradients(program: ModelProgram, graph: Graph) -> Gradients:

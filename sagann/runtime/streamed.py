@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -21,12 +22,15 @@ from sagann.compiler.options import CompilerOptions
 from sagann.compiler.trace import tensors_of
 from sagann.errors import InputError, LayerError
 from sagann.graph.topology import Topology
+from sagann.plan.edges_of_type import EdgesOfType, Hop
 from sagann.plan.gradients import Gradients
-from sagann.plan.grid import ChunkGrid
+from sagann.plan.grid import CUT_BYTES, MOST_EDGES, ChunkGrid
 from sagann.plan.orders import Order, require_order
 from sagann.plan.residency import BudgetError
+from sagann.plan.selection import NEVER, Selection
 from sagann.plan.sizes import HopSize
 from sagann.plan.steps import UNLIMITED
+from sagann.plan.visits import Visits
 from sagann.runtime.backend import Backend, CpuBackend
 from sagann.runtime.call import SHRINK, Call, DeviceMemoryError, Streamed, warn_of_less
 from sagann.runtime.chunks import Chunks
@@ -40,20 +44,23 @@ from sagann.runtime.planning import (
     captured,
     edges_bytes,
     fitted_bounds,
+    gathered_hops,
     like_on,
     planned,
     planned_constants,
 )
 from sagann.runtime.random_numbers import NUM_SEEDS
 from sagann.runtime.recorder import Recorder
+from sagann.runtime.scratch import Scratch
 from sagann.runtime.spill import SpillFolder
+from sagann.storage.mapped import MappedRows, mapped_rows
 
 MOST_PROGRAMS = 4
 "Captured programs that are kept: for training and evaluation, with and without a gradient of the features."
 
 
 class _Kept(NamedTuple):
-    """What one program has the same in every epoch."""
+    """What programs with the same constants have the same in every epoch."""
 
     x: weakref.ref[Tensor]
     "The features that it is of."
@@ -61,6 +68,17 @@ class _Kept(NamedTuple):
     "Of the features."
     host: Host
     "Where it lies."
+
+
+class _Features(NamedTuple):
+    """Where features are read from."""
+
+    x: weakref.ref[Tensor]
+    "The features."
+    version: int
+    "Of them."
+    rows: MappedRows | None
+    "Reads them from their file; None where they are read in memory."
 
 
 class StreamedModel(nn.Module):
@@ -75,6 +93,8 @@ class StreamedModel(nn.Module):
         options: what the compiler may do to a layer.
         dialect: kernels of the edges.
         order: in which passes go through the chunk grid.
+        selection: which rows are picked for chunks.
+        visits: in which order passes go over the intervals; by default as :func:`sagann.runtime.planning.planned` chooses.
         backend: what computes; by default the CPU. Hops and features lie on the host all the same, parameters on its
             device.
 
@@ -95,6 +115,8 @@ class StreamedModel(nn.Module):
         options: CompilerOptions | None = None,
         dialect: str = "auto",
         order: Order = "column",
+        selection: Selection = NEVER,
+        visits: Visits | None = None,
         backend: Backend | None = None,
     ) -> None:
         super().__init__()
@@ -108,27 +130,31 @@ class StreamedModel(nn.Module):
         self.options = options
         self.dialect = dialect
         self.order = order
+        self.selection = selection
+        self.visits = visits
         self.timeline: Recorder | None = None
         "Where epochs are recorded as they run; set it for those of interest."
-        self._folder = None if spill is None else SpillFolder(spill, edges_bytes(self.hops, self.bounds))
-        self._chunks = self._cut()
+        self._folder = None if spill is None else SpillFolder(spill)
+        on_host = self._backend.device.type == "cpu"
+        self._scratch = None if spill is None or not on_host else Scratch(spill)
+        self._edges = self._new_edges()
+        self._chunks: dict[object, Chunks] = {}
+        "By hop, or by topology and type."
+        self._numbers = count()
+        "Of chunks; those of calls under way may outlive a cut."
         self._programs: dict[object, ModelProgram] = {}
         self._plans: dict[tuple[object, ...], Planned] = {}
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[object, _Kept] = {}
+        self._features: _Features | None = None
         self._has_shrunk = False
 
-    def _cut(self) -> list[Chunks]:
-        """The chunks of each hop, by the bounds."""
+    def _new_edges(self) -> Host | None:
+        """Where chunks are kept; None where they are read as they are."""
         reads_in_place = self.budget_bytes >= UNLIMITED and self._folder is None and self._backend.copies_rows
-        host = None if reads_in_place else self._new_host()
-        chunks: dict[int, Chunks] = {}
-        for number, topology in enumerate(self.hops):
-            if id(topology) not in chunks:
-                chunks[id(topology)] = Chunks(ChunkGrid(topology, self.bounds), host, number)
-        return [chunks[id(topology)] for topology in self.hops]
+        return None if reads_in_place else self._new_host()
 
     def forward(self, x: Tensor) -> Tensor:
-        """The model's result for all vertices: [num_vertices, ...]."""
+        """The model's result for all vertices: [num_vertices, ...]. With a spill folder it lies on that folder's disk."""
         return self._run(x, None)
 
     def loss(self, x: Tensor, loss_of: LossOf) -> Tensor:
@@ -169,24 +195,27 @@ class StreamedModel(nn.Module):
         key = (id(program), x.requires_grad, trained, trains, folded)
         if key not in self._plans:
             gradients = Gradients(program, wanted_x=x.requires_grad, trained=trained)
-            sizes = self._hop_sizes()
             self._plans[key] = planned(
                 program,
-                sizes,
+                self._sizes(program),
                 self.bounds,
                 self.budget_bytes,
                 gradients=gradients,
                 trains=trains,
                 folded=folded,
                 order=self.order,
+                selection=self.selection,
+                visits=self.visits,
             )
             if self._folder is not None:
-                kept = 0 if id(program) in self._kept else self._plans[key].schedule.constant_bytes
+                kept = 0 if program.constants in self._kept else self._plans[key].schedule.constant_bytes
                 self._folder.require(self._plans[key].plan.spilled_bytes + kept)
         return self._plans[key]
 
-    def _hop_sizes(self) -> list[HopSize]:
-        return [replace(chunks.size, grain=self._backend.grain) for chunks in self._chunks]
+    def _sizes(self, program: ModelProgram) -> dict[int, HopSize]:
+        """The sizes of the chunks that the program's gathers go over, by numbers of hops."""
+        grain = self._backend.grain
+        return {number: replace(chunks.size, grain=grain) for number, chunks in self.chunks_of(program).items()}
 
     def _check(self, x: Tensor) -> None:
         require_on_host(x.device, "features")
@@ -212,7 +241,14 @@ class StreamedModel(nn.Module):
 
         def begin() -> Executor:
             leaves = [each.detach().requires_grad_(trains and each.requires_grad) for each in parameters]
-            epoch = Epoch(x=x.detach(), parameters=leaves, trains=trains, loss_of=loss_of)
+            epoch = Epoch(
+                x=x.detach(),
+                mapped=self._mapped(x),
+                parameters=leaves,
+                trains=trains,
+                loss_of=loss_of,
+                allocate=self._scratch,
+            )
             with torch.set_grad_enabled(records):
                 plan = self.plan(x, folded=loss_of is not None)
             return self._executor(plan, epoch, self._constants(program, x), seed=seed)
@@ -271,16 +307,18 @@ class StreamedModel(nn.Module):
             order=self.order,
             grain=self._backend.grain,
         )
-        # Before there are others: both need not fit.
-        self._chunks = []
-        self._chunks = self._cut()
+        # Strips and orders are of other intervals.
+        self.visits = None
+        # Before there are others: both need not fit. Calls under way keep theirs.
+        self._chunks = {}
+        self._edges = self._new_edges()
 
     def _executor(self, plan: Planned, epoch: Epoch, constants: Host, *, seed: int) -> Executor:
         return Executor(
             plan.program,
             plan.schedule,
             plan.plan,
-            chunks=self._chunks,
+            chunks=self.chunks_of(plan.program),
             host=self._new_host(),
             constants=constants,
             dialect=self.dialect,
@@ -292,23 +330,49 @@ class StreamedModel(nn.Module):
 
     def _constants(self, program: ModelProgram, x: Tensor) -> Host:
         """What is the same in every epoch; computed when there are new features."""
-        known = self._kept.get(id(program))
+        known = self._kept.get(program.constants)
         if known is not None and known.x() is x and known.version == x._version:
             return known.host
         shares = self.budget_bytes >= UNLIMITED and self._folder is None
         host = SharedHost() if shares else self._new_host()
         if any(gather.constant for gather in program.gathers):
-            self._kept.pop(id(program), None)
-            sizes = self._hop_sizes()
-            plan = planned_constants(program, sizes, self.bounds, self.budget_bytes)
+            self._kept.pop(program.constants, None)
+            sizes = self._sizes(program)
+            plan = planned_constants(program, sizes, self.bounds, self.budget_bytes, self.selection)
             named = tensors_of(self.model)
             parameters = [named[name].detach() for _, name in program.parameters]
-            epoch = Epoch(x=x.detach(), parameters=parameters, trains=False)
+            epoch = Epoch(x=x.detach(), mapped=self._mapped(x), parameters=parameters, trains=False)
             # Kept for training as well, also where it is made for inference.
             with torch.inference_mode(False), torch.no_grad():
                 self._executor(plan, epoch, host, seed=0).keep_constants()
-            self._kept[id(program)] = _Kept(x=weakref.ref(x), version=x._version, host=host)
+            self._kept[program.constants] = _Kept(x=weakref.ref(x), version=x._version, host=host)
         return host
+
+    def chunks_of(self, program: ModelProgram) -> dict[int, Chunks]:
+        """The chunks that the program's gathers go over, by numbers of hops; cut where they are not yet.
+
+        Args:
+            program: the model, captured.
+        Raises:
+            SpillError: there is too little room for them.
+        """
+        hops = gathered_hops(program, self.hops)
+        missing = {_key(hop): hop for hop in hops.values() if _key(hop) not in self._chunks}
+        if self._folder is not None and missing:
+            self._folder.require(edges_bytes(missing.values(), self.bounds))
+        for key, hop in missing.items():
+            grid = ChunkGrid(hop, self.bounds, most_edges=min(MOST_EDGES, self.budget_bytes // CUT_BYTES))
+            self._chunks[key] = Chunks(grid, self._edges, next(self._numbers), self.selection)
+        return {number: self._chunks[_key(hop)] for number, hop in hops.items()}
+
+    def _mapped(self, x: Tensor) -> MappedRows | None:
+        """What reads these features from their file; looked up when there are new ones."""
+        if self.budget_bytes >= UNLIMITED:
+            return None
+        known = self._features
+        if known is None or known.x() is not x or known.version != x._version:
+            known = self._features = _Features(x=weakref.ref(x), version=x._version, rows=mapped_rows(x.detach()))
+        return known.rows
 
     def _trained(self, program: ModelProgram) -> frozenset[str]:
         named = tensors_of(self.model)
@@ -347,9 +411,14 @@ class StreamedModel(nn.Module):
         return self._programs[key]
 
     def _forget(self, key: object) -> None:
-        program = id(self._programs.pop(key))
-        self._kept.pop(program, None)
-        self._plans = {known: plan for known, plan in self._plans.items() if known[0] != program}
+        program = self._programs.pop(key)
+        if all(other.constants != program.constants for other in self._programs.values()):
+            self._kept.pop(program.constants, None)
+        self._plans = {known: plan for known, plan in self._plans.items() if known[0] != id(program)}
+
+
+def _key(hop: Hop) -> object:
+    return (id(hop.topology), hop.data, hop.type) if isinstance(hop, EdgesOfType) else id(hop)
 
 
 def _uncopyable() -> InputError:

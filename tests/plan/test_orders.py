@@ -20,6 +20,7 @@ from sagann.plan.residency import BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.sizes import CSR
 from sagann.plan.steps import UNLIMITED, Move, Plan, Step
+from sagann.plan.visits import Visits
 from sagann.runtime.planning import captured, fitted_bounds, hop_sizes, planned, planned_constants
 from tests.graphs import labelled_graph
 from tests.plan.test_residency import obey
@@ -29,6 +30,7 @@ MODELS = ["gcn", "gat", "maxpool-gcn", "gated-gcn", "ggnn"]
 NARROW = {"gat", "maxpool-gcn", "gated-gcn"}
 "In which passes over edges take more than stages of vertices."
 BOUNDS = equal_vertices(200, 4)
+ASCENDING = Visits(direction="ascending")
 
 
 @cache
@@ -41,9 +43,9 @@ def program_of(name: str) -> tuple[ModelProgram, list[Topology]]:
     return captured(model, hops, graph.features, x_is_constant=True), hops
 
 
-def schedule_of(name: str, order: Order, *, folded: bool = False) -> Schedule:
+def schedule_of(name: str, order: Order, *, folded: bool = False, visits: Visits | None = None) -> Schedule:
     program, hops = program_of(name)
-    return Schedule(program, hop_sizes(hops, BOUNDS), BOUNDS, folded=folded, order=order)
+    return Schedule(program, hop_sizes(program, hops, BOUNDS), BOUNDS, folded=folded, order=order, visits=visits)
 
 
 def placed(schedule: Schedule, budget_bytes: int) -> Plan:
@@ -59,9 +61,9 @@ def placed(schedule: Schedule, budget_bytes: int) -> Plan:
 @pytest.mark.parametrize("folded", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 def test_every_order_has_the_same_steps(name: str, folded: bool) -> None:
-    column = schedule_of(name, "column", folded=folded)
+    column = schedule_of(name, "column", folded=folded, visits=ASCENDING)
     for order in ORDERS:
-        schedule = schedule_of(name, order, folded=folded)
+        schedule = schedule_of(name, order, folded=folded, visits=ASCENDING)
         assert Counter(schedule.epoch()) == Counter(column.epoch())
         assert Counter(schedule.forward()) == Counter(column.forward())
         assert list(schedule.constants()) == list(column.constants())
@@ -71,7 +73,7 @@ def test_every_order_has_the_same_steps(name: str, folded: bool) -> None:
 @pytest.mark.parametrize("order", ORDERS)
 def test_chunks_come_in_the_order_of_the_name(name: str, order: Order) -> None:
     ends: dict[tuple[str, int, int, bool], list[tuple[int, int]]] = {}
-    for step in schedule_of(name, order).epoch():
+    for step in schedule_of(name, order, visits=ASCENDING).epoch():
         if step.other >= 0:
             key = step.kind, step.number, step.part, step.reads[0].name == CSR
             ends.setdefault(key, []).append((step.interval, step.other))
@@ -152,9 +154,9 @@ def test_intervals_are_fitted_to_every_order(name: str, order: Order) -> None:
     program, hops = program_of(name)
     gradients = schedule_of(name, order).gradients
     counts = []
-    for budget_bytes in (1 << 30, 60_000, 30_000, 20_000):
+    for budget_bytes in (1 << 30, 60_000, 30_000):
         bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, order=order)
-        sizes = hop_sizes(hops, bounds)
+        sizes = hop_sizes(program, hops, bounds)
         for folded in (False, True):
             found = planned(program, sizes, bounds, budget_bytes, gradients=gradients, folded=folded, order=order)
             assert found.plan.peak_bytes <= budget_bytes

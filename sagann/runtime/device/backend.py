@@ -12,7 +12,7 @@ from torch import Tensor
 from sagann.errors import MissingDependencyError
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.work import DEVICE_GRAIN, Grain
-from sagann.plan.sizes import CSC
+from sagann.plan.sizes import CSC, PICKED_CSC
 from sagann.plan.steps import Block
 from sagann.runtime.backend import Backend, CpuBackend
 from sagann.runtime.device.hosts import DeviceHost, PinnedHost, StagedHost
@@ -24,7 +24,7 @@ from sagann.runtime.dialects import Dialect, dialect_for
 from sagann.runtime.host import Host
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.spill import DiskHost, SpillFolder
-from sagann.runtime.transport import BytesOf, Load, Transport
+from sagann.runtime.transport import BytesOf, Source, Transport
 
 STAGING_BYTES = 256 << 20
 "Pinned memory by way of which files and pageable memory are copied, at most; more for a single block that is larger."
@@ -65,13 +65,13 @@ class DeviceBackend:
             return PinnedHost(self._streams, self._pool)
         return StagedHost(DiskHost(folder), self._streams, self._staging)
 
-    def transport(self, load: Load, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
+    def transport(self, source: Source, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
         """Copies of one epoch."""
         assert timeline is None or isinstance(timeline, EventRecorder)
         assert isinstance(host, (PinnedHost, StagedHost))
         taken: DeviceHost = host
         return DeviceTransport(
-            load,
+            source,
             taken,
             bytes_of,
             streams=self._streams,
@@ -117,7 +117,7 @@ class _Cuts:
         """What hands a topology on the device its cut."""
         if self._dialect is None:
             return None
-        at = "dst" if block.name.startswith(CSC) else "src"
+        at = "dst" if block.name in (CSC, PICKED_CSC) else "src"
         if block not in self._known:
             self._known[block] = self._dialect.cut_of(edges, at)
         cut = self._known[block]

@@ -14,33 +14,49 @@ from sagann.plan.steps import Block
 from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.streams import Mark, Streams
 from sagann.runtime.host import Host
+from sagann.runtime.picking import pick_rows
 
 
 class DeviceHost(Host, Protocol):
     """A host that takes blocks of a device without anybody waiting."""
 
-    def receive(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        """Queue the copies of a block's tensors in this thread's lane, which is "store"."""
+    def receive(self, block: Block, tensors: Mapping[str, Tensor]) -> Mark:
+        """Queue the copies of a block's tensors in this thread's lane, which is "store"; gives the mark after them."""
         ...
 
 
 class PinnedHost:
-    """Blocks in pinned memory. What is read of them is that memory itself.
+    """Blocks in pinned memory. What is read of them is that memory itself; rows are picked out of it by the host.
 
     Args:
         streams: of the device.
         pool: where the memory comes from.
     """
 
+    gives_copies = False
+
     def __init__(self, streams: Streams, pool: PinnedPool) -> None:
         self._streams = streams
         self._pool = pool
         self._blocks: dict[Block, tuple[Layout, Tensor]] = {}
+        self._arrivals: dict[Block, Mark] = {}
+        "What comes after the last copies of blocks that lay on the device."
         # Blocks of an epoch that never came to its backward go back as well.
         finalize(self, _return, streams, pool, self._blocks).atexit = False
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        """Copy a block's tensors, in this thread's lane where they lie on the device."""
+        """Copy a block's tensors, in the lane that computes where they lie on the device."""
+        if self._copy(block, tensors):
+            self._arrivals[block] = self._streams.mark("compute")
+
+    def receive(self, block: Block, tensors: Mapping[str, Tensor]) -> Mark:
+        """Queue the copies of a block's tensors in this thread's lane; gives the mark after them."""
+        self._copy(block, tensors)
+        self._arrivals[block] = self._streams.mark("store")
+        return self._arrivals[block]
+
+    def _copy(self, block: Block, tensors: Mapping[str, Tensor]) -> bool:
+        """Whether any of it was queued: what lies on the host is copied at once."""
         layout, known = Layout(tensors), self._blocks.get(block)
         if known is not None and known[0].num_bytes == layout.num_bytes:
             # Whoever stores a block again has read what was there: the lane waits for that.
@@ -56,15 +72,19 @@ class PinnedHost:
             else:
                 view.copy_(source)
         self._blocks[block] = layout, memory
-
-    def receive(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        """Queue the copies of a block's tensors in this thread's lane."""
-        self.put(block, tensors)
+        return any(map(self._streams.holds, tensors.values()))
 
     def get(self, block: Block) -> dict[str, Tensor]:
         """Where a block's tensors lie, or will lie when the lane that stores them has come so far."""
         layout, memory = self._blocks[block]
         return layout.views(memory)
+
+    def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
+        """Copies of some rows of each tensor of what was put last; waits until it has arrived."""
+        if (arrived := self._arrivals.get(block)) is not None:
+            self._streams.finish(arrived)
+        layout, memory = self._blocks[block]
+        return {name: pick_rows(tensor, rows) for name, tensor in layout.views(memory).items()}
 
     def close(self) -> None:
         """Forget all blocks."""
@@ -90,6 +110,8 @@ class StagedHost:
         staging: where the memory comes from.
     """
 
+    gives_copies = True
+
     def __init__(self, host: Host, streams: Streams, staging: PinnedPool) -> None:
         self._host = host
         self._streams = streams
@@ -102,7 +124,7 @@ class StagedHost:
         self._settle(block)
         self._host.put(block, {name: tensor.detach().cpu() for name, tensor in tensors.items()})
 
-    def receive(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
+    def receive(self, block: Block, tensors: Mapping[str, Tensor]) -> Mark:
         """Queue the copies of a block's tensors in this thread's lane; a thread puts them when they have arrived."""
         self._settle(block)
         layout = Layout(tensors)
@@ -112,11 +134,17 @@ class StagedHost:
             self._streams.copy(view, tensors[name].detach())
         arrived = self._streams.mark("store")
         self._writes[block] = self._writer.submit(self._write, block, views, memory, arrived)
+        return arrived
 
     def get(self, block: Block) -> dict[str, Tensor]:
         """Read what was put last."""
         self._settle(block)
         return self._host.get(block)
+
+    def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
+        """Read some rows of each tensor of what was put last."""
+        self._settle(block)
+        return self._host.pick(block, rows)
 
     def close(self) -> None:
         """Forget all blocks."""

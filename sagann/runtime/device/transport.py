@@ -34,7 +34,7 @@ from sagann.runtime.device.recorder import EventRecorder
 from sagann.runtime.device.streams import Mark, Streams
 from sagann.runtime.host import copy_into
 from sagann.runtime.recorder import recorded
-from sagann.runtime.transport import BytesOf, Load, Pending
+from sagann.runtime.transport import BytesOf, Pending, Source
 
 ALIGNMENT = 64
 "Of a tensor in a block's memory, in bytes."
@@ -54,7 +54,7 @@ class DeviceTransport:
     """Copies between a host and a device.
 
     Args:
-        load: gives a block's content where it lies on the host; or on the device, where it lies there.
+        source: gives a block's content where it lies on the host; or on the device, where it lies there.
         host: takes what is stored.
         bytes_of: a block's size.
         streams: of the device.
@@ -67,7 +67,7 @@ class DeviceTransport:
 
     def __init__(
         self,
-        load: Load,
+        source: Source,
         host: DeviceHost,
         bytes_of: BytesOf,
         *,
@@ -76,7 +76,7 @@ class DeviceTransport:
         cuts: Cuts,
         timeline: EventRecorder | None,
     ) -> None:
-        self._load = load
+        self._source = source
         self._host = host
         self._bytes_of = bytes_of
         self._streams = streams
@@ -95,7 +95,7 @@ class DeviceTransport:
         self._under_way[block] = memory
         free = self._streams.mark("compute")
         job = partial(
-            _loaded, block, self._load, memory, free, self._streams, self._staging, self._cuts, self._timeline
+            _loaded, block, self._source, memory, free, self._streams, self._staging, self._cuts, self._timeline
         )
         return _Loaded(self._loader.submit(job), block, self._streams, self._under_way)
 
@@ -106,8 +106,8 @@ class DeviceTransport:
             self._streams.on("store"),
             recorded(self._timeline, "store", block_name(block), self._bytes_of(block)),
         ):
-            self._host.receive(block, tensors)
-        return _Stored(self._streams, self._streams.mark("store"))
+            arrived = self._host.receive(block, tensors)
+        return _Stored(self._streams, arrived)
 
     def close(self) -> None:
         """Wait for the copies under way, and queue no others."""
@@ -153,7 +153,7 @@ class _Stored:
 
 def _loaded(
     block: Block,
-    load: Load,
+    source: Source,
     memory: Tensor,
     free: Mark,
     streams: Streams,
@@ -164,23 +164,23 @@ def _loaded(
     """Read a block and queue its copy; in the loader's thread."""
     name = block_name(block)
     with recorded(None if timeline is None else timeline.of_host, "load", f"{name}, read"):
-        content = load(block)
+        content = source.load(block)
     with streams.on("load"):
         streams.wait("load", free)
         landing = _Landing(memory, streams, staging)
         with recorded(timeline, "load", name, memory.nbytes - MOST_TENSORS * ALIGNMENT):
-            moved = _moved(block, content, landing, cuts)
+            moved = _moved(block, content, landing, source, cuts)
         landing.arrived = streams.mark("load")
     return moved, landing
 
 
-def _moved(block: Block, content: Any, landing: _Landing, cuts: Cuts) -> Any:
+def _moved(block: Block, content: Any, landing: _Landing, source: Source, cuts: Cuts) -> Any:
     if isinstance(content, Tensor):
         return landing(content)
     if isinstance(content, Mapping):
         return {name: landing(tensor) for name, tensor in content.items()}
     edges = content.mapped(landing)
-    hand_over = cuts(block, content)
+    hand_over = cuts(source.known_as(block), content)
     if hand_over is not None:
         hand_over(edges, landing)
     return edges

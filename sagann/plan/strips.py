@@ -1,0 +1,114 @@
+"""Strips: how many intervals of its rows a pass over the edges takes on at a time, from the sizes of its blocks.
+
+Of an interval of rows, a pass holds the state and what the rows themselves are read of (*own* bytes); every interval of
+other ends brings more (*other* bytes), and once more for every strip. Where all of the others stay in memory, strips of one
+interval are best. Where they do not, every further state that fits saves loads: with strips of ``w`` intervals the others
+come ``P / w`` times, but for those that lie in memory when a strip turns to the next.
+
+References:
+    Wolf and Lam, A data locality optimizing algorithm, PLDI 1991: tiling of loops. Ma et al., NeuGraph, USENIX ATC 2019,
+    Sec. 3.1, holds one state, and gets fewer loads from a smaller P only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sagann.plan.fit import needed_bytes
+from sagann.plan.steps import Block, Step
+from sagann.plan.visits import PassKey
+
+
+def strip_widths(
+    steps: Sequence[Step], bytes_of: Callable[[Block], int], budget_bytes: int, num_intervals: int
+) -> Mapping[PassKey, int]:
+    """How wide the strips of each pass should be for the fewest loads; passes are left out where it is 1.
+
+    Args:
+        steps: of an epoch in column order, with strips of one interval.
+        bytes_of: a block's size.
+        budget_bytes: of blocks and temporaries.
+        num_intervals: P.
+    """
+    found = {key: work.width(budget_bytes, num_intervals) for key, work in _passes(steps, bytes_of).items()}
+    return {key: width for key, width in found.items() if width > 1}
+
+
+@dataclass(slots=True)
+class _PassSize:
+    """Bytes of the blocks of a pass."""
+
+    owns: dict[int, int] = field(default_factory=dict)
+    "By interval of its rows: the state, and what its rows are read of."
+    others: dict[int, int] = field(default_factory=dict)
+    "By interval of other ends."
+    chunk: int = 0
+    "Of the edges of a chunk and what takes place beside, at most."
+    follow: int = 0
+    "What a step takes that comes between the chunks of two intervals, at most."
+
+    def add(self, step: Step, own: int, other: int, bytes_of: Callable[[Block], int]) -> None:
+        """Count the blocks of a chunk's step."""
+        of_own, of_other, of_chunk = 0, 0, step.temporary_bytes
+        for block in step.blocks:
+            if block.kind in ("edges", "handed"):
+                of_chunk += bytes_of(block)
+            elif block.interval == own:
+                of_own += bytes_of(block)
+            else:
+                of_other += bytes_of(block)
+        self.chunk = max(self.chunk, of_chunk)
+        # In a chunk within an interval nobody can tell whose a block is.
+        if own != other:
+            self.owns[own] = max(self.owns.get(own, 0), of_own)
+            self.others[other] = max(self.others.get(other, 0), of_other)
+
+    def width(self, budget_bytes: int, num_intervals: int) -> int:
+        """The width with the fewest loads; the least of these."""
+        own, other = max(self.owns.values(), default=0), max(self.others.values(), default=0)
+        best, least = 1, math.inf
+        for width in range(1, num_intervals + 1):
+            # While a chunk is computed, the next one is loaded.
+            walking = width * own + 2 * (other + self.chunk)
+            following = (width - 1) * own + self.follow
+            if width > 1 and max(walking, following) > budget_bytes:
+                break
+            count = math.ceil(num_intervals / width)
+            staying = max(0, budget_bytes - walking)
+            loads = (count - 1) * max(0, sum(self.others.values()) - staying)
+            if loads < least:
+                # As wide as the others, so that none is left with less.
+                best, least = math.ceil(num_intervals / count), loads
+        return best
+
+
+def chunk_ends(step: Step) -> tuple[PassKey, int, int] | None:
+    """The pass of a chunk's step, the interval of its rows, and that of its other ends; None of other steps.
+
+    Nor has a pass ends that only hands something on to the next one, and so has no rows of its own.
+    """
+    states = [block.interval for block in step.writes if block.kind == "state"]
+    if step.kind not in ("gather", "gather_grad") or not states:
+        return None
+    (own,) = states
+    return PassKey(step.kind, step.number, step.part), own, step.other if own == step.interval else step.interval
+
+
+def _passes(steps: Sequence[Step], bytes_of: Callable[[Block], int]) -> Mapping[PassKey, _PassSize]:
+    found: defaultdict[PassKey, _PassSize] = defaultdict(_PassSize)
+    between: list[Step] = []
+    for step in steps:
+        ends = chunk_ends(step)
+        if ends is None:
+            between.append(step)
+            continue
+        key, own, other = ends
+        work = found[key]
+        if between and work.owns:
+            work.follow = max(work.follow, needed_bytes(between, bytes_of))
+        between.clear()
+        work.add(step, own, other, bytes_of)
+    return found
