@@ -212,9 +212,9 @@ class _Landing:
         source = tensor.detach().contiguous()
         into = self._room(source.nbytes)
         words = source.reshape(-1).view(torch.uint8)
-        if not len(words) or self._streams.is_pinned(source):
+        if self._streams.is_pinned(source):
             self._streams.copy(into, words)
-        else:
+        elif len(words):
             for part, here in zip(words.split(PIECE_BYTES), into.split(PIECE_BYTES), strict=True):
                 self._by_way_of_staging(here, part)
         return into.view(source.dtype).view(source.shape)
