@@ -13,7 +13,8 @@ References:
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,7 @@ from sagann.compiler.trace import (
 )
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
-from sagann.saga.engine import using_engine
+from sagann.saga.engine import current_engine, using_engine
 from sagann.saga.independence import NUM_ROWS
 from sagann.saga.layer import SagaLayer
 
@@ -84,6 +85,10 @@ def _gathered(values: Sequence[Tensor], call: int) -> Tensor:
     raise AssertionError("stands in traces only")
 
 
+CAPTURING = threading.RLock()
+"""Held while a model is traced. Its parameters are the trace's for so long, and its layers run by the trace's engine: no
+other thread may read or run them."""
+
 _LAYER = torch.ops.sagann.saga_layer.default
 _GATHERED = torch.ops.sagann.gathered.default
 
@@ -108,8 +113,9 @@ def capture(
         LayerError: an operator between the layers mixes vertices, or the model does what a trace does not show; the
             message names it.
     """
-    recorder = _Recorder(model, hops, options or CompilerOptions(), x_is_constant)
-    module = _traced(model, recorder, x)
+    with CAPTURING:
+        recorder = _Recorder(model, hops, options or CompilerOptions(), x_is_constant)
+        module = _traced(model, recorder, x)
     for node in [node for node in module.graph.nodes if node.target is _LAYER]:
         _inline(module, node, recorder.calls[int(node.args[1])], int(node.args[1]))
     _own_output(module)
@@ -155,7 +161,7 @@ class _Recorder:
         names = {id(module): name for name, module in model.named_modules()}
         self.layers = {
             id(layer): _Layer(
-                twin=copy.deepcopy(layer),
+                twin=_twin(layer),
                 modules={inner: names[id(module)] for inner, module in layer.named_modules()},
             )
             for layer in model.modules()
@@ -167,9 +173,13 @@ class _Recorder:
         self.x: Tensor | None = None
         "The features, as the model gets them in the trace."
         self.calls: list[_Call] = []
+        self._thread = threading.get_ident()
+        self._engine_of_others = current_engine()
 
     def run(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
         """Record a call."""
+        if threading.get_ident() != self._thread:
+            return self._engine_of_others.run(layer, topology, x, data)
         if not isinstance(topology, _Hop):
             raise TraceError(f"the layer {type(layer).__name__} is called with a topology that is none of the hops")
         if id(layer) not in self.layers:
@@ -192,6 +202,32 @@ class _Recorder:
         known.twin.check_functions(like, data)
         graph = layer_graph(known.twin, like, data, options=self.options, x_is_constant=constant)
         return _Call(layer=known, graph=graph, edge_data=layer.edge_data, hop=hop.number)
+
+
+def _twin(layer: SagaLayer) -> SagaLayer:
+    """A copy of a layer."""
+    try:
+        return copy.deepcopy(layer)
+    except (RuntimeError, TypeError) as error:
+        # Tensors with a history, locks, open files.
+        raise LayerError(
+            "a layer that is streamed must be copyable",
+            value=str(error).splitlines()[0],
+            where=", ".join(_uncopyable(layer)) or type(layer).__name__,
+            fix="Make what is computed of parameters where it is used, and keep only parameters, buffers and plain values "
+            "as attributes.",
+        ) from error
+
+
+def _uncopyable(layer: nn.Module) -> Iterator[str]:
+    """The attributes that stand in the way of a copy."""
+    for module in layer.modules():
+        for name, value in vars(module).items():
+            try:
+                copy.deepcopy(value)
+            except (RuntimeError, TypeError):
+                if name != "_modules":
+                    yield f"{type(module).__name__}.{name}"
 
 
 def _traced(model: nn.Module, recorder: _Recorder, x: Tensor) -> fx.GraphModule:
