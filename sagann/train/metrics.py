@@ -9,7 +9,7 @@ mapping ever holds a NaN. macro-F1 averages over the classes that occur among la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 import torch
 from torch import Tensor
@@ -76,9 +76,10 @@ def _single_label(logits: Tensor, labels: Tensor, names: Collection[str]) -> Met
         found["macro_f1"] = score(multiclass_f1_score, "macro")
     if "roc_auc" in names:
         # float64, because in float32 confident predictions would all round to 1 and tie.
-        scores, truth = logits.cpu().double().softmax(dim=1), F.one_hot(labels, num_classes)
-        # For two classes both areas are the same; with one column the area is class 1's.
-        found |= _roc_auc(scores[:, 1:], truth[:, 1:]) if num_classes == 2 else _roc_auc(scores, truth)
+        scores = logits.cpu().double().softmax(dim=1)
+        # For two classes both areas are the same: class 1's.
+        first = 1 if num_classes == 2 else 0
+        found |= _roc_auc((scores[:, number], (labels == number).long()) for number in range(first, num_classes))
     return found
 
 
@@ -99,24 +100,27 @@ def _multi_label(logits: Tensor, labels: Tensor, names: Collection[str]) -> Metr
     if "macro_f1" in names:
         found["macro_f1"] = score(multilabel_f1_score, "macro")
     if "roc_auc" in names:
-        found |= _roc_auc(logits.cpu(), labels)
+        found |= _roc_auc(zip(logits.cpu().unbind(dim=1), labels.unbind(dim=1), strict=True))
     return found
 
 
-def _roc_auc(scores: Tensor, truth: Tensor) -> Metrics:
-    """Mean area over the columns that hold both a 0 and a 1; empty where no column does."""
+def _roc_auc(columns: Iterable[tuple[Tensor, Tensor]]) -> Metrics:
+    """Mean area over the columns that hold both a 0 and a 1; empty where no column does.
+
+    Args:
+        columns: scores [n] and truth int64 [n] of each class; one after the other, as one alone takes a lot of memory.
+    """
     from torchmetrics.functional.classification import multilabel_auroc
 
-    positives = truth.sum(dim=0)
-    defined = (positives > 0) & (positives < len(truth))
-    num_defined = int(defined.sum())
-    if num_defined == 0:
-        return {}
-    # The area depends on the order alone. Ranks hand the order on exactly; torchmetrics would take the sigmoid,
-    # whose last bit depends on where in the array an element stands, so that equal scores no longer tie.
-    ranks = torch.stack([_ranks(column) for column in scores[:, defined].unbind(dim=1)], dim=1)
-    area = multilabel_auroc(ranks, truth[:, defined], num_defined, average="macro", validate_args=False)
-    return {"roc_auc": float(area)}
+    areas = []
+    for scores, truth in columns:
+        if not 0 < int(truth.sum()) < len(truth):
+            continue
+        # The area depends on the order alone. Ranks hand the order on exactly; torchmetrics would take the sigmoid,
+        # whose last bit depends on where in the array an element stands, so that equal scores no longer tie.
+        ranks = _ranks(scores)[:, None]
+        areas.append(multilabel_auroc(ranks, truth[:, None], 1, average="macro", validate_args=False))
+    return {"roc_auc": float(torch.stack(areas).mean())} if areas else {}
 
 
 def _ranks(scores: Tensor) -> Tensor:
