@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from sagann.byte_size import format_bytes
 from sagann.cli.run_settings import RunSettings
 from sagann.errors import InputError
+from sagann.free_space import memory
 from sagann.graph import Graph
 from sagann.nn import MODELS
-from sagann.report.machine import format_bytes, memory
 from sagann.train.resources import resolve_device
 
 _FLOAT_BYTES = 4

@@ -29,7 +29,7 @@ from sagann.runtime.chunks import Chunks
 from sagann.runtime.degrees import divisors
 from sagann.runtime.dialects import dialect_for, run_pass
 from sagann.runtime.edge_pass import softmax_delta
-from sagann.runtime.epoch import Epoch, check_loss
+from sagann.runtime.epoch import Epoch, loss_of_rows
 from sagann.runtime.host import Host
 from sagann.runtime.random_numbers import NUM_SEEDS, seeded
 from sagann.runtime.recorder import Recorder, recorded
@@ -220,9 +220,7 @@ class Executor:
         assert self.epoch.loss_of is not None
         self._require_gradient(tape)
         rows = results[name].detach().requires_grad_(tape.leads_from(name))
-        with torch.enable_grad():
-            loss = self.epoch.loss_of(rows, self.plan.vertices(step.interval))
-        check_loss(loss, rows)
+        loss = loss_of_rows(self.epoch.loss_of, rows, self.plan.vertices(step.interval))
         self.epoch.loss = loss.detach() if self.epoch.loss is None else self.epoch.loss + loss.detach()
         upstream = {}
         if loss.requires_grad:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor, nn
 
+from sagann.compiler.capture import CAPTURING
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.trace import tensors_of
@@ -167,6 +168,10 @@ class StreamedModel(nn.Module):
             folded: whether :meth:`loss` is what is called.
         """
         self._check(x)
+        with CAPTURING:
+            return self._planned(x, folded)
+
+    def _planned(self, x: Tensor, folded: bool) -> Planned:
         program = self._captured(x)
         trained = self._trained(program)
         trains = torch.is_grad_enabled() and (x.requires_grad or bool(trained))
@@ -202,11 +207,12 @@ class StreamedModel(nn.Module):
         )
 
     def _run(self, x: Tensor, loss_of: LossOf | None) -> Tensor:
-        plan = self.plan(x, folded=loss_of is not None)
+        with CAPTURING:
+            plan = self.plan(x, folded=loss_of is not None)
+            named = tensors_of(self.model)
         program = plan.program
         # Where nothing is random, the caller's random numbers are left as they are.
         seed = int(torch.randint(NUM_SEEDS, ())) if program.random else 0
-        named = tensors_of(self.model)
         parameters = [named[name] for _, name in program.parameters]
         trains = torch.is_grad_enabled() and any(each.requires_grad for each in (x, *parameters))
         leaves = [each.detach().requires_grad_(trains and each.requires_grad) for each in parameters]
@@ -249,7 +255,8 @@ class StreamedModel(nn.Module):
             self._kept.pop(program.constants, None)
             sizes = {number: chunks.size for number, chunks in self.chunks_of(program).items()}
             plan = planned_constants(program, sizes, self.bounds, self.budget_bytes, self.selection)
-            named = tensors_of(self.model)
+            with CAPTURING:
+                named = tensors_of(self.model)
             parameters = [named[name].detach() for _, name in program.parameters]
             epoch = Epoch(x=x.detach(), mapped=self._mapped(x), parameters=parameters, trains=False)
             # Kept for training as well, also where it is made for inference.

@@ -8,8 +8,8 @@ import torch
 from sagann.cli.fit_memory import check_memory, least_bytes
 from sagann.cli.run_settings import RunSettings, merge, settings_of
 from sagann.errors import InputError
+from sagann.free_space import Memory
 from sagann.graph import Graph, rmat_graph
-from sagann.report.machine import Memory
 
 
 def settings(**given: Any) -> RunSettings:
