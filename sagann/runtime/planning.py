@@ -232,7 +232,9 @@ def planned(
             steps = [each for each in found.plan.operations if isinstance(each, Step)]
             widths = strip_widths(steps, found.schedule.sizes.of, budget_bytes, found.plan.num_intervals)
             if widths:
-                found = min(found, placed(selects, Visits(widths=widths)), key=lambda each: each.plan.moved_bytes)
+                with suppress(BudgetError):
+                    wide = placed(selects, Visits(widths=widths))
+                    found = min(found, wide, key=lambda each: each.plan.moved_bytes)
         return found
 
     found = _cheaper(visited, hops, selection)

@@ -287,7 +287,8 @@ def test_any_order_gives_the_same_numbers(name: str, order: Order, on_disk: bool
         expected, upstream = dense(model, hops, x.detach().requires_grad_())
         streamed = tight(model, hops, x, order, spill=tmp_path if on_disk else None)
         moved = stored_states(streamed.plan(x).plan) | stored_states(streamed.plan(x, folded=True).plan)
-        assert bool(moved) == (order == "row")
+        # By columns only where strips are wide.
+        assert moved or order != "row"
         out, loss = streamed(x), streamed.loss(x, partial_loss)
         leaves = [x, *parameters] if wanted_x else parameters
         found = torch.autograd.grad(out, leaves, upstream, materialize_grads=True)
