@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
 from typing import Literal, NamedTuple
 
@@ -24,7 +25,7 @@ from sagann.plan.orders import POLICIES, Order
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.sizes import CSC, CSR, HopSize
-from sagann.plan.steps import Plan
+from sagann.plan.steps import UNLIMITED, Block, Plan
 
 MOST_INTERVALS = 256
 "An epoch has a step for every chunk of a grid of so many by so many; finer ones are steps of too little work."
@@ -207,6 +208,32 @@ def planned(
         with suppress(BudgetError):
             return placed(worth)
     return found
+
+
+def dense_peak_bytes(program: ModelProgram, hops: Sequence[Topology], *, gradients: Gradients) -> int:
+    """What an epoch in memory takes beside features and edges, which are there already.
+
+    Nothing is computed again, and the result is whole.
+
+    Args:
+        program: the captured model.
+        hops: the topologies that it walks.
+        gradients: what the backward computes.
+    """
+    chunks = [HopSize.of(hop, {(0, 0): hop.num_edges} if hop.num_edges else {}) for hop in hops]
+    every = frozenset(range(len(program.stages)))
+    bounds = (0, hops[0].num_dst)
+    schedule = Schedule(program, chunks, bounds, gradients=gradients, saves=every)
+
+    def bytes_of(block: Block) -> int:
+        if block.kind == "edges":
+            # The graph has them in one order.
+            return schedule.sizes.of(block) - schedule.sizes.of(replace(block, name=CSC))
+        return 0 if (block.kind, block.name) == ("value", "x") else schedule.sizes.of(block)
+
+    on_host = [*schedule.initial(), *schedule.upstream()]
+    steps = list(schedule.epoch())
+    return place(steps, bytes_of=bytes_of, on_host=on_host, bounds=bounds, budget_bytes=UNLIMITED).peak_bytes
 
 
 def planned_constants(
