@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sagann.free_space import free_disk_bytes, memory
+from sagann.free_space import free_disk_bytes, is_memory, memory
 
 GIB = 2**30
 
@@ -72,3 +72,16 @@ def test_this_machine() -> None:
 
 def test_disk_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
     assert free_disk_bytes(tmp_path / "a" / "b") > 0
+
+
+def test_folders_that_lie_in_memory(tmp_path: Path) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n"
+        f"23 22 0:20 / {tmp_path} rw,nosuid - tmpfs tmpfs rw,size=9k\n"
+        f"24 23 254:1 /a {tmp_path}/real\\040disk rw master:1 - xfs /dev/vdb rw\n"
+    )
+    assert is_memory(tmp_path / "not" / "there", mounts=mounts)
+    assert not is_memory(tmp_path / "real disk" / "below", mounts=mounts)
+    assert not is_memory(tmp_path.parent, mounts=mounts)
+    assert not is_memory(tmp_path, mounts=tmp_path / "none")
