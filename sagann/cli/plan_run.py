@@ -11,7 +11,7 @@ from sagann.cli.options import Given, Shared
 from sagann.cli.plan import SHOWN
 from sagann.cli.plan_streaming import Wish, show_streaming
 from sagann.cli.prepare import open_checked
-from sagann.cli.run_settings import merge, read_tables, settings_of
+from sagann.cli.run_settings import RunSettings, merge, read_tables, settings_of
 from sagann.compiler import LayerProgram
 from sagann.compiler.explain import explain
 from sagann.errors import InputError
@@ -47,12 +47,13 @@ def plan_run(given: Given, *, show: str, streaming: Wish | None, file: Path | No
     settings = settings_of(merge({} if file is None else read_tables(file), given))
     if ".py:" in settings.model.model:
         shared.user_files.add(settings.model.model.rpartition(":")[0])
-    graph = open_checked(settings.data, keep_splits=False)
-    model = build_model(settings.model, graph)
-    graph = features_as(graph, parameter_dtype(model))
     if streaming is not None:
-        show_streaming(terminal, model, _prepared(model, graph), streaming)
+        with streaming.large_arrays():
+            model, graph = _opened(settings)
+            graph = _prepared(model, graph)
+        show_streaming(terminal, model, graph, streaming)
         return 0
+    model, graph = _opened(settings)
     engine = CompiledEngine()
     with using_engine(engine):
         _step(model, graph)
@@ -61,6 +62,12 @@ def plan_run(given: Given, *, show: str, streaming: Wish | None, file: Path | No
             for program in engine.programs_of(module):
                 _show(terminal, name or "the model", program, with_source=show == "kernels")
     return 0
+
+
+def _opened(settings: RunSettings) -> tuple[Any, Graph]:
+    graph = open_checked(settings.data, keep_splits=False)
+    model = build_model(settings.model, graph)
+    return model, features_as(graph, parameter_dtype(model))
 
 
 def _step(model: Any, graph: Graph) -> None:

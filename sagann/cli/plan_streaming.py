@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -13,6 +15,7 @@ from sagann.byte_size import parse_bytes
 from sagann.cli.toml_file import read_text
 from sagann.errors import InputError, MissingDependencyError
 from sagann.graph import Graph
+from sagann.graph.large_arrays import made_by
 from sagann.report.terminal import Terminal
 from sagann.runtime.timeline_files import can_draw
 
@@ -59,6 +62,14 @@ class Wish:
                     fix=f"Add --memory 2GiB, or leave {name} out.",
                 )
         return None
+
+    @contextmanager
+    def large_arrays(self) -> Iterator[None]:
+        """Inside the ``with`` block, arrays with a row per edge that preparing a graph gives lie where blocks will go."""
+        from sagann.runtime.scratch import Scratch
+
+        with made_by(Scratch(self.spill or Path(tempfile.gettempdir()))):
+            yield
 
 
 def show_streaming(terminal: Terminal, model: nn.Module, graph: Graph, wish: Wish) -> None:

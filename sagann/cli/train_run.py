@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import nullcontext
 from pathlib import Path
 
 from sagann.cli.engines import engine_named
@@ -21,6 +22,7 @@ from sagann.saga.engine import using_engine
 from sagann.storage.durable import write_whole
 from sagann.train import Trainer, TrainResult
 from sagann.train.run_folder import RUN_FILE, RunFolder
+from sagann.train.streaming import Streaming
 
 
 def train_run(
@@ -43,7 +45,9 @@ def train_run(
         shared.user_files.add(settings.model.model.rpartition(":")[0])
     run_dir = out or _free_folder(settings)
     _check_folder(run_dir, resume=resume, overwrite=overwrite)
-    graph = training_graph(settings.data, seed=settings.train.seed, say=terminal.say)
+    streaming = Streaming.of(settings.train, run_dir)
+    with nullcontext() if streaming is None else streaming.large_arrays():
+        graph = training_graph(settings.data, seed=settings.train.seed, say=terminal.say)
     check_memory(settings, graph)
     result = _fit(settings, graph, run_dir, resume=resume, overwrite=overwrite, terminal=terminal)
     if result.interrupted:

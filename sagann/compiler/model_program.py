@@ -54,3 +54,26 @@ class ModelProgram:
     "Whether anything in it draws random numbers."
     forms: Mapping[str, Form]
     "Of every value of vertices that a stage or a gather gives, and of ``x``."
+
+    @property
+    def constants(self) -> object:
+        """What is gathered once: equal for programs of one model that gather the same, under the same names."""
+        gathers = [gather for gather in self.gathers if gather.constant]
+        for gather in gathers:
+            rows = {name for name, side in zip(gather.inputs, gather.edges.sides, strict=True) if side != "edge"}
+            if gather.edges.function is None or rows - {"x"}:
+                # It depends on a stage, and those are not compared.
+                return id(self)
+        functions = [gather.edges.function for gather in gathers]
+        return tuple(
+            (
+                gather.result,
+                gather.hop,
+                gather.inputs,
+                gather.edges.accumulator,
+                gather.edges.dtype,
+                repr(function.content),
+            )
+            for gather, function in zip(gathers, functions, strict=True)
+            if function is not None
+        )

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.graph.graph import Graph
+from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import csr_tensor
 from sagann.graph.topology import CHECKED_AT_ONCE
 
@@ -48,7 +49,7 @@ def normalise_features(graph: Graph) -> Graph:
 
 
 def _dense(features: Tensor) -> Tensor:
-    result = torch.empty_like(features)
+    result = empty_array(features.shape, features.dtype, features.device)
     # In slices: the features may be a memory map, and the float64 copy is never whole.
     step = max(1, CHECKED_AT_ONCE // max(1, features.shape[1]))
     for first in range(0, len(features), step):

@@ -1,6 +1,6 @@
 """Degree normalisation: edge weights that scale a sum over in-edges.
 
-Degrees are in-degrees, weighted where the graph has weights, computed in float64. A vertex without in-edges
+Weights are computed slab by slab, to where :mod:`sagann.graph.large_arrays` has them made. Degrees are in-degrees, weighted where the graph has weights, computed in float64. A vertex without in-edges
 has the factor 0, so no weight is ever infinite.
 """
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.graph.graph import Graph
+from sagann.graph.large_arrays import empty_array, slabs
 from sagann.graph.topology import Topology
 
 Normalisation = Literal["symmetric", "row"]
@@ -55,12 +56,17 @@ def normalise(
         _check_degrees(degrees, graph)
     factor = degrees.rsqrt() if how == "symmetric" else degrees.reciprocal()
     factor[degrees == 0] = 0.0
-    weight = torch.repeat_interleave(factor, topology.in_degrees(), output_size=topology.num_edges)
-    if how == "symmetric":
-        weight *= factor[topology.indices]
-    if "weight" in topology.edge_data:
-        weight *= topology.edge_data["weight"]
-    return graph.with_topology(topology.with_edge_data(**{name: weight.to(dtype)}))
+    given = topology.edge_data.get("weight")
+    stored = empty_array((topology.num_edges,), dtype, topology.device)
+    for rows, edges in slabs(topology.indptr):
+        degrees_in = topology.indptr[rows.start : rows.stop + 1].diff()
+        weight = torch.repeat_interleave(factor[rows], degrees_in)
+        if how == "symmetric":
+            weight *= factor[topology.indices[edges]]
+        if given is not None:
+            weight *= given[edges]
+        stored[edges] = weight
+    return graph.with_topology(topology.with_edge_data(**{name: stored}))
 
 
 def weighted_in_degrees(topology: Topology) -> Tensor:
@@ -69,7 +75,11 @@ def weighted_in_degrees(topology: Topology) -> Tensor:
     if weight is None:
         return topology.in_degrees().double()
     degrees = torch.zeros(topology.num_dst, dtype=torch.float64, device=topology.device)
-    return degrees.index_add_(0, topology.edge_dst(), weight.double())
+    for rows, edges in slabs(topology.indptr):
+        degrees_in = topology.indptr[rows.start : rows.stop + 1].diff()
+        dst = torch.repeat_interleave(torch.arange(len(degrees_in), device=topology.device), degrees_in)
+        degrees[rows].index_add_(0, dst, weight[edges].double())
+    return degrees
 
 
 def _check_degrees(degrees: Tensor, graph: Graph) -> None:

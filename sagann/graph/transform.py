@@ -1,6 +1,7 @@
 """Edges added, merged and removed: pure functions from Graph to Graph.
 
-Vertices keep their ids, so features, labels, splits and graph boundaries are shared with the input. Edges
+Self-loops are added slab by slab, to where :mod:`sagann.graph.large_arrays` has them made; the other functions hold all
+edges in memory. Vertices keep their ids, so features, labels, splits and graph boundaries are shared with the input. Edges
 stay in CSC order; where a function does not reorder on purpose, the edges of one destination keep their order
 and added ones follow them. Edge data follows the edges by stated rules:
 
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.graph.graph import Graph
+from sagann.graph.large_arrays import empty_array, slabs
 from sagann.graph.rows import offsets_of
 from sagann.graph.topology import Topology
 
@@ -47,7 +49,9 @@ def add_self_loops(graph: Graph, *, fill: Mapping[str, float] | None = None) -> 
     """
     topology = graph.topology
     missing = torch.ones(graph.num_vertices, dtype=torch.bool, device=topology.device)
-    missing[topology.indices[_self_loops(topology)].long()] = False
+    for rows, edges in slabs(topology.indptr):
+        sources = topology.indices[edges]
+        missing[sources[sources == _destinations(topology, rows)].long()] = False
     if not missing.any():
         return graph
 
@@ -55,38 +59,42 @@ def add_self_loops(graph: Graph, *, fill: Mapping[str, float] | None = None) -> 
     # vertex is the last of its in-edges.
     shift = offsets_of(missing)
     indptr = topology.indptr + shift
-    vertices = missing.nonzero().squeeze(1)
-    loop_at = indptr[vertices + 1] - 1
-    edge_at = torch.arange(topology.num_edges, device=topology.device)
-    edge_at += torch.repeat_interleave(shift[:-1], topology.in_degrees(), output_size=topology.num_edges)
+    num_edges = topology.num_edges + int(shift[-1])
 
-    def insert(rows: Tensor, loops: Tensor | float) -> Tensor:
-        merged = rows.new_empty(topology.num_edges + len(vertices), *rows.shape[1:])
-        merged[edge_at] = rows
-        merged[loop_at] = loops
+    def insert(rows: Tensor, loops: float | None, dtype: torch.dtype) -> Tensor:
+        """A row for every edge and new loop: ``loops``, or the vertex itself."""
+        merged = empty_array((num_edges, *rows.shape[1:]), dtype, rows.device)
+        for vertices, edges in slabs(topology.indptr):
+            into = merged[int(indptr[vertices.start]) : int(indptr[vertices.stop])]
+            new = torch.arange(vertices.start, vertices.stop, device=rows.device)[missing[vertices]]
+            loop_at = indptr[new + 1] - 1 - indptr[vertices.start]
+            is_edge = torch.ones(len(into), dtype=torch.bool, device=rows.device)
+            is_edge[loop_at] = False
+            into[is_edge] = rows[edges].to(dtype)
+            into[loop_at] = new.to(dtype) if loops is None else loops
         return merged
 
     values = {"weight": 1.0, "type": float(graph.num_edge_types), **(fill or {})}
-    edge_data = dict(topology.edge_data)
-    if "type" in edge_data:
-        edge_data["type"] = _wide_types(edge_data["type"])
-    for name in edge_data:
+    for name in topology.edge_data:
         if name not in values:
             raise InputError(
                 "edge data has no value for new self-loops",
-                value=f"{len(vertices)} vertices without a self-loop",
+                value=f"{int(shift[-1])} vertices without a self-loop",
                 where=f"edge data '{name}' of graph '{graph.name}'",
                 fix=f"Pass one, add_self_loops(graph, fill={{'{name}': 0}}), or drop the edge data.",
             )
     new_topology = Topology(
         indptr=indptr,
-        indices=insert(topology.indices, vertices.to(topology.indices.dtype)),
+        indices=insert(topology.indices, None, topology.indices.dtype),
         num_src=topology.num_src,
-        edge_data={name: insert(rows, values[name]) for name, rows in edge_data.items()},
+        edge_data={
+            name: insert(rows, values[name], _wide_types(rows[:0]).dtype if name == "type" else rows.dtype)
+            for name, rows in topology.edge_data.items()
+        },
         validate=False,
     )
     num_edge_types = graph.num_edge_types
-    if "type" in edge_data:
+    if "type" in topology.edge_data:
         num_edge_types = max(num_edge_types, int(values["type"]) + 1)
     return replace(graph, topology=new_topology, num_edge_types=num_edge_types)
 
@@ -180,6 +188,12 @@ def add_inverse_edges(graph: Graph) -> Graph:
 
 def _self_loops(topology: Topology) -> Tensor:
     return topology.indices == topology.edge_dst()
+
+
+def _destinations(topology: Topology, rows: slice) -> Tensor:
+    """The destination of every in-edge of a range of vertices."""
+    ids = torch.arange(rows.start, rows.stop, dtype=topology.indices.dtype, device=topology.device)
+    return torch.repeat_interleave(ids, topology.indptr[rows.start : rows.stop + 1].diff())
 
 
 def _wide_types(types: Tensor) -> Tensor:

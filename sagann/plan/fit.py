@@ -6,34 +6,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-import torch
-
 from sagann.graph.topology import Topology
 from sagann.plan.intervals import sizes
 from sagann.plan.residency import BudgetError
 from sagann.plan.sizes import HopSize
 from sagann.plan.steps import Block, Step
 
-# Sources that are sorted into intervals at a time, so that mapped files are never read whole.
-_AT_ONCE = 1 << 18
 # Doubling the number of intervals so often without needing at least so much less ends the search.
 _MOST_IN_VAIN = 2
 _WORTH_IT = 0.98
 
 
 def hop_size(topology: Topology, bounds: Sequence[int]) -> HopSize:
-    """The sizes of the chunks that bounds would make, without making them."""
-    count = len(bounds) - 1
-    cuts = torch.tensor(list(bounds), dtype=torch.int64)
-    edges: dict[tuple[int, int], int] = {}
-    for dst in range(count):
-        first, last = int(topology.indptr[bounds[dst]]), int(topology.indptr[bounds[dst + 1]])
-        found = torch.zeros(count, dtype=torch.int64)
-        for begin in range(first, last, _AT_ONCE):
-            sources = topology.indices[begin : min(begin + _AT_ONCE, last)].cpu().long()
-            found += torch.bincount(torch.searchsorted(cuts, sources, right=True) - 1, minlength=count)
-        edges |= {(src, dst): number for src, number in enumerate(found.tolist()) if number}
-    return HopSize.of(topology, edges)
+    """The sizes of the chunks that bounds would make, without making them; counted once for the same bounds."""
+    # Imported here: it loads Numba.
+    from sagann.graph.chunk_counts import chunk_counts
+
+    def count() -> HopSize:
+        found = chunk_counts(topology, bounds)
+        edges = {(src, dst): int(found[src, dst]) for dst, src in found.T.nonzero().tolist()}
+        return HopSize.of(topology, edges)
+
+    size: HopSize = topology.derived(("hop_size", tuple(bounds)), count)
+    return size
 
 
 def largest_of(

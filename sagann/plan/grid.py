@@ -20,7 +20,15 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.graph.counting_sort import group_by_key
 from sagann.graph.topology import Topology
+from sagann.plan.fit import hop_size
 from sagann.plan.intervals import sizes
+
+CUT_BYTES = 50
+"What cutting takes for an edge, about."
+MOST_EDGES = 1 << 22
+"That are cut at a time by default: more are not cut faster."
+# Edges that are looked at at a time, to find those of a few chunks.
+_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +53,7 @@ class ChunkGrid:
     Args:
         topology: the whole graph's; its arrays may be mapped from files.
         bounds: of the intervals, as :mod:`sagann.plan.intervals` gives them.
+        most_edges: that are cut at a time, unless a chunk by itself has more; :data:`CUT_BYTES` each.
 
     Raises:
         InputError: the topology is bipartite, or the bounds do not cut all of its vertices.
@@ -56,8 +65,10 @@ class ChunkGrid:
         [(1, 0, [1, 0])]
     """
 
-    def __init__(self, topology: Topology, bounds: Sequence[int]) -> None:
+    def __init__(self, topology: Topology, bounds: Sequence[int], *, most_edges: int = MOST_EDGES) -> None:
         self.bounds = tuple(bounds)
+        self.most_edges = most_edges
+        self._table: Tensor | None = None
         _check(topology, self.bounds)
         self.topology = topology
 
@@ -72,29 +83,73 @@ class ChunkGrid:
             yield from self.into(dst)
 
     def into(self, dst: int) -> Iterator[EdgeChunk]:
-        """The chunks with edges to a destination interval, by source: a column of the grid."""
+        """The chunks with edges to a destination interval, by source: a column of the grid.
+
+        A few chunks are made at a time, so that what cutting takes follows the edges of these and not of the column.
+        """
+        vertices = slice(self.bounds[dst], self.bounds[dst + 1])
+        edges = slice(int(self.topology.indptr[vertices.start]), int(self.topology.indptr[vertices.stop]))
+        if edges.stop - edges.start <= self.most_edges:
+            yield from self._cut(dst, range(self.num_intervals), edges, None)
+            return
+        found = hop_size(self.topology, self.bounds).edges
+        counts = [found.get((src, dst), 0) for src in range(self.num_intervals)]
+        first_edge, src = edges.start, 0
+        while src < self.num_intervals:
+            begin, taken = src, counts[src]
+            src += 1
+            while src < self.num_intervals and taken + counts[src] <= self.most_edges:
+                taken += counts[src]
+                src += 1
+            if taken:
+                yield from self._cut(dst, range(begin, src), edges, first_edge)
+            first_edge += taken
+
+    def _intervals_of(self, sources: Tensor) -> Tensor:
+        """The interval of each source, int32: a look into a table, which is faster than a search among the bounds."""
+        if self._table is None:
+            dtype = torch.uint8 if self.num_intervals <= 1 << 8 else torch.int32
+            numbers = torch.arange(self.num_intervals, dtype=dtype)
+            self._table = torch.repeat_interleave(numbers, torch.tensor(sizes(self.bounds))).to(sources.device)
+        return self._table.index_select(0, sources).int()
+
+    def _cut(self, dst: int, srcs: range, edges: slice, first_edge: int | None) -> Iterator[EdgeChunk]:
+        """The chunks from a range of source intervals.
+
+        Args:
+            dst: number of the destination interval.
+            srcs: numbers of the source intervals.
+            edges: into the destination interval.
+            first_edge: number of the first edge from ``srcs``; None where that is all intervals.
+        """
         topology = self.topology
         vertices = slice(self.bounds[dst], self.bounds[dst + 1])
-        offsets = topology.indptr[vertices.start : vertices.stop + 1]
-        edges = slice(int(offsets[0]), int(offsets[-1]))
-        sources = topology.indices[edges]
-        bounds = torch.tensor(self.bounds, dtype=sources.dtype, device=topology.device)
-        interval = torch.searchsorted(bounds, sources, right=True, out_int32=True).sub_(1)
+        offsets = topology.indptr[vertices.start : vertices.stop + 1] - edges.start
+        low, high = self.bounds[srcs.start], self.bounds[srcs.stop]
+        if first_edge is None:
+            sources, at = topology.indices[edges], None
+            first_edge = edges.start
+        else:
+            found = [
+                _between(topology.indices[part], low, high, part.start - edges.start) for part in _parts(edges)
+            ]
+            sources, at = (torch.cat(each) for each in zip(*found, strict=True))
         # Stable: within a source interval by destination, as before.
-        grouped = group_by_key(interval, self.num_intervals, positions=True)
+        grouped = group_by_key(self._intervals_of(sources) - srcs.start, len(srcs), positions=True)
         assert grouped.positions is not None
-        begins = (offsets - edges.start).to(grouped.positions.dtype)
-        for src, size in enumerate(sizes(self.bounds)):
-            first, last = grouped.indptr[src : src + 2].tolist()
+        for number, src in enumerate(srcs):
+            first, last = grouped.indptr[number : number + 2].tolist()
             if first == last:
                 continue
             taken = grouped.positions[first:last]
-            ids = taken.long() + edges.start
+            place = taken if at is None else at[taken]
+            ids = place.long() + edges.start
+            size = self.bounds[src + 1] - self.bounds[src]
             yield EdgeChunk(
                 src=src,
                 dst=dst,
                 topology=Topology(
-                    indptr=torch.searchsorted(taken, begins),
+                    indptr=torch.searchsorted(place, offsets.to(place.dtype)),
                     indices=(sources[taken] - self.bounds[src]).to(topology.indices.dtype),
                     # Destinations are said to be among the sources; those beyond the interval have no edges.
                     num_src=max(size, vertices.stop - vertices.start),
@@ -102,8 +157,19 @@ class ChunkGrid:
                     validate=False,
                 ),
                 edge_ids=ids,
-                first_edge=edges.start + first,
+                first_edge=first_edge + first,
             )
+
+
+def _parts(edges: slice) -> Iterator[slice]:
+    for begin in range(edges.start, edges.stop, _AT_ONCE):
+        yield slice(begin, min(begin + _AT_ONCE, edges.stop))
+
+
+def _between(sources: Tensor, low: int, high: int, first: int) -> tuple[Tensor, Tensor]:
+    """The sources from ``low`` on that are below ``high``, and their positions, counted from ``first``."""
+    at = ((sources >= low) & (sources < high)).nonzero().squeeze(1)
+    return sources[at], at.add_(first)
 
 
 def _rows(data: Tensor, ids: Tensor) -> Tensor:

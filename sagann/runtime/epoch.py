@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from sagann.errors import InputError
+from sagann.graph.large_arrays import Allocate
+from sagann.storage.mapped import MappedRows
 
 LossOf = Callable[[Tensor, slice], Tensor]
 "The loss of some vertices' rows of a model's result, given those and their range of ids; a sum over vertices."
@@ -25,10 +27,14 @@ class Epoch:
     "In the program's order; leaves of their own, where they get a gradient."
     trains: bool
     "Whether there is a backward."
+    mapped: MappedRows | None = None
+    "Reads rows of ``x`` where it is mapped from a file."
     loss_of: LossOf | None = None
     "Where the loss is computed with the result's rows."
     shared: dict[str, Tensor] = field(default_factory=dict)
     "Parameters and what depends on them alone, by name."
+    allocate: Allocate | None = None
+    "Makes the tensor of the result; None where it is to lie in memory."
     out: Tensor | None = None
     "The result, once it is complete."
     loss: Tensor | None = None
@@ -39,6 +45,22 @@ class Epoch:
     "The features' gradient."
     of_shared: dict[str, Tensor] = field(default_factory=dict)
     "Gradients of parameters and derived values, so far."
+
+    def give(self, rows: Tensor, vertices: slice, num_vertices: int) -> None:
+        """Take over a part of the result.
+
+        Args:
+            rows: of the result.
+            vertices: whose they are.
+            num_vertices: of the whole result.
+        """
+        if len(rows) == num_vertices:
+            self.out = rows
+            return
+        if self.out is None:
+            shape = (num_vertices, *rows.shape[1:])
+            self.out = rows.new_empty(shape) if self.allocate is None else self.allocate(shape, rows.dtype)
+        self.out[vertices] = rows
 
     def take_result(self) -> Tensor:
         """The result, or the loss. It is not kept here: autograd has it lead back to the epoch."""

@@ -269,12 +269,7 @@ class Executor:
 
     def _emit(self, step: Step) -> None:
         rows = self._value(self.program.output, step.interval)
-        if self.plan.num_intervals == 1:
-            self.epoch.out = rows
-            return
-        if self.epoch.out is None:
-            self.epoch.out = rows.new_empty(self.plan.bounds[-1], *rows.shape[1:])
-        self.epoch.out[self.plan.vertices(step.interval)] = rows
+        self.epoch.give(rows, self.plan.vertices(step.interval), self.plan.bounds[-1])
 
     def _gather(self, step: Step) -> None:
         gather = self.program.gathers[step.number]

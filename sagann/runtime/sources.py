@@ -8,15 +8,19 @@ from typing import Any
 from torch import Tensor
 
 from sagann.compiler.model_program import ModelProgram
+from sagann.kernels.memory import empty
 from sagann.plan.steps import UNLIMITED, Block, Plan
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.epoch import Epoch
 from sagann.runtime.host import Host, copied
-from sagann.runtime.picking import pick_rows
+from sagann.runtime.picking import pick_rows, read_rows
+from sagann.storage.mapped import MappedRows
 
 
 class Sources:
     """Reads blocks: edges from the chunks, features and the result's gradient from the caller, others from hosts.
+
+    Features that are mapped from a file are read from it by position.
 
     Args:
         program: the captured model.
@@ -52,7 +56,7 @@ class Sources:
         if block.needed_by is not None:
             return self._picked(block, self.chunks[block.needed_by.number].needed_by(block.needed_by))
         if block.kind == "value" and block.name == "x":
-            return self._rows_of(self.epoch.x, block.interval)
+            return self._rows_of(self.epoch.x, block.interval, self.epoch.mapped)
         if block.kind == "grad" and block.name == self._output and self.epoch.upstream is not None:
             return self._rows_of(self.epoch.upstream, block.interval)
         payload = self._host_of(block).get(block)
@@ -60,7 +64,7 @@ class Sources:
 
     def _picked(self, block: Block, rows: Tensor) -> Any:
         if block.kind == "value" and block.name == "x":
-            return pick_rows(self.epoch.x[self.plan.vertices(block.interval)].detach(), rows)
+            return self._rows_of_x(self.plan.vertices(block.interval), rows)
         payload = self._host_of(block).pick(block.whole, rows)
         return payload.get("", payload)
 
@@ -68,6 +72,17 @@ class Sources:
         is_kept = block.kind == "value" and block.name in self._kept
         return self.constants if is_kept else self.host
 
-    def _rows_of(self, tensor: Tensor, interval: int) -> Tensor:
-        rows = tensor[self.plan.vertices(interval)].detach()
-        return copied(rows) if self.plan.budget_bytes < UNLIMITED else rows
+    def _rows_of_x(self, vertices: slice, rows: Tensor) -> Tensor:
+        x, mapped = self.epoch.x[vertices].detach(), self.epoch.mapped
+        if mapped is None:
+            return pick_rows(x, rows)
+        into = empty((len(rows), *x.shape[1:]), x.dtype)
+        read_rows(mapped.fill, vertices.start * x[:1].nbytes, rows, into)
+        return into
+
+    def _rows_of(self, tensor: Tensor, interval: int, mapped: MappedRows | None = None) -> Tensor:
+        vertices = self.plan.vertices(interval)
+        rows = tensor[vertices].detach()
+        if self.plan.budget_bytes >= UNLIMITED:
+            return rows
+        return copied(rows) if mapped is None else mapped.read(vertices, empty(rows.shape, rows.dtype))

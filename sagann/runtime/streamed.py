@@ -22,7 +22,7 @@ from sagann.errors import InputError, LayerError
 from sagann.graph.topology import Topology
 from sagann.kernels.first_order import first_order_only
 from sagann.plan.gradients import Gradients
-from sagann.plan.grid import ChunkGrid
+from sagann.plan.grid import CUT_BYTES, MOST_EDGES, ChunkGrid
 from sagann.plan.orders import Order, require_order
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.steps import UNLIMITED
@@ -40,14 +40,16 @@ from sagann.runtime.planning import (
 )
 from sagann.runtime.random_numbers import NUM_SEEDS
 from sagann.runtime.recorder import Recorder
+from sagann.runtime.scratch import Scratch
 from sagann.runtime.spill import DiskHost, SpillFolder
+from sagann.storage.mapped import MappedRows, mapped_rows
 
 MOST_PROGRAMS = 4
 "Captured programs that are kept: for training and evaluation, with and without a gradient of the features."
 
 
 class _Kept(NamedTuple):
-    """What one program has the same in every epoch."""
+    """What programs with the same constants have the same in every epoch."""
 
     x: weakref.ref[Tensor]
     "The features that it is of."
@@ -55,6 +57,17 @@ class _Kept(NamedTuple):
     "Of the features."
     host: Host
     "Where it lies."
+
+
+class _Features(NamedTuple):
+    """Where features are read from."""
+
+    x: weakref.ref[Tensor]
+    "The features."
+    version: int
+    "Of them."
+    rows: MappedRows | None
+    "Reads them from their file; None where they are read in memory."
 
 
 class StreamedModel(nn.Module):
@@ -103,19 +116,22 @@ class StreamedModel(nn.Module):
         self.timeline: Recorder | None = None
         "Where epochs are recorded as they run; set it for those of interest."
         self._folder = None if spill is None else SpillFolder(spill, edges_bytes(self.hops, self.bounds))
+        self._scratch = None if spill is None else Scratch(spill)
         host = self._new_host()
         chunks: dict[int, Chunks] = {}
         for number, topology in enumerate(self.hops):
             if id(topology) not in chunks:
                 kept = None if budget_bytes >= UNLIMITED and spill is None else host
-                chunks[id(topology)] = Chunks(ChunkGrid(topology, bounds), kept, number, selection)
+                grid = ChunkGrid(topology, bounds, most_edges=min(MOST_EDGES, budget_bytes // CUT_BYTES))
+                chunks[id(topology)] = Chunks(grid, kept, number, selection)
         self._chunks = [chunks[id(topology)] for topology in self.hops]
         self._programs: dict[object, ModelProgram] = {}
         self._plans: dict[tuple[object, ...], Planned] = {}
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[object, _Kept] = {}
+        self._features: _Features | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """The model's result for all vertices: [num_vertices, ...]."""
+        """The model's result for all vertices: [num_vertices, ...]. With a spill folder it lies on that folder's disk."""
         return self._run(x, None)
 
     def loss(self, x: Tensor, loss_of: LossOf) -> Tensor:
@@ -169,7 +185,7 @@ class StreamedModel(nn.Module):
                 selection=self.selection,
             )
             if self._folder is not None:
-                kept = 0 if id(program) in self._kept else self._plans[key].schedule.constant_bytes
+                kept = 0 if program.constants in self._kept else self._plans[key].schedule.constant_bytes
                 self._folder.require(self._plans[key].plan.spilled_bytes + kept)
         return self._plans[key]
 
@@ -193,7 +209,14 @@ class StreamedModel(nn.Module):
         parameters = [named[name] for _, name in program.parameters]
         trains = torch.is_grad_enabled() and any(each.requires_grad for each in (x, *parameters))
         leaves = [each.detach().requires_grad_(trains and each.requires_grad) for each in parameters]
-        epoch = Epoch(x=x.detach(), parameters=leaves, trains=trains, loss_of=loss_of)
+        epoch = Epoch(
+            x=x.detach(),
+            mapped=self._mapped(x),
+            parameters=leaves,
+            trains=trains,
+            loss_of=loss_of,
+            allocate=self._scratch,
+        )
         executor = self._executor(plan, epoch, self._constants(program, x), seed=seed)
         out: Tensor = _Streamed.apply(executor, x, *parameters)  # type: ignore[no-untyped-call]
         if not out.requires_grad:
@@ -216,23 +239,32 @@ class StreamedModel(nn.Module):
 
     def _constants(self, program: ModelProgram, x: Tensor) -> Host:
         """What is the same in every epoch; computed when there are new features."""
-        known = self._kept.get(id(program))
+        known = self._kept.get(program.constants)
         if known is not None and known.x() is x and known.version == x._version:
             return known.host
         shares = self.budget_bytes >= UNLIMITED and self._folder is None
         host = SharedHost() if shares else self._new_host()
         if any(gather.constant for gather in program.gathers):
-            self._kept.pop(id(program), None)
+            self._kept.pop(program.constants, None)
             sizes = [chunks.size for chunks in self._chunks]
             plan = planned_constants(program, sizes, self.bounds, self.budget_bytes, self.selection)
             named = tensors_of(self.model)
             parameters = [named[name].detach() for _, name in program.parameters]
-            epoch = Epoch(x=x.detach(), parameters=parameters, trains=False)
+            epoch = Epoch(x=x.detach(), mapped=self._mapped(x), parameters=parameters, trains=False)
             # Kept for training as well, also where it is made for inference.
             with torch.inference_mode(False), torch.no_grad():
                 self._executor(plan, epoch, host, seed=0).keep_constants()
-            self._kept[id(program)] = _Kept(x=weakref.ref(x), version=x._version, host=host)
+            self._kept[program.constants] = _Kept(x=weakref.ref(x), version=x._version, host=host)
         return host
+
+    def _mapped(self, x: Tensor) -> MappedRows | None:
+        """What reads these features from their file; looked up when there are new ones."""
+        if self.budget_bytes >= UNLIMITED:
+            return None
+        known = self._features
+        if known is None or known.x() is not x or known.version != x._version:
+            known = self._features = _Features(x=weakref.ref(x), version=x._version, rows=mapped_rows(x.detach()))
+        return known.rows
 
     def _trained(self, program: ModelProgram) -> frozenset[str]:
         named = tensors_of(self.model)
@@ -270,9 +302,10 @@ class StreamedModel(nn.Module):
         return self._programs[key]
 
     def _forget(self, key: object) -> None:
-        program = id(self._programs.pop(key))
-        self._kept.pop(program, None)
-        self._plans = {known: plan for known, plan in self._plans.items() if known[0] != program}
+        program = self._programs.pop(key)
+        if all(other.constants != program.constants for other in self._programs.values()):
+            self._kept.pop(program.constants, None)
+        self._plans = {known: plan for known, plan in self._plans.items() if known[0] != id(program)}
 
 
 def _uncopyable() -> InputError:

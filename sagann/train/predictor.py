@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,9 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError, require_type
 from sagann.graph import SPLIT_NAMES, Graph, validate_graph
+from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import csr_tensor
+from sagann.graph.topology import CHECKED_AT_ONCE
 from sagann.saga import SagaLayer
 from sagann.saga.hops import count_hops
 from sagann.train.contract import Contract
@@ -62,7 +65,8 @@ class Predictor:
     def prepare(self, graph: Graph, *, validate: bool = True) -> PreparedGraph:
         """Check ``graph``, let the model prepare it (self-loops, normalisation), and move it to the device.
 
-        Features of any floating-point dtype become the dtype of the model's parameters.
+        Features of any floating-point dtype become the dtype of the model's parameters. Where the model is streamed, arrays
+        with a row per edge that are made on the way lie on the spill folder's disk.
 
         Args:
             graph: the training graph or a new one.
@@ -72,9 +76,10 @@ class Predictor:
         self.contract.check(graph)
         if validate:
             validate_graph(graph)
-        graph = features_as(graph, parameter_dtype(self.model))
-        prepare = getattr(self.model, "prepare", None)
-        prepared = graph if prepare is None else prepare(graph)
+        with nullcontext() if self.streaming is None else self.streaming.large_arrays():
+            graph = features_as(graph, parameter_dtype(self.model))
+            prepare = getattr(self.model, "prepare", None)
+            prepared = graph if prepare is None else prepare(graph)
         if not isinstance(prepared, Graph):
             raise LayerError(
                 "prepare must return a graph",
@@ -153,6 +158,27 @@ class Predictor:
             return self.forward(prepared.graph)
         finally:
             self.model.train(was_training)
+
+    def try_out(self, prepared: PreparedGraph) -> None:
+        """Make lazy parameters, and find what does not fit, before anything is trained.
+
+        That takes a pass; of a model that is streamed the plan of an epoch says it.
+
+        Raises:
+            LayerError: the output is no logits, or the model cannot be streamed.
+            BudgetError: the memory budget cannot be met.
+        """
+        graph = prepared.graph
+        if self.streaming is None:
+            self.logits(prepared)
+            return
+        self.model.train()
+        streamed = self.streamed(graph)
+        assert graph.features is not None
+        program = streamed.plan(graph.features, folded=True).program
+        form = program.forms[program.output]
+        like = torch.zeros((), dtype=form.dtype).expand(graph.num_vertices, *form.shape)
+        self.contract.check_logits(like, graph, type(self.model).__name__)
 
     def forward(self, graph: Graph) -> Tensor:
         """The output of the model in the mode it is in, with its gradient; for a graph prepared for it.
@@ -236,7 +262,8 @@ def _check_has_data(model: nn.Module) -> None:
 
 
 def _finite(logits: Tensor, graph: Graph) -> Tensor:
-    wrong = ~logits.isfinite().all(dim=1)
+    step = max(1, CHECKED_AT_ONCE // max(1, logits.shape[1]))
+    wrong = torch.cat([~rows.isfinite().all(dim=1) for rows in logits.split(step)])
     if wrong.any():
         raise InputError(
             "the model's output is not finite",
@@ -262,19 +289,25 @@ def features_as(graph: Graph, dtype: torch.dtype) -> Graph:
     features = graph.features
     if features is None or features.dtype == dtype:
         return graph
-    if features.layout == torch.sparse_csr:
-        # Not by .to(): it would check a matrix that is known to be sound.
-        values = features.values().to(dtype)
-        cast = csr_tensor(features.crow_indices(), features.col_indices(), values, num_columns=graph.num_features)
-    else:
-        cast = values = features.to(dtype)
-    if values.isinf().any():
+    is_sparse = features.layout == torch.sparse_csr
+    values = features.values() if is_sparse else features
+    cast = empty_array(values.shape, dtype, values.device)
+    infinite = False
+    step = max(1, CHECKED_AT_ONCE // max(1, values[:1].numel()))
+    for first in range(0, len(values), step):
+        rows = values[first : first + step].to(dtype)
+        infinite = infinite or bool(rows.isinf().any())
+        cast[first : first + step] = rows
+    if infinite:
         raise InputError(
             "a feature is too large for the numbers that the model computes in",
             value=f"{features.dtype} features, {dtype} ends at {torch.finfo(dtype).max:.3g}",
             where=f"graph '{graph.name}'",
             fix="Scale the features, for instance to mean 0 and deviation 1.",
         )
+    if is_sparse:
+        # Not by .to(): it would check a matrix that is known to be sound.
+        cast = csr_tensor(features.crow_indices(), features.col_indices(), cast, num_columns=graph.num_features)
     return replace(graph, features=cast)
 
 
@@ -292,9 +325,7 @@ def evaluate_splits(
     for name, mask in masks.items():
         if name in splits or name == "all":
             rows, labels = labelled_rows(graph, mask)
-            found[name] = compute_metrics(
-                logits.index_select(0, rows), labels, multi_label=graph.multi_label, names=names
-            )
+            found[name] = compute_metrics(logits, labels, multi_label=graph.multi_label, names=names, rows=rows)
     return found
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from sagann.graph.large_arrays import made_by
 from sagann.train.config import TrainConfig
 
 
@@ -36,6 +38,15 @@ class Streaming:
         if run_dir is not None:
             return cls(memory_bytes=config.memory_bytes, spill=run_dir / "spill", is_own=True)
         return cls(memory_bytes=config.memory_bytes, spill=Path(tempfile.gettempdir()))
+
+    @contextmanager
+    def large_arrays(self) -> Iterator[None]:
+        """Inside the ``with`` block, arrays with a row per edge that preparing a graph gives lie on the spill folder's disk."""
+        # Imported here: most runs do not stream.
+        from sagann.runtime.scratch import Scratch
+
+        with made_by(Scratch(self.spill)):
+            yield
 
     def remove(self) -> None:
         """Remove the folder where it is the run's own and empty; where it holds something, it stays."""

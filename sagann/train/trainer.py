@@ -208,8 +208,7 @@ class Trainer:
         return self._predictor.embed(self._prepared if graph is None else graph)
 
     def _session(self) -> TrainSession:
-        # One pass before anything is trained: it makes lazy parameters and finds what does not fit.
-        self._predictor.logits(self._prepared)
+        self._predictor.try_out(self._prepared)
         tracker = BestTracker(self.monitor, keep_weights=self.weights == "best", patience=self.config.patience)
         policy = self._param_groups or DECAY_POLICIES[self.config.decay]
         # TrainConfig has put a number in place of None.

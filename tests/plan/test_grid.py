@@ -18,12 +18,13 @@ TOPOLOGIES = odd_topologies(types=3)
 @pytest.mark.parametrize("name", TOPOLOGIES)
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 @pytest.mark.parametrize("policy", ["vertices", "edges"])
-def test_the_chunks_are_the_graph(name: str, count: int, policy: str) -> None:
+@pytest.mark.parametrize("most_edges", [0, 5, 1 << 20])
+def test_the_chunks_are_the_graph(name: str, count: int, policy: str, most_edges: int) -> None:
     topology = TOPOLOGIES[name]
     bounds = (
         equal_vertices(topology.num_dst, count) if policy == "vertices" else equal_edges(topology.indptr, count)
     )
-    grid = ChunkGrid(topology, bounds)
+    grid = ChunkGrid(topology, bounds, most_edges=most_edges)
     dst_of = topology.edge_dst().long()
     seen: list[int] = []
     numbers: list[int] = []

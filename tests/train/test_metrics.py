@@ -115,3 +115,17 @@ def test_predictions_of_multi_label_are_bits():
     predicted = predict_classes(torch.tensor([[1.0, -1.0]]), multi_label=True)
     assert predicted.dtype == torch.uint8
     assert predicted.tolist() == [[1, 0]]
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_slabs_of_chosen_rows_measure_the_same(multi_label: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(50, 4, generator=generator)
+    labels = torch.randint(2, (50, 4), generator=generator).to(torch.uint8) if multi_label else torch.arange(50) % 4
+    rows = torch.randperm(50, generator=generator)[:31]
+    whole = compute_metrics(logits[rows], labels[rows], multi_label=multi_label)
+    assert set(whole) == set(METRICS)
+    monkeypatch.setattr("sagann.train.metrics.CHECKED_AT_ONCE", 4 * 7)
+    monkeypatch.setattr("sagann.train.metrics._SCORES_AT_ONCE", 31 * 3)
+    parted = compute_metrics(logits, labels[rows], multi_label=multi_label, rows=rows)
+    assert parted == pytest.approx(whole, rel=1e-6)

@@ -12,8 +12,12 @@ import torch
 from sagann.errors import InputError, LayerError
 from sagann.nn import MaxPoolGCN, ModelConfig
 from sagann.plan.residency import BudgetError
+from sagann.runtime.executor import Executor
+from sagann.runtime.scratch import Scratch
 from sagann.runtime.stream import stream
 from sagann.runtime.streamed import StreamedModel
+from sagann.storage import open_graph, save_graph
+from sagann.storage.mapped import MappedRows
 from sagann.train import TrainConfig, Trainer, TrainResult
 from tests.train.runs import community_graph, seeded_model
 
@@ -101,3 +105,53 @@ def test_what_cannot_be_streamed_says_so(tmp_path: Path) -> None:
         trained(memory=TIGHT, spill=str(tmp_path / "file"))
     with pytest.raises(InputError, match="dense features"):
         stream(MaxPoolGCN(8, 3), replace(graph, features=None), budget_bytes=1 << 20)
+
+
+def test_a_dataset_is_trained_on_without_being_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[slice] = []
+    rows_of = MappedRows.read
+
+    def recorded(self: MappedRows, rows: slice, into: torch.Tensor) -> torch.Tensor:
+        read.append(rows)
+        return rows_of(self, rows, into)
+
+    monkeypatch.setattr(MappedRows, "read", recorded)
+    made: list[tuple[int, ...]] = []
+    allocate = Scratch.__call__
+
+    def counted(self: Scratch, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        made.append(tuple(shape))
+        return allocate(self, shape, dtype)
+
+    monkeypatch.setattr(Scratch, "__call__", counted)
+    graph = community_graph(600)
+    save_graph(graph, tmp_path / "graph")
+    config = TrainConfig(epochs=2, device="cpu", memory=TIGHT, spill=str(tmp_path / "spill"))
+    trainer = Trainer(MODEL, open_graph(tmp_path / "graph"), config)
+    prepared = trainer._prepared.graph.topology
+    found = trainer.fit()
+    expected = Trainer(MODEL, graph, TrainConfig(epochs=2, device="cpu")).fit()
+    assert [record.loss for record in found.history] == pytest.approx(
+        [record.loss for record in expected.history], rel=1e-4
+    )
+    assert found.metrics["test"]["roc_auc"] == pytest.approx(expected.metrics["test"]["roc_auc"], abs=1e-3)
+    # All rows, an interval at a time.
+    assert {rows.start for rows in read} >= {0}
+    assert max(rows.stop - rows.start for rows in read) < 600
+    # Indices and weights of the prepared edges, and logits.
+    assert made.count((prepared.num_edges,)) == 2
+    assert (600, graph.num_classes) in made
+    assert not (tmp_path / "spill").exists()
+
+
+def test_what_is_gathered_once_serves_training_and_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[object] = []
+    keep = Executor.keep_constants
+
+    def counted(self: Executor) -> None:
+        computed.append(self)
+        keep(self)
+
+    monkeypatch.setattr(Executor, "keep_constants", counted)
+    Trainer(MODEL, community_graph(600), TrainConfig(epochs=2, device="cpu", memory=TIGHT)).fit()
+    assert len(computed) == 1

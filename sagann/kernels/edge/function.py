@@ -141,6 +141,11 @@ class EdgeFunction:
         return (*self.inputs, *self.ops)
 
     @property
+    def content(self) -> tuple[object, ...]:
+        """All of it, to be compared."""
+        return (*self.values, *self.outputs, self.at)
+
+    @property
     def random(self) -> bool:
         """Whether the pass needs a seed."""
         return any(op.op == "random" for op in self.ops)

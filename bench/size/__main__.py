@@ -1,0 +1,126 @@
+"""A graph larger than memory, inside a hard limit: ``python -m bench.size``. Prints a Markdown table.
+
+The shape of ROC's and NeuGraph's Amazon graph, generated as a power-law graph in bounded memory. sagann trains a 2-layer GCN
+on it within a budget; PyG and DGL try the same. Each runs in a control group of its own, whose limit the kernel enforces.
+``--check`` first has everybody train a hundredth of the graph without a limit, and compares the losses.
+
+References:
+    Jia et al., ROC, MLSys 2020, Table 4: Amazon.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bench.epochs.__main__ import commit
+from bench.size.contest import UNLIMITED, Result, Task, run_peer, run_plan, run_sagann, write_first_weights
+from bench.size.report import HEADER, NOTES, checked, plan_lines, row_of, verdict
+from sagann.byte_size import parse_bytes
+from sagann.runtime.processor import processor_name
+
+VERTICES, EDGES, FEATURES, CLASSES = 9_430_088, 231_594_310, 300, 24
+"ROC, Table 4."
+CHECKED_SCALE = 0.01
+PEERS = ("pyg:edge_index", "pyg:csr")
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Generate, run everybody, report; 0 where sagann alone lives."""
+    arguments = _arguments(given)
+    limit = UNLIMITED if arguments.limit == "none" else parse_bytes(arguments.limit, where="--limit")
+    words = ["bench.size", *(sys.argv[1:] if given is None else given)]
+    print(f"`python -m {' '.join(words)}` at {commit()}; {arguments.threads} threads, {processor_name()}.\n")
+    agreed = True
+    if arguments.check:
+        small = replace(_task(arguments, CHECKED_SCALE * arguments.scale, UNLIMITED), memory=arguments.check_memory)
+        agreed, text = checked([run_sagann(small), *_peers(small, arguments)])
+        print(f"A hundredth of it without a limit: {text}\n", flush=True)
+    task = _task(arguments, arguments.scale, limit)
+    plan = run_plan(task, arguments.machine)
+    print("\n".join(plan_lines(plan)), end="\n\n", flush=True)
+    print(HEADER, flush=True)
+    ours = run_sagann(task)
+    print(row_of(ours), flush=True)
+    others = _peers(task, arguments, show=True)
+    print(f"\n{verdict(ours, others)}\n\n{NOTES}")
+    _complain([ours, *others])
+    return 0 if agreed and ours.ended.outcome == "ok" else 1
+
+
+def _peers(task: Task, arguments: argparse.Namespace, *, show: bool = False) -> list[Result]:
+    results = []
+    for name in [*PEERS, *(["dgl"] if arguments.dgl else [])]:
+        results.append(run_peer(task, name, arguments.dgl if name == "dgl" else None))
+        if show:
+            print(row_of(results[-1]), flush=True)
+    return results
+
+
+def _complain(results: Sequence[Result]) -> None:
+    """What those said who failed otherwise than by being killed."""
+    for result in results:
+        if result.ended.outcome not in ("ok", "killed"):
+            print(f"{result.name}: {result.ended.errors.strip()}", file=sys.stderr)
+
+
+def _task(arguments: argparse.Namespace, scale: float, limit_bytes: int) -> Task:
+    """The graph at a scale, generated where it is not there yet, and what is done with it."""
+    vertices, edges = max(2, round(VERTICES * scale)), round(EDGES * scale)
+    folder = arguments.work / f"graph-{vertices}"
+    if not folder.exists():
+        counts = {"vertices": vertices, "edges": edges, "features": FEATURES, "classes": CLASSES}
+        options = [word for name, count in counts.items() for word in (f"--{name}", str(count))]
+        command = [
+            sys.executable,
+            "-m",
+            "sagann",
+            "data",
+            "generate",
+            "rmat",
+            str(folder),
+            *options,
+            "--drop-self-loops",
+        ]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    task = Task(
+        dataset=folder,
+        work=arguments.work / f"at-{vertices}",
+        hidden=arguments.hidden,
+        epochs=arguments.epochs,
+        lr=arguments.lr,
+        threads=arguments.threads,
+        memory=arguments.memory,
+        limit_bytes=limit_bytes,
+    )
+    write_first_weights(task)
+    return task
+
+
+def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder for the graph, which stays, and what is spilled"
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="part of the shape's vertices and edges")
+    parser.add_argument("--limit", default="6GiB", help="of each control group; 'none' for no limit")
+    parser.add_argument("--memory", default="3GiB", help="sagann's budget")
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--lr", type=float, default=0.01)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--machine", type=Path, help="rates for the forecast; default this machine's, probed")
+    parser.add_argument("--dgl", help="Python of an environment with DGL")
+    parser.add_argument("--check-memory", default="64MiB", help="sagann's budget for the comparison")
+    parser.add_argument("--check", action="store_true", help="compare losses on a hundredth of it first")
+    arguments = parser.parse_args(given)
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    return arguments
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

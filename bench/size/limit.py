@@ -1,0 +1,161 @@
+"""A hard limit of memory: a control group that a command runs in, and what the kernel counted there.
+
+What a process of the group holds, and the cache of the files that it reads and writes, may not exceed the limit; the cache
+makes way, memory of its own cannot, and then the kernel kills. Both versions of control groups are known. Version 1 counts
+swap apart, where it counts it at all: on a machine with swap, switch that off.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+EVERY_S = 0.5
+"Between two looks at what a group holds."
+ROOTS = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """What a version of control groups calls things."""
+
+    limit: str
+    "File of the limit, in bytes."
+    events: str
+    "File that counts processes killed."
+    hits: tuple[str, str]
+    "File and key of how often the limit was hit; without a key the file is one number."
+    own: tuple[str, ...]
+    "Keys in memory.stat of what processes hold themselves, huge pages included."
+
+
+V1 = Names(
+    limit="memory.limit_in_bytes", events="memory.oom_control", hits=("memory.failcnt", ""), own=("total_rss",)
+)
+V2 = Names(limit="memory.max", events="memory.events", hits=("memory.events", "max"), own=("anon",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a command ended."""
+
+    status: int
+    "Exit status; minus the signal where one ended it."
+    output: str
+    "What it printed."
+    errors: str
+    "The end of what it printed as errors."
+    seconds: float
+    "That it took."
+    own_bytes: int
+    "Most that its processes held themselves, looked at every :data:`EVERY_S`."
+    kills: int
+    "Processes that the kernel killed for want of memory."
+    hits: int
+    "How often the limit was hit, and the cache of files had to make way."
+
+    @property
+    def outcome(self) -> str:
+        """In a word or two."""
+        if self.kills:
+            return "killed"
+        return "ok" if self.status == 0 else f"failed ({self.status})"
+
+
+class Limit:
+    """A control group with a limit; a context manager, which removes it.
+
+    Args:
+        name: of the group.
+        num_bytes: the limit.
+        roots: where the controller may be.
+    Raises:
+        RuntimeError: there is no memory controller that may be written.
+    """
+
+    def __init__(self, name: str, num_bytes: int, roots: Sequence[Path] = ROOTS) -> None:
+        for root in roots:
+            for names in (V1, V2):
+                group = root / name
+                with suppress(OSError):
+                    group.mkdir(exist_ok=True)
+                    if (group / names.limit).exists():
+                        (group / names.limit).write_text(str(num_bytes))
+                        self.group, self.names = group, names
+                        return
+                with suppress(OSError):
+                    group.rmdir()
+        raise RuntimeError(
+            f"No memory controller in {', '.join(map(str, roots))} takes a group. Run as root, or in a container that may."
+        )
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> Ended:
+        """Run a command in the group, and wait for it."""
+        procs = self.group / "cgroup.procs"
+        kills, hits = self._kills(), self._hits()
+        started = time.monotonic()
+        process = subprocess.Popen(
+            # The shell enters the group and becomes the command, so that nothing of it runs outside.
+            ["sh", "-c", f'echo $$ > "{procs}" && exec "$@"', "sh", *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
+        most = [0]
+        ended = threading.Event()
+        watcher = threading.Thread(target=self._watch, args=(most, ended))
+        watcher.start()
+        try:
+            output, errors = process.communicate()
+        finally:
+            process.kill()
+            ended.set()
+            watcher.join()
+        return Ended(
+            status=process.returncode,
+            output=output,
+            errors=errors[-2000:],
+            seconds=time.monotonic() - started,
+            own_bytes=most[0],
+            kills=self._kills() - kills,
+            hits=self._hits() - hits,
+        )
+
+    def close(self) -> None:
+        """Remove the group; its last process may take a moment to leave it."""
+        for _ in range(50):
+            try:
+                self.group.rmdir()
+                return
+            except OSError:
+                time.sleep(0.1)
+
+    def __enter__(self) -> Limit:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _watch(self, most: list[int], ended: threading.Event) -> None:
+        while not ended.wait(EVERY_S):
+            stat = _keyed((self.group / "memory.stat").read_text())
+            most[0] = max(most[0], sum(stat.get(key, 0) for key in self.names.own))
+
+    def _kills(self) -> int:
+        return _keyed((self.group / self.names.events).read_text()).get("oom_kill", 0)
+
+    def _hits(self) -> int:
+        file, key = self.names.hits
+        text = (self.group / file).read_text()
+        return _keyed(text).get(key, 0) if key else int(text)
+
+
+def _keyed(text: str) -> dict[str, int]:
+    return {key: int(value) for key, value in (line.split() for line in text.splitlines())}

@@ -1,0 +1,73 @@
+"""The report of the size benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from bench.size.contest import Result
+from bench.size.limit import Ended
+
+HEADER = (
+    "| who | outcome | came to | epoch s | whole run s | held MiB | limit hit | loss before the first and the last step |\n"
+    "|---|---|---|--:|--:|--:|--:|---|"
+)
+NOTES = """\
+*Killed* is by the kernel's own count of the group's kills. *Held* is the most memory of the processes' own, looked at twice
+a second; the rest of a group is the cache of files, which makes way when the limit is *hit*. Epoch seconds are the median;
+the whole run is with imports, checks, preparation, and sagann's evaluation of all splits."""
+AGREE = 1e-4
+"Relative difference of losses that are the same."
+_SHOWN = ("P = ", "Memory:", "An epoch:", "On disk:", "Expected:", "Of that,")
+
+
+def plan_lines(plan: Ended) -> list[str]:
+    """What ``sagann plan`` foretells: bytes and seconds of an epoch."""
+    lines = [line for line in plan.output.splitlines() if line.startswith(_SHOWN)]
+    made = f"`sagann plan`, in the same limit: {plan.outcome}, {plan.seconds:.0f} s, held {_mebibytes(plan.own_bytes)} MiB."
+    return [made, *lines]
+
+
+def row_of(result: Result) -> str:
+    """A line of the table."""
+    ended = result.ended
+    cells = [
+        result.name,
+        ended.outcome,
+        result.got_to,
+        f"{median(result.epoch_s):.1f}" if result.epoch_s else "-",
+        f"{ended.seconds:.0f}",
+        _mebibytes(ended.own_bytes),
+        str(ended.hits),
+        f"{result.losses[0]:.4f}, {result.losses[-1]:.4f}" if result.losses else "-",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def checked(results: Sequence[Result]) -> tuple[bool, str]:
+    """Whether all have the losses of the first, and by how much they differ."""
+    first, *others = results
+    differences = {}
+    for other in others:
+        same_length = len(other.losses) == len(first.losses) > 0
+        pairs = zip(other.losses, first.losses, strict=False)
+        differences[other.name] = max(abs(a - b) / abs(b) for a, b in pairs) if same_length else float("inf")
+    text = ", ".join(f"{name} {difference:.1e}" for name, difference in differences.items())
+    agreed = all(difference <= AGREE for difference in differences.values())
+    losses = ", ".join(f"{loss:.5f}" for loss in first.losses)
+    return agreed, f"losses of {first.name} {losses}; the others' differ by at most {text}, relative."
+
+
+def verdict(ours: Result, others: Sequence[Result]) -> str:
+    """In a sentence."""
+    falls = len(ours.losses) > 1 and ours.losses[-1] < ours.losses[0]
+    lives = ours.ended.outcome == "ok" and falls
+    killed = [other.name for other in others if other.ended.outcome == "killed"]
+    return (
+        f"sagann {'trains, and its loss falls' if lives else 'does not train'}; "
+        f"killed: {', '.join(killed) or 'nobody'} of {', '.join(other.name for other in others)}."
+    )
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / 2**20:.0f}"

@@ -1,0 +1,56 @@
+"""Chunk counts: how many edges lead from each interval of vertices to each other, in one pass over the edges.
+
+An edge costs one look into a table of the vertices' intervals, which is small enough for a cache to hold much of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit, prange
+from torch import Tensor
+
+from sagann.graph.threads import pytorch_threads
+from sagann.graph.topology import Topology
+
+# Edges that one thread counts at least: starting another would take longer.
+_EDGES_PER_THREAD = 1 << 15
+
+
+def chunk_counts(topology: Topology, bounds: Sequence[int]) -> Tensor:
+    """Count the edges from interval to interval.
+
+    Args:
+        topology: square; its arrays may be mapped from files.
+        bounds: of the intervals, ascending from 0 to the number of vertices.
+    Returns:
+        int64 [P, P]: of each source interval, to each destination interval.
+    Example:
+        >>> topology = Topology.from_coo(src=torch.tensor([0, 3, 2]), dst=torch.tensor([3, 0, 0]), num_src=4)
+        >>> chunk_counts(topology, (0, 2, 4)).tolist()
+        [[0, 1], [2, 0]]
+    """
+    count = len(bounds) - 1
+    limits = np.asarray(bounds, dtype=np.int64)
+    dtype = np.uint8 if count <= 1 << 8 else np.uint32
+    interval_of = np.repeat(np.arange(count, dtype=dtype), np.diff(limits))
+    columns = topology.indptr.cpu()[torch.from_numpy(limits)].numpy()
+    with pytorch_threads() as threads:
+        slices = max(1, min(threads, topology.num_edges // _EDGES_PER_THREAD))
+        found = np.zeros((slices, count, count), dtype=np.int64)
+        _count(topology.indices.cpu().numpy(), interval_of, columns, found)
+    return torch.from_numpy(found.sum(axis=0).T.copy())
+
+
+@njit(cache=True, parallel=True, nogil=True)
+def _count(indices: Any, interval_of: Any, columns: Any, found: Any) -> None:
+    """Counts of every slice of the edges, by destination interval and source interval."""
+    slices, num_edges = len(found), len(indices)
+    for part in prange(slices):
+        begin, end = num_edges * part // slices, num_edges * (part + 1) // slices
+        for dst in range(len(columns) - 1):
+            for edge in range(max(begin, columns[dst]), min(end, columns[dst + 1])):
+                found[part, dst, interval_of[indices[edge]]] += 1

@@ -1,0 +1,79 @@
+"""Where large arrays are made that preparing a graph gives: a row per edge, or features that are changed.
+
+In memory, unless a caller has them made elsewhere: in files, say, for a graph that is larger than memory. What makes such
+arrays writes them slab by slab, so that no more than a slab need be in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+
+Allocate = Callable[[Sequence[int], torch.dtype], Tensor]
+"Makes an uninitialised tensor on the CPU, of a shape and a type."
+
+SLAB_EDGES = 1 << 21
+"Edges that are worked on at a time: enough for the speed of memory, in tens of megabytes."
+
+_ALLOCATE: ContextVar[Allocate | None] = ContextVar("sagann_large_arrays", default=None)
+
+
+def empty_array(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """An uninitialised tensor; on the CPU it lies where :func:`made_by` says.
+
+    Args:
+        shape: its shape.
+        dtype: its type.
+        device: where it is.
+    """
+    allocate = _ALLOCATE.get()
+    if allocate is None or device.type != "cpu":
+        return torch.empty(shape, dtype=dtype, device=device)
+    return allocate(shape, dtype)
+
+
+@contextmanager
+def made_by(allocate: Allocate) -> Iterator[None]:
+    """Inside the ``with`` block, have large arrays made by ``allocate``.
+
+    Example:
+        >>> made = []
+        >>> def allocate(shape, dtype):
+        ...     made.append(tuple(shape))
+        ...     return torch.empty(shape, dtype=dtype)
+        >>> with made_by(allocate):
+        ...     _ = empty_array((3, 2), torch.float32, torch.device("cpu"))
+        >>> made
+        [(3, 2)]
+    """
+    token = _ALLOCATE.set(allocate)
+    try:
+        yield
+    finally:
+        _ALLOCATE.reset(token)
+
+
+def slabs(indptr: Tensor, most_edges: int = SLAB_EDGES) -> Iterator[tuple[slice, slice]]:
+    """Cut destinations into ranges with few in-edges: the vertices and the edges of each.
+
+    Args:
+        indptr: CSC offsets, int64 [num_dst + 1].
+        most_edges: of a range; a destination with more is one by itself.
+    Example:
+        >>> [(rows.stop, edges.stop) for rows, edges in slabs(torch.tensor([0, 1, 2, 7, 7]), most_edges=2)]
+        [(2, 2), (4, 7)]
+    """
+    begin, num_dst = 0, len(indptr) - 1
+    while begin < num_dst:
+        first = int(indptr[begin])
+        limit = torch.tensor([first + most_edges], dtype=indptr.dtype, device=indptr.device)
+        # As a vertex takes memory too, with or without edges.
+        window = indptr[begin + 1 : begin + 1 + most_edges]
+        fitting = int(torch.searchsorted(window, limit, right=True))
+        end = begin + max(1, fitting)
+        yield slice(begin, end), slice(first, int(indptr[end]))
+        begin = end

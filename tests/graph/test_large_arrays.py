@@ -1,0 +1,65 @@
+"""Large arrays: made where a caller says, slab by slab, with the values of one made at once."""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib import import_module
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from sagann.graph import Graph, add_self_loops, normalise, normalise_features
+from sagann.graph.large_arrays import empty_array, made_by, slabs
+from tests.graphs import odd_topologies
+
+TOPOLOGIES = odd_topologies(types=3)
+CPU = torch.device("cpu")
+
+
+@settings(max_examples=60, deadline=None)
+@given(degrees=st.lists(st.integers(0, 9), max_size=30), most=st.integers(1, 12))
+def test_slabs_cover_everything_and_have_few_edges(degrees: list[int], most: int) -> None:
+    indptr = torch.tensor([0, *degrees]).cumsum(0)
+    found = list(slabs(indptr, most))
+    assert [vertex for rows, _ in found for vertex in range(rows.start, rows.stop)] == list(range(len(degrees)))
+    assert [edge for _, edges in found for edge in range(edges.start, edges.stop)] == list(range(sum(degrees)))
+    for rows, edges in found:
+        assert edges == slice(int(indptr[rows.start]), int(indptr[rows.stop]))
+        assert edges.stop - edges.start <= most or rows.stop - rows.start == 1
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_slabs_change_no_value(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = TOPOLOGIES[name]
+    graph = Graph(topology=topology, num_edge_types=3)
+    whole = normalise(add_self_loops(graph), "symmetric", name="gcn_weight").topology
+    for module in ("transform", "normalise"):
+        # By its module: the package has a function of the same name.
+        monkeypatch.setattr(import_module(f"sagann.graph.{module}"), "slabs", partial(slabs, most_edges=2))
+    parted = normalise(add_self_loops(graph), "symmetric", name="gcn_weight").topology
+    assert torch.equal(parted.indptr, whole.indptr)
+    assert torch.equal(parted.indices, whole.indices)
+    for data, rows in whole.edge_data.items():
+        assert torch.equal(parted.edge_data[data], rows), data
+
+
+def test_what_preparing_makes_lies_where_the_caller_says() -> None:
+    made: dict[int, tuple[int, ...]] = {}
+
+    def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        tensor = torch.full(tuple(shape), 77, dtype=dtype)
+        made[tensor.data_ptr()] = tuple(shape)
+        return tensor
+
+    topology = TOPOLOGIES["skewed"]
+    graph = Graph(topology=topology, features=torch.rand(topology.num_dst, 3), num_edge_types=3)
+    with made_by(allocate):
+        prepared = normalise(add_self_loops(normalise_features(graph)), "row", name="mean")
+    arrays = [prepared.topology.indices, prepared.features, *prepared.topology.edge_data.values()]
+    assert len(arrays) == 5
+    for array in arrays:
+        assert array is not None
+        assert made[array.data_ptr()] == tuple(array.shape)
+    assert torch.equal(prepared.topology.indices, add_self_loops(graph).topology.indices)
+    assert empty_array((2,), torch.int32, CPU).data_ptr() not in made

@@ -1,0 +1,78 @@
+"""Mapped: positioned reads give what the map holds, or are not offered."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sagann.errors import DatasetError
+from sagann.storage.mapped import mapped_rows
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "rows of vertices.npy"
+    np.save(path, np.arange(3000, dtype=np.float32).reshape(1000, 3))
+    return path
+
+
+def opened(path: Path) -> torch.Tensor:
+    return torch.from_numpy(np.load(path, mmap_mode="c"))
+
+
+def test_rows_are_those_of_the_map_wherever_the_tensor_begins(path: Path) -> None:
+    for tensor in (opened(path), opened(path)[17:], opened(path)[:, :1].reshape(-1)[:0]):
+        rows = mapped_rows(tensor)
+        if not tensor.numel():
+            assert rows is None
+            continue
+        assert rows is not None
+        for part in (slice(0, 5), slice(3, len(tensor)), slice(4, 4)):
+            into = torch.full_like(tensor[part], -1)
+            assert torch.equal(rows.read(part, into), tensor[part])
+
+
+def test_what_is_not_as_in_a_file_is_not_read_from_one(path: Path, tmp_path: Path) -> None:
+    assert mapped_rows(torch.ones(4, 3)) is None
+    assert mapped_rows(opened(path)[:, :2]) is None
+    written = opened(path)
+    written.numpy()[999, 2] = 1
+    assert mapped_rows(written) is None
+    assert mapped_rows(opened(path)) is not None
+    replaced = opened(path)
+    other = tmp_path / "other.npy"
+    shutil.copy(path, other)
+    os.replace(other, path)
+    assert mapped_rows(replaced) is None
+    gone = opened(path)
+    path.unlink()
+    assert mapped_rows(gone) is None
+
+
+def test_a_file_that_has_become_shorter_is_named(path: Path) -> None:
+    tensor = opened(path)
+    rows = mapped_rows(tensor)
+    assert rows is not None
+    os.truncate(path, 5000)
+    with pytest.raises(
+        DatasetError, match=r"array file has become shorter: it ends at byte 5000, 996 more .*rows of"
+    ):
+        rows.read(slice(300, 489), torch.empty(489 - 300, 3))
+
+
+def test_the_file_is_closed_with_its_reader(path: Path) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    tensor, before = opened(path), descriptors()
+    rows = mapped_rows(tensor)
+    assert descriptors() == before + 1
+    del rows
+    assert descriptors() == before
