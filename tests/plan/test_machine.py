@@ -94,7 +94,7 @@ def test_a_missing_field(name: str) -> None:
 
 
 def test_nothing_at_all_and_a_table() -> None:
-    assert "'name' is missing, and 11 more" in refused("").value
+    assert "'name' is missing, and 12 more" in refused("").value
     assert refused("[machine]\nname = 'x'").value == "'machine'"
 
 
