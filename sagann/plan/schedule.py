@@ -19,7 +19,7 @@ from sagann.kernels.edge.function import EdgeFunction
 from sagann.plan.gradients import Gradients
 from sagann.plan.intervals import sizes
 from sagann.plan.orders import POLICIES, Order, Pass
-from sagann.plan.sizes import CSC, CSR, BlockSizes, HopSize
+from sagann.plan.sizes import CSC, CSR, NUMBERED, BlockSizes, HopSize
 from sagann.plan.steps import Block, Step
 
 
@@ -59,6 +59,7 @@ class Schedule:
         "Numbers of the intervals."
         self.sizes = BlockSizes(program, hops, rows, self.gradients)
         self._last = len(program.gathers)
+        self._by_source = self._forms_by_source()
 
     def initial(self) -> list[Block]:
         """The blocks that exist before an epoch: features, edges, and what is the same in every epoch."""
@@ -66,8 +67,17 @@ class Schedule:
         blocks = [Block("value", name, interval) for name in names for interval in self.intervals]
         for number in sorted({gather.hop for gather in self.program.gathers}):
             for src, dst in self.hops[number].edges:
-                blocks += [Block("edges", form, src, dst, number) for form in (CSC, CSR)]
+                blocks += [Block("edges", form, src, dst, number) for form in (CSC, self._by_source[number])]
         return blocks
+
+    def _forms_by_source(self) -> list[str]:
+        """For each hop, the form of the chunks that its passes over sources read: one, so that none is loaded twice."""
+        forms = [CSR] * len(self.hops)
+        for gather in self.program.gathers:
+            functions = [step.function for step in self.gradients.passes(gather)]
+            if any(function.at == "src" and function.asks_for_ids for function in functions):
+                forms[gather.hop] = NUMBERED
+        return forms
 
     @property
     def constant_bytes(self) -> int:
@@ -330,7 +340,8 @@ class Schedule:
 
     def _read_by_chunk(self, gather: Gather, function: EdgeFunction, src: int, dst: int) -> tuple[Block, ...]:
         """The blocks that a backward pass reads for a chunk, but for the state."""
-        blocks = [Block("edges", CSC if function.at == "dst" else CSR, src, dst, gather.hop)]
+        form = CSC if function.at == "dst" else self._by_source[gather.hop]
+        blocks = [Block("edges", form, src, dst, gather.hop)]
         blocks += self._edge_values(gather, function, src, dst)
         blocks.append(Block("incoming", gather.result, dst))
         if gather.edges.accumulator in ("max", "min", "softmax"):

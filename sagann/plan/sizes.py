@@ -12,7 +12,7 @@ from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.compiler.program import Stage
 from sagann.compiler.trace import ROWS, is_rows
 from sagann.graph.topology import Topology
-from sagann.graph.widths import id_dtype
+from sagann.graph.widths import id_dtype, local_id_dtype
 from sagann.kernels.dense import NUM_PARTS, linear, relu_
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import reduced_results
@@ -22,8 +22,8 @@ from sagann.kernels.row_dropout import dropout
 from sagann.plan.gradients import Gradients
 from sagann.plan.steps import Block
 
-CSC, CSR = "csc", "csr"
-_OFFSET_BYTES = 8
+CSC, CSR, NUMBERED = "csc", "csr", "numbered csr"
+"Forms of a chunk: its edges by destination, by source, and by source with their ids."
 # Per row, while work is divided: a few int64.
 _WALK_BYTES = 40
 # Operators by what their gradient reads: these are other names of an operand's memory,
@@ -51,7 +51,7 @@ class HopSize:
     data_bytes: tuple[int, ...]
     "Of an edge in each of its data."
     id_bytes: int
-    "Of a vertex id."
+    "Of a vertex id in the whole hop."
 
     @classmethod
     def of(cls, topology: Topology, edges: Mapping[tuple[int, int], int]) -> HopSize:
@@ -71,19 +71,19 @@ class HopSize:
             rows: vertices of each interval.
             src: number of the source interval.
             dst: number of the destination interval.
-            form: "csc", or "csr", which comes with both.
+            form: one of the above.
         """
         edges = self.edges[src, dst]
-        parts = [
-            _OFFSET_BYTES * (rows[dst] + 1),
-            edges * self.id_bytes,
-            *(edges * each for each in self.data_bytes),
-        ]
-        if form == CSR:
-            # Destinations and positions of the edges; their data is put in order once more.
-            parts += [_OFFSET_BYTES * (max(rows[src], rows[dst]) + 1), edges * self.id_bytes, edges * self.id_bytes]
-            parts += [edges * each for each in self.data_bytes]
-        return packed_bytes(parts)
+        near, far = (rows[dst], rows[src]) if form == CSC else (rows[src], rows[dst])
+        position_bytes = id_dtype(edges).itemsize
+        grouped = packed_bytes(
+            [
+                position_bytes * (near + 1),
+                edges * local_id_dtype(far).itemsize,
+                *(edges * each for each in self.data_bytes),
+            ]
+        )
+        return grouped + (packed_bytes([edges * position_bytes]) if form == NUMBERED else 0)
 
 
 class BlockSizes:

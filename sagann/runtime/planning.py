@@ -23,7 +23,7 @@ from sagann.plan.intervals import equal_edges, equal_vertices, equal_weights, si
 from sagann.plan.orders import POLICIES, Order
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.schedule import Schedule
-from sagann.plan.sizes import CSC, CSR, HopSize
+from sagann.plan.sizes import CSC, NUMBERED, HopSize
 from sagann.plan.steps import Plan
 
 MOST_INTERVALS = 256
@@ -105,7 +105,10 @@ def edges_bytes(hops: Sequence[Topology], bounds: Sequence[int]) -> int:
     rows = sizes(tuple(bounds))
     found = {id(topology): size for topology, size in zip(hops, hop_sizes(hops, bounds), strict=True)}
     return sum(
-        size.chunk_bytes(rows, *at, form) for size in found.values() for at in size.edges for form in (CSC, CSR)
+        size.chunk_bytes(rows, *at, form)
+        for size in found.values()
+        for at in size.edges
+        for form in (CSC, NUMBERED)
     )
 
 
