@@ -16,8 +16,8 @@ from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.compiler.program import EdgeWork
 from sagann.compiler.vjp import ARGUMENT, GRAD, LSE, BackwardPass
 from sagann.errors import InputError, LayerError
-from sagann.graph.topology import Topology
 from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.state import GatherState
 from sagann.kernels.memory import POOL
 from sagann.kernels.row_dropout import rows_of
@@ -306,12 +306,12 @@ class Executor:
         """The arrays that the chunk's edges read, by the names of the edges' own stage."""
         arrays = {}
         work = gather.edges
-        topology: Topology = self.resident[step.reads[0]]
+        edges: Edges = self.resident[step.reads[0]]
         for name, side, value in zip(work.stage.inputs, work.sides, gather.inputs, strict=True):
             if side == "param":
                 arrays[name] = self.epoch.shared[value].detach()
             elif side == "edge":
-                arrays[name] = topology.edge_data[value]
+                arrays[name] = edges.edge_data[value]
             else:
                 whole = Block("value", value, step.interval if side == "src" else step.other)
                 block = as_read(whole, step.reads[0], side)

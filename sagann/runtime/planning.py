@@ -26,7 +26,7 @@ from sagann.plan.orders import POLICIES, Order
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection, needed_rows
-from sagann.plan.sizes import CSC, CSR, HopSize
+from sagann.plan.sizes import CSC, NUMBERED, HopSize
 from sagann.plan.steps import UNLIMITED, Block, Plan, Step
 from sagann.plan.strips import strip_widths
 from sagann.plan.visits import Visits
@@ -130,7 +130,7 @@ def edges_bytes(hops: Iterable[Hop], bounds: Sequence[int]) -> int:
         size.chunk_bytes(rows, *at, form)
         for size in (hop_size(hop, bounds) for hop in hops)
         for at in size.edges
-        for form in (CSC, CSR)
+        for form in (CSC, NUMBERED)
     )
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sagann.graph.topology import Topology
 from sagann.kernels.edge import naive
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu.compiled import Kernel, compile_kernel
@@ -19,6 +18,7 @@ from sagann.kernels.edge.gpu.layout import supports
 from sagann.kernels.edge.gpu.merge import merge_more_rows, merge_rows, merge_total
 from sagann.kernels.edge.gpu.tree import Tree, merge_tree
 from sagann.kernels.edge.kinds import lanes
+from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.walk import (
     Walk,
     add_totals,
@@ -60,7 +60,7 @@ class _Plan:
 
 def run(
     function: EdgeFunction,
-    topology: Topology,
+    edges: Edges,
     arrays: Mapping[str, Tensor],
     *,
     seed: int = 0,
@@ -78,12 +78,12 @@ def run(
     """
     if reason := supports(function):
         raise ValueError(f"This edge function cannot run as one Triton kernel: {reason}. Run it over edge tiles.")
-    if topology.num_edges == 0 or any(lanes(value) == 0 for value in function.values):
-        return naive.run(function, topology, arrays, seed=seed, into=into, edge_offset=edge_offset)
-    check_into(function, topology, into, edge_offset)
-    plan: _Plan = topology.derived(("edge pass", "gpu", function.at), lambda: _plan(topology, function.at))
+    if edges.num_edges == 0 or any(lanes(value) == 0 for value in function.values):
+        return naive.run(function, edges, arrays, seed=seed, into=into, edge_offset=edge_offset)
+    check_into(function, edges, into, edge_offset)
+    plan: _Plan = edges.derived(("edge pass", "gpu", function.at), lambda: _plan(edges, function.at))
     walk = plan.walk
-    inputs = [prepare(given, arrays[given.name], walk, topology) for given in function.inputs]
+    inputs = [prepare(given, arrays[given.name], walk, edges) for given in function.inputs]
     in_order = frozenset(given.name for given, (_, ordered) in zip(function.inputs, inputs, strict=True) if ordered)
     kernel = _kernel(function, in_order, into is not None)
     outs, slots = [], []
@@ -126,8 +126,8 @@ def source_of(function: EdgeFunction, *, continued: bool = False) -> str:
     return emit(function, continued=continued)
 
 
-def _plan(topology: Topology, at: str) -> _Plan:
-    walk = walk_over(topology, at, lambda indptr: divide(indptr, GRAIN))
+def _plan(edges: Edges, at: str) -> _Plan:
+    walk = walk_over(edges, at, lambda indptr: divide(indptr, GRAIN))
     work, device = walk.work, walk.indices.device
     all_items = np.array([0, len(work.items)])
     return _Plan(
