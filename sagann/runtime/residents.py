@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sagann.kernels.edge.state import GatherState
 from sagann.kernels.memory import POOL
+from sagann.plan.leaving import Leaving
 from sagann.plan.steps import UNLIMITED, Block, Move, Step
 from sagann.plan.timeline import Lane, block_name
 from sagann.runtime.allocator import HeapGuard
@@ -21,7 +22,7 @@ class Residents:
     """Blocks by what they are, while a plan is obeyed.
 
     Loads and stores run in a thread each, in the order of the plan. A block that is loaded is waited for by the first
-    step that needs it; one that is stored, by whoever drops or changes it.
+    step that needs it; one that is stored, by whoever changes it, and when it is dropped as :mod:`sagann.plan.leaving` says.
 
     Args:
         load: reads a block from where it lies.
@@ -51,6 +52,7 @@ class Residents:
         self._blocks: dict[Block, Any] = {}
         self._loads: dict[Block, Future[Any]] = {}
         self._stores: dict[Block, Future[None]] = {}
+        self._leaving = Leaving[Future[None]]()
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-load")
         self._storer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-store")
 
@@ -77,6 +79,7 @@ class Residents:
             if block not in self._blocks:
                 self._blocks[block] = None
                 self._held_bytes += self._bytes_of(block)
+        self._await_leaving(self._budget_bytes - self._held_bytes - step.temporary_bytes)
         # What is kept for later is memory too.
         POOL.shrink(max(0, self._budget_bytes - self._held_bytes - step.temporary_bytes))
         if self._heap is not None:
@@ -86,9 +89,11 @@ class Residents:
         """Begin a copy, or drop a block."""
         block = move.block
         if move.kind == "load":
+            stores = self._leaving.load(move.num_bytes)
             # Rows are picked from what lies on the host.
-            after = None if block.needed_by is None else self._stores.get(block.whole)
-            self._loads[block] = self._loader.submit(self._fetch, block, after)
+            if block.needed_by is not None and (of_whole := self._stores.get(block.whole)) is not None:
+                stores.append(of_whole)
+            self._loads[block] = self._loader.submit(self._load_after, stores, block)
             self._blocks[block] = None
             self._held_bytes += move.num_bytes
         elif move.kind == "store":
@@ -96,9 +101,10 @@ class Residents:
             self._stores[block] = self._storer.submit(self._recorded, "store", self._host.put, block, tensors)
         else:
             self._await_load(block)
-            self._await_store(block)
             self.discard(block)
             self._held_bytes -= move.num_bytes
+            if (store := self._stores.pop(block, None)) is not None:
+                self._leaving.drop(move.num_bytes, store)
 
     def close(self) -> None:
         """Wait for the copies under way, and forget all blocks."""
@@ -107,14 +113,21 @@ class Residents:
         self._blocks.clear()
         self._host.close()
 
-    def _fetch(self, block: Block, after: Future[None] | None) -> Any:
-        if after is not None:
-            after.result()
-        return self._recorded("load", self._load, block)
-
     def _recorded(self, lane: Lane, copy: Callable[..., Any], block: Block, *rest: Any) -> Any:
         with recorded(self._timeline, lane, block_name(block), self._bytes_of(block)):
             return copy(block, *rest)
+
+    def _load_after(self, stores: Sequence[Future[None]], block: Block) -> Any:
+        for store in stores:
+            store.result()
+        return self._recorded("load", self._load, block)
+
+    def _await_leaving(self, room_bytes: int) -> None:
+        """Wait for the blocks that are dropped, where they take more than is to spare."""
+        self._leaving.settle(_has_ended)
+        if self._leaving.excess_bytes > max(0, room_bytes):
+            for store in self._leaving.stores:
+                store.result()
 
     def _await_load(self, block: Block) -> None:
         if (load := self._loads.pop(block, None)) is not None:
@@ -123,6 +136,14 @@ class Residents:
     def _await_store(self, block: Block) -> None:
         if (store := self._stores.pop(block, None)) is not None:
             store.result()
+
+
+def _has_ended(store: Future[None]) -> bool:
+    """Whether a store has ended; what went wrong with it is raised."""
+    if not store.done():
+        return False
+    store.result()
+    return True
 
 
 def _tensors_of(content: Tensor | GatherState | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
