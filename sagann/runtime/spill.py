@@ -30,7 +30,7 @@ from sagann.runtime.picking import read_rows
 
 _PREFIX = "sagann-spill-"
 _LOCK = "lock"
-# Edges are written once and read in every epoch: to check them each time took as long as a part of the loading itself.
+# Edges are written once and read in every epoch: to check each reading would pass over them once more each time.
 _CHECKED_READS = 8
 # Longest that one call of the system may read or write.
 _AT_ONCE = 1 << 30
