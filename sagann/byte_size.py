@@ -42,3 +42,20 @@ def parse_bytes(text: str, *, where: str) -> int:
             fix="Write a number and a unit, as 256MiB or 2GB.",
         )
     return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def format_bytes(count: int | None) -> str:
+    """A number of bytes for a reader.
+
+    Example:
+        >>> format_bytes(512), format_bytes(3 * 2**30 + 2**29), format_bytes(None)
+        ('512 B', '3.5 GiB', 'unknown')
+    """
+    if count is None:
+        return "unknown"
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"

@@ -1,8 +1,10 @@
-"""What all tests share: one thread, patient properties, and where the exchange datasets are."""
+"""What all tests share: one thread, patient properties, hard limits, and where the exchange datasets are."""
 
 from __future__ import annotations
 
 import os
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from hypothesis import settings
 # The first example of a property pays for Numba's compilation, or for importing PyG.
 settings.register_profile("compiles", deadline=None, max_examples=60)
 settings.load_profile("compiles")
+
+_CGROUPS = Path("/sys/fs/cgroup/memory")
 
 # Without a device, Triton's kernels run in its interpreter. It must know before it is first imported.
 if not torch.cuda.is_available():
@@ -29,3 +33,19 @@ def data_folder() -> Path:
     if not folder.is_dir():
         pytest.skip("the exchange datasets are not here: set SAGANN_DATA to their folder")
     return folder
+
+
+@pytest.fixture
+def limited() -> Iterator[Callable[[int], Callable[[], None]]]:
+    """Has a process begin in a control group with a hard limit of so many bytes."""
+    if not os.access(_CGROUPS, os.W_OK) or not (_CGROUPS / "memory.limit_in_bytes").exists():
+        pytest.skip(f"memory control groups are not writable ({_CGROUPS})")
+    group = _CGROUPS / f"sagann-test-{uuid.uuid4().hex}"
+    group.mkdir()
+
+    def limit(num_bytes: int) -> Callable[[], None]:
+        (group / "memory.limit_in_bytes").write_text(str(num_bytes))
+        return lambda: (group / "cgroup.procs").write_text(str(os.getpid())) and None
+
+    yield limit
+    group.rmdir()

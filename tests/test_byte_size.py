@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sagann.byte_size import parse_bytes
+from sagann.byte_size import format_bytes, parse_bytes
 from sagann.errors import InputError
 
 
@@ -26,3 +26,11 @@ def test_sizes(text: str, size: int) -> None:
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(InputError, match=r"size is not understood: .* \(in --memory\)\. Write a number and a unit"):
         parse_bytes(text, where="--memory")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 * 2**40, "5.0 TiB"), (2**60, "1048576.0 TiB")],
+)
+def test_bytes_in_words(count: int, text: str) -> None:
+    assert format_bytes(count) == text

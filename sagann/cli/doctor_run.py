@@ -9,10 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from sagann import __version__
+from sagann.byte_size import format_bytes
 from sagann.cli.failure import OUR_FAULT
 from sagann.cli.options import Shared
+from sagann.free_space import free_disk_bytes, memory
 from sagann.report.installed import core_versions, extras
-from sagann.report.machine import format_bytes, free_disk_bytes, memory
 from sagann.report.probes import Finding, run_probes
 from sagann.report.terminal import Terminal
 from sagann.runtime.processor import num_cores

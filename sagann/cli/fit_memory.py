@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from sagann.byte_size import format_bytes
 from sagann.cli.run_settings import RunSettings
+from sagann.cli.settings import ENGINES
 from sagann.errors import InputError
+from sagann.free_space import memory
 from sagann.graph import Graph
 from sagann.nn import MODELS
-from sagann.report.machine import format_bytes, memory
 from sagann.train.resources import resolve_device
 
 _FLOAT_BYTES = 4
@@ -36,7 +38,7 @@ def check_memory(settings: RunSettings, graph: Graph) -> None:
         least_bytes(settings, graph),
         where=f"{settings.model.model}, {settings.model.layers} layers, hidden {settings.model.hidden}, "
         f"on {graph.num_vertices} vertices and {graph.num_edges} edges",
-        fix="Stream them with --memory, use a smaller --hidden or fewer --layers, or a machine with more memory.",
+        fix="Use the compiled engine and dense features, which are streamed, a smaller --hidden or fewer --layers, or a machine with more memory.",
     )
 
 
@@ -75,8 +77,11 @@ def least_bytes(settings: RunSettings, graph: Graph) -> int:
     if settings.model.model == "ggnn":
         # Steps share their weights, and each works at full width.
         weights, boundaries = 3 * hidden**2, settings.model.layers
-    # Within --memory they are streamed.
-    activations = boundaries * graph.num_vertices * hidden if settings.train.memory is None else 0
+    # What can be streamed is, where memory would not hold it.
+    streams = (
+        settings.engine == ENGINES[0] and graph.features is not None and graph.features.layout == torch.strided
+    )
+    activations = 0 if streams else boundaries * graph.num_vertices * hidden
     edges = graph.num_edges * hidden if boundaries and settings.engine == "naive" else 0
     dense = 0
     if graph.features is not None and graph.features.layout == torch.sparse_csr and not _has_encoder(settings):

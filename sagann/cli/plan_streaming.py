@@ -24,8 +24,8 @@ from sagann.runtime.timeline_files import can_draw
 class Wish:
     """What is to be shown."""
 
-    memory: str
-    "The budget."
+    budget_bytes: int
+    "Of an epoch."
     with_steps: bool
     "Whether every step and copy is."
     spill: Path | None
@@ -51,11 +51,11 @@ class Wish:
         """What options ask for; None without a budget.
 
         Raises:
-            InputError: an option makes no sense without a budget.
+            InputError: the budget is none, or an option makes no sense without one.
         """
         if memory is not None:
             return cls(
-                memory=memory,
+                budget_bytes=_budget(memory),
                 with_steps=with_steps,
                 spill=spill,
                 machine=machine,
@@ -106,8 +106,7 @@ def show_streaming(terminal: Terminal, model: nn.Module, graph: Graph, wish: Wis
     model = model.to(device)
     # Beside a device the host's memory takes what does not fit, where no folder is named.
     on_disk = device.type == "cpu" or wish.spill is not None
-    budget_bytes = parse_bytes(wish.memory, where="--memory")
-    planned = foretell(model, graph, budget_bytes=budget_bytes, device=device)
+    planned = foretell(model, graph, budget_bytes=wish.budget_bytes, device=device)
     terminal.show(plan_text(planned, on_disk=on_disk))
     if wish.with_steps:
         terminal.show(steps_text(planned.plan))
@@ -115,11 +114,25 @@ def show_streaming(terminal: Terminal, model: nn.Module, graph: Graph, wish: Wis
         found = probe(_existing(wish.spill or Path(tempfile.gettempdir())), device)
         expected = forecast(planned, found, on_disk=on_disk, rehearsal=(model, graph))
     else:
+        if wish.spill is not None:
+            terminal.say(f"--spill {wish.spill} is not looked at: the disk's rates are those of {wish.machine}.")
         found = Machine.from_toml(_text_of(wish.machine), where=str(wish.machine))
         expected = forecast(planned, found, on_disk=on_disk)
     terminal.show(forecast_text(expected))
     if wish.picture is not None:
         write_picture(wish.picture, {"planned": expected.timeline})
+
+
+def _budget(text: str) -> int:
+    budget_bytes = parse_bytes(text, where="--memory")
+    if budget_bytes == 0:
+        raise InputError(
+            "a memory budget of nothing",
+            value=f"'{text}', expected a size above 0",
+            where="--memory",
+            fix="Write a number and a unit, as 256MiB or 2GB.",
+        )
+    return budget_bytes
 
 
 def _check_picture(path: Path) -> None:

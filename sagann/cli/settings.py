@@ -301,9 +301,9 @@ TRAIN_SETTINGS = (
         panel=_RUN,
         optional=True,
         metavar="SIZE",
-        default="none",
+        default="what is free",
         help="What an epoch's tensors of vertices and edges may take, as 2GiB: the model is streamed by intervals, with "
-        "the same numbers. none: everything in memory.",
+        "the same numbers. Unset, it is streamed only where memory would not hold the run.",
     ),
     Setting(
         section="train",
@@ -313,7 +313,7 @@ TRAIN_SETTINGS = (
         optional=True,
         metavar="FOLDER",
         default="in the run folder",
-        help="Where what does not fit --memory is kept, on a disk with room.",
+        help="Where a streamed model keeps what memory does not, on a disk with room.",
     ),
     Setting(
         section="train",

@@ -12,6 +12,7 @@ References:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import torch
@@ -24,6 +25,10 @@ from sagann.compiler.options import CompilerOptions
 from sagann.compiler.recording import Call, Recorder, traced_model
 from sagann.compiler.trace import merge_equal
 from sagann.graph.topology import Topology
+
+CAPTURING = threading.RLock()
+"""Held while a model is traced. Its parameters are the trace's for so long, and its layers run by the trace's engine: no
+other thread may read or run them."""
 
 
 def capture(
@@ -46,8 +51,9 @@ def capture(
         LayerError: an operator between the layers mixes vertices, or the model does what a trace does not show; the
             message names it.
     """
-    recorder = Recorder(model, hops, options or CompilerOptions(), x_is_constant)
-    module = traced_model(model, recorder, x)
+    with CAPTURING:
+        recorder = Recorder(model, hops, options or CompilerOptions(), x_is_constant)
+        module = traced_model(model, recorder, x)
     for node in [node for node in module.graph.nodes if node.target is SAGA_LAYER]:
         _inline(module, node, recorder.calls[int(node.args[1])])
     _own_output(module)

@@ -7,7 +7,8 @@ a node in its place. The hops that the model passes on are stand-ins, of which n
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,7 @@ from sagann.compiler.trace import (
 )
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
-from sagann.saga.engine import using_engine
+from sagann.saga.engine import current_engine, using_engine
 from sagann.saga.independence import NUM_ROWS
 from sagann.saga.layer import SagaLayer
 
@@ -108,7 +109,7 @@ class Recorder:
         names = {id(module): name for name, module in model.named_modules()}
         self.layers = {
             id(layer): RecordedLayer(
-                twin=copy.deepcopy(layer),
+                twin=_twin(layer),
                 modules={inner: names[id(module)] for inner, module in layer.named_modules()},
             )
             for layer in model.modules()
@@ -127,8 +128,13 @@ class Recorder:
         self.num_types: dict[tuple[int, str], int] = {}
         "By hop and edge data: below how many its types must be."
 
+        self._thread = threading.get_ident()
+        self._engine_of_others = current_engine()
+
     def run(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
         """Record a call."""
+        if threading.get_ident() != self._thread:
+            return self._engine_of_others.run(layer, topology, x, data)
         if not isinstance(topology, _Hop):
             raise TraceError(f"the layer {type(layer).__name__} is called with a topology that is none of the hops")
         if id(layer) not in self.layers:
@@ -169,6 +175,32 @@ class Recorder:
         if edge_type not in self.edge_types:
             self.edge_types.append(edge_type)
         return len(self.hops) + self.edge_types.index(edge_type)
+
+
+def _twin(layer: SagaLayer) -> SagaLayer:
+    """A copy of a layer."""
+    try:
+        return copy.deepcopy(layer)
+    except (RuntimeError, TypeError) as error:
+        # Tensors with a history, locks, open files.
+        raise LayerError(
+            "a layer that is streamed must be copyable",
+            value=str(error).splitlines()[0],
+            where=", ".join(_uncopyable(layer)) or type(layer).__name__,
+            fix="Make what is computed of parameters where it is used, and keep only parameters, buffers and plain values "
+            "as attributes.",
+        ) from error
+
+
+def _uncopyable(layer: nn.Module) -> Iterator[str]:
+    """The attributes that stand in the way of a copy."""
+    for module in layer.modules():
+        for name, value in vars(module).items():
+            try:
+                copy.deepcopy(value)
+            except (RuntimeError, TypeError):
+                if name != "_modules":
+                    yield f"{type(module).__name__}.{name}"
 
 
 def traced_model(model: nn.Module, recorder: Recorder, x: Tensor) -> fx.GraphModule:

@@ -11,6 +11,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from sagann.compiler.model_program import Gather, ModelProgram
@@ -20,7 +21,7 @@ from sagann.plan.gradients import Gradients
 from sagann.plan.intervals import sizes
 from sagann.plan.orders import POLICIES, Order, Pass
 from sagann.plan.selection import as_read
-from sagann.plan.sizes import CSC, CSR, PICKED, BlockSizes, HopSize
+from sagann.plan.sizes import CSC, CSR, NUMBERED, PICKED, BlockSizes, HopSize
 from sagann.plan.steps import Block, Step
 from sagann.plan.visits import PassKey, Sweeps, Visits
 
@@ -69,6 +70,7 @@ class Schedule:
         "Numbers of the intervals."
         self.sizes = BlockSizes(program, hops, rows, self.gradients)
         self._last = len(program.gathers)
+        self._by_source = self._forms_by_source()
 
     def initial(self) -> list[Block]:
         """The blocks that exist before an epoch: features, edges, and what is the same in every epoch."""
@@ -76,8 +78,17 @@ class Schedule:
         blocks = [Block("value", name, interval) for name in names for interval in self.intervals]
         for number in sorted({gather.hop for gather in self.program.gathers}):
             for src, dst in self.hops[number].edges:
-                blocks += [self._chunk(form, src, dst, number) for form in (CSC, CSR)]
+                blocks += [self._chunk(form, src, dst, number) for form in (CSC, self._by_source[number])]
         return blocks
+
+    def _forms_by_source(self) -> dict[int, str]:
+        """For each hop, the form of the chunks that its passes over sources read: one, so that none is loaded twice."""
+        forms = dict.fromkeys(self.hops, CSR)
+        for gather in self.program.gathers:
+            functions = [step.function for step in self.gradients.passes(gather)]
+            if any(function.at == "src" and function.asks_for_ids for function in functions):
+                forms[gather.hop] = NUMBERED
+        return forms
 
     @property
     def constant_bytes(self) -> int:
@@ -345,7 +356,7 @@ class Schedule:
 
     def _read_by_chunk(self, gather: Gather, function: EdgeFunction, src: int, dst: int) -> tuple[Block, ...]:
         """The blocks that a backward pass reads for a chunk, but for the state."""
-        chunk = self._chunk(CSC if function.at == "dst" else CSR, src, dst, gather.hop)
+        chunk = self._chunk(CSC if function.at == "dst" else self._by_source[gather.hop], src, dst, gather.hop)
         blocks = [chunk, *self._edge_values(gather, function, chunk)]
         blocks.append(as_read(Block("incoming", gather.result, dst), chunk, "dst"))
         if gather.edges.accumulator in ("max", "min", "softmax"):
@@ -365,8 +376,8 @@ class Schedule:
 
     def _chunk(self, form: str, src: int, dst: int, hop: int) -> Block:
         """The edges of a chunk, as a pass reads them."""
-        is_picked = self.selects and (PICKED[form], src, dst) in self.hops[hop].needed
-        return Block("edges", PICKED[form] if is_picked else form, src, dst, hop)
+        picked = Block("edges", PICKED[form], src, dst, hop)
+        return picked if self.selects and self.hops[hop].may_pick(picked) else replace(picked, name=form)
 
     def _edge_values(self, gather: Gather, function: EdgeFunction, chunk: Block) -> list[Block]:
         """The blocks that a pass over a chunk's edges reads."""

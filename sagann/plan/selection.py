@@ -26,13 +26,15 @@ import torch
 from sagann.errors import InputError
 from sagann.plan.edges_of_type import EdgesOfType, Hop, topology_of
 from sagann.plan.intervals import sizes
-from sagann.plan.sizes import PICKED_CSC, PICKED_CSR
+from sagann.plan.sizes import PICKED_CSC, PICKED_CSR, PICKED_NUMBERED
 from sagann.plan.steps import Block
 
 Select = Literal["auto", "never", "always"]
 """auto: where the rule says so and a plan gains by it. never: not. always: every chunk, whatever it costs; for tests."""
 
-OTHER_END: Mapping[str, Literal["src", "dst"]] = MappingProxyType({PICKED_CSC: "src", PICKED_CSR: "dst"})
+OTHER_END: Mapping[str, Literal["src", "dst"]] = MappingProxyType(
+    {PICKED_CSC: "src", PICKED_CSR: "dst", PICKED_NUMBERED: "dst"}
+)
 "Of chunks that count picked rows, by form: whose rows these are."
 # Sources that are sorted into intervals at a time, so that mapped files are never read whole.
 _AT_ONCE = 1 << 18

@@ -1,8 +1,9 @@
 """Simulate: when each step and each copy of a plan runs on a machine, before anything runs.
 
 The rules are the runtime's: steps run one after the other; loads in a lane of their own, and stores in another, each from
-the moment the plan comes to it, and one of picked rows after the store of what they are picked from; a step waits for the loads of its blocks, and for the stores of those it writes; who drops
-a block waits for its copies. Copies take a core from steps that run meanwhile.
+the moment the plan comes to it, and one of picked rows after the store of what they are picked from; a step waits for the
+loads of its blocks, and for the stores of those it writes. A block that is dropped while it is being stored makes loads
+wait, and steps that do not fit beside it (:mod:`sagann.plan.leaving`). Copies take a core from steps that run meanwhile.
 
 References:
     Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2 and figure 6: simulated execution of a schedule.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sagann.plan.leaving import Leaving
 from sagann.plan.machine import Machine
 from sagann.plan.steps import UNLIMITED, Block, Move, Plan, Step
 from sagann.plan.timeline import Lane, Span, Timeline, block_name, step_name
@@ -65,14 +67,18 @@ class _Simulation:
         self.now = 0.0
         self.free_at: dict[Lane, float] = {"load": 0.0, "store": 0.0}
         self.ends: dict[Lane, dict[Block, float]] = {"load": {}, "store": {}}
+        # Whatever a plan makes, it drops.
+        self.bytes = {each.block: each.num_bytes for each in plan.operations if isinstance(each, Move)}
+        self.held: set[Block] = set()
+        self.held_bytes = 0
+        self.leaving = Leaving[float]()
 
     def run(self) -> Timeline:
         for operation in self.plan.operations:
             if isinstance(operation, Step):
                 self._step(operation)
             elif operation.kind == "drop":
-                self._wait("load", operation.block)
-                self._wait("store", operation.block)
+                self._drop(operation)
             else:
                 self._copy(operation.kind, operation)
         return self.timeline
@@ -82,6 +88,11 @@ class _Simulation:
             self._wait("load", block)
         for block in step.writes:
             self._wait("store", block)
+            self._hold(block)
+        self.leaving.settle(self._is_past)
+        room = self.plan.budget_bytes - self.held_bytes - step.temporary_bytes
+        if self.leaving.excess_bytes > max(0, room):
+            self.now = max(self.now, *self.leaving.stores)
         if step.kind == "turn":
             return
         seconds = self._slowed(self.step_s(step))
@@ -106,6 +117,9 @@ class _Simulation:
 
     def _copy(self, lane: Lane, move: Move) -> None:
         start_s = max(self.now, self.free_at[lane])
+        if lane == "load":
+            self._hold(move.block)
+            start_s = max(start_s, *self.leaving.load(move.num_bytes), 0.0)
         # Without a budget nothing is copied: blocks are read where they lie.
         is_picked = move.block.needed_by is not None
         byte_s = self.pick_s if is_picked else 1 / self.rates[lane]
@@ -116,6 +130,26 @@ class _Simulation:
         self.timeline.spans.append(
             Span(lane=lane, name=block_name(move.block), start_s=start_s, seconds=seconds, num_bytes=move.num_bytes)
         )
+
+    def _drop(self, move: Move) -> None:
+        self._wait("load", move.block)
+        if self.machine.host_to_device_bytes is not None:
+            # Who drops a block of a device has computing wait for its store.
+            self._wait("store", move.block)
+        if move.block in self.held:
+            self.held.remove(move.block)
+            self.held_bytes -= move.num_bytes
+        end_s = self.ends["store"].pop(move.block, 0.0)
+        if end_s > self.now:
+            self.leaving.drop(move.num_bytes, end_s)
+
+    def _hold(self, block: Block) -> None:
+        if block not in self.held:
+            self.held.add(block)
+            self.held_bytes += self.bytes.get(block, 0)
+
+    def _is_past(self, end_s: float) -> bool:
+        return end_s <= self.now
 
     def _wait(self, lane: Lane, block: Block) -> None:
         self.now = max(self.now, self.ends[lane].pop(block, 0.0))

@@ -13,7 +13,7 @@ from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.compiler.program import Stage
 from sagann.compiler.trace import ROWS, is_rows
 from sagann.graph.topology import Topology
-from sagann.graph.widths import id_dtype
+from sagann.graph.widths import id_dtype, local_id_dtype
 from sagann.kernels.dense import NUM_PARTS, add_, linear, relu_
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import reduced_results
@@ -24,18 +24,22 @@ from sagann.kernels.row_dropout import dropout
 from sagann.plan.gradients import Gradients
 from sagann.plan.steps import Block
 
-CSC, CSR = "csc", "csr"
-PICKED_CSC, PICKED_CSR = "csc of picked sources", "csr of picked destinations"
-"Chunks whose edges count the other end's rows among those that the chunk needs."
-PICKED = MappingProxyType({CSC: PICKED_CSC, CSR: PICKED_CSR})
-"The same by the form that counts all rows."
-_OFFSET_BYTES = 8
+CSC, CSR, NUMBERED = "csc", "csr", "numbered csr"
+"Forms of a chunk: its edges by destination, by source, and by source with their ids."
+PICKED_CSC, PICKED_CSR, PICKED_NUMBERED = (
+    "csc of picked sources",
+    "csr of picked destinations",
+    "numbered csr of picked",
+)
+"The same, with the other end's rows counted among those that the chunk needs."
+PICKED = MappingProxyType({CSC: PICKED_CSC, CSR: PICKED_CSR, NUMBERED: PICKED_NUMBERED})
+"By the form that counts all rows."
 # Of an id, and of a position that is made of it.
 _PICK_BYTES = 4 + 8
 # Per row, while work is divided: a few int64.
 _WALK_BYTES = 40
-# Of an item and of a merge on a device: int64 fields.
-_ITEM_BYTES, _MERGE_BYTES = 40, 24
+# Of an item, a merge and a row that is cut, on a device: int64 fields.
+_ITEM_BYTES, _MERGE_BYTES, _SPLIT_BYTES = 40, 24, 8
 # Copies of the rows that were cut, while their pieces are merged into what they were before.
 _MERGED_AT_ONCE = 8
 # Operators by what their gradient reads: these are other names of an operand's memory,
@@ -63,12 +67,13 @@ class HopSize:
     data_bytes: tuple[int, ...]
     "Of an edge in each of its data."
     id_bytes: int
-    "Of a vertex id."
+    "Of a vertex id in the whole hop."
     grain: Grain | None = None
     """Into which items kernels cut a pass, where these are copied with the edges and take memory of the device; None
     where they lie on the host."""
     needed: Mapping[tuple[str, int, int], int] = field(default_factory=dict)
-    "By form, source and destination interval: rows of the other end that a chunk needs, where these may be picked."
+    """By form (csc or csr, of picked rows), source and destination interval: rows of the other end that a chunk needs, where
+    these may be picked."""
 
     @classmethod
     def of(
@@ -94,28 +99,43 @@ class HopSize:
             rows: vertices of each interval.
             src: number of the source interval.
             dst: number of the destination interval.
-            form: "csc", or "csr", which comes with both; or one of picked rows.
+            form: one of the above.
         """
         edges = self.edges[src, dst]
-        form = CSC if form in (CSC, PICKED_CSC) else CSR
-        parts = [
-            _OFFSET_BYTES * (rows[dst] + 1),
-            edges * self.id_bytes,
-            *(edges * each for each in self.data_bytes),
-        ]
-        if form == CSR:
-            # Destinations and positions of the edges; their data is put in order once more.
-            parts += [_OFFSET_BYTES * (max(rows[src], rows[dst]) + 1), edges * self.id_bytes, edges * self.id_bytes]
-            parts += [edges * each for each in self.data_bytes]
-        if self.grain is not None:
-            parts += self._cut_bytes(rows[dst] if form == CSC else max(rows[src], rows[dst]), edges, self.grain)
-        return packed_bytes(parts)
+        near, far = (rows[dst], rows[src]) if is_by_destination(form) else (rows[src], rows[dst])
+        position_bytes = id_dtype(edges).itemsize
+        grouped = packed_bytes(
+            [
+                position_bytes * (near + 1),
+                edges * local_id_dtype(far).itemsize,
+                *(edges * each for each in self.data_bytes),
+                *([] if self.grain is None else self._cut_bytes(near, edges, self.grain)),
+            ]
+        )
+        return grouped + (packed_bytes([edges * position_bytes]) if form in (NUMBERED, PICKED_NUMBERED) else 0)
+
+    def may_pick(self, chunk: Block) -> bool:
+        """Whether rows may be picked for a chunk."""
+        return _needed_key(chunk) in self.needed
+
+    def num_picked(self, chunk: Block) -> int:
+        """How many rows of the other end are picked for a chunk."""
+        return self.needed[_needed_key(chunk)]
 
     def _cut_bytes(self, rows: int, edges: int, grain: Grain) -> list[int]:
         """Items, the rows that are cut, and the merges of both: :class:`sagann.kernels.edge.gpu.cut.Cut`, at most."""
         items, slots = most_items(rows, edges, grain), most_slots(rows, edges, grain)
         merges = _MERGE_BYTES * (most_splits(rows, edges, grain) + _merged(slots) + _merged(items) + 1)
-        return [_ITEM_BYTES * items, _OFFSET_BYTES * most_splits(rows, edges, grain), merges]
+        return [_ITEM_BYTES * items, _SPLIT_BYTES * most_splits(rows, edges, grain), merges]
+
+
+def is_by_destination(form: str) -> bool:
+    """Whether a chunk's edges are grouped by destination, not by source."""
+    return form in (CSC, PICKED_CSC)
+
+
+def _needed_key(chunk: Block) -> tuple[str, int, int]:
+    return PICKED_CSC if is_by_destination(chunk.name) else PICKED_CSR, chunk.interval, chunk.other
 
 
 class BlockSizes:
@@ -215,7 +235,7 @@ class BlockSizes:
         chunk = block.needed_by
         if chunk is None:
             return self.rows[block.interval]
-        return self.hops[chunk.number].needed[chunk.name, chunk.interval, chunk.other]
+        return self.hops[chunk.number].num_picked(chunk)
 
     def _of(self, block: Block) -> int:
         rows = self._rows_of(block)

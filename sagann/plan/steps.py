@@ -102,8 +102,8 @@ class Move:
 class Plan:
     """Steps and moves in the order in which they begin.
 
-    A load may take until the first step that reads its block, a store until the block is dropped or written again; a
-    block counts from its load or first write until it is dropped.
+    A load may take until the first step that reads its block, a store until the block is written again, or beyond its drop
+    as :mod:`sagann.plan.leaving` says; a block counts from its load or first write until it is dropped.
     """
 
     operations: tuple[Step | Move, ...]

@@ -111,7 +111,7 @@ class StepWork:
         rows = {"src": self._rows[step.interval], "dst": self._rows[step.other]}
         chunk = step.reads[0]
         if chunk.name in OTHER_END:
-            rows[far] = self._schedule.hops[gather.hop].needed[chunk.name, chunk.interval, chunk.other]
+            rows[far] = self._schedule.hops[gather.hop].num_picked(chunk)
         row_bytes = {
             side: _row_bytes(given for given in function.inputs if given.side == side) for side in (far, near)
         }

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from rich.table import Table
 
+from sagann.byte_size import format_bytes
 from sagann.graph import Graph
-from sagann.report.machine import format_bytes
 
 _MOST_CLASSES = 12
 _MOST_NAMES = 12

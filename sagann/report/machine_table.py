@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from sagann.byte_size import format_bytes
 from sagann.plan.machine import Machine
-from sagann.report.machine import format_bytes
 
 
 def machine_table(machine: Machine) -> Table:

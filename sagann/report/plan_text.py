@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from sagann.byte_size import format_bytes
 from sagann.plan.intervals import sizes
 from sagann.plan.steps import Move, Plan, Step
 from sagann.plan.timeline import Lane, block_name, step_name
 from sagann.plan.visits import Visits
-from sagann.report.machine import format_bytes
 from sagann.runtime.forecast import Forecast
 from sagann.runtime.planning import Planned
 

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from torch import Tensor
 
-from sagann.graph.topology import Csr, Topology
-from sagann.plan.grid import ChunkGrid, EdgeChunk
+from sagann.graph.topology import Topology
+from sagann.graph.widths import id_dtype, local_id_dtype
+from sagann.kernels.edge.pass_edges import Edges, PassEdges
+from sagann.plan.grid import ChunkGrid
 from sagann.plan.intervals import sizes
 from sagann.plan.selection import NEVER, OTHER_END, Selection
-from sagann.plan.sizes import CSC, CSR, PICKED, PICKED_CSC, HopSize
+from sagann.plan.sizes import CSC, CSR, NUMBERED, PICKED, PICKED_NUMBERED, HopSize, is_by_destination
 from sagann.plan.steps import Block
-from sagann.runtime.compact import compact, expand_ids, expand_offsets, needed_ids
+from sagann.runtime.compact import compact_ids, expand_ids, needed_ids
 from sagann.runtime.host import Host, copied
 
+_IDS = "ids"
 _DATA = "data:"
-_IDS = {CSC: "indices", CSR: "csr_indices"}
-"Of the other end, by form."
 
 
 class Chunks:
-    """The chunks of one hop, in both orders.
+    """The chunks of one hop, in both orders; each order has what its passes read, and the edges' ids lie apart.
+
+    Where rows may be picked for a chunk, its edges are kept with the numbers of these rows, beside a list of them.
 
     Args:
         grid: how the hop is cut; column by column, so that no more than a column is in memory at a time.
@@ -35,23 +39,47 @@ class Chunks:
         self.num_edges = grid.topology.num_edges
         self.first_edge: dict[tuple[int, int], int] = {}
         edges: dict[tuple[int, int], int] = {}
-        self._host, self._number = host, number
-        self._num_src: dict[tuple[int, int], int] = {}
+        self._host, self._number, self._selection = host, number, selection
+        self._rows = sizes(grid.bounds)
         self._in_memory: dict[tuple[int, int], Topology] = {}
-        self._num_rows = sizes(grid.bounds)
         self._needed: dict[tuple[str, int, int], int] = {}
         for chunk in grid.chunks():
             at = (chunk.src, chunk.dst)
             self.first_edge[at] = chunk.first_edge
-            self._num_src[at] = chunk.topology.num_src
             edges[at] = chunk.topology.num_edges
             if host is None:
                 self._in_memory[at] = chunk.topology
-                continue
-            for form in (CSC, CSR):
-                topology, kept = self._as_kept(chunk, form, selection)
-                host.put(Block("edges", kept, *at, number), _arrays(topology, form))
+            else:
+                self._keep(host, chunk.topology, *at)
         self.size = HopSize.of(grid.topology, edges, self._needed)
+
+    def _keep(self, host: Host, topology: Topology, src: int, dst: int) -> None:
+        by_destination, by_source = PassEdges.of(topology, "dst"), PassEdges.of(topology, "src")
+        for form, edges in ((CSC, by_destination), (CSR, by_source)):
+            arrays = _arrays(edges, *self._sides(form, src, dst))
+            self._number_needed(host, arrays, form, src, dst)
+            host.put(self._block(form, src, dst), arrays)
+        assert by_source.edge_ids is not None
+        host.put(self._block(_IDS, src, dst), {_IDS: by_source.edge_ids})
+
+    def _number_needed(self, host: Host, arrays: dict[str, Tensor], form: str, src: int, dst: int) -> None:
+        """Where rows may be picked for a chunk, keep which, and have its edges count these."""
+        if not self._selection.share:
+            return
+        _, num_others = self._sides(form, src, dst)
+        needed = needed_ids(arrays["indices"], num_others)
+        if self._selection.picks(needed=len(needed), rows=num_others):
+            self._needed[PICKED[form], src, dst] = len(needed)
+            host.put(Block("needed", form, src, dst, self._number), {"": needed})
+            arrays["indices"] = compact_ids(arrays["indices"], needed, num_others)
+
+    def _sides(self, form: str, src: int, dst: int) -> tuple[int, int]:
+        """Rows of the end that edges are grouped by, and of the other."""
+        ends = self._rows[src], self._rows[dst]
+        return ends[::-1] if is_by_destination(form) else ends
+
+    def _block(self, name: str, src: int, dst: int) -> Block:
+        return Block("edges", name, src, dst, self._number)
 
     def in_degrees(self, rows: slice) -> Tensor:
         """Of a range of vertices, in the whole hop."""
@@ -61,69 +89,45 @@ class Chunks:
     def needed_by(self, chunk: Block) -> Tensor:
         """The rows that are picked for a chunk: ids within their interval, ascending, [n]."""
         assert self._host is not None
-        return self._host.get(replace(chunk, kind="needed", number=self._number))[""]
+        form = CSC if is_by_destination(chunk.name) else CSR
+        return self._host.get(Block("needed", form, chunk.interval, chunk.other, self._number))[""]
 
     def known_as(self, chunk: Block) -> Block:
         """A chunk's block by the number of these chunks."""
         return replace(chunk, number=self._number)
 
-    def _as_kept(self, chunk: EdgeChunk, form: str, selection: Selection) -> tuple[Topology, str]:
-        """A chunk's edges and their form: counting needed rows, where these may be picked for it."""
-        picked = PICKED[form]
-        if self._host is None or not selection.share:
-            return chunk.topology, form
-        needed = needed_ids(chunk.topology, picked)
-        rows = self._num_rows[chunk.src if OTHER_END[picked] == "src" else chunk.dst]
-        if not selection.picks(needed=len(needed), rows=rows):
-            return chunk.topology, form
-        self._needed[picked, chunk.src, chunk.dst] = len(needed)
-        self._host.put(Block("needed", picked, chunk.src, chunk.dst, self._number), {"": needed})
-        return compact(chunk.topology, picked, needed), picked
-
-    def load(self, block: Block) -> Topology:
+    def load(self, block: Block) -> Edges:
         """Read a chunk."""
+        src, dst = block.interval, block.other
         if self._host is None:
-            return self._in_memory[block.interval, block.other]
-        form = CSC if block.name in (CSC, PICKED_CSC) else CSR
-        is_compact = (PICKED[form], block.interval, block.other) in self._needed
-        kept = replace(block, name=PICKED[form] if is_compact else form, number=self._number)
-        arrays = self._host.get(kept)
-        if kept.name != block.name:
+            return self._in_memory[src, dst]
+        at: Literal["dst", "src"] = "dst" if is_by_destination(block.name) else "src"
+        form = CSC if at == "dst" else CSR
+        arrays = self._host.get(self._block(form, src, dst))
+        _, num_others = self._sides(form, src, dst)
+        num_needed = self._needed.get((PICKED[form], src, dst))
+        if block.name in OTHER_END:
+            assert num_needed is not None
+            num_others = num_needed
+        elif num_needed is not None:
             if not self._host.gives_copies:
-                arrays[_IDS[form]] = copied(arrays[_IDS[form]])
-            _expand(arrays, form, self.needed_by(kept), self._num_rows[block.other])
-        topology = Topology(
+                arrays["indices"] = copied(arrays["indices"])
+            expand_ids(arrays["indices"], self.needed_by(block))
+        has_ids = block.name in (NUMBERED, PICKED_NUMBERED)
+        return PassEdges(
+            at=at,
             indptr=arrays["indptr"],
             indices=arrays["indices"],
-            num_src=self._num_src[block.interval, block.other],
+            num_others=num_others,
+            edge_ids=self._host.get(self._block(_IDS, src, dst))[_IDS] if has_ids else None,
             edge_data={name.removeprefix(_DATA): rows for name, rows in arrays.items() if name.startswith(_DATA)},
-            validate=False,
         )
-        if form == CSR:
-            topology.set_csr(
-                Csr(indptr=arrays["csr_indptr"], indices=arrays["csr_indices"], edge_ids=arrays["csr_edge_ids"])
-            )
-        return topology
 
 
-def _arrays(topology: Topology, form: str) -> dict[str, Tensor]:
-    arrays = {"indptr": topology.indptr, "indices": topology.indices}
-    arrays |= {_DATA + name: rows for name, rows in topology.edge_data.items()}
-    if form == CSR:
-        csr = topology.csr()
-        arrays |= {"csr_indptr": csr.indptr, "csr_indices": csr.indices, "csr_edge_ids": csr.edge_ids}
-    return arrays
-
-
-def _expand(arrays: dict[str, Tensor], form: str, needed: Tensor, num_rows: int) -> None:
-    """Have a chunk's edges count all rows again.
-
-    Args:
-        arrays: of the chunk as it is kept; changed in place, ids too.
-        form: by which end they are grouped.
-        needed: the rows that they count.
-        num_rows: of destinations.
-    """
-    expand_ids(arrays[_IDS[form]], needed)
-    if form == CSR:
-        arrays["indptr"] = expand_offsets(arrays["indptr"], needed, num_rows)
+def _arrays(edges: PassEdges, num_rows: int, num_others: int) -> dict[str, Tensor]:
+    """What is kept of edges between so many rows and others, of which the topology may count more."""
+    arrays = {
+        "indptr": edges.indptr[: num_rows + 1].to(id_dtype(edges.num_edges)),
+        "indices": edges.indices.to(local_id_dtype(num_others)),
+    }
+    return arrays | {_DATA + name: rows for name, rows in edges.edge_data.items()}

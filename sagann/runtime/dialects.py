@@ -14,6 +14,7 @@ from torch import Tensor
 from sagann.graph.topology import Topology
 from sagann.kernels.edge import naive
 from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.state import Run
 
 # Others run in plain PyTorch.
@@ -53,7 +54,7 @@ def dialect_for(device_type: str, name: str = "auto") -> Dialect:
 def run_pass(
     dialect: Dialect,
     function: EdgeFunction,
-    topology: Topology,
+    edges: Edges,
     arrays: Mapping[str, Tensor],
     *,
     seed: int = 0,
@@ -70,4 +71,4 @@ def run_pass(
         if function not in _SUPPORTED:
             _SUPPORTED[function] = supports(function) is None
         dialect = dialect if _SUPPORTED[function] else naive
-    return dialect.run(function, topology, arrays, seed=seed, into=into, edge_offset=edge_offset)
+    return dialect.run(function, edges, arrays, seed=seed, into=into, edge_offset=edge_offset)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sagann.compiler import CompilerOptions, LayerProgram, TraceError, compile_layer
+from sagann.compiler.capture import CAPTURING
 from sagann.compiler.program import EdgeWork
 from sagann.compiler.trace import tensors_of
 from sagann.graph.topology import Topology
@@ -69,12 +70,13 @@ class CompiledEngine:
 
     def run(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
         """Run a layer on checked input."""
-        layer.check_functions(x, data)
+        with CAPTURING:
+            layer.check_functions(x, data)
         if self.lean and topology.device.type == "cpu":
             give_back_freed_memory()
         many_sources = topology.num_src > MANY * topology.num_dst
         # A trace puts other tensors in the parameters' place for a while: no thread may read them meanwhile.
-        with EXCLUSIVE:
+        with CAPTURING, EXCLUSIVE:
             program = self._compiled(layer, x, data, many_sources)
             tensors = tensors_of(layer)
         if isinstance(program, str):

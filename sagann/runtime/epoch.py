@@ -100,15 +100,33 @@ class Epoch:
         return gradients
 
 
-def check_loss(loss: object, rows: Tensor) -> None:
-    """Check what a :data:`LossOf` has returned.
+def loss_of_rows(loss_of: LossOf, rows: Tensor, vertices: slice) -> Tensor:
+    """The loss of an interval, checked.
 
     Args:
-        loss: of an interval.
-        rows: of the model's result, that it was computed from; a leaf.
+        loss_of: the caller's.
+        rows: of the model's result; a leaf.
+        vertices: their range of ids.
     Raises:
-        InputError: it is no scalar, or depends on trained tensors by other ways than the rows.
+        InputError: ``loss_of`` changes the rows in place, gives no scalar, or reads something else that is trained.
     """
+    try:
+        with torch.enable_grad():
+            loss = loss_of(rows, vertices)
+    except RuntimeError as error:
+        if "leaf Variable that requires grad is being used in an in-place operation" not in str(error):
+            raise
+        raise InputError(
+            "loss_of changes the rows that it is given in place",
+            value=str(error).splitlines()[0],
+            where="StreamedModel.loss",
+            fix="Compute a new tensor (z = z * 2, not z *= 2 or z.mul_(2)), or work on z.clone().",
+        ) from error
+    _check_loss(loss, rows)
+    return loss
+
+
+def _check_loss(loss: object, rows: Tensor) -> None:
     if not isinstance(loss, Tensor) or loss.ndim or not loss.is_floating_point():
         found = f"{loss.dtype} {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         raise InputError(

@@ -16,8 +16,8 @@ from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.compiler.program import EdgeWork
 from sagann.compiler.vjp import ARGUMENT, GRAD, LSE, BackwardPass
 from sagann.errors import InputError, LayerError
-from sagann.graph.topology import Topology
 from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.state import GatherState
 from sagann.kernels.memory import POOL
 from sagann.kernels.row_dropout import rows_of
@@ -30,7 +30,7 @@ from sagann.runtime.chunks import Chunks
 from sagann.runtime.degrees import divisors
 from sagann.runtime.dialects import dialect_for, run_pass
 from sagann.runtime.edge_pass import softmax_delta
-from sagann.runtime.epoch import Epoch, check_loss
+from sagann.runtime.epoch import Epoch, loss_of_rows
 from sagann.runtime.host import Host
 from sagann.runtime.random_numbers import NUM_SEEDS, seeded
 from sagann.runtime.recorder import Recorder, recorded
@@ -226,9 +226,7 @@ class Executor:
         assert self.epoch.loss_of is not None
         self._require_gradient(tape)
         rows = results[name].detach().requires_grad_(tape.leads_from(name))
-        with torch.enable_grad():
-            loss = self.epoch.loss_of(rows, self.plan.vertices(step.interval))
-        check_loss(loss, rows)
+        loss = loss_of_rows(self.epoch.loss_of, rows, self.plan.vertices(step.interval))
         self.epoch.loss = loss.detach() if self.epoch.loss is None else self.epoch.loss + loss.detach()
         upstream = {}
         if loss.requires_grad:
@@ -314,12 +312,12 @@ class Executor:
         """The arrays that the chunk's edges read, by the names of the edges' own stage."""
         arrays = {}
         work = gather.edges
-        topology: Topology = self.resident[step.reads[0]]
+        edges: Edges = self.resident[step.reads[0]]
         for name, side, value in zip(work.stage.inputs, work.sides, gather.inputs, strict=True):
             if side == "param":
                 arrays[name] = self.epoch.shared[value].detach()
             elif side == "edge":
-                arrays[name] = topology.edge_data[value]
+                arrays[name] = edges.edge_data[value]
             else:
                 whole = Block("value", value, step.interval if side == "src" else step.other)
                 block = as_read(whole, step.reads[0], side)

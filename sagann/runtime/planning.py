@@ -20,7 +20,7 @@ from sagann.compiler.options import CompilerOptions
 from sagann.errors import InputError, LayerError
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.work import Grain
-from sagann.plan.edges_of_type import EdgesOfType, Hop
+from sagann.plan.edges_of_type import EdgesOfType, Hop, topology_of
 from sagann.plan.fit import hop_size, largest_of, least_count, needed_bytes
 from sagann.plan.gradients import Gradients
 from sagann.plan.intervals import equal_edges, equal_vertices, equal_weights, sizes
@@ -28,8 +28,8 @@ from sagann.plan.orders import POLICIES, Order
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection, needed_rows
-from sagann.plan.sizes import CSC, CSR, HopSize
-from sagann.plan.steps import Plan, Step
+from sagann.plan.sizes import CSC, NUMBERED, HopSize
+from sagann.plan.steps import UNLIMITED, Block, Plan, Step
 from sagann.plan.strips import strip_widths
 from sagann.plan.visits import Visits
 from sagann.runtime.pairs import check_types
@@ -149,7 +149,7 @@ def edges_bytes(hops: Iterable[Hop], bounds: Sequence[int]) -> int:
         size.chunk_bytes(rows, *at, form)
         for size in (hop_size(hop, bounds) for hop in hops)
         for at in size.edges
-        for form in (CSC, CSR)
+        for form in (CSC, NUMBERED)
     )
 
 
@@ -254,7 +254,9 @@ def planned(
             steps = [each for each in found.plan.operations if isinstance(each, Step)]
             widths = strip_widths(steps, found.schedule.sizes.of, budget_bytes, found.plan.num_intervals)
             if widths:
-                found = min(found, placed(selects, Visits(widths=widths)), key=lambda each: each.plan.moved_bytes)
+                with suppress(BudgetError):
+                    wide = placed(selects, Visits(widths=widths))
+                    found = min(found, wide, key=lambda each: each.plan.moved_bytes)
         return found
 
     found = _cheaper(visited, hops, selection)
@@ -330,6 +332,36 @@ def _placed(schedule: Schedule, bounds: Sequence[int], budget_bytes: int, *, tra
         bounds=bounds,
         budget_bytes=budget_bytes,
     )
+
+
+def dense_peak_bytes(program: ModelProgram, hops: Sequence[Topology], *, gradients: Gradients) -> int:
+    """What an epoch in memory takes beside features and edges, which are there already.
+
+    Nothing is computed again, and the result is whole.
+
+    Args:
+        program: the captured model.
+        hops: the topologies that it walks.
+        gradients: what the backward computes.
+    """
+    gathered = {number: topology_of(hop) for number, hop in gathered_hops(program, hops).items()}
+    chunks = {
+        number: HopSize.of(topology, {(0, 0): topology.num_edges} if topology.num_edges else {})
+        for number, topology in gathered.items()
+    }
+    every = frozenset(range(len(program.stages)))
+    bounds = (0, hops[0].num_dst)
+    schedule = Schedule(program, chunks, bounds, gradients=gradients, saves=every)
+
+    def bytes_of(block: Block) -> int:
+        if block.kind == "edges":
+            # The graph has them in one order.
+            return schedule.sizes.of(block) - schedule.sizes.of(replace(block, name=CSC))
+        return 0 if (block.kind, block.name) == ("value", "x") else schedule.sizes.of(block)
+
+    on_host = [*schedule.initial(), *schedule.upstream()]
+    steps = list(schedule.epoch())
+    return place(steps, bytes_of=bytes_of, on_host=on_host, bounds=bounds, budget_bytes=UNLIMITED).peak_bytes
 
 
 def planned_constants(

@@ -17,8 +17,8 @@ from sagann.runtime.transport import Pending, Transport
 class Residents:
     """Blocks by what they are.
 
-    A block that is loaded is waited for by the first step that needs it; one that is stored, by whoever drops or changes
-    it.
+    A block that is loaded is waited for by the first step that needs it; one that is stored, by whoever changes it, and when
+    it is dropped as the transport says.
 
     Args:
         transport: brings blocks and takes them away.
@@ -36,7 +36,6 @@ class Residents:
         self._held_bytes = 0
         self._blocks: dict[Block, Any] = {}
         self._loads: dict[Block, Pending] = {}
-        self._stores: dict[Block, Pending] = {}
 
     def __getitem__(self, block: Block) -> Any:
         return self._blocks[block]
@@ -57,12 +56,14 @@ class Residents:
         for block in step.blocks:
             self._await_load(block)
         for block in step.writes:
-            self._await_store(block)
+            self._transport.await_store(block)
             if block not in self._blocks:
                 self._blocks[block] = None
                 self._held_bytes += self._bytes_of(block)
+        room_bytes = max(0, self._budget_bytes - self._held_bytes - step.temporary_bytes)
+        self._transport.make_room(room_bytes)
         # What is kept for later is memory too.
-        POOL.shrink(max(0, self._budget_bytes - self._held_bytes - step.temporary_bytes))
+        POOL.shrink(room_bytes)
         if self._heap is not None:
             self._heap.check()
 
@@ -74,10 +75,10 @@ class Residents:
             self._blocks[block] = None
             self._held_bytes += move.num_bytes
         elif move.kind == "store":
-            self._stores[block] = self._transport.store(block, _tensors_of(self._blocks[block]))
+            self._transport.store(block, _tensors_of(self._blocks[block]))
         else:
             self._await_load(block)
-            self._await_store(block)
+            self._transport.drop(block)
             self.discard(block)
             self._held_bytes -= move.num_bytes
 
@@ -85,16 +86,11 @@ class Residents:
         """Wait for the copies under way, and forget all blocks."""
         self._transport.close()
         self._loads.clear()
-        self._stores.clear()
         self._blocks.clear()
 
     def _await_load(self, block: Block) -> None:
         if (load := self._loads.pop(block, None)) is not None:
             self._blocks[block] = load.result()
-
-    def _await_store(self, block: Block) -> None:
-        if (store := self._stores.pop(block, None)) is not None:
-            store.result()
 
 
 def _tensors_of(content: Tensor | GatherState | Mapping[str, Tensor]) -> Mapping[str, Tensor]:

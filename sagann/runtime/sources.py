@@ -13,7 +13,7 @@ from sagann.plan.steps import UNLIMITED, Block, Plan
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.epoch import Epoch
 from sagann.runtime.host import Host, copied
-from sagann.runtime.picking import pick_rows
+from sagann.runtime.picking import pick_rows, read_rows
 from sagann.storage.mapped import MappedRows
 
 
@@ -71,13 +71,21 @@ class Sources:
 
     def _picked(self, block: Block, rows: Tensor) -> Any:
         if block.kind == "value" and block.name == "x":
-            return pick_rows(self.epoch.x[self.plan.vertices(block.interval)].detach(), rows)
+            return self._rows_of_x(self.plan.vertices(block.interval), rows)
         payload = self._host_of(block).pick(block.whole, rows)
         return payload.get("", payload)
 
     def _host_of(self, block: Block) -> Host:
         is_kept = block.kind == "value" and block.name in self._kept
         return self.constants if is_kept else self.host
+
+    def _rows_of_x(self, vertices: slice, rows: Tensor) -> Tensor:
+        x, mapped = self.epoch.x[vertices].detach(), self.epoch.mapped
+        if mapped is None:
+            return pick_rows(x, rows)
+        into = empty((len(rows), *x.shape[1:]), x.dtype)
+        read_rows(mapped.fill, vertices.start * x[:1].nbytes, rows, into)
+        return into
 
     def _rows_of(self, tensor: Tensor, interval: int, mapped: MappedRows | None = None) -> Tensor:
         vertices = self.plan.vertices(interval)

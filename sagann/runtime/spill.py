@@ -1,7 +1,8 @@
 """Spill: blocks in files of a folder that does not outlive the process, read and written from threads.
 
-Every block is one file, replaced in place when the block is stored again. A process that was killed leaves its folder
-behind; the next one that spills to the same place removes it.
+Every block is one file, replaced in place when the block is stored again. What is read first after it was written has the
+checksum of what was written, or an error names the file; of what is read again and again, every eighth reading is checked.
+A process that was killed leaves its folder behind; the next one that spills to the same place removes it.
 """
 
 from __future__ import annotations
@@ -17,21 +18,26 @@ from itertools import count
 from pathlib import Path
 from weakref import finalize
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sagann.errors import SagannError
+from sagann.kernels.checksum import checksum
 from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
 from sagann.runtime.picking import read_rows
 
 _PREFIX = "sagann-spill-"
+_LOCK = "lock"
+# Edges are written once and read in every epoch: to check each reading would pass over them once more each time.
+_CHECKED_READS = 8
 # Longest that one call of the system may read or write.
 _AT_ONCE = 1 << 30
 
 
 class SpillError(SagannError, OSError):
-    """A spill folder that is full, gone or not to be written; names the folder."""
+    """A spill folder that is full, gone or not to be written, or a file in it that is damaged; names it."""
 
 
 class SpillFolder:
@@ -49,7 +55,7 @@ class SpillFolder:
         try:
             is_ours = not parent.exists()
             parent.mkdir(parents=True, exist_ok=True)
-            _remove_stale(parent)
+            remove_stale(parent)
             _require_room(parent, needed_bytes)
             self.path, lock = _make(parent)
         except SpillError:
@@ -91,36 +97,49 @@ def _make(parent: Path) -> tuple[Path, int]:
     """A new folder, and the descriptor that holds its lock as long as the process lives."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        lock = os.open(path, os.O_RDONLY)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        # Before it was locked, another process may have taken it for a stale one.
-        if path.exists():
-            return path, lock
-        os.close(lock)
+        # Before it is locked, another process may take it for a stale one.
+        with suppress(FileNotFoundError):
+            lock = _open_lock(path)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if path.exists():
+                return path, lock
+            os.close(lock)
+
+
+def _open_lock(path: Path) -> int:
+    """A descriptor of a folder's lock file; of the folder itself, NFS locks none."""
+    return os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
 
 
 def _remove(path: Path, lock: int, with_parent: bool, owner: int) -> None:
     # A child that was forked off does not own what it has inherited.
     if os.getpid() != owner:
         return
-    shutil.rmtree(path, ignore_errors=True)
-    os.close(lock)
+    _remove_locked(path, lock)
     if with_parent:
         # Others may use it by now.
         with suppress(OSError):
             path.parent.rmdir()
 
 
-def _remove_stale(parent: Path) -> None:
+def remove_stale(parent: Path) -> None:
     """Remove the folders whose processes are no more: nobody holds their locks."""
     for path in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError):
-            lock = os.open(path, os.O_RDONLY)
+            lock = _open_lock(path)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
-            finally:
+            except OSError:
                 os.close(lock)
+            else:
+                _remove_locked(path, lock)
+
+
+def _remove_locked(path: Path, lock: int) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    os.close(lock)
+    # NFS keeps a file that is open under another name until it is closed.
+    shutil.rmtree(path, ignore_errors=True)
 
 
 class DiskHost:
@@ -131,7 +150,10 @@ class DiskHost:
     def __init__(self, folder: SpillFolder) -> None:
         self._folder = folder
         self._paths: dict[Block, Path] = {}
-        self._layouts: dict[Block, Layout] = {}
+        self._written: dict[Block, tuple[Layout, int]] = {}
+        "What lies in each file, and its checksum."
+        self._num_reads: dict[Block, int] = {}
+        "Since it was written."
         # Blocks of an epoch that never came to its backward go as well.
         self._remove = finalize(self, _unlink, self._paths)
 
@@ -148,41 +170,50 @@ class DiskHost:
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
             try:
+                found = 0
                 for name, tensor in tensors.items():
-                    _write(file, tensor, layout.offset(name))
+                    content = _bytes_of(tensor)
+                    found = checksum(content, found)
+                    _write(file, content, layout.offset(name))
                 # The last tensor may end before its place does.
                 os.ftruncate(file, layout.num_bytes)
             finally:
                 os.close(file)
         except OSError as error:
             raise _failed("cannot be written", path, error) from error
-        self._layouts[block] = layout
+        self._written[block] = layout, found
+        self._num_reads[block] = 0
 
     def get(self, block: Block) -> dict[str, Tensor]:
         """Read what was put last.
 
         Raises:
-            SpillError: the file is gone or cut short.
+            SpillError: the file is gone, cut short, or has other content than was written.
         """
         path = self._paths[block]
+        layout, expected = self._written[block]
         try:
             file = os.open(path, os.O_RDONLY)
             try:
-                return _read(file, self._layouts[block], path)
+                tensors = _read(file, layout, path)
             finally:
                 os.close(file)
         except SpillError:
             raise
         except OSError as error:
             raise _failed("cannot be read", path, error) from error
+        if self._num_reads[block] % _CHECKED_READS == 0:
+            _check(tensors, expected, path)
+        self._num_reads[block] += 1
+        return tensors
 
     def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
-        """Read some rows of each tensor of what was put last.
+        """Read some rows of each tensor of what was put last; what is between them is not read, so nothing is checked.
 
         Raises:
             SpillError: the file is gone or cut short.
         """
-        path, layout = self._paths[block], self._layouts[block]
+        path, (layout, _) = self._paths[block], self._written[block]
         try:
             file = os.open(path, os.O_RDONLY)
             try:
@@ -205,16 +236,18 @@ class DiskHost:
 
 def _unlink(paths: Mapping[Block, Path]) -> None:
     for path in paths.values():
-        path.unlink(missing_ok=True)
+        # The folder may be gone.
+        with suppress(OSError):
+            path.unlink()
 
 
-def _bytes_of(tensor: Tensor) -> memoryview:
-    array = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return array.data
+def _bytes_of(tensor: Tensor) -> np.ndarray:
+    found: np.ndarray = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return found
 
 
-def _write(file: int, tensor: Tensor, offset: int) -> None:
-    left = _bytes_of(tensor) if tensor.numel() else memoryview(b"")
+def _write(file: int, content: np.ndarray, offset: int) -> None:
+    left = content.data if len(content) else memoryview(b"")
     while left:
         written = os.pwrite(file, left[:_AT_ONCE], offset)
         left, offset = left[written:], offset + written
@@ -235,9 +268,23 @@ def _fill(file: int, left: memoryview, offset: int, *, path: Path) -> None:
                 "a spill file is cut short",
                 value=f"it ends at byte {offset}, {len(left)} more are needed",
                 where=f"'{path}'",
-                fix="Leave the folder alone while a run spills to it; start again.",
+                fix="Leave the folder alone while a run spills to it, and start again, from the last checkpoint if there is one.",
             )
         left, offset = left[read:], offset + read
+
+
+def _check(tensors: Mapping[str, Tensor], expected: int, path: Path) -> None:
+    found = 0
+    for tensor in tensors.values():
+        found = checksum(_bytes_of(tensor), found)
+    if found != expected:
+        raise SpillError(
+            "a spill file is damaged",
+            value=f"its checksum is {found:016x}, that of what was written is {expected:016x}",
+            where=f"'{path}'",
+            fix="Leave the folder alone while a run spills to it; if nobody touched it, do not trust this disk and spill to "
+            "another one. Start again, from the last checkpoint if there is one.",
+        )
 
 
 def _failed(what: str, path: Path, error: OSError | ValueError) -> SpillError:

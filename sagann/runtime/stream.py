@@ -10,6 +10,7 @@ from typing import get_args
 import torch
 from torch import nn
 
+from sagann.compiler.capture import CAPTURING
 from sagann.compiler.model_program import ModelProgram
 from sagann.errors import InputError, require_type
 from sagann.graph.graph import Graph
@@ -20,7 +21,17 @@ from sagann.plan.selection import ALWAYS, NEVER, Select, Selection, require_sele
 from sagann.plan.steps import UNLIMITED
 from sagann.runtime.device.backend import backend_of
 from sagann.runtime.places import device_named, require_on_host, require_places
-from sagann.runtime.planning import Cut, Planned, captured, cutter, fitted_bounds, hop_sizes, like_on, planned
+from sagann.runtime.planning import (
+    Cut,
+    Planned,
+    captured,
+    cutter,
+    dense_peak_bytes,
+    fitted_bounds,
+    hop_sizes,
+    like_on,
+    planned,
+)
 from sagann.runtime.probe import measured_selection
 from sagann.runtime.streamed import StreamedModel
 from sagann.saga.hops import count_hops
@@ -149,6 +160,19 @@ def _selection(select: Select, budget_bytes: int, bounds: Sequence[int], device:
     return ALWAYS if select == "always" else measured_selection(device)
 
 
+def dense_bytes(model: nn.Module, graph: Graph) -> int:
+    """What an epoch takes with everything in memory, beside the graph itself: as planned for one interval.
+
+    Args:
+        model: as for :func:`stream`.
+        graph: as for :func:`stream`.
+    Raises:
+        LayerError: the model cannot be streamed, and nothing is known of it.
+    """
+    hops, program = _captured_on(model, graph, torch.device("cpu"))
+    return dense_peak_bytes(program, hops, gradients=_gradients(program, graph))
+
+
 def _check(model: object, graph: object, budget_bytes: object, cut: object, order: object, select: object) -> None:
     require_type(model, nn.Module, where="stream.model", fix="Pass a torch.nn.Module.")
     require_type(graph, Graph, where="stream.graph", fix="Open it with sagann.load_graph, or make a sagann.Graph.")
@@ -187,11 +211,12 @@ def _captured_on(model: nn.Module, graph: Graph, device: torch.device) -> tuple[
         )
     require_on_host(features.device, "features")
     require_places(model, hops, device)
-    # In training there is more to keep than in evaluation.
-    modes = {module: module.training for module in model.modules()}
-    try:
-        like = like_on(features, device)
-        return hops, captured(model.train(), hops, like, x_is_constant=not features.requires_grad)
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    with CAPTURING:
+        # In training there is more to keep than in evaluation.
+        modes = {module: module.training for module in model.modules()}
+        try:
+            like = like_on(features, device)
+            return hops, captured(model.train(), hops, like, x_is_constant=not features.requires_grad)
+        finally:
+            for module, mode in modes.items():
+                module.training = mode

@@ -17,6 +17,7 @@ from typing import NamedTuple, NoReturn
 import torch
 from torch import Tensor, nn
 
+from sagann.compiler.capture import CAPTURING
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.trace import tensors_of
@@ -189,6 +190,10 @@ class StreamedModel(nn.Module):
             folded: whether :meth:`loss` is what is called.
         """
         self._check(x)
+        with CAPTURING:
+            return self._planned(x, folded)
+
+    def _planned(self, x: Tensor, folded: bool) -> Planned:
         program = self._captured(x)
         trained = self._trained(program)
         trains = torch.is_grad_enabled() and (x.requires_grad or bool(trained))
@@ -230,11 +235,12 @@ class StreamedModel(nn.Module):
         )
 
     def _run(self, x: Tensor, loss_of: LossOf | None) -> Tensor:
-        plan = self.plan(x, folded=loss_of is not None)
+        with CAPTURING:
+            plan = self.plan(x, folded=loss_of is not None)
+            named = tensors_of(self.model)
         program = plan.program
         # Where nothing is random, the caller's random numbers are left as they are.
         seed = int(torch.randint(NUM_SEEDS, ())) if program.random else 0
-        named = tensors_of(self.model)
         parameters = [named[name] for _, name in program.parameters]
         records = torch.is_grad_enabled()
         trains = records and any(each.requires_grad for each in (x, *parameters))
@@ -297,7 +303,8 @@ class StreamedModel(nn.Module):
 
     def _cut_finer(self, x: Tensor) -> None:
         """Cut into as many intervals as the budget asks for."""
-        program = self._captured(x)
+        with CAPTURING:
+            program = self._captured(x)
         gradients = Gradients(program, wanted_x=x.requires_grad)
         self.bounds = fitted_bounds(
             program,
@@ -339,7 +346,8 @@ class StreamedModel(nn.Module):
             self._kept.pop(program.constants, None)
             sizes = self._sizes(program)
             plan = planned_constants(program, sizes, self.bounds, self.budget_bytes, self.selection)
-            named = tensors_of(self.model)
+            with CAPTURING:
+                named = tensors_of(self.model)
             parameters = [named[name].detach() for _, name in program.parameters]
             epoch = Epoch(x=x.detach(), mapped=self._mapped(x), parameters=parameters, trains=False)
             # Kept for training as well, also where it is made for inference.

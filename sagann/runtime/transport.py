@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from torch import Tensor
 
+from sagann.plan.leaving import Leaving
 from sagann.plan.steps import Block
 from sagann.plan.timeline import Lane, block_name
 from sagann.runtime.host import Host, RamHost
@@ -47,8 +48,20 @@ class Transport(Protocol):
         """Begin to load a block."""
         ...
 
-    def store(self, block: Block, tensors: Mapping[str, Tensor]) -> Pending:
+    def store(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
         """Begin to copy a block out; until that is waited for, its tensors stay as they are."""
+        ...
+
+    def await_store(self, block: Block) -> None:
+        """Have what is computed from now on come after a block's store, if there is one under way."""
+        ...
+
+    def drop(self, block: Block) -> None:
+        """Have others use a block's memory, but not before it is stored, if a store is under way."""
+        ...
+
+    def make_room(self, room_bytes: int) -> None:
+        """Wait for blocks that were dropped and are still being stored, where they take more than so many bytes."""
         ...
 
     def close(self) -> None:
@@ -58,6 +71,8 @@ class Transport(Protocol):
 
 class ThreadTransport:
     """Copies within the process's memory, or from and to files: loads and stores have a thread each.
+
+    Who drops a block does not wait for its store: :mod:`sagann.plan.leaving` says who does.
 
     Args:
         source: gives a block in memory of its own.
@@ -73,31 +88,59 @@ class ThreadTransport:
         self._bytes_of = bytes_of
         self._timeline = timeline
         self._stores: dict[Block, Future[None]] = {}
+        self._leaving = Leaving[Future[None]]()
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-load")
         self._storer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-store")
 
     def load(self, block: Block) -> Pending:
         """Begin to load a block."""
+        stores = self._leaving.load(self._bytes_of(block))
         # Rows are picked from what lies on the host.
-        after = None if block.needed_by is None else self._stores.get(block.whole)
-        return self._loader.submit(self._fetch, block, after)
+        if block.needed_by is not None and (of_whole := self._stores.get(block.whole)) is not None:
+            stores.append(of_whole)
+        return self._loader.submit(self._load_after, stores, block)
 
-    def store(self, block: Block, tensors: Mapping[str, Tensor]) -> Pending:
+    def store(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
         """Begin to copy a block out."""
         self._stores[block] = self._storer.submit(self._recorded, "store", self._host.put, block, tensors)
-        return self._stores[block]
+
+    def await_store(self, block: Block) -> None:
+        """Wait for a block's store, if there is one under way."""
+        if (store := self._stores.pop(block, None)) is not None:
+            store.result()
+
+    def drop(self, block: Block) -> None:
+        """Have others use a block's memory when it is stored."""
+        if (store := self._stores.pop(block, None)) is not None:
+            self._leaving.drop(self._bytes_of(block), store)
+
+    def make_room(self, room_bytes: int) -> None:
+        """Wait for blocks that were dropped and are still being stored, where they take more than so many bytes."""
+        self._leaving.settle(_has_ended)
+        if self._leaving.excess_bytes > room_bytes:
+            for store in self._leaving.stores:
+                store.result()
 
     def close(self) -> None:
         """Wait for the copies under way, and begin no others."""
         for copies in (self._loader, self._storer):
             copies.shutdown(wait=True, cancel_futures=True)
+        self._stores.clear()
         self._host.close()
 
-    def _fetch(self, block: Block, after: Future[None] | None) -> Any:
-        if after is not None:
-            after.result()
+    def _load_after(self, stores: Sequence[Future[None]], block: Block) -> Any:
+        for store in stores:
+            store.result()
         return self._recorded("load", self._source.load, block)
 
     def _recorded(self, lane: Lane, copy: Callable[..., Any], block: Block, *rest: Any) -> Any:
         with recorded(self._timeline, lane, block_name(block), self._bytes_of(block)):
             return copy(block, *rest)
+
+
+def _has_ended(store: Future[None]) -> bool:
+    """Whether a store has ended; what went wrong with it is raised."""
+    if not store.done():
+        return False
+    store.result()
+    return True

@@ -59,8 +59,19 @@ class MappedRows:
         Raises:
             DatasetError: the file has become shorter.
         """
-        left = into.reshape(-1).view(torch.uint8).numpy().data
-        offset = self._offset + rows.start * self._row_bytes
+        self.fill(into.reshape(-1).view(torch.uint8).numpy().data, rows.start * self._row_bytes)
+        return into
+
+    def fill(self, left: memoryview, offset: int) -> None:
+        """Read bytes of the tensor.
+
+        Args:
+            left: is filled.
+            offset: of the first byte in the tensor.
+        Raises:
+            DatasetError: the file has become shorter.
+        """
+        offset += self._offset
         while left:
             read = os.preadv(self._file, [left[:_AT_ONCE]], offset)
             if read == 0:
@@ -71,7 +82,6 @@ class MappedRows:
                     fix="Leave a dataset alone while a run reads it; import it again.",
                 )
             left, offset = left[read:], offset + read
-        return into
 
 
 def mapped_rows(tensor: Tensor) -> MappedRows | None:

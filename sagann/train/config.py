@@ -62,10 +62,10 @@ class TrainConfig:
     "Refuse operators that have no reproducible implementation on the device; the same seed gives the same bits."
     memory: str | None = None
     """What an epoch's tensors of vertices and edges may take, as '2GiB': the model is then streamed by intervals, with the
-    numbers of a dense run. None trains with everything in memory."""
+    numbers of a dense run. None trains with everything in memory where that holds it, and is else what is free."""
     spill: str | None = None
-    """Folder for what does not fit ``memory``; None is one in the run folder, or the system's for temporary files; and beside
-    a CUDA device, the host's memory."""
+    """Folder for what a streamed model does not hold in memory; None is one in the run folder, or the system's for temporary
+    files; and beside a CUDA device, the host's memory."""
     profile: bool = False
     """Write profile.json and profile.png into the run folder: when each step and each copy of the last streamed epoch ran,
     and was to be expected, in Chrome's format for traces and as a picture."""
@@ -184,13 +184,6 @@ def _check_choices(config: TrainConfig) -> None:
         raise _refused("memory", config.memory, "a size above 0")
     if config.spill == "":
         raise _refused("spill", config.spill, "a folder")
-    if config.spill is not None and config.memory is None:
-        raise InputError(
-            "nothing is spilled without a memory budget",
-            value=f"spill {config.spill!r}, and no memory",
-            where="TrainConfig.spill",
-            fix="Set memory (--memory 2GiB), or leave spill out.",
-        )
     if config.profile and config.memory is None:
         raise InputError(
             "only a streamed epoch is profiled",

@@ -1,6 +1,6 @@
 """Metrics of predictions on one split, by torchmetrics, on the CPU.
 
-Logits may be mapped from a file: they are read slab by slab, ROC-AUC column by column.
+Logits may be mapped from a file: they are read slab by slab, for ROC-AUC a few classes at a time.
 
 Metrics run over labelled vertices only. ROC-AUC is defined for a class that has both a positive and a negative
 vertex in the split: for two classes it is the area of class 1, otherwise the mean over the classes for which
@@ -11,7 +11,7 @@ mapping ever holds a NaN. macro-F1 averages over the classes that occur among la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ METRICS = ("loss", "accuracy", "micro_f1", "macro_f1", "roc_auc")
 "Every metric there is; 'loss' is the training loss on the split, without dropout."
 
 Metrics = dict[str, float]
+
+# Scores that are looked at together: a few classes of a large split, all of a small one.
+_SCORES_AT_ONCE = 1 << 25
 
 
 def compute_metrics(
@@ -60,13 +63,14 @@ class _Rows:
 
     def __init__(self, logits: Tensor, rows: Tensor | None, count: int) -> None:
         self.num_classes = logits.shape[1]
-        self._logits, self._rows, self._count = logits, rows, count
+        self.count = count
+        self._logits, self._rows = logits, rows
 
     def slabs(self) -> Iterator[tuple[slice, Tensor]]:
         """A range of them after the other, with their logits."""
         step = max(1, CHECKED_AT_ONCE // self.num_classes)
-        for first in range(0, self._count, step):
-            part = slice(first, min(first + step, self._count))
+        for first in range(0, self.count, step):
+            part = slice(first, min(first + step, self.count))
             at = self._rows
             yield part, self._logits[part] if at is None else self._logits.index_select(0, at[part])
 
@@ -115,19 +119,12 @@ def _single_label(rows: _Rows, labels: Tensor, names: Collection[str]) -> Metric
     if "macro_f1" in names:
         found["macro_f1"] = score(multiclass_f1_score, "macro")
     if "roc_auc" in names:
-        # Probabilities, in float64, because in float32 confident predictions would all round to 1 and tie. Made column by
-        # column of each row's maximum and sum, so that rows that differ by a constant tie.
-        largest = torch.cat([logits.cpu().double().amax(dim=1) for _, logits in rows.slabs()])
-        sums = torch.cat(
-            [(logits.cpu().double() - largest[part, None]).exp_().sum(dim=1) for part, logits in rows.slabs()]
-        )
-
-        def column(number: int) -> tuple[Tensor, Tensor]:
-            scores = torch.cat([logits[:, number].cpu().double() for _, logits in rows.slabs()])
-            return scores.sub_(largest).exp_().div_(sums), (labels == number).long()
-
+        # float64, because in float32 confident predictions would all round to 1 and tie.
         # For two classes both areas are the same; with one column the area is class 1's.
-        found |= _roc_auc(column, range(1, 2) if num_classes == 2 else range(num_classes))
+        classes = range(1, 2) if num_classes == 2 else range(num_classes)
+        found |= _roc_auc(
+            rows, classes, lambda logits: logits.double().softmax(dim=1), lambda number: (labels == number).long()
+        )
     return found
 
 
@@ -148,30 +145,34 @@ def _multi_label(rows: _Rows, labels: Tensor, names: Collection[str]) -> Metrics
     if "macro_f1" in names:
         found["macro_f1"] = score(multilabel_f1_score, "macro")
     if "roc_auc" in names:
-
-        def column(number: int) -> tuple[Tensor, Tensor]:
-            return torch.cat([logits[:, number].cpu() for _, logits in rows.slabs()]), labels[:, number]
-
-        found |= _roc_auc(column, range(num_classes))
+        found |= _roc_auc(rows, range(num_classes), lambda logits: logits, lambda number: labels[:, number])
     return found
 
 
-def _roc_auc(column: Callable[[int], tuple[Tensor, Tensor]], numbers: Iterable[int]) -> Metrics:
-    """Mean area over the columns that hold both a 0 and a 1; empty where no column does.
+def _roc_auc(
+    rows: _Rows, classes: range, scores_of: Callable[[Tensor], Tensor], truth_of: Callable[[int], Tensor]
+) -> Metrics:
+    """Mean area over the classes that have both a 0 and a 1; empty where no class does.
 
     Args:
-        column: gives the scores of a class, and its truth as 0 and 1.
-        numbers: of the classes.
+        rows: the logits.
+        classes: one after the other.
+        scores_of: gives the scores of logits on the CPU.
+        truth_of: gives 0 or 1 of each row for a class.
     """
     from torchmetrics.functional.classification import binary_auroc
 
     areas = []
-    for number in numbers:
-        scores, truth = column(number)
-        if 0 < int(truth.sum()) < len(truth):
-            # The area depends on the order alone. Ranks hand the order on exactly; torchmetrics would take the sigmoid,
-            # whose last bit depends on where in the array an element stands, so that equal scores no longer tie.
-            areas.append(binary_auroc(_ranks(scores), truth, validate_args=False))
+    at_once = max(1, _SCORES_AT_ONCE // max(1, rows.count))
+    for first in range(classes.start, classes.stop, at_once):
+        part = slice(first, min(first + at_once, classes.stop))
+        scores = torch.cat([scores_of(logits.cpu())[:, part] for _, logits in rows.slabs()])
+        for number, column in enumerate(scores.unbind(dim=1), start=first):
+            truth = truth_of(number)
+            if 0 < int(truth.sum()) < len(truth):
+                # The area depends on the order alone. Ranks hand the order on exactly; torchmetrics would take the sigmoid,
+                # whose last bit depends on where in the array an element stands, so that equal scores no longer tie.
+                areas.append(binary_auroc(_ranks(column), truth, validate_args=False))
     return {"roc_auc": float(torch.stack(areas).mean())} if areas else {}
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from sagann.byte_size import format_bytes
 from sagann.errors import InputError, LayerError, require_type
 from sagann.graph import SPLIT_NAMES, Graph, validate_graph
 from sagann.graph.large_arrays import empty_array
@@ -228,20 +229,34 @@ class Predictor:
     def streamed(self, graph: Graph) -> StreamedModel:
         """The model, streamed over a prepared graph; the last one is kept."""
         # Imported here: most runs do not stream, and it loads Numba.
+        from sagann.plan.residency import BudgetError
         from sagann.runtime.stream import stream
 
         assert self.streaming is not None
         if self._streamed is None or self._streamed[0] is not graph:
             self._streamed = None
             memory_bytes, spill = self.streaming.memory_bytes, self.streaming.spill
-            self._streamed = (
-                graph,
-                stream(self.model, graph, budget_bytes=memory_bytes, spill=spill, device=self.device),
-            )
+            try:
+                found = stream(self.model, graph, budget_bytes=memory_bytes, spill=spill, device=self.device)
+            except BudgetError as error:
+                if not self.streaming.is_automatic:
+                    raise
+                raise InputError(
+                    "the run does not fit memory, not even streamed",
+                    value=f"an epoch needs at least {format_bytes(error.needed_bytes)}, {format_bytes(memory_bytes)} are "
+                    "left for it",
+                    where=f"graph '{graph.name}'",
+                    fix="Free memory, use a smaller model or a machine with more memory; where you know better, set the "
+                    "budget by --memory (TrainConfig.memory).",
+                ) from error
+            self._streamed = graph, found
         return self._streamed[1]
 
     def release(self) -> None:
         """Remove what was spilled; it comes again when it is needed."""
+        if self._streamed is not None:
+            # Not left to the collector: an error's traceback may hold on to it.
+            self._streamed[1].close()
         self._streamed = None
         if self.streaming is not None:
             self.streaming.remove()

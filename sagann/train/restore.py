@@ -6,7 +6,7 @@ a folder that has lost its description or its checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sagann.errors import CheckpointError
@@ -25,6 +25,7 @@ def restore(
     *,
     config: TrainConfig,
     on_message: Callable[[str], None],
+    noted: Mapping[str, Any] | None = None,
 ) -> None:
     """Continue the run of a folder in a new session; the folder's history is cut to where the session is.
 
@@ -35,6 +36,7 @@ def restore(
             (:func:`~sagann.train.identity.identity_of`).
         config: how to train from here on; what may change in a run stands in ``FREE_OPTIONS``.
         on_message: is told what the user should know: other versions, damaged checkpoints.
+        noted: what else run.json says of the run from here on.
     Raises:
         CheckpointError: the run cannot be continued as it is asked to be.
     """
@@ -61,7 +63,7 @@ def restore(
     # All else in run.json stays what the run was started with.
     options = config.to_json()
     free = {name: options[name] for name in FREE_OPTIONS}
-    folder.write_run({**saved, "train": {**saved["train"], **free}})
+    folder.write_run({**saved, "train": {**saved["train"], **free}, **(noted or {})})
     if not session.finished:
         folder.clear_result()
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from sagann.free_space import is_memory
 from sagann.graph.large_arrays import made_by
 from sagann.train.config import TrainConfig
+
+OWN_FOLDER = "spill"
+"In the run folder, for what is spilled where no other folder is named."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,25 +26,45 @@ class Streaming:
     "Folder for the others; None for the host's memory, beside a device."
     is_own: bool = False
     "Whether the folder is the run's, and goes with it."
+    is_automatic: bool = False
+    "Whether the budget is what there is, and nobody's wish."
 
     @classmethod
-    def of(cls, config: TrainConfig, run_dir: Path | None, *, on_device: bool = False) -> Streaming | None:
+    def of(
+        cls,
+        config: TrainConfig,
+        run_dir: Path | None,
+        *,
+        automatic_bytes: int | None = None,
+        on_device: bool = False,
+    ) -> Streaming | None:
         """What a configuration asks for; None for everything in memory.
 
         Args:
             config: of the run.
             run_dir: its folder, which blocks are spilled into where no other is named.
+            automatic_bytes: the budget where the configuration names none.
             on_device: whether the budget is of a device; blocks stay in the host's memory then where no folder is named.
         """
-        if config.memory_bytes is None:
+        memory_bytes = automatic_bytes if config.memory_bytes is None else config.memory_bytes
+        if memory_bytes is None:
             return None
-        if config.spill is not None:
-            return cls(memory_bytes=config.memory_bytes, spill=Path(config.spill))
-        if on_device:
-            return cls(memory_bytes=config.memory_bytes, spill=None)
-        if run_dir is not None:
-            return cls(memory_bytes=config.memory_bytes, spill=run_dir / "spill", is_own=True)
-        return cls(memory_bytes=config.memory_bytes, spill=Path(tempfile.gettempdir()))
+        named = None if config.spill is None else Path(config.spill)
+        own = None if run_dir is None or on_device else run_dir / OWN_FOLDER
+        return cls(
+            memory_bytes=memory_bytes,
+            spill=named or own or (None if on_device else Path(tempfile.gettempdir())),
+            is_own=named is None and own is not None,
+            is_automatic=config.memory_bytes is None,
+        )
+
+    def warn(self, say: Callable[[str], None]) -> None:
+        """Say so where what is spilled would take memory again."""
+        if self.spill is not None and is_memory(self.spill):
+            say(
+                f"The spill folder '{self.spill}' lies in memory (tmpfs): what is spilled takes memory beside the budget. "
+                "--spill (TrainConfig.spill) names a folder on a disk."
+            )
 
     @contextmanager
     def large_arrays(self) -> Iterator[None]:
@@ -62,3 +86,15 @@ class Streaming:
         if self.is_own and self.spill is not None:
             with suppress(OSError):
                 self.spill.rmdir()
+
+
+def remove_spilled(run_dir: Path) -> None:
+    """Remove what a killed run left in its spill folder, also where the next one does not stream."""
+    folder = run_dir / OWN_FOLDER
+    if folder.is_dir():
+        # Imported here: most runs do not stream, and it loads Numba.
+        from sagann.runtime.spill import remove_stale
+
+        remove_stale(folder)
+        with suppress(OSError):
+            folder.rmdir()

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from sagann.errors import CheckpointError, InputError, require_type
 from sagann.graph import Graph, validate_graph
 from sagann.nn import ModelConfig, build_model
+from sagann.train.automatic import automatic_budget
 from sagann.train.best import BestTracker, copy_of, resolve_monitor
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
@@ -43,7 +44,10 @@ from sagann.train.rng import seeded
 from sagann.train.run import describe_model
 from sagann.train.run_folder import RunFolder
 from sagann.train.session import TrainSession
-from sagann.train.streaming import Streaming
+from sagann.train.streaming import Streaming, remove_spilled
+
+_AUTOMATIC = "automatic_memory_bytes"
+"In run.json: the budget that the run chose by itself; null for none."
 
 
 class Trainer:
@@ -165,6 +169,7 @@ class Trainer:
             if folder is not None:
                 stack.enter_context(folder.locked())
             stack.callback(self._predictor.release)
+            self._stream_where_needed(folder, resume)
             stack.enter_context(seeded(self.config.seed, self.device))
             stack.enter_context(reproducible(self.config.deterministic, self.device))
             stop = stack.enter_context(stop_on_interrupt(self._reporter.on_message))
@@ -209,6 +214,31 @@ class Trainer:
     def embed(self, graph: Graph | None = None) -> Tensor:
         """The input of the last SAGA layer, float [num_vertices, F], on the CPU."""
         return self._predictor.embed(self._prepared if graph is None else graph)
+
+    def _stream_where_needed(self, folder: RunFolder | None, resume: bool) -> None:
+        """Stream the model where a budget is stated, or where memory would not hold the run."""
+        if folder is not None:
+            remove_spilled(folder.path)
+        budget_bytes = None
+        if self.config.memory is None and self.device.type == "cpu":
+            known = folder.read_run().get(_AUTOMATIC) if folder is not None and folder.exists and resume else None
+            budget_bytes = automatic_budget(
+                self.model,
+                self._prepared.graph,
+                self._reporter.on_message,
+                known=known if isinstance(known, int) else None,
+            )
+        on_device = self.device.type != "cpu"
+        streaming = Streaming.of(self.config, self.run_dir, automatic_bytes=budget_bytes, on_device=on_device)
+        if streaming is not None:
+            streaming.warn(self._reporter.on_message)
+        self._predictor.streaming = streaming
+
+    @property
+    def _automatic_bytes(self) -> int | None:
+        """The budget of the run, where none was stated."""
+        streaming = self._predictor.streaming
+        return streaming.memory_bytes if streaming is not None and streaming.is_automatic else None
 
     def _session(self) -> TrainSession:
         self._predictor.try_out(self._prepared)
@@ -258,7 +288,14 @@ class Trainer:
             scheduler=session.scheduler,
         )
         if resume:
-            restore(session, folder, identity, config=self.config, on_message=self._reporter.on_message)
+            restore(
+                session,
+                folder,
+                identity,
+                config=self.config,
+                on_message=self._reporter.on_message,
+                noted={_AUTOMATIC: self._automatic_bytes},
+            )
             return digest_of(identity)
         if folder.has_work and not overwrite:
             raise InputError(
@@ -279,6 +316,7 @@ class Trainer:
                 "contract": self._predictor.contract.to_json(),
                 "versions": versions(),
                 "identity": identity,
+                _AUTOMATIC: self._automatic_bytes,
             }
         )
         return digest_of(identity)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,8 +9,8 @@ import torch
 from sagann.cli.fit_memory import check_memory, least_bytes
 from sagann.cli.run_settings import RunSettings, merge, settings_of
 from sagann.errors import InputError
+from sagann.free_space import Memory
 from sagann.graph import Graph, rmat_graph
-from sagann.report.machine import Memory
 
 
 def settings(**given: Any) -> RunSettings:
@@ -22,9 +23,11 @@ def graph() -> Graph:
 
 
 def test_what_is_needed_at_least(graph: Graph) -> None:
-    # Weights with gradients, what layer 2 is given, and run as it is written, its copy on the edges.
-    assert least_bytes(settings(hidden=16), graph) == 4 * (2 * 10 * 16 + 1000 * 16)
+    # Weights with gradients; where it is not streamed what layer 2 is given; run as it is written, its copy on the edges.
+    assert least_bytes(settings(hidden=16), graph) == 4 * 2 * 10 * 16
+    assert least_bytes(settings(hidden=16, engine="lean"), graph) == 4 * (2 * 10 * 16 + 1000 * 16)
     assert least_bytes(settings(hidden=16, engine="naive"), graph) == 4 * (2 * 10 * 16 + 1000 * 16 + 5000 * 16)
+    assert least_bytes(settings(hidden=16), replace(graph, features=None)) == 4 * 1000 * 16
     assert least_bytes(settings(hidden=16, layers=3), graph) > least_bytes(settings(hidden=16), graph)
     assert least_bytes(settings(layers=1, hidden=10**9), graph) == 0
 
@@ -52,8 +55,6 @@ def test_it_is_less_than_what_is_used(graph: Graph) -> None:
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_sparse_features_that_a_model_makes_dense_count(graph: Graph) -> None:
-    from dataclasses import replace
-
     sparse = replace(graph, features=torch.eye(1000, 400).to_sparse_csr())
     plain = least_bytes(settings(hidden=16), sparse)
     assert plain - least_bytes(settings(hidden=16, encoder="linear"), sparse) == 4 * 1000 * 400
@@ -67,7 +68,8 @@ def test_refusal(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=r"does not fit memory: at least 2\.\d MiB are needed, 1\.0 MiB are free"):
         check_memory(settings(hidden=100, engine="naive"), graph)
     with pytest.raises(InputError, match=r"does not fit memory: at least 3\.\d MiB are needed, 1\.0 MiB are free"):
-        check_memory(settings(hidden=1000), graph)
+        check_memory(settings(hidden=1000, engine="lean"), graph)
+    check_memory(settings(hidden=1000), graph)
 
 
 def test_where_memory_is_unknown_nothing_is_refused(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:

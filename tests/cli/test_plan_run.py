@@ -74,7 +74,9 @@ def test_another_machine_is_read_from_a_file(tmp_path: Path, capsys: pytest.Capt
     file = tmp_path / "machine.toml"
     file.write_text(ROUND.to_toml())
     given = ("--model", "gcn", "--hidden", "16", "--encoder", "linear", "--memory", "20MiB", "--machine", str(file))
-    shown = _plan(capsys, *given)
+    assert main(["plan", "--data", "demo", *given, "--spill", str(tmp_path)]) == 0
+    shown, said = capsys.readouterr()
+    assert f"--spill {tmp_path} is not looked at: the disk's rates are those of {file}" in said
     assert "on 2 cores of round numbers; known from the machine's rates alone" in shown
     assert "The bottleneck is what is loaded." in shown
     file.write_bytes(b"\xff\xfe")
@@ -97,6 +99,14 @@ def test_without_a_budget_there_is_nothing_to_foretell(
 ) -> None:
     assert main(["plan", "--data", "demo", "--model", "gcn", *option]) == 2
     assert "nothing is streamed without a memory budget" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", ["0", "0.0GiB", "-1", "-2GiB", "much", "1e9"])
+def test_a_budget_that_is_none_is_refused(size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--data", "demo", "--model", "gcn", "--memory", size]) == 2
+    said = capsys.readouterr().err
+    assert "Write a number and a unit, as 256MiB or 2GB." in said
+    assert "--memory" in said
 
 
 def test_refuses_what_it_cannot_show(capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,7 +110,7 @@ def test_copies_to_a_device_are_both_stated_or_neither() -> None:
 
 
 def test_nothing_at_all_and_a_table() -> None:
-    assert "'name' is missing, and 11 more" in refused("").value
+    assert "'name' is missing, and 12 more" in refused("").value
     assert refused("[machine]\nname = 'x'").value == "'machine'"
 
 

@@ -6,14 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-CGROUPS = Path("/sys/fs/cgroup/memory")
 MIB = 1 << 20
 # The heap of the C library, NumPy's work arrays, threads' stacks: not tensors.
 BESIDES_BYTES = 32 * MIB
@@ -44,22 +42,6 @@ def test_a_streamed_epoch_stays_within_its_budget(model: str, budget_mib: int, t
     assert found["above_bytes"] > budget_mib * MIB / 2
     assert dense["above_bytes"] > 2 * budget_mib * MIB
     assert not (tmp_path / "spill").exists()
-
-
-@pytest.fixture
-def limited() -> Iterator[Callable[[int], Callable[[], None]]]:
-    """Has a process begin in a control group with a hard limit of so many bytes."""
-    if not os.access(CGROUPS, os.W_OK) or not (CGROUPS / "memory.limit_in_bytes").exists():
-        pytest.skip(f"memory control groups are not writable ({CGROUPS})")
-    group = CGROUPS / f"sagann-test-{uuid.uuid4().hex}"
-    group.mkdir()
-
-    def limit(num_bytes: int) -> Callable[[], None]:
-        (group / "memory.limit_in_bytes").write_text(str(num_bytes))
-        return lambda: (group / "cgroup.procs").write_text(str(os.getpid())) and None
-
-    yield limit
-    group.rmdir()
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from sagann.plan.steps import Move, Plan
 from sagann.runtime.planning import hop_sizes
 from sagann.runtime.stream import foretell, stream
 from sagann.runtime.streamed import StreamedModel
+from sagann.storage import open_graph, save_graph
 from tests.graphs import labelled_graph
 from tests.runtime.test_streamed import dense, in_double
 from tests.tolerances import assert_close, largest
@@ -106,6 +107,20 @@ def test_picked_rows_change_no_bit_and_an_order_only_the_order() -> None:
     assert_close(reordered[0], whole[0][order])
     for ours, theirs in zip(reordered[1:], whole[1:], strict=True):
         assert_close(ours, theirs, scale=largest(*whole))
+
+
+def test_rows_of_mapped_features_are_read_from_their_file(tmp_path: Path) -> None:
+    save_graph(labelled_graph(), tmp_path / "graph")
+    graph = open_graph(tmp_path / "graph")
+    model = build_model(ModelConfig(model="gated-gcn", hidden=8, layers=2, dropout=0.0), graph)
+    graph = model.prepare(graph)
+    assert graph.features is not None
+    streamed = stream(model, graph, budget_bytes=24 << 10, num_intervals=4, select="always")
+    with torch.no_grad():
+        plan = streamed.plan(graph.features).plan
+        loads = (each.block for each in plan.operations if isinstance(each, Move) and each.kind == "load")
+        assert any(block.name == "x" and block.needed_by is not None for block in loads)
+        assert_close(streamed(graph.features), model(graph.hops(2), graph.features))
 
 
 def test_what_is_foretold_is_what_is_planned() -> None:

@@ -37,9 +37,9 @@ def test_hosts_in_one_folder_do_not_meet(tmp_path: Path) -> None:
         host.put(AT, {"": torch.full((4,), number)})
     assert [int(host.get(AT)[""][0]) for host in hosts] == [0, 1, 2]
     hosts[1].close()
-    assert len(list(folder.path.iterdir())) == 2
+    assert len(list(folder.path.glob("*.bin"))) == 2
     del host, hosts
-    assert list(folder.path.iterdir()) == []
+    assert list(folder.path.glob("*.bin")) == []
 
 
 def test_the_folder_is_removed_when_it_is_closed_or_collected(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_folder_that_vanishes_and_a_file_cut_short(tmp_path: Path) -> None:
     folder = SpillFolder(tmp_path)
     host = DiskHost(folder)
     host.put(AT, {"": torch.ones(100)})
-    (file,) = folder.path.iterdir()
+    (file,) = folder.path.glob("*.bin")
     os.truncate(file, 60)
     with pytest.raises(SpillError, match="cut short: it ends at byte 60, 388 more are needed"):
         host.get(AT)
@@ -102,6 +102,43 @@ def test_a_folder_that_vanishes_and_a_file_cut_short(tmp_path: Path) -> None:
         host.get(AT)
     with pytest.raises(SpillError, match="cannot be written: No such file"):
         host.put(AT, {"": torch.ones(100)})
+
+
+@pytest.mark.parametrize("at", [0, 1000, 1099, 1100, 2303])
+def test_a_byte_that_differs_is_found_wherever_it_is(at: int, tmp_path: Path) -> None:
+    folder = SpillFolder(tmp_path)
+    host = DiskHost(folder)
+    # Of 1100 bytes, none and 1152; between them lies what nobody reads.
+    host.put(AT, {"a": torch.arange(275.0), "b": torch.empty(0), "c": torch.arange(144)})
+    (file,) = folder.path.glob("*.bin")
+    content = bytearray(file.read_bytes())
+    content[at] ^= 0x80
+    file.write_bytes(content)
+    if at == 1100:
+        assert host.get(AT)["c"].equal(torch.arange(144))
+        return
+    with pytest.raises(
+        SpillError, match=r"a spill file is damaged: its checksum is \w{16}, .* is \w{16} \(in '.*bin'"
+    ):
+        host.get(AT)
+    with pytest.raises(SpillError, match="damaged"):
+        host.get(AT)
+    # What is written anew is sound.
+    host.put(AT, {"": torch.ones(3)})
+    assert host.get(AT)[""].tolist() == [1, 1, 1]
+
+
+def test_of_many_readings_some_are_checked(tmp_path: Path) -> None:
+    folder = SpillFolder(tmp_path)
+    host = DiskHost(folder)
+    host.put(AT, {"": torch.ones(100)})
+    host.get(AT)
+    (file,) = folder.path.glob("*.bin")
+    file.write_bytes(bytes(file.stat().st_size))
+    for _ in range(7):
+        host.get(AT)
+    with pytest.raises(SpillError, match="damaged"):
+        host.get(AT)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no device that is always full")

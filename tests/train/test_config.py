@@ -32,7 +32,6 @@ from sagann.train import TrainConfig
         ({"memory": 5}, "memory is refused: 5, expected a string, or None"),
         ({"memory": "much"}, "size is not understood: 'much' (in TrainConfig.memory)"),
         ({"memory": "0 GiB"}, "memory is refused: '0 GiB', expected a size above 0"),
-        ({"spill": "/tmp"}, "nothing is spilled without a memory budget"),
         ({"profile": True}, "only a streamed epoch is profiled"),
         ({"decay": "some"}, "decay is refused: 'some', expected one of all, first-layer, matrices"),
         ({"weights": "worst"}, "weights is refused: 'worst', expected 'best' or 'last'"),

@@ -126,5 +126,6 @@ def test_slabs_of_chosen_rows_measure_the_same(multi_label: bool, monkeypatch: p
     whole = compute_metrics(logits[rows], labels[rows], multi_label=multi_label)
     assert set(whole) == set(METRICS)
     monkeypatch.setattr("sagann.train.metrics.CHECKED_AT_ONCE", 4 * 7)
+    monkeypatch.setattr("sagann.train.metrics._SCORES_AT_ONCE", 31 * 3)
     parted = compute_metrics(logits, labels[rows], multi_label=multi_label, rows=rows)
     assert parted == pytest.approx(whole, rel=1e-6)

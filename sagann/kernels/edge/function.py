@@ -157,6 +157,12 @@ class EdgeFunction:
             output.reduce in ("max", "min") for output in self.outputs
         )
 
+    @property
+    def asks_for_ids(self) -> bool:
+        """Whether a pass that does not go in CSC order has to know which edge is which."""
+        of_edges = any(output.reduce == "edge" for output in self.outputs)
+        return self.numbers_edges or of_edges
+
 
 def verify(function: EdgeFunction) -> None:
     """Check the invariants of an edge function.

@@ -15,6 +15,7 @@ from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
 from sagann.kernels.edge.function import BINARY, UNARY, EdgeFunction, Input, Op, Output
 from sagann.kernels.edge.merge import merge
+from sagann.kernels.edge.pass_edges import Edges, PassEdges
 from sagann.kernels.edge.random import random_rows
 from sagann.kernels.edge.walk import check_into
 from sagann.kernels.gather import naive as gather
@@ -28,7 +29,7 @@ _REDUCTIONS: dict[str, Callable[..., Tensor]] = {"sum": torch.sum, "amax": torch
 
 def run(
     function: EdgeFunction,
-    topology: Topology,
+    edges: Edges,
     arrays: Mapping[str, Tensor],
     *,
     seed: int = 0,
@@ -39,12 +40,12 @@ def run(
 
     Args:
         function: what to compute.
-        topology: the edges.
+        edges: the edges, as a topology or as such a pass reads them.
         arrays: the inputs by name: src [num_src, ...], dst [num_dst, ...], edge [num_edges, ...] in CSC order,
-            param without rows.
+            or data of ``edges`` as it lies there, param without rows.
         seed: of the random values.
         into: what earlier edges of the same rows gave, without outputs that are not reduced; these edges are added
-            in place, and what comes of it is not differentiable. The topology may have more rows, if they have no
+            in place, and what comes of it is not differentiable. There may be more rows, if they have no
             edges. By default the pass starts anew.
         edge_offset: id of the first edge, where the pass continues.
     Returns:
@@ -52,11 +53,19 @@ def run(
     Raises:
         ValueError: ``into`` does not fit; the message names the tensor.
     """
-    check_into(function, topology, into, edge_offset)
+    check_into(function, edges, into, edge_offset)
+    topology = edges.topology() if isinstance(edges, PassEdges) else edges
+    if isinstance(edges, PassEdges):
+        arrays = {name: _in_csc_order(array, edges, topology) for name, array in arrays.items()}
     if into is None:
         return tuple(result for results in _results(function, topology, arrays, seed, 0) for result in results)
     with torch.no_grad():
         return _continued(function, topology, arrays, seed, into, edge_offset)
+
+
+def _in_csc_order(array: Tensor, edges: PassEdges, topology: Topology) -> Tensor:
+    """Data of the edges as the topology has it; any other array as it is."""
+    return next((topology.edge_data[name] for name, rows in edges.edge_data.items() if rows is array), array)
 
 
 def _continued(

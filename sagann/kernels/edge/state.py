@@ -27,6 +27,7 @@ from sagann.graph.widths import id_dtype
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import reduced_results
 from sagann.kernels.edge.merge import NEUTRAL, merge
+from sagann.kernels.edge.pass_edges import Edges
 
 
 class Run(Protocol):
@@ -35,7 +36,7 @@ class Run(Protocol):
     def __call__(
         self,
         function: EdgeFunction,
-        topology: Topology,
+        edges: Edges,
         arrays: Mapping[str, Tensor],
         *,
         seed: int = 0,
@@ -93,7 +94,7 @@ class GatherState:
     def accumulate(
         self,
         run: Run,
-        topology: Topology,
+        edges: Edges,
         arrays: Mapping[str, Tensor],
         *,
         seed: int = 0,
@@ -103,7 +104,7 @@ class GatherState:
 
         Args:
             run: of the dialect.
-            topology: the chunk. It has the state's rows, and may have more without edges.
+            edges: the chunk. It has the state's rows; a topology may have more without edges.
             arrays: the chunk's inputs by name, as the dialect takes them.
             seed: of the random values; the same for every chunk.
             edge_offset: id of the chunk's first edge.
@@ -112,15 +113,20 @@ class GatherState:
         Raises:
             ValueError: the chunk has edges of other rows, or ids that are not below ``num_edges``.
         """
-        if edge_offset < 0 or edge_offset + topology.num_edges > self.num_edges:
+        if edge_offset < 0 or edge_offset + edges.num_edges > self.num_edges:
             raise ValueError(
-                f"The chunk's edges have the ids {edge_offset} to {edge_offset + topology.num_edges - 1}, but the state "
+                f"The chunk's edges have the ids {edge_offset} to {edge_offset + edges.num_edges - 1}, but the state "
                 f"is of {self.num_edges} edges; pass the number of all chunks' edges together."
             )
-        num_groups = topology.num_dst if self.function.at == "dst" else topology.num_src
-        as_in_memory = num_groups == self.num_rows and (edge_offset == 0 or not self.function.numbers_edges)
+        num_groups = edges.num_dst if self.function.at == "dst" else edges.num_src
+        # What comes for one pass comes in chunks: to begin anew would take a kernel more, and gain a part of one chunk.
+        as_in_memory = (
+            isinstance(edges, Topology)
+            and num_groups == self.num_rows
+            and (edge_offset == 0 or not self.function.numbers_edges)
+        )
         if self._results is None and as_in_memory:
-            results = run(self.function, topology, arrays, seed=seed)
+            results = run(self.function, edges, arrays, seed=seed)
             self._results = tuple(
                 result.detach().to(like.dtype or id_dtype(self.num_edges)).contiguous()
                 for result, like in zip(
@@ -128,7 +134,7 @@ class GatherState:
                 )
             )
         else:
-            results = run(self.function, topology, arrays, seed=seed, into=self._begun(), edge_offset=edge_offset)
+            results = run(self.function, edges, arrays, seed=seed, into=self._begun(), edge_offset=edge_offset)
         return self._split(results, of_edges=True)
 
     def merge(self, other: GatherState) -> None:

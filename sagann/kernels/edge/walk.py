@@ -15,6 +15,7 @@ from sagann.graph.widths import id_dtype
 from sagann.kernels.edge.function import EdgeFunction, Input
 from sagann.kernels.edge.kinds import Result, reduced_results
 from sagann.kernels.edge.merge import NEUTRAL
+from sagann.kernels.edge.pass_edges import Edges, PassEdges
 from sagann.kernels.edge.work import Work
 from sagann.kernels.memory import empty
 
@@ -24,11 +25,11 @@ class Walk:
     """The edges grouped as a pass walks them."""
 
     indptr: Tensor
-    "int64 [num_rows + 1]."
+    "int32 or int64 [num_rows + 1]."
     indices: Tensor
     "The other endpoint of every edge [num_edges]."
     edge_ids: Tensor | None
-    "Position of every edge in CSC order [num_edges]; None where the pass goes in that order."
+    "Position of every edge in CSC order [num_edges]; None where the pass goes in that order, or asks for no ids."
     work: Work
     "The items."
     ordered: dict[object, tuple[Tensor, int, Tensor]] = field(default_factory=dict)
@@ -45,39 +46,46 @@ class Walk:
         return id_dtype(len(self.indices))
 
 
-def walk_over(topology: Topology, at: str, divide: Callable[[NDArray[np.int64]], Work]) -> Walk:
-    """The walk over a topology's edges grouped at "dst" or "src"; ``divide`` cuts the rows of its offsets."""
-    return walk_by(topology, at, divide(offsets_of(topology, at).cpu().numpy()))
+def walk_over(edges: Edges, at: str, divide: Callable[[NDArray[np.integer]], Work]) -> Walk:
+    """The walk over edges grouped at "dst" or "src"; ``divide`` cuts the rows of its offsets."""
+    return walk_by(edges, at, divide(offsets_of(edges, at).cpu().numpy()))
 
 
-def walk_by(topology: Topology, at: str, work: Work) -> Walk:
-    """The walk over a topology's edges grouped at "dst" or "src", whose rows were cut before."""
-    csr = None if at == "dst" else topology.csr()
+def walk_by(edges: Edges, at: str, work: Work) -> Walk:
+    """The walk over edges grouped at "dst" or "src", whose rows were cut before."""
+    if isinstance(edges, PassEdges):
+        indices, edge_ids = edges.indices, edges.edge_ids
+    elif at == "dst":
+        indices, edge_ids = edges.indices, None
+    else:
+        csr = edges.csr()
+        indices, edge_ids = csr.indices, csr.edge_ids
     return Walk(
-        indptr=offsets_of(topology, at).contiguous(),
-        indices=(topology.indices if csr is None else csr.indices).contiguous(),
-        edge_ids=None if csr is None else csr.edge_ids,
+        indptr=offsets_of(edges, at).contiguous(),
+        indices=indices.contiguous(),
+        edge_ids=edge_ids,
         work=work,
     )
 
 
-def offsets_of(topology: Topology, at: str) -> Tensor:
-    """The offsets of a topology's rows at "dst" or "src"."""
-    return topology.indptr if at == "dst" else topology.csr().indptr
+def offsets_of(edges: Edges, at: str) -> Tensor:
+    """The offsets of the rows at "dst" or "src"."""
+    return edges.indptr if isinstance(edges, PassEdges) or at == "dst" else edges.csr().indptr
 
 
-def used_rows(topology: Topology, at: str) -> int:
-    """One more than the last row that has an edge; looked up once per topology."""
+def used_rows(edges: Edges, at: str) -> int:
+    """One more than the last row that has an edge; looked up once."""
 
     def found() -> int:
-        return int(torch.searchsorted(offsets_of(topology, at), topology.num_edges))
+        return int(torch.searchsorted(offsets_of(edges, at), edges.num_edges))
 
-    rows: int = topology.derived(("used rows", at), found)
+    rows: int = edges.derived(("used rows", at), found)
     return rows
 
 
-def prepare(given: Input, array: Tensor, walk: Walk, topology: Topology) -> tuple[Tensor, bool]:
+def prepare(given: Input, array: Tensor, walk: Walk, edges: Edges) -> tuple[Tensor, bool]:
     """The array with each row's features side by side, and whether edge rows lie in the order of the pass."""
+    is_in_order = walk.edge_ids is None or (isinstance(edges, PassEdges) and edges.holds(array))
     array = array.detach()
     if given.dtype == torch.bool:
         array = array.int()
@@ -85,9 +93,9 @@ def prepare(given: Input, array: Tensor, walk: Walk, topology: Topology) -> tupl
         array = array.to(given.dtype)
     if given.side == "param" or array.ndim < 2 or not array[:1].is_contiguous():
         array = array.contiguous()
-    if given.side != "edge" or walk.edge_ids is None:
+    if given.side != "edge" or is_in_order:
         return array, True
-    return _in_pass_order(array, walk, topology)
+    return (array, False) if isinstance(edges, PassEdges) else _in_pass_order(array, walk, edges)
 
 
 def _in_pass_order(array: Tensor, walk: Walk, topology: Topology) -> tuple[Tensor, bool]:
@@ -155,12 +163,14 @@ def name_edges(function: EdgeFunction, results: list[Tensor], walk: Walk) -> Non
         position += output.num_results
 
 
-def check_into(function: EdgeFunction, topology: Topology, into: Sequence[Tensor] | None, edge_offset: int) -> None:
-    """Check that a pass over the topology can continue from ``into``.
+def check_into(function: EdgeFunction, edges: Edges, into: Sequence[Tensor] | None, edge_offset: int) -> None:
+    """Check that a pass can go over the edges, and continue from ``into``.
 
     Raises:
         ValueError: it cannot; the message names the tensor.
     """
+    if isinstance(edges, PassEdges):
+        _check_order(function, edges)
     if into is None:
         if edge_offset:
             raise ValueError(
@@ -172,16 +182,16 @@ def check_into(function: EdgeFunction, topology: Topology, into: Sequence[Tensor
         raise ValueError(f"The function has {len(expected)} results to continue from (got {len(into)}).")
     num_rows = next((len(rows) for rows, result in zip(into, expected, strict=True) if result.rows == "row"), None)
     if num_rows is not None:
-        _check_rows(function, topology, num_rows)
+        _check_rows(function, edges, num_rows)
     for number, (given, result) in enumerate(zip(into, expected, strict=True)):
         shape = result.shape if result.rows == "item" else (num_rows, *result.shape)
-        if given.shape != shape or not given.is_contiguous() or given.device != topology.device:
+        if given.shape != shape or not given.is_contiguous() or given.device != edges.device:
             form = "contiguous" if given.is_contiguous() else "strided"
             raise ValueError(
                 f"Result {number} of the pass so far has shape {list(given.shape)} ({form}, on {given.device}), "
-                f"expected {list(shape)}, contiguous, on {topology.device}."
+                f"expected {list(shape)}, contiguous, on {edges.device}."
             )
-        last = edge_offset + topology.num_edges - 1
+        last = edge_offset + edges.num_edges - 1
         if given.dtype not in (torch.int32, torch.int64) if result.dtype is None else given.dtype != result.dtype:
             wanted = result.dtype or "int32 or int64"
             raise ValueError(f"Result {number} of the pass so far has type {given.dtype}, expected {wanted}.")
@@ -189,11 +199,18 @@ def check_into(function: EdgeFunction, topology: Topology, into: Sequence[Tensor
             raise ValueError(f"Result {number} has type {given.dtype}, too narrow for edge {last}; pass int64.")
 
 
-def _check_rows(function: EdgeFunction, topology: Topology, num_rows: int) -> None:
-    num_groups = topology.num_dst if function.at == "dst" else topology.num_src
+def _check_order(function: EdgeFunction, edges: PassEdges) -> None:
+    if edges.at != function.at:
+        raise ValueError(f"The edges are grouped by {edges.at}, but the pass goes by {function.at}.")
+    if function.at == "src" and edges.edge_ids is None and function.asks_for_ids:
+        raise ValueError("The pass asks for the edges' ids, but they come without; load them too.")
+
+
+def _check_rows(function: EdgeFunction, edges: Edges, num_rows: int) -> None:
+    num_groups = edges.num_dst if function.at == "dst" else edges.num_src
     if num_groups == num_rows:
         return
-    if num_groups < num_rows or used_rows(topology, function.at) > num_rows:
+    if num_groups < num_rows or used_rows(edges, function.at) > num_rows:
         raise ValueError(
             f"The pass so far has {num_rows} rows, but these edges are of {num_groups}; rows beyond must have no edges."
         )

@@ -48,7 +48,7 @@ class Work:
         return int(self.split_indptr[-1])
 
 
-def divide(indptr: NDArray[np.int64], grain: Grain) -> Work:
+def divide(indptr: NDArray[np.integer], grain: Grain) -> Work:
     """Cut the rows of ``indptr`` [num_rows + 1] into items; a row costs as much as an edge."""
     num_rows = len(indptr) - 1
     cost = indptr + np.arange(num_rows + 1)
@@ -89,7 +89,7 @@ def _size(cost: int, grain: Grain) -> int:
 
 
 def _pieces(
-    indptr: NDArray[np.int64], rows: NDArray[np.int64], size: int
+    indptr: NDArray[np.integer], rows: NDArray[np.int64], size: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The items of cut rows, in order of their slots, and the offsets of each row's slots."""
     counts = -(-(indptr[rows + 1] - indptr[rows]) // size)

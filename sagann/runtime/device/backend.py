@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -10,9 +11,9 @@ import torch
 from torch import Tensor
 
 from sagann.errors import MissingDependencyError
-from sagann.graph.topology import Topology
+from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.work import DEVICE_GRAIN, Grain
-from sagann.plan.sizes import CSC, PICKED_CSC
+from sagann.plan.sizes import is_by_destination
 from sagann.plan.steps import Block
 from sagann.runtime.backend import Backend, CpuBackend
 from sagann.runtime.device.hosts import DeviceHost, PinnedHost, StagedHost
@@ -111,19 +112,19 @@ class _Cuts:
         self._dialect: Any = dialect if hasattr(dialect, "set_cut") else None
         self._known: dict[Block, Any] = {}
 
-    def __call__(
-        self, block: Block, edges: Topology
-    ) -> Callable[[Topology, Callable[[Tensor], Tensor]], None] | None:
-        """What hands a topology on the device its cut."""
+    def __call__(self, block: Block, edges: Edges) -> Callable[[Edges, Callable[[Tensor], Tensor]], None] | None:
+        """What hands edges on the device their cut."""
         if self._dialect is None:
             return None
-        at = "dst" if block.name in (CSC, PICKED_CSC) else "src"
-        if block not in self._known:
-            self._known[block] = self._dialect.cut_of(edges, at)
-        cut = self._known[block]
+        # It follows from the offsets, which forms with and without ids or picked rows have in common.
+        at = "dst" if is_by_destination(block.name) else "src"
+        known = replace(block, name=at)
+        if known not in self._known:
+            self._known[known] = self._dialect.cut_of(edges, at)
+        cut = self._known[known]
 
-        def hand_over(topology: Topology, move: Callable[[Tensor], Tensor]) -> None:
-            self._dialect.set_cut(topology, at, cut.mapped(move))
+        def hand_over(moved: Edges, move: Callable[[Tensor], Tensor]) -> None:
+            self._dialect.set_cut(moved, at, cut.mapped(move))
 
         return hand_over
 

@@ -25,7 +25,7 @@ from weakref import finalize
 import torch
 from torch import Tensor
 
-from sagann.graph.topology import Topology
+from sagann.kernels.edge.pass_edges import Edges
 from sagann.plan.steps import Block
 from sagann.plan.timeline import block_name
 from sagann.runtime.device.hosts import DeviceHost
@@ -45,8 +45,8 @@ PIECE_BYTES = 16 << 20
 SMALL_BYTES = 64 << 10
 "Of a piece for less."
 
-Cuts = Callable[[Block, Topology], Callable[[Topology, Callable[[Tensor], Tensor]], None] | None]
-"""Given a chunk's block and edges on the host: what hands a topology on the device what passes over it need, moved by a
+Cuts = Callable[[Block, Edges], Callable[[Edges, Callable[[Tensor], Tensor]], None] | None]
+"""Given a chunk's block and edges on the host: what hands edges on the device what passes over them need, moved by a
 function; or None."""
 
 
@@ -83,6 +83,7 @@ class DeviceTransport:
         self._staging = staging
         self._cuts = cuts
         self._timeline = timeline
+        self._stores: dict[Block, Mark] = {}
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-load")
         # Of copies under way: not before they are done may the memory be used by others, also if all else is forgotten.
         self._under_way: dict[Block, Tensor] = {}
@@ -99,15 +100,26 @@ class DeviceTransport:
         )
         return _Loaded(self._loader.submit(job), block, self._streams, self._under_way)
 
-    def store(self, block: Block, tensors: Mapping[str, Tensor]) -> Pending:
+    def store(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
         """Queue a store."""
         self._streams.wait("store", self._streams.mark("compute"))
         with (
             self._streams.on("store"),
             recorded(self._timeline, "store", block_name(block), self._bytes_of(block)),
         ):
-            arrived = self._host.receive(block, tensors)
-        return _Stored(self._streams, arrived)
+            self._stores[block] = self._host.receive(block, tensors)
+
+    def await_store(self, block: Block) -> None:
+        """Have computing wait for a block's store, if there is one under way."""
+        if (arrived := self._stores.pop(block, None)) is not None:
+            self._streams.wait("compute", arrived)
+
+    def drop(self, block: Block) -> None:
+        """Have computing, in whose order memory is used again, wait for a block's store."""
+        self.await_store(block)
+
+    def make_room(self, room_bytes: int) -> None:
+        """Nothing: what was dropped is stored, when what is computed next runs."""
 
     def close(self) -> None:
         """Wait for the copies under way, and queue no others."""
@@ -138,17 +150,6 @@ class _Loaded:
             self._streams.hand_over(memory)
         self._under_way.pop(self._block, None)
         return content
-
-
-class _Stored:
-    """A store that was queued."""
-
-    def __init__(self, streams: Streams, arrived: Mark) -> None:
-        self._streams, self._arrived = streams, arrived
-
-    def result(self) -> None:
-        """Have computing wait for the copy."""
-        self._streams.wait("compute", self._arrived)
 
 
 def _loaded(

@@ -16,14 +16,19 @@ from torch import Tensor, nn
 from sagann.graph import Graph, Topology
 from sagann.nn import ModelConfig, build_model
 from sagann.plan import equal_vertices
+from sagann.plan.fit import needed_bytes
 from sagann.plan.residency import BudgetError
+from sagann.plan.schedule import Schedule
+from sagann.plan.selection import ALWAYS, Selection
 from sagann.plan.steps import Block, Step
 from sagann.plan.timeline import LANES
 from sagann.runtime.device import transport
 from sagann.runtime.device.backend import DeviceBackend
 from sagann.runtime.dialects import dialect_for
+from sagann.runtime.planning import hop_sizes
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.residents import Residents
+from sagann.runtime.sources import Sources
 from sagann.runtime.spill import DiskHost
 from sagann.runtime.streamed import StreamedModel
 from sagann.saga import NaiveEngine, using_engine
@@ -32,8 +37,8 @@ from tests.runtime.device.late_streams import LateStreams
 from tests.tolerances import assert_close, largest
 
 
-def prepared(name: str, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, Graph]:
-    graph = labelled_graph()
+def prepared(name: str, dtype: torch.dtype = torch.float64, types: int = 0) -> tuple[nn.Module, Graph]:
+    graph = labelled_graph(types=types)
     model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=2, dropout=0.0), graph).to(dtype)
     graph = model.prepare(graph)
     data = {
@@ -64,7 +69,7 @@ def streamed_late(
     """A model by late copies; it is checked that no block is dropped while a copy touches it."""
     topology = hops[0]
     streams = LateStreams(x, topology.indptr, topology.indices, *topology.edge_data.values())
-    begin, discard, get = Residents.begin, Residents.discard, DiskHost.get
+    begin, discard, get, load = Residents.begin, Residents.discard, DiskHost.get, Sources.load
 
     def begun(residents: Residents, step: Step) -> None:
         begin(residents, step)
@@ -83,6 +88,15 @@ def streamed_late(
         streams.host += found.values()
         return found
 
+    def loaded(sources: Sources, block: Block) -> Any:
+        content = load(sources, block)
+        if block.needed_by is not None:
+            streams.host += tensors_of(content)
+        elif block.kind == "edges":
+            streams.host.append(content.indices)
+        return content
+
+    monkeypatch.setattr(Sources, "load", loaded)
     monkeypatch.setattr(Residents, "begin", begun)
     monkeypatch.setattr(Residents, "discard", discarded)
     monkeypatch.setattr(DiskHost, "get", read)
@@ -94,14 +108,15 @@ def streamed_late(
 def least_budget(model: nn.Module, hops: Sequence[Topology], x: Tensor) -> int:
     """About the least with which the model can be streamed in four intervals: much has to move."""
     streamed = StreamedModel(model, hops, equal_vertices(len(x), 4), dialect="naive")
+    budget = 2 * streamed.plan(x).plan.peak_bytes
     while True:
-        budget = streamed.plan(x).plan.peak_bytes
-        streamed.budget_bytes = budget * 3 // 4
+        streamed.budget_bytes = budget * 7 // 8
         streamed._plans.clear()
         try:
             streamed.plan(x)
         except BudgetError:
             return budget
+        budget = streamed.budget_bytes
 
 
 @pytest.mark.parametrize(
@@ -152,6 +167,54 @@ def test_the_numbers_are_those_of_a_dense_run(
         assert_close(streamed(x), expected, scale=largest(expected))
     streamed.close()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_picked_rows_are_those_of_blocks_that_have_arrived(
+    on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, graph = prepared("gat")
+    assert graph.features is not None
+    hops, x = list(graph.hops(model.num_hops)), graph.features.double().requires_grad_()
+    leaves = [x, *model.parameters()]
+    with using_engine(NaiveEngine()):
+        wanted = torch.autograd.grad(model(hops, x).square().sum(), leaves)
+    spill, bounds = tmp_path if on_disk else None, equal_vertices(len(x), 4)
+    program, roomy, _ = StreamedModel(model, hops, bounds).plan(x)
+    sizes = hop_sizes(program, hops, bounds, ALWAYS)
+    schedule = Schedule(program, sizes, bounds, gradients=roomy.gradients, selects=True)
+    tight = needed_bytes([*schedule.constants(), *schedule.epoch()], schedule.sizes.of)
+    # With room for all, the same chunks are read without picking: what the host keeps of them stays as it is.
+    for selection, budget_bytes in ((ALWAYS, tight), (Selection(share=2.0), 1 << 30)):
+        with monkeypatch.context() as patches:
+            streamed, streams = streamed_late(
+                model, hops, x, patches, budget_bytes=budget_bytes, spill=spill, selection=selection
+            )
+            plan = streamed.plan(x)
+            assert plan.schedule.hops[0].needed
+            assert (plan.plan.picked_bytes > 0) == selection.is_forced
+            for _ in range(2):
+                found = torch.autograd.grad(streamed(x).square().sum(), leaves)
+                for ours, theirs in zip(found, wanted, strict=True):
+                    assert_close(ours, theirs, scale=largest(*wanted))
+            assert not streams.unforeseen
+            streamed.close()
+
+
+def test_chunks_of_single_types_are_copied_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, graph = prepared("ggnn", types=3)
+    assert graph.features is not None
+    hops, x = graph.hops(model.num_hops), graph.features.double()
+    budget = least_budget(model, hops, x)
+    streamed, streams = streamed_late(model, hops, x, monkeypatch, budget_bytes=budget)
+    assert len(streamed.chunks_of(streamed.plan(x).program)) > 1
+    found = torch.autograd.grad(streamed(x).square().sum(), list(model.parameters()), materialize_grads=True)
+    with using_engine(NaiveEngine()):
+        expected = model(hops, x).square().sum()
+    wanted = torch.autograd.grad(expected, list(model.parameters()), materialize_grads=True)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert_close(ours, theirs, scale=largest(*wanted))
+    assert not streams.unforeseen
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")

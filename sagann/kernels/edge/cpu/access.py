@@ -10,7 +10,18 @@ from numba import types
 from numba.extending import intrinsic
 
 from sagann.kernels.edge import random
-from sagann.kernels.edge.cpu.block import I8_POINTER, I32, I64, SIZES, Block, call_intrinsic, constant, pack, splat
+from sagann.kernels.edge.cpu.block import (
+    I8_POINTER,
+    I16,
+    I32,
+    I64,
+    SIZES,
+    Block,
+    call_intrinsic,
+    constant,
+    pack,
+    splat,
+)
 
 CACHE_LINE_BYTES = 64
 
@@ -27,8 +38,8 @@ def argument(_typing: Any, p_args: Any, position: Any) -> Any:
 
 
 def indexer(kind: str) -> Callable[..., Any]:
-    """``index(address, position)``: an id of an i4 or i8 array, as int64."""
-    form = I32 if kind == "i4" else I64
+    """``index(address, position)``: an id of an i2, i4 or i8 array, as int64."""
+    form = {"i2": I16, "i4": I32, "i8": I64}[kind]
 
     @intrinsic
     def index(_typing: Any, address: Any, position: Any) -> Any:

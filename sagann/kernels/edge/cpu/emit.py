@@ -30,6 +30,7 @@ def emit(function: EdgeFunction, form: Form) -> str:
         "",
         f'other_end = access.indexer("{form.index_kind}")',
         f'id_of_edge = access.indexer("{form.id_kind}")',
+        f'offset_at = access.indexer("{form.offset_kind}")',
         'int64_at = access.indexer("i8")',
         *(f"{name} = {value}" for name, value in definitions.items()),
         "",

@@ -21,7 +21,7 @@ class Form:
     """How the arrays of a pass lie in memory."""
 
     index_kind: str
-    "Of the ids of the other endpoint: i4 or i8."
+    "Of the ids of the other endpoint: i2, i4 or i8."
     id_kind: str
     "Of edge ids: i4 or i8."
     stored: tuple[str, ...]
@@ -30,6 +30,8 @@ class Form:
     "Edge inputs that lie in the order of the pass; the others lie in CSC order."
     into_id_kind: str | None = None
     "Where the pass continues from earlier results, the kind of their ids of edges; None where it starts anew."
+    offset_kind: str = "i8"
+    "Of the offsets of the rows: i4 or i8."
 
     @property
     def continued(self) -> bool:

@@ -101,7 +101,7 @@ class Rows:
             "    edge = first_edge",
             "    for row in range(first_row, last_row):",
             "        begin = edge",
-            "        end = min(int64_at(p_indptr, row + 1), last_edge)",
+            "        end = min(offset_at(p_indptr, row + 1), last_edge)",
             # Rows that no edge of a chunk reaches stay as they are.
             *(["        if begin == end:", "            continue"] if self.expressions.form.continued else []),
             "        at = slot if slot >= 0 else row",

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sagann.graph.topology import Topology
 from sagann.kernels.edge import naive
 from sagann.kernels.edge.cpu.compiled import Kernel, compile_kernel
 from sagann.kernels.edge.cpu.emit import emit
@@ -18,6 +17,7 @@ from sagann.kernels.edge.cpu.launch import launch
 from sagann.kernels.edge.cpu.merge import merge_slots
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import KINDS, lanes, reduced_results
+from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.walk import (
     Walk,
     add_totals,
@@ -31,14 +31,14 @@ from sagann.kernels.edge.walk import (
 from sagann.kernels.edge.work import Grain, divide
 
 _KERNELS: WeakKeyDictionary[EdgeFunction, dict[Form, Kernel]] = WeakKeyDictionary()
-
+_INDEX_KINDS = {torch.int16: "i2", torch.int32: "i4", torch.int64: "i8"}
 
 GRAIN = Grain(num_items=128, smallest=2048)
 
 
 def run(
     function: EdgeFunction,
-    topology: Topology,
+    edges: Edges,
     arrays: Mapping[str, Tensor],
     *,
     seed: int = 0,
@@ -50,22 +50,23 @@ def run(
     Results are bitwise the same for any number of threads. Half precision is accumulated, and returned, in float32.
     Not differentiable.
     """
-    if topology.num_edges == 0 or any(lanes(value) == 0 for value in function.values):
-        return naive.run(function, topology, arrays, seed=seed, into=into, edge_offset=edge_offset)
-    check_into(function, topology, into, edge_offset)
-    walk: Walk = topology.derived(
+    if edges.num_edges == 0 or any(lanes(value) == 0 for value in function.values):
+        return naive.run(function, edges, arrays, seed=seed, into=into, edge_offset=edge_offset)
+    check_into(function, edges, into, edge_offset)
+    walk: Walk = edges.derived(
         ("edge pass", "cpu", function.at),
-        lambda: walk_over(topology, function.at, lambda indptr: divide(indptr, GRAIN)),
+        lambda: walk_over(edges, function.at, lambda indptr: divide(indptr, GRAIN)),
     )
-    inputs = [prepare(given, arrays[given.name], walk, topology) for given in function.inputs]
+    inputs = [prepare(given, arrays[given.name], walk, edges) for given in function.inputs]
     form = Form(
-        index_kind=KINDS[walk.indices.dtype],
+        index_kind=_INDEX_KINDS[walk.indices.dtype],
         id_kind=KINDS[walk.id_dtype],
         stored=tuple(KINDS[array.dtype] for array, _ in inputs),
         in_order=frozenset(
             given.name for given, (_, ordered) in zip(function.inputs, inputs, strict=True) if ordered
         ),
         into_id_kind=None if into is None else _id_kind(function, into),
+        offset_kind=_INDEX_KINDS[walk.indptr.dtype],
     )
     kernel = _kernel(function, form)
     outs = targets(kernel.results, walk, into)

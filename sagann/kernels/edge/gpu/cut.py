@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sagann.graph.topology import Topology
 from sagann.kernels.edge.gpu.tree import Tree, merge_tree
+from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.walk import offsets_of, used_rows
 from sagann.kernels.edge.work import DEVICE_GRAIN, Work, divide
 
@@ -61,12 +61,12 @@ class Cut:
         )
 
 
-def cut_of(topology: Topology, at: str) -> Cut:
-    """Cut the rows of a topology at "dst" or "src"; the arrays lie on the host."""
-    work = divide(offsets_of(topology, at).cpu().numpy(), DEVICE_GRAIN)
+def cut_of(edges: Edges, at: str) -> Cut:
+    """Cut the rows of edges at "dst" or "src"; the arrays lie on the host."""
+    work = divide(offsets_of(edges, at).cpu().numpy(), DEVICE_GRAIN)
     return Cut(
         work=work,
-        used_rows=used_rows(topology, at),
+        used_rows=used_rows(edges, at),
         items=torch.from_numpy(work.items),
         split_rows=torch.from_numpy(work.split_rows),
         rows=_merges(merge_tree(work.split_rows, work.split_indptr)),

@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from sagann.graph.topology import Topology
 from sagann.kernels.edge import naive
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu.compiled import Kernel, compile_kernel
@@ -18,6 +17,7 @@ from sagann.kernels.edge.gpu.emit import emit
 from sagann.kernels.edge.gpu.layout import supports
 from sagann.kernels.edge.gpu.merge import merge_more_rows, merge_rows, merge_total
 from sagann.kernels.edge.kinds import lanes
+from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.walk import (
     Walk,
     add_totals,
@@ -43,7 +43,7 @@ class _Plan:
 
 def run(
     function: EdgeFunction,
-    topology: Topology,
+    edges: Edges,
     arrays: Mapping[str, Tensor],
     *,
     seed: int = 0,
@@ -61,12 +61,12 @@ def run(
     """
     if reason := supports(function):
         raise ValueError(f"This edge function cannot run as one Triton kernel: {reason}. Run it over edge tiles.")
-    if topology.num_edges == 0 or any(lanes(value) == 0 for value in function.values):
-        return naive.run(function, topology, arrays, seed=seed, into=into, edge_offset=edge_offset)
-    check_into(function, topology, into, edge_offset)
-    plan: _Plan = topology.derived(_key(function.at), lambda: _plan(topology, function.at))
+    if edges.num_edges == 0 or any(lanes(value) == 0 for value in function.values):
+        return naive.run(function, edges, arrays, seed=seed, into=into, edge_offset=edge_offset)
+    check_into(function, edges, into, edge_offset)
+    plan: _Plan = edges.derived(_key(function.at), lambda: _plan(edges, function.at))
     walk = plan.walk
-    inputs = [prepare(given, arrays[given.name], walk, topology) for given in function.inputs]
+    inputs = [prepare(given, arrays[given.name], walk, edges) for given in function.inputs]
     in_order = frozenset(given.name for given, (_, ordered) in zip(function.inputs, inputs, strict=True) if ordered)
     kernel = _kernel(function, in_order, into is not None)
     outs, slots = [], []
@@ -77,7 +77,9 @@ def run(
         # Items write their partial results to the first slots.
         slots.append(out.new_empty(max(1, num_slots), *result.shape))
     args: list[object] = [plan.cut.items, walk.indptr, walk.indices]
-    args += [] if walk.edge_ids is None else [walk.edge_ids]
+    if function.at == "src":
+        # Edges that come without ids are of passes that read none.
+        args.append(walk.indices if walk.edge_ids is None else walk.edge_ids)
     # Always 32 bits, so that no seed compiles the kernel anew.
     args.append((seed & 0xFFFFFFFF) - ((seed & 0x80000000) << 1))
     for given, (array, _) in zip(function.inputs, inputs, strict=True):
@@ -110,25 +112,25 @@ def source_of(function: EdgeFunction, *, continued: bool = False) -> str:
     return emit(function, continued=continued)
 
 
-def set_cut(topology: Topology, at: str, cut: Cut) -> None:
-    """Have passes over a topology use a cut that was made before, on the host, so that they need not wait for it.
+def set_cut(edges: Edges, at: str, cut: Cut) -> None:
+    """Have passes over edges use a cut that was made before, on the host, so that they need not wait for it.
 
     Args:
-        topology: of the edges; with its out-edges, where ``at`` is "src".
+        edges: with out-edges, where ``at`` is "src".
         at: "dst" or "src".
-        cut: of these edges, on the topology's device.
+        cut: of these edges, on their device.
     """
-    topology.derived(("used rows", at), lambda: cut.used_rows)
-    topology.derived(_key(at), lambda: _Plan(walk=walk_by(topology, at, cut.work), cut=cut))
+    edges.derived(("used rows", at), lambda: cut.used_rows)
+    edges.derived(_key(at), lambda: _Plan(walk=walk_by(edges, at, cut.work), cut=cut))
 
 
 def _key(at: str) -> object:
     return ("edge pass", "gpu", at)
 
 
-def _plan(topology: Topology, at: str) -> _Plan:
-    cut = cut_of(topology, at).mapped(lambda array: array.to(topology.device))
-    return _Plan(walk=walk_by(topology, at, cut.work), cut=cut)
+def _plan(edges: Edges, at: str) -> _Plan:
+    cut = cut_of(edges, at).mapped(lambda array: array.to(edges.device))
+    return _Plan(walk=walk_by(edges, at, cut.work), cut=cut)
 
 
 def _kernel(function: EdgeFunction, in_order: frozenset[str], continued: bool) -> Kernel:

@@ -1,12 +1,14 @@
-"""Facts of the machine that this process may use: memory, disk. A container's limits (cgroups) count.
+"""Facts of the machine that this process may use: memory, disks. A container's limits (cgroups) count.
 
 Read from the system's files on Linux; elsewhere what cannot be known is None.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +29,7 @@ class Memory:
     limit_bytes: int | None
     "The tightest limit that a cgroup sets to this process; None without one."
     limit_used_bytes: int | None
-    "What is used up of that limit by all processes under it, caches not counted."
+    "What is used up of that limit by all processes under it, caches of files not counted."
 
     @property
     def usable_bytes(self) -> int | None:
@@ -70,21 +72,24 @@ def free_disk_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def format_bytes(count: int | None) -> str:
-    """A number of bytes for a reader.
+def is_memory(folder: Path, *, mounts: Path = _PROC / "self" / "mountinfo") -> bool:
+    """Whether what is written to ``folder``, or its nearest parent that exists, stays in memory (tmpfs, ramfs).
 
-    Example:
-        >>> format_bytes(512), format_bytes(3 * 2**30 + 2**29), format_bytes(None)
-        ('512 B', '3.5 GiB', 'unknown')
+    Args:
+        folder: need not be there yet.
+        mounts: the system's list; another file only in tests.
     """
-    if count is None:
-        return "unknown"
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(size) < 1024 or unit == "TiB":
-            break
-        size /= 1024
-    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+    if not mounts.is_file():
+        return False
+    found = folder.resolve()
+    kinds = {}
+    for line in mounts.read_bytes().splitlines():
+        # "36 35 98:0 /mnt1 /mnt\0402 rw,noatime master:1 - ext3 /dev/root rw": of mounts in one place, the last one counts.
+        before, _, after = line.partition(b" - ")
+        point = re.sub(rb"\\(\d{3})", lambda match: bytes([int(match[1], 8)]), before.split()[4])
+        kinds[Path(os.fsdecode(point))] = after.split()[0]
+    nearest = next((kinds[above] for above in (found, *found.parents) if above in kinds), b"")
+    return nearest in (b"tmpfs", b"ramfs")
 
 
 def _meminfo(path: Path) -> dict[str, int]:
@@ -118,13 +123,13 @@ def _memory_cgroups(proc: Path, root: Path) -> Iterator[Path]:
 
 def _limit_of(folder: Path) -> tuple[int | None, int]:
     names = (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ("memory.max", "memory.current", ("inactive_file", "active_file")),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
     )
-    for limit_name, usage_name, cache_name in names:
+    for limit_name, usage_name, cache_names in names:
         limit = _number(folder / limit_name)
         if limit is not None and limit < _UNLIMITED_BYTES:
-            cache = _stat(folder / "memory.stat", cache_name)
+            cache = _stat(folder / "memory.stat", cache_names)
             return limit, max(0, (_number(folder / usage_name) or 0) - cache)
     return None, 0
 
@@ -137,9 +142,10 @@ def _number(path: Path) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _stat(path: Path, name: str) -> int:
+def _stat(path: Path, names: Collection[str]) -> int:
+    """The sum of some entries; those that are not there count nothing."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
         return 0
-    return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), 0)
+    return sum(int(count) for name, count in map(str.split, lines) if name in names)

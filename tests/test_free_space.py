@@ -2,9 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from sagann.report.machine import format_bytes, free_disk_bytes, memory
+from sagann.free_space import free_disk_bytes, is_memory, memory
 
 GIB = 2**30
 
@@ -33,7 +31,7 @@ def test_version_2_counts_every_group_above(tmp_path: Path) -> None:
     files = {
         "a/memory.max": 3 * GIB,
         "a/memory.current": 2 * GIB,
-        "a/memory.stat": f"anon 5\ninactive_file {GIB}",
+        "a/memory.stat": f"anon 5\ninactive_file {GIB // 2}\nactive_file {GIB // 2}",
         "a/b/memory.max": 4 * GIB,
         "a/b/memory.current": GIB,
     }
@@ -76,9 +74,14 @@ def test_disk_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
     assert free_disk_bytes(tmp_path / "a" / "b") > 0
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 * 2**40, "5.0 TiB"), (2**60, "1048576.0 TiB")],
-)
-def test_bytes_in_words(count: int, text: str) -> None:
-    assert format_bytes(count) == text
+def test_folders_that_lie_in_memory(tmp_path: Path) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n"
+        f"23 22 0:20 / {tmp_path} rw,nosuid - tmpfs tmpfs rw,size=9k\n"
+        f"24 23 254:1 /a {tmp_path}/real\\040disk rw master:1 - xfs /dev/vdb rw\n"
+    )
+    assert is_memory(tmp_path / "not" / "there", mounts=mounts)
+    assert not is_memory(tmp_path / "real disk" / "below", mounts=mounts)
+    assert not is_memory(tmp_path.parent, mounts=mounts)
+    assert not is_memory(tmp_path, mounts=tmp_path / "none")

@@ -1,0 +1,174 @@
+"""Faults in the middle of a streamed epoch: one message, nothing left behind, and the run goes on bitwise."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Invoke, Outcome
+from tests.cli.mischief import at_load
+
+EPOCHS = 3
+Arguments = tuple[object, ...]
+
+
+@pytest.fixture(scope="module")
+def whole(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, int]:
+    """The weights of a run that nothing happens to, and how many blocks it loads."""
+    from sagann.cli.main import main
+
+    path = tmp_path_factory.mktemp("whole") / "run"
+    with at_load(0, lambda folder: None) as loads:
+        assert main([*map(str, training(blocks, path)), "--quiet"]) == 0
+    return (path / "model.safetensors").read_bytes(), loads[0]
+
+
+def training(blocks: Path, out: Path) -> Arguments:
+    options = ("--hidden", 8, "--epochs", EPOCHS, "--dropout", 0.3, "--memory", "14kB", "--checkpoint-every", 1)
+    return ("train", "--data", blocks, *options, "--out", out)
+
+
+def truncate(folder: Path) -> None:
+    for file in folder.glob("*.bin"):
+        os.truncate(file, 10)
+
+
+def flip(folder: Path) -> None:
+    for file in folder.glob("*.bin"):
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+
+
+def check_left(out: Path) -> None:
+    """Nothing of a run's streaming is left."""
+    assert not (out / "spill").exists()
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("sagann")] == []
+
+
+def check_message(ended: Outcome, *words: str) -> None:
+    assert ended.code == 2
+    first, where, fix = (line for line in ended.err.splitlines() if line.startswith(("Error:", "  in:", "  fix:")))
+    for word in words:
+        assert word in first
+    assert ".bin'" in where
+    assert len(fix) > len("  fix: ")
+    assert "Traceback" not in ended.err
+
+
+def check_resumed(invoke: Invoke, blocks: Path, out: Path, weights: bytes) -> None:
+    """The run goes on, and ends as if nothing had happened."""
+    ended = invoke(*training(blocks, out), "--resume")
+    assert ended.code == 0, ended.err
+    assert (out / "model.safetensors").read_bytes() == weights
+    check_left(out)
+
+
+@pytest.mark.parametrize(
+    ("happens", "words"),
+    [
+        (truncate, ["a spill file is cut short: it ends at byte 10, ", " more are needed"]),
+        (flip, ["a spill file is damaged: its checksum is ", ", that of what was written is "]),
+        (shutil.rmtree, ["a spill file cannot be ", ": No such file or directory"]),
+    ],
+)
+def test_what_happens_to_spilled_files_is_said(
+    happens: Callable[[Path], None],
+    words: list[str],
+    invoke: Invoke,
+    blocks: Path,
+    tmp_path: Path,
+    whole: tuple[bytes, int],
+) -> None:
+    with at_load(whole[1] // 2, happens):
+        check_message(invoke(*training(blocks, tmp_path / "run")), *words)
+    check_left(tmp_path / "run")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 MiB of its own."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+def test_a_disk_that_fills_up_midway(
+    invoke: Invoke, blocks: Path, tmp_path: Path, small_disk: Path, whole: tuple[bytes, int]
+) -> None:
+
+    def fill(folder: Path) -> None:
+        with (small_disk / "others").open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+
+    arguments = (*training(blocks, tmp_path / "run"), "--spill", small_disk / "spill")
+    with at_load(whole[1] // 2, fill):
+        ended = invoke(*arguments)
+    check_message(ended, "a spill file cannot be written: No space left on device")
+    # What the folder is made of is said at the start.
+    assert "lies in memory (tmpfs)" in ended.err
+    assert [path.name for path in small_disk.iterdir()] == ["others"]
+
+
+def test_ctrl_c_finishes_the_epoch(invoke: Invoke, blocks: Path, tmp_path: Path, whole: tuple[bytes, int]) -> None:
+    weights, num_loads = whole
+    with at_load(num_loads // 2, lambda folder: signal.raise_signal(signal.SIGINT)):
+        ended = invoke(*training(blocks, tmp_path / "run"))
+    assert ended.code == 130
+    assert "Stopping after this epoch" in ended.err
+    assert f"Interrupted after epoch {EPOCHS // 2 + 1}, and saved." in ended.err
+    check_left(tmp_path / "run")
+    check_resumed(invoke, blocks, tmp_path / "run", weights)
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_stops_in_the_midst_of_an_epoch(
+    invoke: Invoke, blocks: Path, tmp_path: Path, whole: tuple[bytes, int]
+) -> None:
+    weights, num_loads = whole
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+
+    def press(folder: Path) -> None:
+        for _ in range(2):
+            signal.pthread_kill(main_thread, signal.SIGINT)
+            threading.Event().wait(0.2)
+
+    with at_load(num_loads // 2, press):
+        ended = invoke(*training(blocks, tmp_path / "run"))
+    assert ended.code == 130
+    assert "Stopping after this epoch" in ended.err
+    assert "Interrupted after" not in ended.err
+    assert "Traceback" not in ended.err
+    check_left(tmp_path / "run")
+    check_resumed(invoke, blocks, tmp_path / "run", weights)
+
+
+@pytest.mark.slow
+def test_kill_9_in_the_midst_of_an_epoch(
+    invoke: Invoke, blocks: Path, tmp_path: Path, whole: tuple[bytes, int]
+) -> None:
+    weights, num_loads = whole
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "tests.cli.mischief", str(num_loads // 2), *map(str, training(blocks, out))]
+    ended = subprocess.run(command, capture_output=True, cwd=Path(__file__).parents[2], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    (left,) = (out / "spill").iterdir()
+    assert list(left.glob("*.bin"))
+    check_resumed(invoke, blocks, out, weights)

@@ -1,0 +1,95 @@
+"""Edges that come for one pass give what the topology gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor
+
+from sagann.compiler.vjp import ARGUMENT, GRAD, backward_passes
+from sagann.graph import Topology
+from sagann.kernels.edge import cpu, naive
+from sagann.kernels.edge.function import EdgeFunction, Input, Output
+from sagann.kernels.edge.pass_edges import Edges, PassEdges
+from sagann.kernels.edge.state import GatherState, Run
+from tests.kernels.edge import cases
+from tests.kernels.edge.cases import TOPOLOGIES
+from tests.kernels.edge.chunks import CUTS, by_source, gather
+from tests.kernels.edge.functions import arrays_of
+
+RUNS: dict[str, Run] = {"naive": naive.run, "cpu": cpu.run}
+
+
+def for_one_pass(run: Run, *, own: bool) -> Run:
+    """Run on edges that come for the pass alone, as narrow as they may be; ``own`` of them carry their data along."""
+
+    def run_on(
+        function: EdgeFunction,
+        edges: Edges,
+        arrays: Mapping[str, Tensor],
+        *,
+        seed: int = 0,
+        into: Sequence[Tensor] | None = None,
+        edge_offset: int = 0,
+    ) -> tuple[Tensor, ...]:
+        assert isinstance(edges, Topology)
+        names = [given.name for given in function.inputs if given.side == "edge"] if own else []
+        # A topology counts no fewer sources than destinations; the rest of the sources have no edges.
+        found = PassEdges.of(edges.with_edge_data(**{name: arrays[name] for name in names}), function.at)
+        narrow = replace(found, indptr=found.indptr.int(), indices=found.indices.to(torch.int16))
+        arrays = {**arrays, **narrow.edge_data}
+        return run(function, narrow, arrays, seed=seed, into=into, edge_offset=edge_offset)
+
+    return run_on
+
+
+@pytest.mark.parametrize(("at", "own"), [("dst", True), ("src", True), ("src", False)])
+@pytest.mark.parametrize("dialect", RUNS)
+def test_every_reduction(dialect: str, at: Literal["dst", "src"], own: bool) -> None:
+    function = cases.all_reductions(at)
+    run = for_one_pass(RUNS[dialect], own=own)
+    for topology in map(by_source, TOPOLOGIES.values()):
+        arrays = arrays_of(function, topology)
+        expected = naive.run(function, topology, arrays, seed=7)
+        cases.assert_close(gather(run, function, topology, CUTS["3 x 3"](topology), arrays), expected, 1e-10)
+
+
+@pytest.mark.parametrize("dialect", RUNS)
+def test_data_alone_needs_no_ids(dialect: str) -> None:
+    function = weighted_sum()
+    topology = TOPOLOGIES["skewed"]
+    arrays = arrays_of(function, topology)
+    edges = PassEdges.of(topology.with_edge_data(w=arrays["w"]), "src")
+    edges = replace(edges, edge_ids=None, edge_data=dict(edges.edge_data))
+    state = GatherState(function, num_rows=topology.num_src, num_edges=topology.num_edges, device="cpu")
+    state.accumulate(RUNS[dialect], edges, {**arrays, "w": edges.edge_data["w"]})
+    cases.assert_close(state.finish(), naive.run(function, topology, arrays), 1e-10)
+
+
+@pytest.mark.parametrize("dialect", RUNS)
+def test_a_pass_that_asks_for_ids_gets_none_without(dialect: str) -> None:
+    x = Input(name="x", side="src", shape=(), dtype=torch.float32)
+    forward = EdgeFunction(inputs=(x,), ops=(), outputs=(Output(reduce="max", values=("x",)),), at="dst")
+    (step,) = backward_passes(forward, ["x"])
+    topology = TOPOLOGIES["skewed"]
+    edges = replace(PassEdges.of(topology, "src"), edge_ids=None)
+    arrays = {GRAD: torch.ones(topology.num_dst), ARGUMENT: torch.zeros(topology.num_dst, dtype=torch.int32)}
+    with pytest.raises(ValueError, match="come without"):
+        RUNS[dialect](step.function, edges, arrays)
+
+
+@pytest.mark.parametrize("dialect", RUNS)
+def test_a_pass_at_the_other_end_is_refused(dialect: str) -> None:
+    edges = PassEdges.of(TOPOLOGIES["skewed"], "dst")
+    with pytest.raises(ValueError, match="grouped by dst"):
+        RUNS[dialect](weighted_sum(), edges, {})
+
+
+def weighted_sum() -> EdgeFunction:
+    """Of the data of every source's edges."""
+    w = Input(name="w", side="edge", shape=(3,), dtype=torch.float64)
+    return EdgeFunction(inputs=(w,), ops=(), outputs=(Output(reduce="sum", values=("w",)),), at="src")

@@ -1,0 +1,205 @@
+"""The automatic budget: streamed where memory would not hold the run, and else as if there were no such thing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sagann.errors import InputError
+from sagann.free_space import Memory
+from sagann.nn import ModelConfig, build_model
+from sagann.runtime.stream import dense_bytes
+from sagann.saga.engine import NaiveEngine, using_engine
+from sagann.train import TrainConfig, Trainer, TrainResult, automatic
+from sagann.train.automatic import MARGIN_BYTES, MARGIN_SHARE, automatic_budget
+from sagann.train.streaming import Streaming
+from tests.train.runs import community_graph, seeded_model
+
+MODEL = ModelConfig(model="gcn", layers=2, hidden=16, dropout=0.0)
+KIB = 1 << 10
+PLENTY = 1 << 50
+
+Free = Callable[[int | None], None]
+
+
+class Heard:
+    """A reporter that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def on_start(self, info: object) -> None:
+        pass
+
+    def on_epoch(self, record: object) -> None:
+        pass
+
+    def on_end(self, result: object) -> None:
+        pass
+
+    def on_message(self, text: str) -> None:
+        self.messages.append(text)
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> Free:
+    """Have the system say that so much is free for an epoch; None for not knowing it."""
+    graph = community_graph(600)
+    besides = MARGIN_BYTES + automatic._held_bytes(build_model(MODEL, graph), graph)
+
+    def say(num_bytes: int | None) -> None:
+        available = None if num_bytes is None else int((num_bytes + besides) / (1 - MARGIN_SHARE)) + 2
+        found = Memory(total_bytes=None, available_bytes=available, limit_bytes=None, limit_used_bytes=None)
+        monkeypatch.setattr(automatic, "memory", lambda: found)
+
+    return say
+
+
+def train(run_dir: Path | None = None, *, resume: bool = False, epochs: int = 2) -> tuple[TrainResult, list[str]]:
+    heard = Heard()
+    trainer = Trainer(
+        MODEL, community_graph(600), TrainConfig(epochs=epochs, device="cpu"), run_dir=run_dir, reporter=heard
+    )
+    return trainer.fit(resume=resume), heard.messages
+
+
+def losses(result: TrainResult) -> list[float]:
+    return [record.loss for record in result.history]
+
+
+def test_where_memory_holds_the_run_nothing_changes(free: Free, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def counted(*given: Any) -> int:
+        asked.append(dense_bytes(*given))
+        return asked[-1]
+
+    monkeypatch.setattr("sagann.runtime.stream.dense_bytes", counted)
+    found = []
+    for room in (PLENTY, 300 * KIB):
+        free(room)
+        result, messages = train()
+        assert messages == []
+        found.append((losses(result), result.metrics))
+    assert found[0] == found[1]
+    # Only the last one is near enough to look more closely.
+    assert len(asked) == 1
+    assert asked[0] < 300 * KIB
+
+
+def test_a_run_that_does_not_fit_is_streamed_and_goes_on_as_it_began(free: Free, tmp_path: Path) -> None:
+    free(120 * KIB)
+    whole, (message,) = train(tmp_path / "whole")
+    assert message.startswith("An epoch would take ")
+    assert " MiB are free: the model is streamed within 1" in message
+    assert message.endswith("--memory (TrainConfig.memory) sets another budget.")
+    train(tmp_path / "cut", epochs=1)
+    began = json.loads((tmp_path / "cut" / "run.json").read_text())["automatic_memory_bytes"]
+    assert 100 * KIB < began <= 121 * KIB
+    # There is plenty of room now, but other numbers would be the end of exact resumption.
+    free(PLENTY)
+    (tmp_path / "cut" / "spill").mkdir()
+    resumed, (message,) = train(tmp_path / "cut", resume=True)
+    assert message.startswith("The run goes on as it began: streamed within 1")
+    assert losses(resumed) == losses(whole)
+    assert not (tmp_path / "cut" / "spill").exists()
+
+
+def test_a_resumed_run_that_has_less_room_says_so(free: Free, tmp_path: Path) -> None:
+    free(120 * KIB)
+    train(tmp_path, epochs=1)
+    free(60 * KIB)
+    resumed, messages = train(tmp_path, resume=True)
+    assert resumed.epochs == 2
+    assert "its last bits may differ" in messages[-1]
+    assert json.loads((tmp_path / "run.json").read_text())["automatic_memory_bytes"] < 100 * KIB
+
+
+def test_a_run_that_does_not_even_fit_streamed_is_refused(free: Free) -> None:
+    free(0)
+    with pytest.raises(
+        InputError, match=r"does not fit memory, not even streamed: an epoch needs at least \d+ B, \d B"
+    ):
+        train()
+
+
+def test_what_cannot_be_streamed_runs_as_ever_and_says_why(free: Free) -> None:
+    def run() -> tuple[list[float], list[str]]:
+        heard = Heard()
+        trainer = Trainer(seeded_model(), community_graph(600), TrainConfig(epochs=2, device="cpu"), reporter=heard)
+        return losses(trainer.fit()), heard.messages
+
+    free(PLENTY)
+    expected, messages = run()
+    assert messages == []
+    # It may well fit, as far as one knows.
+    free(900 * KIB)
+    assert run() == (expected, [])
+    free(0)
+    found, (message,) = run()
+    assert found == expected
+    assert "cannot be streamed: a model that is streamed must treat vertices independently" in message
+    assert message.endswith("Use LayerNorm instead of BatchNorm.")
+
+
+def test_other_engines_are_left_alone(free: Free) -> None:
+    free(0)
+    with using_engine(NaiveEngine()):
+        assert train()[1] == []
+
+
+@pytest.mark.parametrize("name", ["gat", "ggnn"])
+def test_the_estimates_enclose_what_is_planned(name: str) -> None:
+    graph = community_graph(600)
+    model = build_model(ModelConfig(model=name, layers=3, hidden=16), graph)
+    graph = model.prepare(graph)  # type: ignore[operator]
+    planned = dense_bytes(model, graph)
+    assert automatic._least_bytes(model, graph) < planned < automatic._most_bytes(model, graph)
+
+
+def test_where_an_automatic_run_spills(tmp_path: Path) -> None:
+    named, unnamed = TrainConfig(spill="elsewhere"), TrainConfig()
+    assert Streaming.of(named, tmp_path) is None
+    found = Streaming.of(named, tmp_path, automatic_bytes=5)
+    assert found == Streaming(memory_bytes=5, spill=Path("elsewhere"), is_automatic=True)
+    found = Streaming.of(unnamed, tmp_path, automatic_bytes=5)
+    assert found == Streaming(memory_bytes=5, spill=tmp_path / "spill", is_own=True, is_automatic=True)
+    stated = Streaming.of(TrainConfig(memory="7B"), None)
+    assert stated == Streaming(memory_bytes=7, spill=Path(tempfile.gettempdir()))
+
+
+def test_nobody_is_told_where_there_is_nothing_to_say(free: Free) -> None:
+    free(None)
+    graph = community_graph(60)
+    assert automatic_budget(build_model(MODEL, graph), graph, pytest.fail) is None
+
+
+@pytest.mark.slow
+def test_a_process_lives_that_would_be_killed_in_memory(
+    limited: Callable[[int], Callable[[], None]], tmp_path: Path
+) -> None:
+    start = limited(1000 << 20)
+
+    def run(way: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "tests.train.automatic_driver", way, tmp_path / way],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=start,
+        )
+
+    streamed = run("automatic")
+    assert streamed.returncode == 0, streamed.stderr
+    assert "the model is streamed within" in streamed.stdout
+    assert not (tmp_path / "automatic" / "spill").exists()
+    assert run("in-memory").returncode == -9
