@@ -24,6 +24,7 @@ from sagann.plan.steps import Block
 
 CSC, CSR, NUMBERED = "csc", "csr", "numbered csr"
 "Forms of a chunk: its edges by destination, by source, and by source with their ids."
+_OFFSET_BYTES = 8
 # Per row, while work is divided: a few int64.
 _WALK_BYTES = 40
 # Operators by what their gradient reads: these are other names of an operand's memory,
@@ -52,9 +53,13 @@ class HopSize:
     "Of an edge in each of its data."
     id_bytes: int
     "Of a vertex id in the whole hop."
+    are_topologies: bool = False
+    "Whether chunks are read where they lie, as topologies: with wider ids and offsets, and the ids of the edges in CSR."
 
     @classmethod
-    def of(cls, topology: Topology, edges: Mapping[tuple[int, int], int]) -> HopSize:
+    def of(
+        cls, topology: Topology, edges: Mapping[tuple[int, int], int], *, are_topologies: bool = False
+    ) -> HopSize:
         """The size of a topology whose chunks have so many edges."""
         data = topology.edge_data.values()
         return cls(
@@ -62,6 +67,7 @@ class HopSize:
             edges=edges,
             data_bytes=tuple(rows.element_size() * rows[:1].numel() for rows in data) if edges else (),
             id_bytes=topology.indices.element_size(),
+            are_topologies=are_topologies,
         )
 
     def chunk_bytes(self, rows: Sequence[int], src: int, dst: int, form: str) -> int:
@@ -76,14 +82,17 @@ class HopSize:
         edges = self.edges[src, dst]
         near, far = (rows[dst], rows[src]) if form == CSC else (rows[src], rows[dst])
         position_bytes = id_dtype(edges).itemsize
+        offset_bytes = _OFFSET_BYTES if self.are_topologies else position_bytes
+        id_bytes = self.id_bytes if self.are_topologies else local_id_dtype(far).itemsize
+        has_ids = form == NUMBERED or (form == CSR and self.are_topologies)
         grouped = packed_bytes(
             [
-                position_bytes * (near + 1),
-                edges * local_id_dtype(far).itemsize,
+                offset_bytes * (near + 1),
+                edges * id_bytes,
                 *(edges * each for each in self.data_bytes),
             ]
         )
-        return grouped + (packed_bytes([edges * position_bytes]) if form == NUMBERED else 0)
+        return grouped + (packed_bytes([edges * position_bytes]) if has_ids else 0)
 
 
 class BlockSizes:
