@@ -35,6 +35,7 @@ PICKED = MappingProxyType({CSC: PICKED_CSC, CSR: PICKED_CSR, NUMBERED: PICKED_NU
 "By the form that counts all rows."
 # Of an id, and of a position that is made of it.
 _PICK_BYTES = 4 + 8
+_OFFSET_BYTES = 8
 # Per row, while work is divided: a few int64.
 _WALK_BYTES = 40
 # Operators by what their gradient reads: these are other names of an operand's memory,
@@ -63,6 +64,8 @@ class HopSize:
     "Of an edge in each of its data."
     id_bytes: int
     "Of a vertex id in the whole hop."
+    are_topologies: bool = False
+    "Whether chunks are read where they lie, as topologies: with wider ids and offsets, and the ids of the edges in CSR."
     needed: Mapping[tuple[str, int, int], int] = field(default_factory=dict)
     """By form (csc or csr, of picked rows), source and destination interval: rows of the other end that a chunk needs, where
     these may be picked."""
@@ -73,6 +76,8 @@ class HopSize:
         topology: Topology,
         edges: Mapping[tuple[int, int], int],
         needed: Mapping[tuple[str, int, int], int] | None = None,
+        *,
+        are_topologies: bool = False,
     ) -> HopSize:
         """The size of a topology whose chunks have so many edges."""
         data = topology.edge_data.values()
@@ -81,6 +86,7 @@ class HopSize:
             edges=edges,
             data_bytes=tuple(rows.element_size() * rows[:1].numel() for rows in data) if edges else (),
             id_bytes=topology.indices.element_size(),
+            are_topologies=are_topologies,
             needed=needed or {},
         )
 
@@ -96,14 +102,17 @@ class HopSize:
         edges = self.edges[src, dst]
         near, far = (rows[dst], rows[src]) if is_by_destination(form) else (rows[src], rows[dst])
         position_bytes = id_dtype(edges).itemsize
+        offset_bytes = _OFFSET_BYTES if self.are_topologies else position_bytes
+        id_bytes = self.id_bytes if self.are_topologies else local_id_dtype(far).itemsize
+        has_ids = form in (NUMBERED, PICKED_NUMBERED) or (form == CSR and self.are_topologies)
         grouped = packed_bytes(
             [
-                position_bytes * (near + 1),
-                edges * local_id_dtype(far).itemsize,
+                offset_bytes * (near + 1),
+                edges * id_bytes,
                 *(edges * each for each in self.data_bytes),
             ]
         )
-        return grouped + (packed_bytes([edges * position_bytes]) if form in (NUMBERED, PICKED_NUMBERED) else 0)
+        return grouped + (packed_bytes([edges * position_bytes]) if has_ids else 0)
 
     def may_pick(self, chunk: Block) -> bool:
         """Whether rows may be picked for a chunk."""
