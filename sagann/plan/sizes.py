@@ -36,6 +36,7 @@ PICKED = MappingProxyType({CSC: PICKED_CSC, CSR: PICKED_CSR, NUMBERED: PICKED_NU
 "By the form that counts all rows."
 # Of an id, and of a position that is made of it.
 _PICK_BYTES = 4 + 8
+_OFFSET_BYTES = 8
 # Per row, while work is divided: a few int64.
 _WALK_BYTES = 40
 # Of an item, a merge and a row that is cut, on a device: int64 fields.
@@ -71,6 +72,8 @@ class HopSize:
     grain: Grain | None = None
     """Into which items kernels cut a pass, where these are copied with the edges and take memory of the device; None
     where they lie on the host."""
+    are_topologies: bool = False
+    "Whether chunks are read where they lie, as topologies: with wider ids and offsets, and the ids of the edges in CSR."
     needed: Mapping[tuple[str, int, int], int] = field(default_factory=dict)
     """By form (csc or csr, of picked rows), source and destination interval: rows of the other end that a chunk needs, where
     these may be picked."""
@@ -81,6 +84,8 @@ class HopSize:
         topology: Topology,
         edges: Mapping[tuple[int, int], int],
         needed: Mapping[tuple[str, int, int], int] | None = None,
+        *,
+        are_topologies: bool = False,
     ) -> HopSize:
         """The size of a topology whose chunks have so many edges."""
         data = topology.edge_data.values()
@@ -89,6 +94,7 @@ class HopSize:
             edges=edges,
             data_bytes=tuple(rows.element_size() * rows[:1].numel() for rows in data) if edges else (),
             id_bytes=topology.indices.element_size(),
+            are_topologies=are_topologies,
             needed=needed or {},
         )
 
@@ -104,15 +110,18 @@ class HopSize:
         edges = self.edges[src, dst]
         near, far = (rows[dst], rows[src]) if is_by_destination(form) else (rows[src], rows[dst])
         position_bytes = id_dtype(edges).itemsize
+        offset_bytes = _OFFSET_BYTES if self.are_topologies else position_bytes
+        id_bytes = self.id_bytes if self.are_topologies else local_id_dtype(far).itemsize
+        has_ids = form in (NUMBERED, PICKED_NUMBERED) or (form == CSR and self.are_topologies)
         grouped = packed_bytes(
             [
-                position_bytes * (near + 1),
-                edges * local_id_dtype(far).itemsize,
+                offset_bytes * (near + 1),
+                edges * id_bytes,
                 *(edges * each for each in self.data_bytes),
                 *([] if self.grain is None else self._cut_bytes(near, edges, self.grain)),
             ]
         )
-        return grouped + (packed_bytes([edges * position_bytes]) if form in (NUMBERED, PICKED_NUMBERED) else 0)
+        return grouped + (packed_bytes([edges * position_bytes]) if has_ids else 0)
 
     def may_pick(self, chunk: Block) -> bool:
         """Whether rows may be picked for a chunk."""

@@ -51,7 +51,7 @@ class Chunks:
                 self._in_memory[at] = chunk.topology
             else:
                 self._keep(host, chunk.topology, *at)
-        self.size = HopSize.of(grid.topology, edges, self._needed)
+        self.size = HopSize.of(grid.topology, edges, self._needed, are_topologies=host is None)
 
     def _keep(self, host: Host, topology: Topology, src: int, dst: int) -> None:
         by_destination, by_source = PassEdges.of(topology, "dst"), PassEdges.of(topology, "src")

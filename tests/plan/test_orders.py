@@ -18,7 +18,7 @@ from sagann.plan.fit import needed_bytes
 from sagann.plan.orders import Order, require_order
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.schedule import Schedule
-from sagann.plan.sizes import CSR
+from sagann.plan.sizes import CSC
 from sagann.plan.steps import UNLIMITED, Move, Plan, Step
 from sagann.plan.visits import Visits
 from sagann.runtime.planning import captured, fitted_bounds, hop_sizes, planned, planned_constants
@@ -75,7 +75,7 @@ def test_chunks_come_in_the_order_of_the_name(name: str, order: Order) -> None:
     ends: dict[tuple[str, int, int, bool], list[tuple[int, int]]] = {}
     for step in schedule_of(name, order, visits=ASCENDING).epoch():
         if step.other >= 0:
-            key = step.kind, step.number, step.part, step.reads[0].name == CSR
+            key = step.kind, step.number, step.part, step.reads[0].name != CSC
             ends.setdefault(key, []).append((step.interval, step.other))
     assert {kind for kind, *_ in ends} == {"gather", "gather_grad"}
     for (kind, _, _, over_csr), chunks in ends.items():

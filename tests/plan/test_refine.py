@@ -23,7 +23,7 @@ SLOW = replace(ROUND, copy_bytes=1e5, num_cores=1 << 20)
 
 def plan_of(name: str, visits: Visits, share: float = 1.5) -> Plan:
     program, hops = program_of(name)
-    schedule = Schedule(program, hop_sizes(hops, BOUNDS), BOUNDS, visits=visits)
+    schedule = Schedule(program, hop_sizes(program, hops, BOUNDS), BOUNDS, visits=visits)
     return placed(schedule, int(share * needed_bytes(list(schedule.epoch()), schedule.sizes.of)))
 
 
