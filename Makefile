@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUN_DIR ?= runs/demo
+# Test processes: as many as there are cores, or so many (JOBS=1). They share what they compile.
+JOBS ?= auto
+SHARED := -n $(JOBS) --maxprocesses 8 --dist worksteal
 
 .PHONY: help setup demo test quick lint format types layers doctest accuracy epochs clean
 
@@ -22,11 +25,12 @@ demo: $(STAMP)  ## Train a GCN on the embedded graph and show what it learned.
 	$(BIN)/sagann train --data demo --model gcn --encoder linear --hidden 64 --epochs 60 \
 		--seed 0 --out $(RUN_DIR) --overwrite
 
-test: $(STAMP)  ## Run the whole test suite.
-	$(BIN)/python -m pytest -q
+test: $(STAMP)  ## Run the whole test suite; what measures time runs last, alone.
+	$(BIN)/python -m pytest -q $(SHARED) -m "not alone"
+	$(BIN)/python -m pytest -q -m alone
 
 quick: $(STAMP)  ## Run the tests that take under a few seconds each.
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q $(SHARED) -m "not slow and not alone"
 
 lint: $(STAMP)  ## Lint and check the format.
 	$(BIN)/ruff check .

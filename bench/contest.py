@@ -69,18 +69,19 @@ class Rules:
 class Results:
     """Measurements in a file of JSON lines, with the settings in the first line.
 
-    Tasks that are complete may come from several commits; one that was cut off is measured anew by another commit.
+    Tasks that are complete may come from several commits and machines; one that was cut off is measured anew by another.
 
     Args:
         path: the file; it is made where there is none.
         settings: of all measurements.
         commit: of this checkout, noted with every measurement.
+        processor: of this machine, noted as well.
     Raises:
         ValueError: the file was measured with other settings.
     """
 
-    def __init__(self, path: Path, settings: Mapping[str, Any], commit: str) -> None:
-        self.path, self.commit = path, commit
+    def __init__(self, path: Path, settings: Mapping[str, Any], commit: str, processor: str) -> None:
+        self.path, self.origin = path, {"commit": commit, "processor": processor}
         self.records: dict[tuple[str, ...], Record] = {}
         lines = _whole_lines(path)
         if not lines:
@@ -100,22 +101,27 @@ class Results:
             self.records[_key(record)] = record
 
     def find(self, kind: str, dataset: str, task: str, contestant: str = "") -> Record | None:
-        """A measurement that was made before, of a task that is complete or by this commit."""
+        """A measurement that was made before, of a task that is complete, or here by this commit."""
         record = self.records.get((kind, dataset, task, contestant))
         complete = ("together", dataset, task, "") in self.records
-        return record if record is None or complete or record["commit"] == self.commit else None
+        return record if record is None or complete or self.origin.items() <= record.items() else None
 
     @property
-    def commits(self) -> list[str]:
-        """The commits that were measured, in the order of their measurements."""
-        return list(dict.fromkeys(record["commit"] for record in self.records.values()))
+    def origins(self) -> list[str]:
+        """The commits and processors that were measured, in the order of their measurements."""
+        return list(dict.fromkeys(map(origin_of, self.records.values())))
 
     def add(self, record: Record) -> None:
         """Keep a measurement."""
-        record = record | {"commit": self.commit}
+        record = record | self.origin
         self.records[_key(record)] = record
         with self.path.open("a") as file:
             file.write(json.dumps(record) + "\n")
+
+
+def origin_of(record: Record) -> str:
+    """What was measured where."""
+    return f"{record['commit']} on {record['processor']}"
 
 
 def _whole_lines(path: Path) -> list[str]:

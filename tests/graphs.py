@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 from sagann.graph import Graph, Topology
@@ -9,12 +11,7 @@ from sagann.graph import Graph, Topology
 
 def topology_of(edges: list[tuple[int, int]], num_vertices: int, *, types: int = 0) -> Topology:
     """A topology from (src, dst) pairs; weights drawn from a fixed seed, and types in turn."""
-    src, dst = torch.tensor(edges, dtype=torch.int64).reshape(-1, 2).T
-    weight = torch.rand(len(edges), generator=torch.Generator().manual_seed(0)) + 0.5
-    data = {"weight": weight}
-    if types:
-        data["type"] = torch.arange(len(edges)) % types
-    return Topology.from_coo(src=src, dst=dst, num_src=num_vertices, edge_data=data)
+    return _topology_of(torch.tensor(edges, dtype=torch.int64).reshape(-1, 2).T, num_vertices, types=types)
 
 
 def random_topology(num_vertices: int, num_edges: int, *, seed: int = 0, types: int = 0) -> Topology:
@@ -22,12 +19,24 @@ def random_topology(num_vertices: int, num_edges: int, *, seed: int = 0, types: 
     generator = torch.Generator().manual_seed(seed)
     ends = (torch.rand(2, num_edges, generator=generator) ** 3 * num_vertices).long()
     # One self-loop at most per vertex: PyG's layers merge several of them.
-    ends = ends[:, ends[0] != ends[1]]
-    return topology_of(list(zip(*ends.tolist(), strict=True)), num_vertices, types=types)
+    return _topology_of(ends[:, ends[0] != ends[1]], num_vertices, types=types)
+
+
+def _topology_of(ends: torch.Tensor, num_vertices: int, *, types: int) -> Topology:
+    src, dst = ends
+    data = {"weight": torch.rand(len(src), generator=torch.Generator().manual_seed(0)) + 0.5}
+    if types:
+        data["type"] = torch.arange(len(src)) % types
+    return Topology.from_coo(src=src, dst=dst, num_src=num_vertices, edge_data=data)
 
 
 def odd_topologies(*, types: int = 0) -> dict[str, Topology]:
     """By name: no edges, isolated vertices, self-loops, multi-edges, one hub, a skewed one of odd size."""
+    return dict(_odd_topologies(types))
+
+
+@cache
+def _odd_topologies(types: int) -> dict[str, Topology]:
     cases = {
         "no edges": ([], 4),
         "isolated vertices": ([(0, 3), (3, 0)], 6),

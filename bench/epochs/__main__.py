@@ -60,7 +60,7 @@ def main() -> int:
         "hidden": arguments.hidden,
         "encoder": arguments.encoder,
     }
-    results = Results(arguments.results, settings, commit())
+    results = Results(arguments.results, settings, commit(), processor_name())
     for dataset in arguments.datasets:
         with TemporaryDirectory(prefix="sagann_epochs_", dir=arguments.work) as folder:
             _prepare(Path(folder), dataset, arguments)
@@ -73,7 +73,7 @@ def main() -> int:
                     rules=rules,
                     results=results,
                 )
-                write_report(arguments.out, results, heading(arguments, settings, results.commits))
+                write_report(arguments.out, results, heading(arguments, settings, results.origins))
     return 0
 
 
@@ -132,14 +132,14 @@ def check(contestants: Sequence[Contestant], arguments: argparse.Namespace, rule
     return int(wrong > 0)
 
 
-def heading(arguments: argparse.Namespace, settings: Mapping[str, Any], commits: Sequence[str]) -> list[str]:
+def heading(arguments: argparse.Namespace, settings: Mapping[str, Any], origins: Sequence[str]) -> list[str]:
     """What was measured, where and how."""
     without = "" if arguments.dgl else " **DGL was left out: --dgl PATH_TO_PYTHON was not given.**"
     return [
         "# Full-graph training epochs",
         "",
-        f"`python -m {' '.join(['bench.epochs', *sys.argv[1:]])}` at {', '.join(commits)}; {arguments.threads} threads, "
-        f"{processor_name()}, PyTorch {torch.__version__}.{without}",
+        f"`{command_line('bench.epochs', sys.argv[1:])}` at {', '.join(origins)}; {arguments.threads} threads, "
+        f"PyTorch {torch.__version__}.{without}",
         "",
         f"An epoch is forward, cross-entropy on the training vertices, backward, and a step of Adam: 2 layers, hidden "
         f"{arguments.hidden}, GAT 8 heads and 1 in the last layer, no dropout, "
@@ -149,6 +149,26 @@ def heading(arguments: argparse.Namespace, settings: Mapping[str, Any], commits:
         "thriftiest variant of any peer, be it slow. *Alone* is timed at another moment. *Killed* and *out of memory* "
         "mean that the machine did not suffice for this contestant alone.",
     ]
+
+
+def command_line(module: str, options: Sequence[str]) -> str:
+    """The command of a report: without the files that it wrote, and without the place of DGL's Python.
+
+    Args:
+        module: what was run.
+        options: what it was given.
+    """
+    shown = ["python", "-m", module]
+    rest = iter(part for option in options for part in option.split("=", 1))
+    for option in rest:
+        if option in ("--out", "--results", "--work"):
+            next(rest)
+            continue
+        shown.append(option)
+        if option == "--dgl":
+            next(rest)
+            shown.append("$DGL_PYTHON")
+    return " ".join(shown)
 
 
 def write_report(path: Path, results: Results, lines: list[str]) -> None:

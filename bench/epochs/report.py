@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from bench.contest import Record
+from bench.contest import Record, origin_of
 
 DENSE_MODELS = ("commnet", "gcn", "sage", "gin")
 "Dense work dominates."
@@ -44,6 +44,8 @@ class Row:
     "Peak bytes above what is loaded, by contestant."
     wrong: tuple[str, ...]
     "Contestants whose losses are not sagann's."
+    origin: str
+    "Commit and processor."
 
     def ratio(self, system: str) -> float | None:
         """How many times as long as sagann a system takes: the median over the rounds that both ran."""
@@ -74,6 +76,13 @@ class Row:
         """How many times its floor sagann takes."""
         ratio = self.ratio("floor")
         return None if not ratio else 1 / ratio
+
+    @property
+    def headroom(self) -> float | None:
+        """How many times the floor the better peer takes: as fast as this sagann could be, if it reached the floor."""
+        if self.speedup is None or self.times_floor is None:
+            return None
+        return self.speedup * self.times_floor
 
 
 def rows_of(records: Iterable[Record]) -> list[Row]:
@@ -119,6 +128,7 @@ def _row(
             if record["outcome"] == "ok" and _system(name) != "floor"
         },
         wrong=tuple(_wrong(alone)),
+        origin=", ".join(dict.fromkeys(map(origin_of, alone.values()))),
     )
 
 
@@ -260,8 +270,8 @@ def _table(dataset: str, rows: Sequence[Row]) -> list[str]:
     lines = [
         f"## {dataset}",
         "",
-        "| model | sagann s | PyG s | DGL s | best peer / sagann | floor s | times floor | sagann MiB | least peer MiB | share | lean MiB | share | lean / sagann, s |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| model | sagann s | PyG s | DGL s | best peer / sagann | floor s | times floor | best peer / floor | sagann MiB | least peer MiB | share | lean MiB | share | lean / sagann, s | measured at |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|",
     ]
     for row in rows:
         least = row.least_peer
@@ -271,12 +281,14 @@ def _table(dataset: str, rows: Sequence[Row]) -> list[str]:
             _figure(row.speedup, bold=True),
             _seconds(row, "floor"),
             _figure(row.times_floor),
+            _figure(row.headroom),
             _mebibytes(row.peaks.get("sagann")),
             "-" if least is None else f"{_mebibytes(least[1])} ({least[0]})",
             _figure(row.memory_share()),
             _mebibytes(row.peaks.get(LEAN)),
             _figure(row.memory_share(LEAN)),
             _figure(row.ratio(LEAN)),
+            row.origin,
         ]
         lines.append("| " + " | ".join(cells) + " |")
     speedups = [row.speedup for row in rows if row.speedup is not None and not row.wrong]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from bench.contest import Contestant, Results, Rules, results_of, run_contest
-from bench.epochs.__main__ import PYG_VARIANTS, commit, contest_parser
+from bench.epochs.__main__ import PYG_VARIANTS, command_line, commit, contest_parser
 from bench.epochs.graphs import stored_graph, write_graph
 from bench.epochs.report import at_least, mean_at_least, render, rows_of, sound_rows
 from bench.workers import ROOT, WorkerEndedError
@@ -34,7 +34,7 @@ def main() -> int:
         with TemporaryDirectory(prefix="sagann_operations_") as folder:
             return _check(contestants, arguments, rules, folder)
     settings = {**asdict(rules), "threads": arguments.threads}
-    results = Results(arguments.results, settings, commit())
+    results = Results(arguments.results, settings, commit(), processor_name())
     for dataset in arguments.datasets:
         for features in arguments.features:
             with TemporaryDirectory(prefix="sagann_operations_", dir=arguments.work) as folder:
@@ -115,8 +115,8 @@ def _report(arguments: argparse.Namespace, results: Results, settings: Mapping[s
     lines = [
         "# Gathers as operations, forward and backward",
         "",
-        f"`python -m {' '.join(['bench.operations', *sys.argv[1:]])}` at {', '.join(results.commits)}; "
-        f"{arguments.threads} threads, {processor_name()}, PyTorch {torch.__version__}.{without}",
+        f"`{command_line('bench.operations', sys.argv[1:])}` at {', '.join(results.origins)}; "
+        f"{arguments.threads} threads, PyTorch {torch.__version__}.{without}",
         "",
         f"Rows require a gradient. Seconds are medians of {settings['rounds']} rounds in alternation.",
     ]

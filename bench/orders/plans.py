@@ -45,7 +45,9 @@ def compare(program: ModelProgram, hops: Sequence[Topology], share: int) -> Comp
     """
     gradients = Gradients(program)
     whole = (0, hops[0].num_dst)
-    dense = planned(program, hop_sizes(hops, whole), whole, UNLIMITED, gradients=gradients, folded=True).plan
+    dense = planned(
+        program, hop_sizes(program, hops, whole), whole, UNLIMITED, gradients=gradients, folded=True
+    ).plan
     wanted_bytes = budget_bytes = dense.peak_bytes // share
     while True:
         try:
@@ -53,7 +55,7 @@ def compare(program: ModelProgram, hops: Sequence[Topology], share: int) -> Comp
                 fitted_bounds(program, hops, budget_bytes, gradients=gradients, order=order) for order in ORDERS
             ]
             bounds = max(fitted, key=len)
-            sizes = hop_sizes(hops, bounds)
+            sizes = hop_sizes(program, hops, bounds)
             plans = {
                 order: planned(
                     program, sizes, bounds, budget_bytes, gradients=gradients, folded=True, order=order

@@ -1,4 +1,4 @@
-"""``sagann data import | info | check | generate``: declared here, done in sagann.cli.data_run and import_run."""
+"""``sagann data import | info | check | reorder | generate``: declared here, done in sagann.cli.data_run and its like."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from sagann.cli.options import Shared, with_default, with_settings
 
-app = typer.Typer(help="Import, describe, check and generate datasets.", no_args_is_help=True)
+app = typer.Typer(help="Import, describe, check, reorder and generate datasets.", no_args_is_help=True)
 generate = typer.Typer(help="Generate a dataset at random.", no_args_is_help=True)
 app.add_typer(generate, name="generate")
 
@@ -220,6 +220,48 @@ def check(context: typer.Context, dataset: DatasetArgument) -> None:
     from sagann.cli.data_run import check_run
 
     check_run(dataset, shared=context.ensure_object(Shared))
+
+
+@app.command("reorder")
+@with_settings(())
+def reorder(
+    context: typer.Context,
+    dataset: DatasetArgument,
+    out: OutArgument,
+    by: Annotated[
+        str,
+        typer.Option(
+            "--by",
+            help="What the order is: neighbours close together, highest in-degree first, or none.",
+            metavar="metis|degree|random",
+        ),
+    ] = "metis",
+    parts: Annotated[
+        int, typer.Option(help="Parts of METIS: at least as many as intervals will be cut.", min=1)
+    ] = 128,
+    seed: SeedOption = 0,
+    save_order: Annotated[
+        Path | None,
+        typer.Option(help="File (.npy) for the order: row i of OUT is row order[i] of the source.", metavar="FILE"),
+    ] = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Renumber the vertices of a dataset, so that a streamed epoch finds those that it needs together.
+
+    Example: sagann data reorder roads roads-near --by degree
+    """
+    from sagann.cli.reorder_run import reorder_run
+
+    reorder_run(
+        dataset,
+        out,
+        by=by,
+        num_parts=parts,
+        seed=seed,
+        save_order=save_order,
+        overwrite=overwrite,
+        shared=context.ensure_object(Shared),
+    )
 
 
 @generate.command("rmat")

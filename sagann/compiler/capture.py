@@ -12,80 +12,18 @@ References:
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.utils.stateless import _reparametrize_module
 
-from sagann.compiler.compile import LayerGraph, layer_graph
-from sagann.compiler.fuse_rows import fuse_rows
-from sagann.compiler.model_program import Form, Gather, ModelProgram
-from sagann.compiler.operators import GATHER, WholeOperators
+from sagann.compiler.model_program import ModelProgram
+from sagann.compiler.model_stages import cut_into_stages
+from sagann.compiler.operators import GATHER, GATHERED, SAGA_LAYER
 from sagann.compiler.options import CompilerOptions
-from sagann.compiler.program import Stage
-from sagann.compiler.rewrite import name_of
-from sagann.compiler.row_check import draws, mixing_node
-from sagann.compiler.stages import cut
-from sagann.compiler.trace import (
-    ROWS,
-    TraceError,
-    attributes_restored,
-    check_trace,
-    fake_rows,
-    make_graph,
-    merge_equal,
-    tensors_of,
-)
-from sagann.errors import LayerError
+from sagann.compiler.recording import Call, Recorder, traced_model
+from sagann.compiler.trace import merge_equal
 from sagann.graph.topology import Topology
-from sagann.saga.engine import using_engine
-from sagann.saga.independence import NUM_ROWS
-from sagann.saga.layer import SagaLayer
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Layer:
-    """A layer of the model."""
-
-    twin: SagaLayer
-    "A copy, which is what gets compiled: while the model is traced, its parameters are the trace's."
-    modules: Mapping[str, str]
-    "Names of its modules in the model, by their names in the layer."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Call:
-    """One call of a layer."""
-
-    layer: _Layer
-    graph: LayerGraph
-    edge_data: str | None
-    hop: int
-
-
-@torch.library.custom_op("sagann::saga_layer", mutates_args=())
-def _saga_layer(x: Tensor, call: int, shape: Sequence[int]) -> Tensor:
-    raise AssertionError("stands in traces only")
-
-
-@_saga_layer.register_fake
-def _(x: Tensor, call: int, shape: Sequence[int]) -> Tensor:
-    return x.new_empty(x.shape[0], *shape)
-
-
-@torch.library.custom_op("sagann::gathered", mutates_args=())
-def _gathered(values: Sequence[Tensor], call: int) -> Tensor:
-    raise AssertionError("stands in traces only")
-
-
-_LAYER = torch.ops.sagann.saga_layer.default
-_GATHERED = torch.ops.sagann.gathered.default
 
 
 def capture(
@@ -108,127 +46,18 @@ def capture(
         LayerError: an operator between the layers mixes vertices, or the model does what a trace does not show; the
             message names it.
     """
-    recorder = _Recorder(model, hops, options or CompilerOptions(), x_is_constant)
-    module = _traced(model, recorder, x)
-    for node in [node for node in module.graph.nodes if node.target is _LAYER]:
-        _inline(module, node, recorder.calls[int(node.args[1])], int(node.args[1]))
+    recorder = Recorder(model, hops, options or CompilerOptions(), x_is_constant)
+    module = traced_model(model, recorder, x)
+    for node in [node for node in module.graph.nodes if node.target is SAGA_LAYER]:
+        _inline(module, node, recorder.calls[int(node.args[1])])
     _own_output(module)
     module.graph.eliminate_dead_code()
     merge_equal(module)
-    return _Assembly(module, recorder.calls, recorder.options.fuse).run()
+    return cut_into_stages(module, recorder)
 
 
-class _Hop(Topology):
-    """Stands for a topology in a trace: as many vertices as a trace has rows, and nothing else to read."""
-
-    __slots__ = ("number", "real")
-
-    def __init__(self, number: int, topology: Topology) -> None:
-        self.number = number
-        self.real = topology
-        self.num_src = ROWS
-
-    @property
-    def num_dst(self) -> int:
-        return ROWS
-
-    @property
-    def device(self) -> torch.device:
-        return self.real.device
-
-    @property
-    def edge_data(self) -> Mapping[str, Any]:
-        """The names alone."""
-        return dict.fromkeys(self.real.edge_data)
-
-    def __getattr__(self, name: str) -> Any:
-        raise TraceError(f"it reads '{name}' of a hop, which it may only pass on to its layers")
-
-
-class _Recorder:
-    """The engine of a trace: compiles each layer that is called, and leaves a node in its place."""
-
-    def __init__(
-        self, model: nn.Module, hops: Sequence[Topology], options: CompilerOptions, x_is_constant: bool
-    ) -> None:
-        # A module that several layers share has one name in the model.
-        names = {id(module): name for name, module in model.named_modules()}
-        self.layers = {
-            id(layer): _Layer(
-                twin=copy.deepcopy(layer),
-                modules={inner: names[id(module)] for inner, module in layer.named_modules()},
-            )
-            for layer in model.modules()
-            if isinstance(layer, SagaLayer)
-        }
-        self.hops = hops
-        self.options = options
-        self.x_is_constant = x_is_constant
-        self.x: Tensor | None = None
-        "The features, as the model gets them in the trace."
-        self.calls: list[_Call] = []
-
-    def run(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
-        """Record a call."""
-        if not isinstance(topology, _Hop):
-            raise TraceError(f"the layer {type(layer).__name__} is called with a topology that is none of the hops")
-        if id(layer) not in self.layers:
-            raise TraceError(f"the layer {type(layer).__name__} is no module of the model")
-        # In a thread of its own, which no mode of the trace reaches.
-        with ThreadPoolExecutor(max_workers=1) as thread:
-            constant = self.x_is_constant and x is self.x
-            call = thread.submit(self._compiled, layer, topology, x.shape[1:], x.dtype, constant).result()
-        self.calls.append(call)
-        shape = list(call.graph.output.meta["val"].shape[1:])
-        out: Tensor = torch.ops.sagann.saga_layer(x, len(self.calls) - 1, shape)
-        return out
-
-    def _compiled(
-        self, layer: SagaLayer, hop: _Hop, shape: tuple[int, ...], dtype: torch.dtype, constant: bool
-    ) -> _Call:
-        known = self.layers[id(layer)]
-        like = torch.empty(1, *shape, dtype=dtype, device=hop.device)
-        data = None if layer.edge_data is None else hop.real.edge_data[layer.edge_data]
-        known.twin.check_functions(like, data)
-        graph = layer_graph(known.twin, like, data, options=self.options, x_is_constant=constant)
-        return _Call(layer=known, graph=graph, edge_data=layer.edge_data, hop=hop.number)
-
-
-def _traced(model: nn.Module, recorder: _Recorder, x: Tensor) -> fx.GraphModule:
-    tensors = tensors_of(model)
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    parameters = [fake.from_tensor(tensor.detach()) for tensor in tensors.values()]
-    # Hops over the same edges have one number.
-    known = {id(topology): number for number, topology in reversed(list(enumerate(recorder.hops)))}
-    hops = [_Hop(known[id(topology)], topology) for topology in recorder.hops]
-
-    def whole(*args: Tensor) -> Tensor:
-        with _reparametrize_module(model, dict(zip(tensors, args, strict=False))), WholeOperators():
-            recorder.x = args[-1]
-            result: Tensor = model(hops, args[-1])
-        return result
-
-    try:
-        with using_engine(recorder), attributes_restored(model):
-            module = make_graph(fake, whole, *parameters, fake_rows(fake, x))
-        placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-        for node, name in zip(placeholders, [*tensors, None], strict=True):
-            node.meta["parameter"] = name
-            node.name = node.target = "x" if name is None else f"parameter_{name.replace('.', '_')}"
-        check_trace(module)
-    except TraceError as error:
-        raise LayerError(
-            "the model cannot be captured",
-            value=str(error),
-            where=f"{type(model).__name__}.forward",
-            fix="Build it of SAGA layers, which get their hop as it is passed, and of operators on rows.",
-        ) from error
-    return module
-
-
-def _inline(module: fx.GraphModule, node: fx.Node, call: _Call, number: int) -> None:
+def _inline(module: fx.GraphModule, node: fx.Node, call: Call) -> None:
     """Put the layer's graph in its node's place."""
-    layer = call.graph
     x = node.args[0]
     assert isinstance(x, fx.Node)
     parameters = {each.meta["parameter"]: each for each in module.graph.nodes if each.op == "placeholder"}
@@ -243,16 +72,24 @@ def _inline(module: fx.GraphModule, node: fx.Node, call: _Call, number: int) -> 
             copies[original] = made(original)
         return copies[original]
 
+    def gathered(part: int, like: fx.Node) -> fx.Node:
+        read = [copied(each) for each in call.graphs.parts[part].frontier if each.meta["place"] != "edge"]
+        new = module.graph.call_function(GATHERED, (read, call.first_gather + part))
+        new.meta = dict(like.meta)
+        return new
+
     def made(original: fx.Node) -> fx.Node:
         if original.op == "placeholder":
             name = original.meta["parameter"]
             return x if name is None else parameters[in_model(name)]
         if original.target is GATHER:
-            read = [copied(each) for each in layer.frontier if each.meta["place"] != "edge"]
-            new = module.graph.call_function(_GATHERED, (read, number))
+            new = gathered(0, original)
+            for part in range(1, len(call.graphs.parts)):
+                new = module.graph.call_function(torch.ops.aten.add.Tensor, (new, gathered(part, original)))
+                new.meta = dict(original.meta)
         elif original.op == "get_attr":
-            name = f"constant_{number}_{original.target}"
-            setattr(module, name, getattr(layer.module, str(original.target)))
+            name = f"constant_{sum(each.op == 'get_attr' for each in module.graph.nodes)}"
+            setattr(module, name, getattr(original.graph.owning_module, str(original.target)))
             new = module.graph.get_attr(name)
         else:
             for argument in original.all_input_nodes:
@@ -262,7 +99,7 @@ def _inline(module: fx.GraphModule, node: fx.Node, call: _Call, number: int) -> 
         return new
 
     with module.graph.inserting_before(node):
-        node.replace_all_uses_with(copied(layer.output))
+        node.replace_all_uses_with(copied(call.graphs.parts[0].output))
     module.graph.erase_node(node)
 
 
@@ -270,135 +107,8 @@ def _own_output(module: fx.GraphModule) -> None:
     """Have the last stage give the result, also where that is what was gathered, or the features."""
     (end,) = (node for node in module.graph.nodes if node.op == "output")
     result = end.args[0]
-    if isinstance(result, fx.Node) and (result.target is _GATHERED or result.op == "placeholder"):
+    if isinstance(result, fx.Node) and (result.target is GATHERED or result.op == "placeholder"):
         with module.graph.inserting_before(end):
             own = module.graph.call_function(torch.ops.aten.clone.default, (result,))
         own.meta = dict(result.meta)
         end.args = (own,)
-
-
-class _Assembly:
-    """Cuts the whole graph into stages."""
-
-    def __init__(self, module: fx.GraphModule, calls: Sequence[_Call], fuse: bool) -> None:
-        self.module = module
-        self.fuse = fuse
-        self.calls = calls
-        self.nodes = list(module.graph.nodes)
-        self.gathers = [node for node in self.nodes if node.target is _GATHERED]
-        self.stage_of: dict[fx.Node, int] = {}
-        for node in self.nodes:
-            self._place(node)
-
-    def _place(self, node: fx.Node) -> None:
-        """Whether the node is a parameter's or the vertices', and the first stage that can compute it."""
-        read = node.all_input_nodes
-        self.stage_of[node] = max((self._available(each) for each in read), default=0)
-        if node.op == "placeholder":
-            node.meta["place"] = "param" if node.meta["parameter"] is not None else "vertex"
-            return
-        value = node.meta.get("val")
-        has_rows = isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == ROWS
-        of_parameters = all(each.meta["place"] == "param" for each in read) and not has_rows
-        node.meta["place"] = "param" if of_parameters and node.op != "output" else "vertex"
-
-    def _available(self, node: fx.Node) -> int:
-        """The first stage that can read a node."""
-        return self.gathers.index(node) + 1 if node.target is _GATHERED else self.stage_of[node]
-
-    def run(self) -> ModelProgram:
-        """Cut."""
-        (output,) = (node.args[0] for node in self.nodes if node.op == "output")
-        if not isinstance(output, fx.Node) or output.meta["place"] != "vertex":
-            raise LayerError(
-                "the model must return one tensor with a row per vertex",
-                value="forward returns something else",
-                where="the model",
-                fix="Return the rows of the vertices, and nothing else.",
-            )
-        placeholders = [node for node in self.nodes if node.op == "placeholder"]
-        parameters = [node for node in placeholders if node.meta["parameter"] is not None]
-        derived = [
-            node
-            for node in self.nodes
-            if node.op != "placeholder"
-            and node.meta["place"] == "param"
-            and isinstance(node.meta.get("val"), Tensor)
-            and any(user.meta["place"] == "vertex" for user in node.users)
-        ]
-        (x,) = (node for node in placeholders if node.meta["parameter"] is None)
-        known = [*parameters, *derived, x, *self.gathers]
-        stages = []
-        stored: list[fx.Node] = []
-        for number in range(len(self.gathers) + 1):
-            wanted = [node for node in self.nodes if self._is_stored(node, number, output)]
-            stages.append(self._stage(wanted, [*known, *stored]))
-            stored += wanted
-        param, gathers = cut(self.module, derived, parameters), tuple(map(self._gather, self.gathers))
-        computed = [node for stage in (param, *stages) for node in stage.module.graph.nodes]
-        return ModelProgram(
-            parameters=tuple((node.name, node.meta["parameter"]) for node in parameters),
-            param=param,
-            stages=tuple(stages),
-            gathers=gathers,
-            random=any(map(draws, computed)) or any(gather.edges.random for gather in gathers),
-            output=output.name,
-            forms={node.name: _form(node) for node in [x, *self.gathers, *stored]},
-        )
-
-    def _stage(self, wanted: list[fx.Node], given: list[fx.Node]) -> Stage:
-        stage = cut(self.module, wanted, given, in_place=True)
-        inputs = [node for node in stage.module.graph.nodes if node.op == "placeholder"]
-        mixing = mixing_node(stage.module, [_made_up(node.meta["val"]) for node in inputs])
-        if mixing is not None:
-            raise LayerError(
-                "a model that is streamed must treat vertices independently between its layers",
-                value=f"operator {name_of(mixing)} mixes them, or depends on their number",
-                where=mixing.meta.get("line") or mixing.meta.get("stack_trace") or "the model's forward",
-                fix="Reduce over feature dimensions only; to normalise, use LayerNorm instead of BatchNorm.",
-            )
-        return fuse_rows(stage)[0] if self.fuse else stage
-
-    def _is_stored(self, node: fx.Node, stage: int, output: fx.Node) -> bool:
-        """Whether the stage computes the node for somebody else: a gather, a later stage, the caller."""
-        if node.op != "call_function" or node.meta["place"] != "vertex" or self.stage_of[node] != stage:
-            return False
-        if node.target is _GATHERED or not isinstance(node.meta.get("val"), Tensor):
-            return False
-        return node is output or any(
-            user.target is _GATHERED or self.stage_of[user] > stage for user in node.users if user.op != "output"
-        )
-
-    def _gather(self, node: fx.Node) -> Gather:
-        read, number = _gathered_parts(node)
-        call, rows = self.calls[number], iter(read)
-        names = {
-            each.name: call.edge_data if each.meta["place"] == "edge" else next(rows).name
-            for each in call.graph.frontier
-        }
-        return Gather(
-            edges=call.graph.edges,
-            inputs=tuple(str(names[name]) for name in call.graph.edges.stage.inputs),
-            result=node.name,
-            hop=call.hop,
-            constant=call.graph.constant,
-        )
-
-
-def _gathered_parts(node: fx.Node) -> tuple[Sequence[fx.Node], int]:
-    """What a gather reads, and the number of its call."""
-    arguments: Any = node.args
-    read, number = arguments
-    return read, number
-
-
-def _form(node: fx.Node) -> Form:
-    value = node.meta["val"]
-    return Form(shape=tuple(value.shape[1:]), dtype=value.dtype)
-
-
-def _made_up(like: Tensor) -> Tensor:
-    """Values for a check: random ones, with few rows where the trace has very many."""
-    shape = [NUM_ROWS if size == ROWS else size for size in like.shape]
-    values = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * 2
-    return values.to(like.dtype)

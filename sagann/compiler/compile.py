@@ -22,7 +22,14 @@ from sagann.compiler.spec import verify
 from sagann.compiler.split_concat import split_concat
 from sagann.compiler.stages import cut
 from sagann.compiler.trace import trace_layer
-from sagann.compiler.typed import map_first, map_last, map_single_types, with_bytes
+from sagann.compiler.typed import (
+    count_types,
+    is_separable,
+    map_first,
+    map_last,
+    map_single_types,
+    with_bytes,
+)
 from sagann.compiler.vjp import Backward
 from sagann.kernels.edge.function import EdgeFunction, Side
 
@@ -84,6 +91,7 @@ def _rewritten(
     *,
     keep: bool,
     map_first: bool,
+    edge_type: int | None = None,
 ) -> tuple[fx.GraphModule, Typed | None, int]:
     """The classified graph after the passes on linear maps, a map of the only edge type, and the bytes as written."""
     module = trace_layer(layer, x, data)
@@ -93,7 +101,7 @@ def _rewritten(
     naive_bytes = _naive_bytes(module)
     typed = None
     if options.hoist:
-        typed, done = map_single_types(module)
+        typed, done = map_single_types(module, edge_type)
         notes += done
     if options.split_concat:
         notes += split_concat(module)
@@ -125,9 +133,19 @@ class LayerGraph:
         return output
 
 
-def layer_graph(
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerGraphs:
+    """A layer's rewritten graphs. They differ in their edges alone; what they gather is added up."""
+
+    parts: tuple[LayerGraph, ...]
+    "One for all edges, or one for the edges of each type."
+    num_types: int
+    "Below how many the types must be that the edges have; 0 where it does not matter."
+
+
+def layer_graphs(
     layer: SagaLayer, x: Tensor, data: Tensor | None, *, options: CompilerOptions, x_is_constant: bool = False
-) -> LayerGraph:
+) -> LayerGraphs:
     """Compile ``layer`` as a part of a larger program, for whole intervals of vertices on both sides of its edges.
 
     Arguments are those of :func:`compile_layer`.
@@ -135,13 +153,23 @@ def layer_graph(
     Raises:
         TraceError: the layer cannot be compiled, and why.
     """
-    notes: list[Note] = []
     keep = x_is_constant and options.invariant
-    module, _, _ = _rewritten(layer, x, data, options, notes, keep=keep, map_first=True)
-    frontier = hoist(module, enabled=options.hoist)
-    edges = _edge_work(module, frontier, options, notes)
-    constant = keep and _is_raw(frontier) and not edges.random
-    return LayerGraph(module=module, frontier=frontier, edges=edges, constant=constant)
+
+    def graph(edge_type: int | None = None) -> tuple[LayerGraph, Typed | None]:
+        notes: list[Note] = []
+        module, typed, _ = _rewritten(
+            layer, x, data, options, notes, keep=keep, map_first=True, edge_type=edge_type
+        )
+        frontier = hoist(module, enabled=options.hoist)
+        edges = _edge_work(module, frontier, options, notes)
+        constant = keep and _is_raw(frontier) and not edges.random
+        return LayerGraph(module=module, frontier=frontier, edges=edges, constant=constant), typed
+
+    whole, typed = graph()
+    num_types = count_types(whole.module)
+    if num_types and options.hoist and is_separable(whole.module):
+        return LayerGraphs(parts=tuple(graph(each)[0] for each in range(num_types)), num_types=num_types)
+    return LayerGraphs(parts=(whole,), num_types=0 if typed is None else typed.num_types)
 
 
 def _maps_last(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx
@@ -21,10 +21,9 @@ from sagann.compiler.classify import is_random, row_bytes
 from sagann.compiler.lower import NotFusedError, lower
 from sagann.compiler.program import EdgeWork, Note, Stage
 from sagann.compiler.rewrite import name_of
-from sagann.compiler.stages import fused_rows
+from sagann.compiler.stages import OVERWRITING, fused_rows
 from sagann.compiler.trace import ROWS
 from sagann.compiler.vjp import Backward
-from sagann.kernels.dense import relu_
 
 if TYPE_CHECKING:
     from sagann.kernels.edge.function import Side
@@ -41,6 +40,7 @@ _VIEWS = frozenset(
         _aten.alias.default,
     ]
 )
+_KEEPING: dict[Any, Any] = {overwriting: target for target, overwriting in OVERWRITING.items()}
 # Computed again in the backward, and reading its own inputs there: a region must save this much in the forward.
 _SAVED = 2
 
@@ -110,8 +110,7 @@ def _work(module: fx.GraphModule, region: Sequence[fx.Node], inputs: Sequence[fx
         copies[node].meta = dict(node.meta)
     for node in region:
         copies[node] = graph.node_copy(node, copies.__getitem__)
-        if node.target is relu_:
-            copies[node].target = _aten.relu.default
+        copies[node].target = _KEEPING.get(node.target, node.target)
     graph.output((copies[region[-1]],))
     alone = fx.GraphModule(module, graph)
     names = tuple(node.name for node in inputs)
@@ -137,8 +136,8 @@ def _work(module: fx.GraphModule, region: Sequence[fx.Node], inputs: Sequence[fx
 
 def _is_pointwise(node: fx.Node) -> bool:
     target = node.target
-    if target is relu_:
-        return True
+    if target in _KEEPING:
+        return _of_tensors(node)
     if not isinstance(target, torch._ops.OpOverload) or torch.Tag.pointwise not in target.tags or is_random(node):
         return False
     return not target._schema.is_mutable and _of_tensors(node)

@@ -21,9 +21,21 @@ class Gather:
     result: str
     "Name of what is gathered."
     hop: int
-    "Number of the first hop that has these edges."
+    "Number of the first hop that has these edges; the numbers of edges of one type follow those of the hops."
     constant: bool
     "Whether the result depends on constant features, topology and edge data alone: it is the same in every epoch."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EdgeType:
+    """The edges of one type in a hop."""
+
+    hop: int
+    "Number of the hop."
+    data: str
+    "Name of the edge data that holds the types."
+    type: int
+    "Which of them."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +60,10 @@ class ModelProgram:
     "Of vertices; each maps rows to rows."
     gathers: tuple[Gather, ...]
     "Between the stages."
+    edge_types: tuple[EdgeType, ...]
+    "What the numbers of hops stand for that follow those of the hops: a map by type gathers each type by itself."
+    num_types: Mapping[tuple[int, str], int]
+    "By hop and edge data: below how many its types must be."
     output: str
     "Name of the model's result."
     random: bool

@@ -1,7 +1,8 @@
 """Operators that exist in traces only, each one node: what the passes look for, free of ATen's decompositions.
 
 ``sagann::gather`` stands between the edges and the vertices; ``sagann::linear`` is a linear map without its bias;
-``sagann::dropout`` is dropout with its training flag resolved. Stages that PyTorch runs get PyTorch's functions in
+``sagann::dropout`` is dropout with its training flag resolved; in the trace of a model ``sagann::saga_layer`` is a call of a
+layer, and ``sagann::gathered`` what is left of it between the vertices' stages. Stages that PyTorch runs get PyTorch's functions in
 their place (:mod:`sagann.compiler.stages`), so that nothing here is ever executed on numbers.
 """
 
@@ -61,14 +62,37 @@ def _(x: Tensor, p: float) -> Tensor:
     return torch.empty_like(x)
 
 
+@torch.library.custom_op("sagann::saga_layer", mutates_args=())
+def saga_layer(x: Tensor, call: int, shape: Sequence[int]) -> Tensor:
+    """What a layer of a model returns for ``x``; ``call`` is its number, ``shape`` that of a row."""
+    raise AssertionError("stands in traces only")
+
+
+@saga_layer.register_fake
+def _(x: Tensor, call: int, shape: Sequence[int]) -> Tensor:
+    return x.new_empty(x.shape[0], *shape)
+
+
+@torch.library.custom_op("sagann::gathered", mutates_args=())
+def gathered(values: Sequence[Tensor], call: int) -> Tensor:
+    """What the edges of a layer's call give, from the rows ``values`` that they read."""
+    raise AssertionError("stands in traces only")
+
+
 GATHER = torch.ops.sagann.gather.default
 LINEAR = torch.ops.sagann.linear.default
 DROPOUT = torch.ops.sagann.dropout.default
+SAGA_LAYER = torch.ops.sagann.saga_layer.default
+GATHERED = torch.ops.sagann.gathered.default
 TYPED_LINEAR = torch.ops.sagann.typed_linear.default
 
 
-class GradientSwitched(Exception):  # noqa: N818 - not an error of its own: the tracer turns it into one.
-    """The function turns gradients off or on, which a trace does not show."""
+class NotShown(Exception):  # noqa: N818 - not an error of its own: the tracer turns it into one.
+    """The function does something that a trace does not show; the message says what."""
+
+
+# Given a tensor of a trace, they would read memory that is not there.
+_READS_VALUES = (torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.tolist, torch.Tensor.__dlpack__)
 
 
 class WholeOperators(TorchFunctionMode):
@@ -86,7 +110,9 @@ class WholeOperators(TorchFunctionMode):
         if func in _CELLS:
             return _CELLS[func](*args)
         if func is torch._C._set_grad_enabled:
-            raise GradientSwitched
+            raise NotShown("it switches gradients off or on")
+        if func in _READS_VALUES:
+            raise NotShown(f"it takes values out of PyTorch by Tensor.{func.__name__} ({users_line()})")
         return func(*args, **kwargs)
 
 

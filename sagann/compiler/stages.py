@@ -16,7 +16,7 @@ from sagann.compiler.operators import DROPOUT, LINEAR
 from sagann.compiler.program import Stage
 from sagann.compiler.rewrite import leading_to
 from sagann.compiler.trace import ROWS, TraceError, is_rows
-from sagann.kernels.dense import linear, relu_
+from sagann.kernels.dense import add_, linear, relu_
 from sagann.kernels.row_dropout import dropout
 
 _aten = torch.ops.aten
@@ -48,6 +48,10 @@ _REPLACED: dict[Any, Any] = {
     _aten.view.default: _aten.reshape.default,
     _aten._unsafe_view.default: _aten.reshape.default,
 }
+
+
+OVERWRITING: dict[Any, Callable[..., Tensor]] = {_aten.relu.default: relu_, _aten.add.Tensor: add_}
+"By an operator, what gives the same in the memory of its first operand."
 
 
 class _Cut:
@@ -89,18 +93,28 @@ class _Cut:
             return merged
         args = fx.node.map_aggregate(node.args, self._argument)
         kwargs = fx.node.map_aggregate(node.kwargs, self._argument)
-        target = relu_ if self._overwrites(node) else _REPLACED.get(node.target, node.target)
+        target = _REPLACED.get(node.target, node.target)
+        if (operand := self._overwritten(node)) is not None:
+            target = OVERWRITING[node.target]
+            first = self.copies[operand]
+            args = (first, *(each for each in args if each is not first))
         copy = self.graph.create_node(node.op, target, args, kwargs, node.name)
         copy.meta = dict(node.meta)
         return copy
 
-    def _overwrites(self, node: fx.Node) -> bool:
-        """Whether a ReLU may take its operand's memory: made here, read by nobody else, and not by its gradient."""
-        if not self.in_place or node.target is not _aten.relu.default:
-            return False
-        (operand,) = node.all_input_nodes
+    def _overwritten(self, node: fx.Node) -> fx.Node | None:
+        """The operand whose memory the result may take: made here, read by nobody else, and not by its own gradient."""
+        if not self.in_place or node.target not in OVERWRITING or node.kwargs:
+            return None
+        operands = [each for each in node.args if isinstance(each, fx.Node)]
+        alike = len({each.meta["val"].dtype for each in operands}) == 1
+        if not alike or len(operands) < len(node.args) or len(set(operands)) < len(operands):
+            return None
+        return next((each for each in operands if self._is_ours(each, node)), None)
+
+    def _is_ours(self, operand: fx.Node, node: fx.Node) -> bool:
         made_here = operand not in self.given and operand.target in (LINEAR, _aten.mm.default, _aten.add.Tensor)
-        return made_here and len(operand.users) == 1
+        return made_here and len(operand.users) == 1 and operand.meta["val"].shape == node.meta["val"].shape
 
     def _biased(self, node: fx.Node) -> fx.Node | None:
         """A linear map and the bias added to it, as one call."""

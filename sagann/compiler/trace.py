@@ -23,7 +23,8 @@ from torch.fx.traceback import preserve_node_meta
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
-from sagann.compiler.operators import DROPOUT, GATHER, GradientSwitched, WholeOperators
+from sagann.compiler.operators import DROPOUT, GATHER, NotShown, WholeOperators
+from sagann.errors import InputError
 from sagann.saga.edge import Edge
 
 if TYPE_CHECKING:
@@ -120,15 +121,16 @@ def make_graph(
 
     Raises:
         TraceError: it cannot be traced.
+        InputError: of what is given, which the function refuses.
     """
     functional = torch.func.functionalize(function, remove="mutations")
     table = {**_CONSTANTS, **(decompositions or {})}
     try:
         with fake, torch.no_grad(), preserve_node_meta():
             return make_fx(functional, decomposition_table=table)(*args)
-    except GradientSwitched as error:
-        raise TraceError("it switches gradients off or on") from error
-    except TraceError:
+    except NotShown as error:
+        raise TraceError(str(error)) from error
+    except (TraceError, InputError):
         raise
     except Exception as error:
         first = (str(error).splitlines() or [""])[0]

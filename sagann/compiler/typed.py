@@ -36,9 +36,12 @@ from sagann.compiler.rewrite import gather_of, insert, one_dtype
 _aten = torch.ops.aten
 
 
-def map_single_types(module: fx.GraphModule) -> tuple[Typed | None, list[Note]]:
+def map_single_types(module: fx.GraphModule, edge_type: int | None = None) -> tuple[Typed | None, list[Note]]:
     """Turn maps of a single type into ordinary linear maps of the vertex's row, in place.
 
+    Args:
+        module: a classified graph.
+        edge_type: of all edges; by default maps of several types stay as they are.
     Returns:
         What is to be checked of the types, and what was done.
     """
@@ -47,9 +50,9 @@ def map_single_types(module: fx.GraphModule) -> tuple[Typed | None, list[Note]]:
         x, _, weight = node.args
         end = _end_of(node)
         assert isinstance(weight, fx.Node)
-        if weight.meta["val"].shape[0] == 1:
+        if edge_type is not None or weight.meta["val"].shape[0] == 1:
             with module.graph.inserting_before(node):
-                only = insert(module, node, _aten.select.int, weight, 0, 0)
+                only = insert(module, node, _aten.select.int, weight, 0, edge_type or 0)
                 mapped = insert(module, node, _aten.mm.default, x, only)
             node.replace_all_uses_with(mapped)
             notes.append(
@@ -63,6 +66,17 @@ def map_single_types(module: fx.GraphModule) -> tuple[Typed | None, list[Note]]:
     # What reads such a map may belong to the source alone now.
     classify(module)
     return (Typed(order="none", num_types=1) if notes else None), notes
+
+
+def count_types(module: fx.GraphModule) -> int:
+    """How many types the maps have that could leave the edges, at most; 0 where there are none."""
+    weights = [node.args[2] for node in _leaving(module)]
+    return max((int(weight.meta["val"].shape[0]) for weight in weights if isinstance(weight, fx.Node)), default=0)
+
+
+def is_separable(module: fx.GraphModule) -> bool:
+    """Whether the edges of each type may be gathered by themselves, and what is gathered added up."""
+    return _sums(gather_of(module))
 
 
 def map_first(module: fx.GraphModule) -> tuple[Typed | None, list[Note]]:

@@ -41,7 +41,7 @@ def subgraph(graph: Graph, vertices: Tensor) -> Graph:
     indices = new_id[topology.indices[edges].long()]
     keep = indices >= 0
     edges = edges[keep]
-    graph_ptr, graph_names = _graphs_of(graph, vertices)
+    graph_ptr, graph_names = graphs_of(graph, vertices)
     return replace(
         graph,
         topology=Topology(
@@ -68,6 +68,16 @@ def relabel(graph: Graph, order: Tensor) -> Graph:
     Raises:
         InputError: ``order`` is not a permutation, or mixes the vertices of several graphs.
     """
+    check_order(graph, order)
+    return subgraph(graph, order)
+
+
+def check_order(graph: Graph, order: Tensor) -> None:
+    """Check that an order is a permutation of a graph's vertices, int64.
+
+    Raises:
+        InputError: it is not, or mixes the vertices of several graphs.
+    """
     if len(order) != graph.num_vertices:
         raise InputError(
             "vertex order is not a permutation",
@@ -75,7 +85,8 @@ def relabel(graph: Graph, order: Tensor) -> Graph:
             where=f"order of graph '{graph.name}'",
             fix="Pass every vertex once, or take a subgraph.",
         )
-    return subgraph(graph, order)
+    _check_vertices(order, graph)
+    graphs_of(graph, order)
 
 
 def _check_vertices(vertices: Tensor, graph: Graph) -> None:
@@ -107,7 +118,12 @@ def _check_vertices(vertices: Tensor, graph: Graph) -> None:
         )
 
 
-def _graphs_of(graph: Graph, vertices: Tensor) -> tuple[Tensor | None, tuple[str, ...]]:
+def graphs_of(graph: Graph, vertices: Tensor) -> tuple[Tensor | None, tuple[str, ...]]:
+    """Offsets and names of the graphs that chosen vertices belong to, in the order of these.
+
+    Raises:
+        InputError: vertices of several graphs are mixed.
+    """
     if graph.graph_ptr is None:
         return None, graph.graph_names
     owner = torch.bucketize(vertices.cpu(), graph.graph_ptr.cpu(), right=True) - 1

@@ -103,3 +103,13 @@ class _Relu(torch.autograd.Function):
         (out,) = ctx.saved_tensors
         into = empty(grad.shape, grad.dtype, grad.device)
         return (torch.ops.aten.threshold_backward.grad_input(grad, out, 0, grad_input=into),)
+
+
+def add_(x: Tensor, y: Tensor) -> Tensor:
+    """``x + y`` in the memory of ``x``.
+
+    Args:
+        x: overwritten; not a leaf that needs a gradient.
+        y: broadcast to ``x``.
+    """
+    return x.add_(y)

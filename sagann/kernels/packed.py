@@ -40,12 +40,22 @@ class Layout:
         self.num_bytes = 0
         "Of all together."
         for name, tensor in tensors.items():
-            self._places[name] = _Place(self.num_bytes, tuple(tensor.shape), tensor.dtype)
-            self.num_bytes += _aligned(tensor.nbytes)
+            self._add(name, tuple(tensor.shape), tensor.dtype)
+
+    def _add(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self._places[name] = place = _Place(self.num_bytes, shape, dtype)
+        self.num_bytes += _aligned(place.num_bytes)
 
     def offset(self, name: str) -> int:
         """Where a tensor begins, in bytes."""
         return self._places[name].offset
+
+    def of_rows(self, num_rows: int) -> Layout:
+        """The layout of the same tensors with so many rows."""
+        layout = Layout({})
+        for name, place in self._places.items():
+            layout._add(name, (num_rows, *place.shape[1:]), place.dtype)
+        return layout
 
     def allocate(self, pool: Pool = POOL) -> Tensor:
         """Uninitialised memory for all tensors: uint8 [num_bytes], of a pool."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-from sagann.graph.topology import Topology
+from sagann.plan.edges_of_type import EdgesOfType, Hop, topology_of
 from sagann.plan.intervals import sizes
 from sagann.plan.residency import BudgetError
 from sagann.plan.sizes import HopSize
@@ -17,35 +17,41 @@ _MOST_IN_VAIN = 2
 _WORTH_IT = 0.98
 
 
-def hop_size(topology: Topology, bounds: Sequence[int]) -> HopSize:
+def hop_size(hop: Hop, bounds: Sequence[int]) -> HopSize:
     """The sizes of the chunks that bounds would make, without making them; counted once for the same bounds."""
     # Imported here: it loads Numba.
     from sagann.graph.chunk_counts import chunk_counts
 
+    topology = topology_of(hop)
+    of_type = (hop.data, hop.type) if isinstance(hop, EdgesOfType) else None
+
     def count() -> HopSize:
-        found = chunk_counts(topology, bounds)
+        found = chunk_counts(topology, bounds, of_type)
         edges = {(src, dst): int(found[src, dst]) for dst, src in found.T.nonzero().tolist()}
         return HopSize.of(topology, edges)
 
-    size: HopSize = topology.derived(("hop_size", tuple(bounds)), count)
+    size: HopSize = topology.derived(("hop_size", of_type, tuple(bounds)), count)
     return size
 
 
 def largest_of(
-    bounds: Sequence[int], hops: Sequence[HopSize], most: int = 2
-) -> tuple[tuple[int, ...], list[HopSize]]:
+    bounds: Sequence[int], hops: Mapping[int, HopSize], most: int = 2
+) -> tuple[tuple[int, ...], dict[int, HopSize]]:
     """A few intervals as large as the largest of ``bounds``, with chunks as large as the largest.
 
     No step of the whole grid needs more than some step of these.
 
     Args:
         bounds: of the intervals.
-        hops: their chunks.
+        hops: their chunks, by numbers of hops.
         most: intervals, where there are so many; :class:`sagann.plan.orders.Policy` says how many tell an order.
     """
     rows, count = max(sizes(tuple(bounds))), min(len(bounds) - 1, most)
     at = [(src, dst) for src in range(count) for dst in range(count)]
-    largest = [replace(hop, edges=dict.fromkeys(at, max(hop.edges.values())) if hop.edges else {}) for hop in hops]
+    largest = {
+        number: replace(hop, edges=dict.fromkeys(at, max(hop.edges.values())) if hop.edges else {})
+        for number, hop in hops.items()
+    }
     return tuple(rows * number for number in range(count + 1)), largest
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.graph.counting_sort import group_by_key
 from sagann.graph.topology import Topology
+from sagann.plan.edges_of_type import EdgesOfType, Hop, topology_of
 from sagann.plan.fit import hop_size
 from sagann.plan.intervals import sizes
 
@@ -51,7 +52,7 @@ class ChunkGrid:
     """How a topology whose sources and destinations are the same vertices is cut; makes the chunks, and keeps none.
 
     Args:
-        topology: the whole graph's; its arrays may be mapped from files.
+        hop: the whole graph's topology, or its edges of one type; arrays may be mapped from files.
         bounds: of the intervals, as :mod:`sagann.plan.intervals` gives them.
         most_edges: that are cut at a time, unless a chunk by itself has more; :data:`CUT_BYTES` each.
 
@@ -65,12 +66,13 @@ class ChunkGrid:
         [(1, 0, [1, 0])]
     """
 
-    def __init__(self, topology: Topology, bounds: Sequence[int], *, most_edges: int = MOST_EDGES) -> None:
+    def __init__(self, hop: Hop, bounds: Sequence[int], *, most_edges: int = MOST_EDGES) -> None:
         self.bounds = tuple(bounds)
         self.most_edges = most_edges
         self._table: Tensor | None = None
-        _check(topology, self.bounds)
-        self.topology = topology
+        self.hop = hop
+        self.topology = topology_of(hop)
+        _check(self.topology, self.bounds)
 
     @property
     def num_intervals(self) -> int:
@@ -92,7 +94,7 @@ class ChunkGrid:
         if edges.stop - edges.start <= self.most_edges:
             yield from self._cut(dst, range(self.num_intervals), edges, None)
             return
-        found = hop_size(self.topology, self.bounds).edges
+        found = hop_size(self.hop, self.bounds).edges
         counts = [found.get((src, dst), 0) for src in range(self.num_intervals)]
         first_edge, src = edges.start, 0
         while src < self.num_intervals:
@@ -125,14 +127,14 @@ class ChunkGrid:
         topology = self.topology
         vertices = slice(self.bounds[dst], self.bounds[dst + 1])
         offsets = topology.indptr[vertices.start : vertices.stop + 1] - edges.start
-        low, high = self.bounds[srcs.start], self.bounds[srcs.stop]
         if first_edge is None:
             sources, at = topology.indices[edges], None
+            if isinstance(self.hop, EdgesOfType):
+                at = self.hop.within(edges)
+                sources = sources[at]
             first_edge = edges.start
         else:
-            found = [
-                _between(topology.indices[part], low, high, part.start - edges.start) for part in _parts(edges)
-            ]
+            found = [self._between(srcs, part, part.start - edges.start) for part in _parts(edges)]
             sources, at = (torch.cat(each) for each in zip(*found, strict=True))
         # Stable: within a source interval by destination, as before.
         grouped = group_by_key(self._intervals_of(sources) - srcs.start, len(srcs), positions=True)
@@ -160,16 +162,20 @@ class ChunkGrid:
                 first_edge=first_edge + first,
             )
 
+    def _between(self, srcs: range, part: slice, first: int) -> tuple[Tensor, Tensor]:
+        """The sources of a range of edges that lie in a range of intervals, and the edges' positions from ``first`` on."""
+        sources, own = self.topology.indices[part], None
+        if isinstance(self.hop, EdgesOfType):
+            own = self.hop.within(part)
+            sources = sources[own]
+        low, high = self.bounds[srcs.start], self.bounds[srcs.stop]
+        at = ((sources >= low) & (sources < high)).nonzero().squeeze(1)
+        return sources[at], (at if own is None else own[at]) + first
+
 
 def _parts(edges: slice) -> Iterator[slice]:
     for begin in range(edges.start, edges.stop, _AT_ONCE):
         yield slice(begin, min(begin + _AT_ONCE, edges.stop))
-
-
-def _between(sources: Tensor, low: int, high: int, first: int) -> tuple[Tensor, Tensor]:
-    """The sources from ``low`` on that are below ``high``, and their positions, counted from ``first``."""
-    at = ((sources >= low) & (sources < high)).nonzero().squeeze(1)
-    return sources[at], at.add_(first)
 
 
 def _rows(data: Tensor, ids: Tensor) -> Tensor:

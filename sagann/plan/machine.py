@@ -27,6 +27,7 @@ UNITS: Mapping[str, str] = MappingProxyType(
         "cache_bytes": "bytes of the last-level cache",
         "exp_per_s": "exponentials per second within a pass over edges",
         "copy_bytes": "bytes copied per second by one thread, from memory to memory",
+        "pick_bytes": "bytes of rows, of 512 each, picked per second by one thread, from memory to memory",
         "disk_read_bytes": "bytes read per second by one thread, not from the page cache",
         "disk_write_bytes": "bytes written per second by one thread, until they are on the disk",
         "step_s": "seconds of a pass over a few edges",
@@ -63,6 +64,8 @@ class Machine:
     "Exponentials per second in a fused pass over edges: what a sigmoid adds to a pass that reads the same."
     copy_bytes: float
     "Bytes copied per second from memory to memory by one thread; each is read once and written once."
+    pick_bytes: float
+    "Bytes per second of rows of 512 bytes that one thread picks, every other one of an array, into another array."
     disk_read_bytes: float
     "Bytes per second that one thread reads at positions of a file that the page cache does not hold."
     disk_write_bytes: float
@@ -92,7 +95,7 @@ class Machine:
             >>> Machine.from_toml("num_cores = 2", where="machine.toml")
             Traceback (most recent call last):
             ...
-            sagann.errors.InputError: a machine lacks a field: 'name' is missing, and 10 more (in machine.toml). \
+            sagann.errors.InputError: a machine lacks a field: 'name' is missing, and 11 more (in machine.toml). \
 Add it: of the processor; `sagann machine --out FILE` writes a whole one.
         """
         try:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import count, pairwise
 
 from sagann.errors import InputError
@@ -78,11 +78,17 @@ class _Placement:
         self.budget = budget_bytes
         self.lookahead = lookahead
         self.uses: defaultdict[Block, deque[int]] = defaultdict(deque)
+        # The last steps that need rows picked from blocks, which must lie on the host by then.
+        self.last_pick: dict[Block, int] = {}
         for number, step in enumerate(steps):
             for block in step.blocks:
                 self.uses[block].append(number)
+                if block.needed_by is not None:
+                    self.last_pick[block.whole] = number
         self.resident: dict[Block, int] = {}
         self.dirty: set[Block] = set()
+        # By the step that comes next.
+        self.being_made: Collection[Block] = ()
         self.held = self.peak = 0
         self.operations: list[Step | Move] = []
         # Resident blocks that can go, the next use that is farthest first; entries of earlier uses are passed over.
@@ -121,6 +127,7 @@ class _Placement:
         for block in step.writes:
             self.dirty.add(block)
             self.on_host.discard(block)
+        self.being_made = step.writes
 
     def _make_room(self, room: int, *, later_than: int) -> bool:
         """Evict blocks whose next use is later than a step's until there is room, or tell that there is not enough."""
@@ -129,11 +136,14 @@ class _Placement:
             if victim is None:
                 return False
             if victim in self.dirty:
-                self.operations.append(Move("store", victim, self.resident[victim]))
-                self.dirty.discard(victim)
-                self.on_host.add(victim)
+                self._store(victim)
             self._drop(victim)
         return True
+
+    def _store(self, block: Block) -> None:
+        self.operations.append(Move("store", block, self.resident[block]))
+        self.dirty.discard(block)
+        self.on_host.add(block)
 
     def _farthest(self, later_than: int) -> Block | None:
         while self.order:
@@ -143,11 +153,19 @@ class _Placement:
             heapq.heappop(self.order)
         return None
 
+    def _can_load(self, block: Block) -> bool:
+        """Whether a block lies on the host, or can be stored there at once because rows of it are wanted."""
+        whole = block.whole
+        is_made = whole in self.dirty and whole not in self.being_made
+        return whole in self.on_host or (block.needed_by is not None and is_made)
+
     def _admit(self, block: Block, *, load: bool) -> None:
         size = self.bytes_of(block)
         if load:
-            if block not in self.on_host:
+            if not self._can_load(block):
                 raise AssertionError(f"{block} is read before it is made")
+            if block.whole in self.dirty:
+                self._store(block.whole)
             self.operations.append(Move("load", block, size))
         self.resident[block] = size
         self.held += size
@@ -166,7 +184,7 @@ class _Placement:
                 return
             temporary = max(temporary, self.steps[later].temporary_bytes)
             for block in self.steps[later].reads:
-                if block in self.resident or block not in self.on_host:
+                if block in self.resident or not self._can_load(block):
                     continue
                 if not self._make_room(self.bytes_of(block) + temporary, later_than=coming[-1]):
                     return
@@ -183,7 +201,7 @@ class _Placement:
             for block in step.blocks:
                 if block in self.resident:
                     continue
-                if block not in step.reads or block not in self.on_host or block in made:
+                if block not in step.reads or not self._can_load(block) or block in made:
                     made[block] = self.bytes_of(block)
                 elif self.held + sum(made.values()) + self.bytes_of(block) + temporary > self.budget:
                     return
@@ -192,15 +210,18 @@ class _Placement:
 
     def _release(self, number: int, step: Step) -> None:
         """Forget what nobody uses again."""
+        self.being_made = ()
         for block in step.blocks:
             uses = self.uses[block]
             while uses and uses[0] <= number:
                 uses.popleft()
             if uses:
                 self._enter(block)
-            else:
-                self._drop(block)
-                self.dirty.discard(block)
+                continue
+            if block in self.dirty and self.last_pick.get(block, -1) > number:
+                self._store(block)
+            self._drop(block)
+            self.dirty.discard(block)
 
     def _drop(self, block: Block) -> None:
         size = self.resident.pop(block)

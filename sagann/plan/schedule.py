@@ -10,7 +10,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from sagann.compiler.model_program import Gather, ModelProgram
@@ -19,7 +19,8 @@ from sagann.kernels.edge.function import EdgeFunction
 from sagann.plan.gradients import Gradients
 from sagann.plan.intervals import sizes
 from sagann.plan.orders import POLICIES, Order, Pass
-from sagann.plan.sizes import CSC, CSR, BlockSizes, HopSize
+from sagann.plan.selection import as_read
+from sagann.plan.sizes import CSC, CSR, PICKED, BlockSizes, HopSize
 from sagann.plan.steps import Block, Step
 
 
@@ -28,31 +29,34 @@ class Schedule:
 
     Args:
         program: the model.
-        hops: its hops.
+        hops: sizes of what its gathers go over, by numbers of hops.
         bounds: of the intervals.
         gradients: what the backward computes; by default of all parameters.
         folded: whether the loss is a function of an interval's rows, summed over the intervals. Its gradient is computed
             where the rows are made, and the result never exists whole.
         saves: numbers of the stages that keep for their gradient what they make, instead of running once more.
         order: in which passes go through the chunk grid.
+        selects: whether chunks of which the hops say so read picked rows.
     """
 
     def __init__(
         self,
         program: ModelProgram,
-        hops: Sequence[HopSize],
+        hops: Mapping[int, HopSize],
         bounds: Sequence[int],
         *,
         gradients: Gradients | None = None,
         folded: bool = False,
         saves: frozenset[int] = frozenset(),
         order: Order = "column",
+        selects: bool = False,
     ) -> None:
         self.program = program
         self.hops = hops
         self.gradients = gradients or Gradients(program)
         self.folded = folded
         self.saves = saves
+        self.selects = selects
         self._policy = POLICIES[order]
         rows = sizes(tuple(bounds))
         self.intervals = range(len(rows))
@@ -66,7 +70,7 @@ class Schedule:
         blocks = [Block("value", name, interval) for name in names for interval in self.intervals]
         for number in sorted({gather.hop for gather in self.program.gathers}):
             for src, dst in self.hops[number].edges:
-                blocks += [Block("edges", form, src, dst, number) for form in (CSC, CSR)]
+                blocks += [self._chunk(form, src, dst, number) for form in (CSC, CSR)]
         return blocks
 
     @property
@@ -230,9 +234,9 @@ class Schedule:
 
         def chunk(dst: int, src: int) -> Iterator[Step]:
             if (src, dst) in self.hops[gather.hop].edges:
-                edges = Block("edges", CSC, src, dst, gather.hop)
+                edges = self._chunk(CSC, src, dst, gather.hop)
                 state = Block("state", gather.result, dst)
-                reads = (edges, *self._edge_values(gather, function, src, dst))
+                reads = (edges, *self._edge_values(gather, function, edges))
                 yield Step(
                     kind="gather",
                     number=number,
@@ -330,11 +334,11 @@ class Schedule:
 
     def _read_by_chunk(self, gather: Gather, function: EdgeFunction, src: int, dst: int) -> tuple[Block, ...]:
         """The blocks that a backward pass reads for a chunk, but for the state."""
-        blocks = [Block("edges", CSC if function.at == "dst" else CSR, src, dst, gather.hop)]
-        blocks += self._edge_values(gather, function, src, dst)
-        blocks.append(Block("incoming", gather.result, dst))
+        chunk = self._chunk(CSC if function.at == "dst" else CSR, src, dst, gather.hop)
+        blocks = [chunk, *self._edge_values(gather, function, chunk)]
+        blocks.append(as_read(Block("incoming", gather.result, dst), chunk, "dst"))
         if gather.edges.accumulator in ("max", "min", "softmax"):
-            blocks.append(Block("extra", gather.result, dst))
+            blocks.append(as_read(Block("extra", gather.result, dst), chunk, "dst"))
         if any(given.name.endswith("_at_edges") for given in function.inputs):
             blocks.append(Block("handed", gather.result, src, dst))
         return tuple(blocks)
@@ -348,13 +352,19 @@ class Schedule:
     def _values(self, names: Sequence[str], interval: int) -> list[Block]:
         return [Block("value", name, interval) for name in names if name not in self.gradients.shared]
 
-    def _edge_values(self, gather: Gather, function: EdgeFunction, src: int, dst: int) -> list[Block]:
+    def _chunk(self, form: str, src: int, dst: int, hop: int) -> Block:
+        """The edges of a chunk, as a pass reads them."""
+        is_picked = self.selects and (PICKED[form], src, dst) in self.hops[hop].needed
+        return Block("edges", PICKED[form] if is_picked else form, src, dst, hop)
+
+    def _edge_values(self, gather: Gather, function: EdgeFunction, chunk: Block) -> list[Block]:
         """The blocks that a pass over a chunk's edges reads."""
         read = {given.name for given in function.inputs}
         blocks = []
         for name, side, value in zip(gather.edges.stage.inputs, gather.edges.sides, gather.inputs, strict=True):
             if side in ("src", "dst") and name in read:
-                blocks.append(Block("value", value, src if side == "src" else dst))
+                interval = chunk.interval if side == "src" else chunk.other
+                blocks.append(as_read(Block("value", value, interval), chunk, side))
         return list(dict.fromkeys(blocks))
 
 

@@ -1,7 +1,7 @@
 """Simulate: when each step and each copy of a plan runs on a machine, before anything runs.
 
 The rules are the runtime's: steps run one after the other; loads in a lane of their own, and stores in another, each from
-the moment the plan comes to it; a step waits for the loads of its blocks, and for the stores of those it writes; who drops
+the moment the plan comes to it, and one of picked rows after the store of what they are picked from; a step waits for the loads of its blocks, and for the stores of those it writes; who drops
 a block waits for its copies. Copies take a core from steps that run meanwhile.
 
 References:
@@ -40,6 +40,8 @@ class _Simulation:
             "load": machine.disk_read_bytes if on_disk else machine.copy_bytes,
             "store": machine.disk_write_bytes if on_disk else machine.copy_bytes,
         }
+        # In memory, rows are copied as they are picked; from a disk they have to come first.
+        self.pick_s = 1 / machine.pick_bytes + (1 / machine.disk_read_bytes if on_disk else 0.0)
         self.machine = machine
         self.timeline = Timeline()
         self.now = 0.0
@@ -84,7 +86,11 @@ class _Simulation:
     def _copy(self, lane: Lane, move: Move) -> None:
         start_s = max(self.now, self.free_at[lane])
         # Without a budget nothing is copied: blocks are read where they lie.
-        seconds = 0.0 if self.plan.budget_bytes >= UNLIMITED else move.num_bytes / self.rates[lane]
+        is_picked = move.block.needed_by is not None
+        byte_s = self.pick_s if is_picked else 1 / self.rates[lane]
+        seconds = 0.0 if self.plan.budget_bytes >= UNLIMITED else move.num_bytes * byte_s
+        if is_picked:
+            start_s = max(start_s, self.ends["store"].get(move.block.whole, 0.0))
         self.free_at[lane] = self.ends[lane][move.block] = start_s + seconds
         self.timeline.spans.append(
             Span(lane=lane, name=block_name(move.block), start_s=start_s, seconds=seconds, num_bytes=move.num_bytes)

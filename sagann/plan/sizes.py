@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from torch import Tensor, fx
 
@@ -13,7 +14,7 @@ from sagann.compiler.program import Stage
 from sagann.compiler.trace import ROWS, is_rows
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
-from sagann.kernels.dense import NUM_PARTS, linear, relu_
+from sagann.kernels.dense import NUM_PARTS, add_, linear, relu_
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import reduced_results
 from sagann.kernels.memory import SMALLEST_BYTES, allocated_bytes
@@ -23,7 +24,13 @@ from sagann.plan.gradients import Gradients
 from sagann.plan.steps import Block
 
 CSC, CSR = "csc", "csr"
+PICKED_CSC, PICKED_CSR = "csc of picked sources", "csr of picked destinations"
+"Chunks whose edges count the other end's rows among those that the chunk needs."
+PICKED = MappingProxyType({CSC: PICKED_CSC, CSR: PICKED_CSR})
+"The same by the form that counts all rows."
 _OFFSET_BYTES = 8
+# Of an id, and of a position that is made of it.
+_PICK_BYTES = 4 + 8
 # Per row, while work is divided: a few int64.
 _WALK_BYTES = 40
 # Operators by what their gradient reads: these are other names of an operand's memory,
@@ -52,9 +59,16 @@ class HopSize:
     "Of an edge in each of its data."
     id_bytes: int
     "Of a vertex id."
+    needed: Mapping[tuple[str, int, int], int] = field(default_factory=dict)
+    "By form, source and destination interval: rows of the other end that a chunk needs, where these may be picked."
 
     @classmethod
-    def of(cls, topology: Topology, edges: Mapping[tuple[int, int], int]) -> HopSize:
+    def of(
+        cls,
+        topology: Topology,
+        edges: Mapping[tuple[int, int], int],
+        needed: Mapping[tuple[str, int, int], int] | None = None,
+    ) -> HopSize:
         """The size of a topology whose chunks have so many edges."""
         data = topology.edge_data.values()
         return cls(
@@ -62,6 +76,7 @@ class HopSize:
             edges=edges,
             data_bytes=tuple(rows.element_size() * rows[:1].numel() for rows in data) if edges else (),
             id_bytes=topology.indices.element_size(),
+            needed=needed or {},
         )
 
     def chunk_bytes(self, rows: Sequence[int], src: int, dst: int, form: str) -> int:
@@ -71,9 +86,10 @@ class HopSize:
             rows: vertices of each interval.
             src: number of the source interval.
             dst: number of the destination interval.
-            form: "csc", or "csr", which comes with both.
+            form: "csc", or "csr", which comes with both; or one of picked rows.
         """
         edges = self.edges[src, dst]
+        form = CSC if form in (CSC, PICKED_CSC) else CSR
         parts = [
             _OFFSET_BYTES * (rows[dst] + 1),
             edges * self.id_bytes,
@@ -91,13 +107,13 @@ class BlockSizes:
 
     Args:
         program: the model.
-        hops: its hops.
+        hops: what its gathers go over, by numbers of hops.
         rows: vertices of each interval.
         gradients: what its backward computes.
     """
 
     def __init__(
-        self, program: ModelProgram, hops: Sequence[HopSize], rows: Sequence[int], gradients: Gradients
+        self, program: ModelProgram, hops: Mapping[int, HopSize], rows: Sequence[int], gradients: Gradients
     ) -> None:
         self.program = program
         self.hops = hops
@@ -165,11 +181,24 @@ class BlockSizes:
         """The values of vertices that a stage reads."""
         return [name for name in self.program.stages[number].inputs if name not in self.gradients.shared]
 
+    def _rows_of(self, block: Block) -> int:
+        """How many rows a block has."""
+        chunk = block.needed_by
+        if chunk is None:
+            return self.rows[block.interval]
+        return self.hops[chunk.number].needed[chunk.name, chunk.interval, chunk.other]
+
     def _of(self, block: Block) -> int:
+        rows = self._rows_of(block)
+        # Who picks rows holds their ids meanwhile.
+        ids = _PICK_BYTES * rows if block.needed_by is not None else 0
+        return ids + self._content(block, rows)
+
+    def _content(self, block: Block, rows: int) -> int:
         if block.kind in ("value", "grad"):
-            return allocated_bytes(self.rows[block.interval] * self.row_bytes(block.name))
+            return allocated_bytes(rows * self.row_bytes(block.name))
         if block.kind == "saved":
-            return packed_bytes(self.rows[block.interval] * size for size in self._stages[block.number].kept)
+            return packed_bytes(rows * size for size in self._stages[block.number].kept)
         if block.kind == "edges":
             return self.hops[block.number].chunk_bytes(self.rows, block.interval, block.other, block.name)
         gather = self._gathers[block.name]
@@ -181,7 +210,7 @@ class BlockSizes:
             results = [self.row_bytes(block.name), *delta]
         elif block.kind == "extra":
             results = results[1:]
-        return sum(allocated_bytes(self.rows[block.interval] * result) for result in results)
+        return sum(allocated_bytes(rows * result) for result in results)
 
     def _function(self, gather: Gather, part: int) -> EdgeFunction:
         if part:
@@ -259,7 +288,8 @@ def _kept(stage: Stage, gradients: Gradients) -> list[int]:
         elif node.target is relu_ or name in _FROM_RESULT:
             read = [node]
         else:
-            read = [] if name in _FROM_NOTHING else [*node.all_input_nodes, node]
+            adds = name in _FROM_NOTHING or node.target is add_
+            read = [] if adds else [*node.all_input_nodes, node]
         for each in read:
             assert isinstance(each, fx.Node)
             root = alias.get(each, each)

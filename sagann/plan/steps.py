@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 UNLIMITED = 1 << 62
 "A budget that everything fits."
 
-BlockKind = Literal["value", "grad", "extra", "incoming", "state", "edges", "handed", "saved"]
+BlockKind = Literal["value", "grad", "extra", "incoming", "state", "edges", "needed", "handed", "saved"]
 StepKind = Literal[
     "transform",
     "transform_loss",
@@ -31,7 +31,8 @@ class Block:
     """A named tensor, or a few that go together, restricted to an interval or to a chunk of edges.
 
     value, grad: rows of a value, and its gradient. extra: what a gather keeps for its backward. incoming: what its
-    backward reads of destinations. state: a gather in the making. edges: a chunk. handed: what the backward's passes
+    backward reads of destinations. state: a gather in the making. edges: a chunk. needed: the
+    ids of rows that are picked for it, which only hosts keep. handed: what the backward's passes
     leave at the edges of a chunk. saved: what a stage makes and its gradient reads.
     """
 
@@ -45,6 +46,13 @@ class Block:
     "Of a chunk, the interval of its destinations."
     number: int = 0
     "Of a chunk, the hop; of a state in the backward, the pass; of what is saved, the stage."
+    needed_by: Block | None = None
+    "Where these are picked rows of the interval, the chunk that needs them."
+
+    @property
+    def whole(self) -> Block:
+        """The block that these rows are picked from; itself, where none are."""
+        return self if self.needed_by is None else replace(self, needed_by=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,6 +130,11 @@ class Plan:
         return _moved(self.operations, "store")
 
     @property
+    def picked_bytes(self) -> int:
+        """Of what is copied to the device, the rows that were picked for a chunk."""
+        return sum(each.num_bytes for each in _moves(self.operations, "load") if each.block.needed_by is not None)
+
+    @property
     def moved_bytes(self) -> int:
         """Copied to the device and from it."""
         return self.loaded_bytes + self.stored_bytes
@@ -129,8 +142,7 @@ class Plan:
     @property
     def spilled_bytes(self) -> int:
         """Of the blocks that are stored at some time, each counted once."""
-        stored = (each for each in self.operations if isinstance(each, Move) and each.kind == "store")
-        return sum({each.block: each.num_bytes for each in stored}.values())
+        return sum({each.block: each.num_bytes for each in _moves(self.operations, "store")}.values())
 
     @property
     def num_intervals(self) -> int:
@@ -139,4 +151,8 @@ class Plan:
 
 
 def _moved(operations: Sequence[Step | Move], kind: str) -> int:
-    return sum(each.num_bytes for each in operations if isinstance(each, Move) and each.kind == kind)
+    return sum(each.num_bytes for each in _moves(operations, kind))
+
+
+def _moves(operations: Sequence[Step | Move], kind: str) -> list[Move]:
+    return [each for each in operations if isinstance(each, Move) and each.kind == kind]

@@ -19,6 +19,7 @@ from sagann.kernels.edge.function import EdgeFunction, Input
 from sagann.kernels.edge.kinds import lanes, results_of
 from sagann.plan.machine import Machine
 from sagann.plan.schedule import Schedule
+from sagann.plan.selection import OTHER_END
 from sagann.plan.sizes import bytes_per_row
 from sagann.plan.steps import Block, Step
 
@@ -108,6 +109,9 @@ class StepWork:
         edges = self._schedule.hops[gather.hop].edges[step.interval, step.other]
         far, near = ("src", "dst") if function.at == "dst" else ("dst", "src")
         rows = {"src": self._rows[step.interval], "dst": self._rows[step.other]}
+        chunk = step.reads[0]
+        if chunk.name in OTHER_END:
+            rows[far] = self._schedule.hops[gather.hop].needed[chunk.name, chunk.interval, chunk.other]
         row_bytes = {
             side: _row_bytes(given for given in function.inputs if given.side == side) for side in (far, near)
         }

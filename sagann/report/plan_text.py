@@ -59,10 +59,25 @@ def plan_text(planned: Planned) -> str:
                 found[move.block.kind] += move.num_bytes
         parts = (f"{_KINDS[kind]} {format_bytes(size)}" for kind, size in found.most_common())
         lines += [f"{verb}: {', '.join(parts)}."] if found else []
+    lines += _picked(planned)
     hungriest = max(steps, key=lambda step: step.temporary_bytes + sum(map(schedule.sizes.of, step.blocks)))
     size = hungriest.temporary_bytes + sum(map(schedule.sizes.of, hungriest.blocks))
     lines.append(f"The hungriest step, {_named(hungriest)}, takes {format_bytes(size)} by itself.")
     return "\n".join(lines)
+
+
+def _picked(planned: Planned) -> list[str]:
+    """Which part of intervals' rows is loaded for chunks that need few of them; nothing where none are picked."""
+    loads = [each for each in planned.plan.operations if isinstance(each, Move) and each.kind == "load"]
+    picked = [move for move in loads if move.block.needed_by is not None]
+    if not picked:
+        return []
+    found = sum(move.num_bytes for move in picked)
+    whole = sum(planned.schedule.sizes.of(move.block.whole) for move in picked)
+    return [
+        f"Picked by the host: {format_bytes(found)} of rows, {found / whole:.0%} of the intervals that they lie in, in "
+        f"{len(picked):,} of {len(loads):,} loads; {format_bytes(whole - found)} need not be loaded."
+    ]
 
 
 def _gradients(steps: Sequence[Step]) -> str:

@@ -158,6 +158,8 @@ class CompiledEngine:
             accum = self._gather(program, topology, values)
         values[program.accum] = accum
         values |= rows_of_vertices(program, topology, values, dialect)
+        # What only the edges read makes room for the vertices' rows.
+        values = {name: values[name] for name in program.vertex.inputs}
         (out,) = program.vertex.run(values, run_rows).values()
         # What is kept must not be changed by an in-place operation on what the layer returns.
         return out.clone() if program.invariant and _share_memory(out, accum) else out

@@ -22,6 +22,7 @@ from sagann.kernels.edge.state import GatherState
 from sagann.kernels.memory import POOL
 from sagann.kernels.row_dropout import rows_of
 from sagann.plan.schedule import Schedule
+from sagann.plan.selection import as_read
 from sagann.plan.steps import Block, Move, Plan, Step
 from sagann.plan.timeline import step_name
 from sagann.runtime.chunks import Chunks
@@ -49,7 +50,7 @@ class Executor:
         program: the captured model.
         schedule: whose steps the plan places.
         plan: what to do.
-        chunks: of each hop.
+        chunks: by numbers of hops.
         host: where this epoch's blocks lie that are not on the device.
         constants: where what is the same in every epoch lies.
         dialect: kernels of the edges.
@@ -64,7 +65,7 @@ class Executor:
         schedule: Schedule,
         plan: Plan,
         *,
-        chunks: Sequence[Chunks],
+        chunks: Mapping[int, Chunks],
         host: Host,
         constants: Host,
         dialect: str,
@@ -314,7 +315,8 @@ class Executor:
             elif side == "edge":
                 arrays[name] = topology.edge_data[value]
             else:
-                block = Block("value", value, step.interval if side == "src" else step.other)
+                whole = Block("value", value, step.interval if side == "src" else step.other)
+                block = as_read(whole, step.reads[0], side)
                 if block in step.reads:
                     arrays[name] = self.resident[block]
         return arrays

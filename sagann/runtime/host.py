@@ -13,6 +13,7 @@ from torch import Tensor
 from sagann.kernels.memory import Pool, empty
 from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
+from sagann.runtime.picking import pick_rows
 
 _POOL = Pool()
 "Of blocks that lie in the process's memory: a pool of their own, as the other one is kept within a budget."
@@ -29,6 +30,10 @@ class Host(Protocol):
 
     def get(self, block: Block) -> dict[str, Tensor]:
         """Copies of what was put last."""
+        ...
+
+    def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
+        """Copies of some rows, in ascending order, of each tensor of what was put last."""
         ...
 
     def close(self) -> None:
@@ -49,6 +54,10 @@ class SharedHost:
     def get(self, block: Block) -> dict[str, Tensor]:
         """What was put last."""
         return self._blocks[block]
+
+    def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
+        """Copies of some rows of each tensor of what was put last."""
+        return {name: pick_rows(tensor, rows) for name, tensor in self._blocks[block].items()}
 
     def close(self) -> None:
         """Forget all blocks."""
@@ -73,6 +82,11 @@ class RamHost:
         """Copies of what was put last."""
         layout, memory = self._blocks[block]
         return layout.views(_copy(layout.allocate(), memory))
+
+    def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
+        """Copies of some rows of each tensor of what was put last."""
+        layout, memory = self._blocks[block]
+        return {name: pick_rows(tensor, rows) for name, tensor in layout.views(memory).items()}
 
     def close(self) -> None:
         """Forget all blocks."""

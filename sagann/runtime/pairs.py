@@ -17,7 +17,7 @@ from torch import Tensor
 from sagann.compiler.program import End
 from sagann.errors import InputError
 from sagann.graph.counting_sort import group_by_key
-from sagann.graph.topology import Topology
+from sagann.graph.topology import CHECKED_AT_ONCE, Topology
 from sagann.graph.widths import id_dtype
 
 
@@ -59,15 +59,17 @@ def _kept(topology: Topology, what: str, types: Tensor, num_types: int, build: C
 
 
 def _check(types: Tensor, num_types: int) -> bool:
-    outside = (types < 0) | (types >= num_types)
-    if outside.any():
-        edge = int(outside.nonzero()[0])
-        raise InputError(
-            "edge type out of range",
-            value=f"{int(types[edge])}, but there are {num_types} types",
-            where=f"typed_linear, row {edge}",
-            fix="Build the layer with the graph's num_edge_types.",
-        )
+    for begin in range(0, len(types), CHECKED_AT_ONCE):
+        piece = types[begin : begin + CHECKED_AT_ONCE]
+        outside = (piece < 0) | (piece >= num_types)
+        if outside.any():
+            edge = int(outside.nonzero()[0])
+            raise InputError(
+                "edge type out of range",
+                value=f"{int(piece[edge])}, but there are {num_types} types",
+                where=f"typed_linear, row {begin + edge}",
+                fix="Build the layer with the graph's num_edge_types.",
+            )
     return True
 
 

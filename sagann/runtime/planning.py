@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
 from typing import Literal, NamedTuple
 
@@ -17,14 +18,17 @@ from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.options import CompilerOptions
 from sagann.errors import InputError, LayerError
 from sagann.graph.topology import Topology
+from sagann.plan.edges_of_type import EdgesOfType, Hop
 from sagann.plan.fit import hop_size, largest_of, least_count, needed_bytes
 from sagann.plan.gradients import Gradients
 from sagann.plan.intervals import equal_edges, equal_vertices, equal_weights, sizes
 from sagann.plan.orders import POLICIES, Order
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.schedule import Schedule
+from sagann.plan.selection import NEVER, Selection, needed_rows
 from sagann.plan.sizes import CSC, CSR, HopSize
 from sagann.plan.steps import Plan
+from sagann.runtime.pairs import check_types
 
 MOST_INTERVALS = 256
 "An epoch has a step for every chunk of a grid of so many by so many; finer ones are steps of too little work."
@@ -94,18 +98,37 @@ def captured(
     return program
 
 
-def hop_sizes(hops: Sequence[Topology], bounds: Sequence[int]) -> list[HopSize]:
-    """The sizes of each hop's chunks; a topology that several hops share is looked at once."""
-    found = {id(topology): hop_size(topology, bounds) for topology in {id(each): each for each in hops}.values()}
-    return [found[id(topology)] for topology in hops]
+def gathered_hops(program: ModelProgram, hops: Sequence[Topology]) -> dict[int, Hop]:
+    """What the program's gathers go over, by number: hops, and the edges of single types.
+
+    Raises:
+        InputError: a type is out of range.
+    """
+    for (hop, data), num_types in program.num_types.items():
+        check_types(hops[hop], hops[hop].edge_data[data], num_types)
+    of_types = [EdgesOfType(topology=hops[each.hop], data=each.data, type=each.type) for each in program.edge_types]
+    numbered: list[Hop] = [*hops, *of_types]
+    return {number: numbered[number] for number in sorted({gather.hop for gather in program.gathers})}
 
 
-def edges_bytes(hops: Sequence[Topology], bounds: Sequence[int]) -> int:
-    """What the chunks of all hops take in both orders."""
+def hop_sizes(
+    program: ModelProgram, hops: Sequence[Topology], bounds: Sequence[int], selection: Selection = NEVER
+) -> dict[int, HopSize]:
+    """The sizes of the chunks that the program's gathers go over, by numbers of hops."""
+    return {
+        number: replace(hop_size(hop, bounds), needed=needed_rows(hop, bounds, selection))
+        for number, hop in gathered_hops(program, hops).items()
+    }
+
+
+def edges_bytes(hops: Iterable[Hop], bounds: Sequence[int]) -> int:
+    """What the chunks of some hops take in both orders."""
     rows = sizes(tuple(bounds))
-    found = {id(topology): size for topology, size in zip(hops, hop_sizes(hops, bounds), strict=True)}
     return sum(
-        size.chunk_bytes(rows, *at, form) for size in found.values() for at in size.edges for form in (CSC, CSR)
+        size.chunk_bytes(rows, *at, form)
+        for size in (hop_size(hop, bounds) for hop in hops)
+        for at in size.edges
+        for form in (CSC, CSR)
     )
 
 
@@ -138,7 +161,7 @@ def fitted_bounds(
     @cache
     def needed(count: int) -> tuple[int, int]:
         bounds = bounds_of(count)
-        largest, found = largest_of(bounds, hop_sizes(hops, bounds), POLICIES[order].telling)
+        largest, found = largest_of(bounds, hop_sizes(program, hops, bounds), POLICIES[order].telling)
         ahead, alone = 0, 0
         for folded in (False, True):
             schedule = Schedule(program, found, largest, gradients=gradients, folded=folded, order=order)
@@ -156,7 +179,7 @@ def fitted_bounds(
 
 def planned(
     program: ModelProgram,
-    hops: Sequence[HopSize],
+    hops: Mapping[int, HopSize],
     bounds: Sequence[int],
     budget_bytes: int,
     *,
@@ -164,11 +187,12 @@ def planned(
     trains: bool = True,
     folded: bool = False,
     order: Order = "column",
+    selection: Selection = NEVER,
 ) -> Planned:
     """Plan an epoch.
 
     Stages keep what their gradients read where that moves no more bytes than running them again, or where copying it costs
-    less than that.
+    less than that. Chunks have rows picked for them where that costs less than moving whole intervals.
 
     Args:
         program: the captured model.
@@ -179,12 +203,15 @@ def planned(
         trains: whether there is a backward.
         folded: whether the loss is computed with the result's rows.
         order: in which passes go through the chunk grid.
+        selection: of the rows that chunks need.
     Raises:
         BudgetError: a step needs more than the budget.
     """
 
-    def placed(saves: frozenset[int] = frozenset()) -> Planned:
-        schedule = Schedule(program, hops, bounds, gradients=gradients, folded=folded, saves=saves, order=order)
+    def placed(selects: bool, saves: frozenset[int] = frozenset()) -> Planned:
+        schedule = Schedule(
+            program, hops, bounds, gradients=gradients, folded=folded, saves=saves, order=order, selects=selects
+        )
         plan = place(
             list(schedule.epoch() if trains else schedule.forward()),
             bytes_of=schedule.sizes.of,
@@ -194,31 +221,67 @@ def planned(
         )
         return Planned(program, schedule, plan)
 
-    found = placed()
+    found = _cheaper(placed, hops, selection)
     if not trains:
         return found
+    selects = found.schedule.selects
     every = frozenset(range(len(program.stages)))
     with suppress(BudgetError):
-        saving = placed(every)
+        saving = placed(selects, every)
         if saving.plan.moved_bytes <= found.plan.moved_bytes:
             return saving
     worth = frozenset(number for number in every if found.schedule.sizes.is_worth_keeping(number))
     if worth:
         with suppress(BudgetError):
-            return placed(worth)
+            return placed(selects, worth)
     return found
 
 
+def _cheaper(placed: Callable[[bool], Planned], hops: Mapping[int, HopSize], selection: Selection) -> Planned:
+    """The plan that picks rows, or the one that does not.
+
+    Args:
+        placed: makes one, given whether it picks.
+        hops: the chunks.
+        selection: of the rows that chunks need.
+    Raises:
+        BudgetError: a step needs more than the budget.
+    """
+    if not any(hop.needed for hop in hops.values()):
+        return placed(False)
+    if selection.is_forced:
+        return placed(True)
+    whole = placed(False)
+    with suppress(BudgetError):
+        picking = placed(True)
+        if _copied(picking.plan, selection) < _copied(whole.plan, selection):
+            return picking
+    return whole
+
+
+def _copied(plan: Plan, selection: Selection) -> float:
+    """What a plan's copies cost, in bytes of whole intervals."""
+    return plan.moved_bytes + (selection.cost - 1) * plan.picked_bytes
+
+
 def planned_constants(
-    program: ModelProgram, hops: Sequence[HopSize], bounds: Sequence[int], budget_bytes: int
+    program: ModelProgram,
+    hops: Mapping[int, HopSize],
+    bounds: Sequence[int],
+    budget_bytes: int,
+    selection: Selection = NEVER,
 ) -> Planned:
     """Plan what is computed once, before the first epoch; arguments as of :func:`planned`."""
-    schedule = Schedule(program, hops, bounds)
     kept = {gather.result for gather in program.gathers if gather.constant}
-    on_host = [block for block in schedule.initial() if block.name not in kept]
-    steps = list(schedule.constants())
-    plan = place(steps, bytes_of=schedule.sizes.of, on_host=on_host, bounds=bounds, budget_bytes=budget_bytes)
-    return Planned(program, schedule, plan)
+
+    def placed(selects: bool) -> Planned:
+        schedule = Schedule(program, hops, bounds, selects=selects)
+        on_host = [block for block in schedule.initial() if block.name not in kept]
+        steps = list(schedule.constants())
+        plan = place(steps, bytes_of=schedule.sizes.of, on_host=on_host, bounds=bounds, budget_bytes=budget_bytes)
+        return Planned(program, schedule, plan)
+
+    return _cheaper(placed, hops, selection)
 
 
 def cutter(program: ModelProgram, topology: Topology, cut: Cut) -> Callable[[int], tuple[int, ...]]:

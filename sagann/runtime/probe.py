@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 
@@ -17,8 +17,10 @@ from sagann.kernels.dense import linear
 from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output
 from sagann.kernels.memory import Pool
 from sagann.plan.machine import Machine
+from sagann.plan.selection import Selection
 from sagann.runtime.dialects import dialect_for, run_pass
 from sagann.runtime.disk_probe import disk_rates
+from sagann.runtime.picking import pick_rows
 from sagann.runtime.processor import cache_bytes, num_cores, processor_name
 
 NUM_FEATURES = 128
@@ -35,6 +37,9 @@ _NUM_DIFFERENCES = 25
 _NUM_STEPS = 200
 # Digits beyond these differ from one probe to the next.
 _DIGITS = 4
+# Of an array, where two rates are compared at once and little memory may be taken.
+_QUICK_BYTES = 32 << 20
+_NUM_QUICK = 5
 # Of a pass, the least that a sigmoid is taken to add to it: less is lost in the noise.
 _LEAST_ADDED = 0.05
 
@@ -52,21 +57,22 @@ def probe(folder: Path) -> Machine:
     """
     # Done first: it is what may be refused.
     disk = disk_rates(folder)
-    cache = cache_bytes()
+    cached = cache_bytes()
     rates = {
         "matmul_flops": _matmul_flops(),
-        "stream_bytes": _stream_bytes(cache),
-        "gather_bytes": _gather_bytes(_within(8 * cache, 256 << 20, 1 << 30)),
+        "stream_bytes": _stream_bytes(cached),
+        "gather_bytes": _gather_bytes(_within(8 * cached, 256 << 20, 1 << 30)),
         # An eighth: results and offsets lie in the cache as well, and it may not be ours alone.
-        "gather_cached_bytes": _gather_bytes(_within(cache // 8, 1 << 19, 32 << 20)),
-        "exp_per_s": _exp_per_s(_within(cache // 8, 1 << 19, 32 << 20)),
-        "copy_bytes": _copy_bytes(cache),
+        "gather_cached_bytes": _gather_bytes(_within(cached // 8, 1 << 19, 32 << 20)),
+        "exp_per_s": _exp_per_s(_within(cached // 8, 1 << 19, 32 << 20)),
+        "copy_bytes": _copy_bytes(_large_bytes(cached)),
+        "pick_bytes": _pick_bytes(_large_bytes(cached)),
         "disk_read_bytes": disk.read,
         "disk_write_bytes": disk.write,
         "step_s": _step_s(),
     }
     rounded = {name: float(f"{rate:.{_DIGITS}g}") for name, rate in rates.items()}
-    return Machine(name=processor_name(), num_cores=num_cores(), cache_bytes=cache, **rounded)
+    return Machine(name=processor_name(), num_cores=num_cores(), cache_bytes=cached, **rounded)
 
 
 def _within(wanted: int, least: int, most: int) -> int:
@@ -96,24 +102,47 @@ def _matmul_flops() -> float:
     return 2 * _PRODUCT_ROWS * _IN_FEATURES * NUM_FEATURES / median(taken)
 
 
-def _large_arrays(cache: int, count: int) -> list[Tensor]:
-    """Arrays of a few times the cache each."""
+def _large_bytes(cached: int) -> int:
+    """Of an array of a few times the cache."""
+    return _within(2 * cached, 64 << 20, 256 << 20)
+
+
+def _arrays(num_bytes: int, count: int) -> list[Tensor]:
     pool = Pool()
-    num_bytes = _within(2 * cache, 64 << 20, 256 << 20)
     return [_ones(pool, num_bytes // 4) for _ in range(count)]
 
 
-def _stream_bytes(cache: int) -> float:
-    a, b, out = _large_arrays(cache, 3)
+def _stream_bytes(cached: int) -> float:
+    a, b, out = _arrays(_large_bytes(cached), 3)
     (taken,) = _seconds(lambda: torch.add(a, b, out=out))
     return (a.nbytes + b.nbytes + out.nbytes) / median(taken)
 
 
-def _copy_bytes(cache: int) -> float:
-    source, target = (array.numpy() for array in _large_arrays(cache, 2))
+def _copy_bytes(num_bytes: int, repetitions: int = _NUM_REPETITIONS) -> float:
+    source, target = (array.numpy() for array in _arrays(num_bytes, 2))
     # NumPy copies on the calling thread alone.
-    (taken,) = _seconds(lambda: np.copyto(target, source))
+    (taken,) = _seconds(lambda: np.copyto(target, source), repetitions=repetitions)
     return source.nbytes / median(taken)
+
+
+def _pick_bytes(num_bytes: int, repetitions: int = _NUM_REPETITIONS) -> float:
+    """Of the rows that are picked, not of those between them."""
+    (source,) = _arrays(num_bytes, 1)
+    rows = torch.arange(0, num_bytes // _ROW_BYTES, 2)
+    (taken,) = _seconds(lambda: pick_rows(source.view(-1, NUM_FEATURES), rows), repetitions=repetitions)
+    return len(rows) * _ROW_BYTES / median(taken)
+
+
+@cache
+def measured_selection() -> Selection:
+    """Which rows are picked on this machine, between its memory and itself; measured once per process, in a tenth
+    of a second.
+
+    A disk gives less than memory does, so there is more to gain than this says.
+    """
+    return Selection.by_rates(
+        pick_bytes=_pick_bytes(_QUICK_BYTES, _NUM_QUICK), transfer_bytes=_copy_bytes(_QUICK_BYTES, _NUM_QUICK)
+    )
 
 
 def _gather_bytes(source_bytes: int) -> float:

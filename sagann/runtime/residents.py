@@ -86,7 +86,9 @@ class Residents:
         """Begin a copy, or drop a block."""
         block = move.block
         if move.kind == "load":
-            self._loads[block] = self._loader.submit(self._recorded, "load", self._load, block)
+            # Rows are picked from what lies on the host.
+            after = None if block.needed_by is None else self._stores.get(block.whole)
+            self._loads[block] = self._loader.submit(self._fetch, block, after)
             self._blocks[block] = None
             self._held_bytes += move.num_bytes
         elif move.kind == "store":
@@ -104,6 +106,11 @@ class Residents:
             copies.shutdown(wait=True, cancel_futures=True)
         self._blocks.clear()
         self._host.close()
+
+    def _fetch(self, block: Block, after: Future[None] | None) -> Any:
+        if after is not None:
+            after.result()
+        return self._recorded("load", self._load, block)
 
     def _recorded(self, lane: Lane, copy: Callable[..., Any], block: Block, *rest: Any) -> Any:
         with recorded(self._timeline, lane, block_name(block), self._bytes_of(block)):

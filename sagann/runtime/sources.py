@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -13,6 +13,7 @@ from sagann.plan.steps import UNLIMITED, Block, Plan
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.epoch import Epoch
 from sagann.runtime.host import Host, copied
+from sagann.runtime.picking import pick_rows
 from sagann.storage.mapped import MappedRows
 
 
@@ -24,7 +25,7 @@ class Sources:
     Args:
         program: the captured model.
         plan: what is loaded.
-        chunks: of each hop.
+        chunks: by numbers of hops.
         host: has what was stored in this epoch.
         constants: has what is the same in every epoch.
         epoch: has what is the caller's.
@@ -35,7 +36,7 @@ class Sources:
         program: ModelProgram,
         plan: Plan,
         *,
-        chunks: Sequence[Chunks],
+        chunks: Mapping[int, Chunks],
         host: Host,
         constants: Host,
         epoch: Epoch,
@@ -52,13 +53,24 @@ class Sources:
         """A block's content, in memory of its own where memory is counted."""
         if block.kind == "edges":
             return self.chunks[block.number].load(block)
+        if block.needed_by is not None:
+            return self._picked(block, self.chunks[block.needed_by.number].needed_by(block.needed_by))
         if block.kind == "value" and block.name == "x":
             return self._rows_of(self.epoch.x, block.interval, self.epoch.mapped)
         if block.kind == "grad" and block.name == self._output and self.epoch.upstream is not None:
             return self._rows_of(self.epoch.upstream, block.interval)
-        is_kept = block.kind == "value" and block.name in self._kept
-        payload = (self.constants if is_kept else self.host).get(block)
+        payload = self._host_of(block).get(block)
         return payload.get("", payload)
+
+    def _picked(self, block: Block, rows: Tensor) -> Any:
+        if block.kind == "value" and block.name == "x":
+            return pick_rows(self.epoch.x[self.plan.vertices(block.interval)].detach(), rows)
+        payload = self._host_of(block).pick(block.whole, rows)
+        return payload.get("", payload)
+
+    def _host_of(self, block: Block) -> Host:
+        is_kept = block.kind == "value" and block.name in self._kept
+        return self.constants if is_kept else self.host
 
     def _rows_of(self, tensor: Tensor, interval: int, mapped: MappedRows | None = None) -> Tensor:
         vertices = self.plan.vertices(interval)

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from weakref import finalize
@@ -22,6 +23,7 @@ from torch import Tensor
 from sagann.errors import SagannError
 from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
+from sagann.runtime.picking import read_rows
 
 _PREFIX = "sagann-spill-"
 # Longest that one call of the system may read or write.
@@ -172,6 +174,28 @@ class DiskHost:
         except OSError as error:
             raise _failed("cannot be read", path, error) from error
 
+    def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
+        """Read some rows of each tensor of what was put last.
+
+        Raises:
+            SpillError: the file is gone or cut short.
+        """
+        path, layout = self._paths[block], self._layouts[block]
+        try:
+            file = os.open(path, os.O_RDONLY)
+            try:
+                picked = layout.of_rows(len(rows))
+                tensors = picked.views(picked.allocate())
+                for name, tensor in tensors.items():
+                    read_rows(partial(_fill, file, path=path), layout.offset(name), rows, tensor)
+                return tensors
+            finally:
+                os.close(file)
+        except SpillError:
+            raise
+        except OSError as error:
+            raise _failed("cannot be read", path, error) from error
+
     def close(self) -> None:
         """Remove all blocks."""
         self._remove()
@@ -196,7 +220,12 @@ def _write(file: int, tensor: Tensor, offset: int) -> None:
 
 def _read(file: int, layout: Layout, path: Path) -> dict[str, Tensor]:
     memory = layout.allocate()
-    left, offset = memory.numpy().data, 0
+    _fill(file, memory.numpy().data, 0, path=path)
+    return layout.views(memory)
+
+
+def _fill(file: int, left: memoryview, offset: int, *, path: Path) -> None:
+    """Read from a position on, until all of a piece of memory is filled."""
     while left:
         read = os.preadv(file, [left[:_AT_ONCE]], offset)
         if read == 0:
@@ -207,7 +236,6 @@ def _read(file: int, layout: Layout, path: Path) -> dict[str, Tensor]:
                 fix="Leave the folder alone while a run spills to it; start again.",
             )
         left, offset = left[read:], offset + read
-    return layout.views(memory)
 
 
 def _failed(what: str, path: Path, error: OSError | ValueError) -> SpillError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -15,7 +16,10 @@ from sagann.graph.graph import Graph
 from sagann.graph.topology import Topology
 from sagann.plan.gradients import Gradients
 from sagann.plan.orders import Order, require_order
+from sagann.plan.selection import ALWAYS, NEVER, Select, Selection, require_select
+from sagann.plan.steps import UNLIMITED
 from sagann.runtime.planning import Cut, Planned, captured, cutter, fitted_bounds, hop_sizes, planned
+from sagann.runtime.probe import measured_selection
 from sagann.runtime.streamed import StreamedModel
 from sagann.saga.hops import count_hops
 
@@ -29,6 +33,7 @@ def stream(
     cut: Cut = "bytes",
     num_intervals: int | None = None,
     order: Order = "column",
+    select: Select = "auto",
 ) -> StreamedModel:
     """Make a model run over ``graph`` inside a memory budget.
 
@@ -40,6 +45,8 @@ def stream(
         cut: what intervals have equally many of.
         num_intervals: P; by default the least that fits the budget.
         order: in which passes go through the chunk grid; the others are there to compare (:mod:`sagann.plan.orders`).
+        select: whether for a chunk that needs few rows of an interval the host picks these; "never" is there to compare
+            (:mod:`sagann.plan.selection`).
 
     Returns:
         A module that trains in the usual loop: ``z = streamed(graph.features)``.
@@ -59,7 +66,7 @@ def stream(
         >>> torch.allclose(z, model(graph.hops(2), graph.features), atol=1e-4)
         True
     """
-    _check(model, graph, budget_bytes, cut, order)
+    _check(model, graph, budget_bytes, cut, order, select)
     require_type(spill, (str, os.PathLike), where="stream.spill", fix="Pass a path.", optional=True)
     require_type(num_intervals, int, where="stream.num_intervals", fix="Pass an integer.", optional=True)
     hops, program = _captured_on(model, graph)
@@ -69,7 +76,18 @@ def stream(
     else:
         bounds = cutter(program, hops[0], cut)(num_intervals)
     spill = None if spill is None else Path(spill)
-    return StreamedModel(model, hops, bounds, budget_bytes=budget_bytes, spill=spill, order=order)
+    streamed = StreamedModel(
+        model,
+        hops,
+        bounds,
+        budget_bytes=budget_bytes,
+        spill=spill,
+        order=order,
+        selection=_selection(select, budget_bytes, bounds),
+    )
+    # Where there is too little room, that is found out now.
+    streamed.chunks_of(program)
+    return streamed
 
 
 def foretell(
@@ -80,6 +98,7 @@ def foretell(
     cut: Cut = "bytes",
     folded: bool = True,
     order: Order = "column",
+    select: Select = "auto",
 ) -> Planned:
     """What :func:`stream` would plan for an epoch, without cutting the graph.
 
@@ -90,16 +109,33 @@ def foretell(
         cut: as for :func:`stream`.
         folded: whether of :meth:`StreamedModel.loss`, or of a call.
         order: as for :func:`stream`.
+        select: as for :func:`stream`.
     """
-    _check(model, graph, budget_bytes, cut, order)
+    _check(model, graph, budget_bytes, cut, order, select)
     hops, program = _captured_on(model, graph)
     gradients = _gradients(program, graph)
     bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, cut=cut, order=order)
-    sizes = hop_sizes(hops, bounds)
-    return planned(program, sizes, bounds, budget_bytes, gradients=gradients, folded=folded, order=order)
+    selection = _selection(select, budget_bytes, bounds)
+    return planned(
+        program,
+        hop_sizes(program, hops, bounds, selection),
+        bounds,
+        budget_bytes,
+        gradients=gradients,
+        folded=folded,
+        order=order,
+        selection=selection,
+    )
 
 
-def _check(model: object, graph: object, budget_bytes: object, cut: object, order: object) -> None:
+def _selection(select: Select, budget_bytes: int, bounds: Sequence[int]) -> Selection:
+    """Which rows are picked; where nothing is moved, none are."""
+    if select == "never" or budget_bytes >= UNLIMITED or len(bounds) == 2:
+        return NEVER
+    return ALWAYS if select == "always" else measured_selection()
+
+
+def _check(model: object, graph: object, budget_bytes: object, cut: object, order: object, select: object) -> None:
     require_type(model, nn.Module, where="stream.model", fix="Pass a torch.nn.Module.")
     require_type(graph, Graph, where="stream.graph", fix="Open it with sagann.load_graph, or make a sagann.Graph.")
     require_type(budget_bytes, int, where="stream.budget_bytes", fix="Pass an integer, as 2 << 30.")
@@ -111,6 +147,7 @@ def _check(model: object, graph: object, budget_bytes: object, cut: object, orde
             fix="Choose one of these.",
         )
     require_order(order)
+    require_select(select)
 
 
 def _gradients(program: ModelProgram, graph: Graph) -> Gradients:

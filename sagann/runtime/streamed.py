@@ -21,9 +21,11 @@ from sagann.compiler.trace import tensors_of
 from sagann.errors import InputError, LayerError
 from sagann.graph.topology import Topology
 from sagann.kernels.first_order import first_order_only
+from sagann.plan.edges_of_type import EdgesOfType, Hop
 from sagann.plan.gradients import Gradients
 from sagann.plan.grid import CUT_BYTES, MOST_EDGES, ChunkGrid
 from sagann.plan.orders import Order, require_order
+from sagann.plan.selection import NEVER, Selection
 from sagann.plan.steps import UNLIMITED
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.configuration import configuration, has_hooks
@@ -34,6 +36,7 @@ from sagann.runtime.planning import (
     Planned,
     captured,
     edges_bytes,
+    gathered_hops,
     planned,
     planned_constants,
 )
@@ -81,6 +84,7 @@ class StreamedModel(nn.Module):
         options: what the compiler may do to a layer.
         dialect: kernels of the edges.
         order: in which passes go through the chunk grid.
+        selection: which rows are picked for chunks.
 
     Raises:
         LayerError: the model mixes vertices between its layers, or has a layer that cannot be fused.
@@ -99,6 +103,7 @@ class StreamedModel(nn.Module):
         options: CompilerOptions | None = None,
         dialect: str = "auto",
         order: Order = "column",
+        selection: Selection = NEVER,
     ) -> None:
         super().__init__()
         require_order(order)
@@ -109,18 +114,14 @@ class StreamedModel(nn.Module):
         self.options = options
         self.dialect = dialect
         self.order = order
+        self.selection = selection
         self.timeline: Recorder | None = None
         "Where epochs are recorded as they run; set it for those of interest."
-        self._folder = None if spill is None else SpillFolder(spill, edges_bytes(self.hops, self.bounds))
+        self._folder = None if spill is None else SpillFolder(spill)
         self._scratch = None if spill is None else Scratch(spill)
-        host = self._new_host()
-        chunks: dict[int, Chunks] = {}
-        for number, topology in enumerate(self.hops):
-            if id(topology) not in chunks:
-                kept = None if budget_bytes >= UNLIMITED and spill is None else host
-                grid = ChunkGrid(topology, bounds, most_edges=min(MOST_EDGES, budget_bytes // CUT_BYTES))
-                chunks[id(topology)] = Chunks(grid, kept, number)
-        self._chunks = [chunks[id(topology)] for topology in self.hops]
+        self._edges = None if budget_bytes >= UNLIMITED and spill is None else self._new_host()
+        self._chunks: dict[object, Chunks] = {}
+        "By hop, or by topology and type."
         self._programs: dict[object, ModelProgram] = {}
         self._plans: dict[tuple[object, ...], Planned] = {}
         self._kept: dict[object, _Kept] = {}
@@ -168,16 +169,16 @@ class StreamedModel(nn.Module):
         key = (id(program), x.requires_grad, trained, trains, folded)
         if key not in self._plans:
             gradients = Gradients(program, wanted_x=x.requires_grad, trained=trained)
-            sizes = [chunks.size for chunks in self._chunks]
             self._plans[key] = planned(
                 program,
-                sizes,
+                {number: chunks.size for number, chunks in self.chunks_of(program).items()},
                 self.bounds,
                 self.budget_bytes,
                 gradients=gradients,
                 trains=trains,
                 folded=folded,
                 order=self.order,
+                selection=self.selection,
             )
             if self._folder is not None:
                 kept = 0 if program.constants in self._kept else self._plans[key].schedule.constant_bytes
@@ -223,7 +224,7 @@ class StreamedModel(nn.Module):
             plan.program,
             plan.schedule,
             plan.plan,
-            chunks=self._chunks,
+            chunks=self.chunks_of(plan.program),
             host=self._new_host(),
             constants=constants,
             dialect=self.dialect,
@@ -241,8 +242,8 @@ class StreamedModel(nn.Module):
         host = SharedHost() if shares else self._new_host()
         if any(gather.constant for gather in program.gathers):
             self._kept.pop(program.constants, None)
-            sizes = [chunks.size for chunks in self._chunks]
-            plan = planned_constants(program, sizes, self.bounds, self.budget_bytes)
+            sizes = {number: chunks.size for number, chunks in self.chunks_of(program).items()}
+            plan = planned_constants(program, sizes, self.bounds, self.budget_bytes, self.selection)
             named = tensors_of(self.model)
             parameters = [named[name].detach() for _, name in program.parameters]
             epoch = Epoch(x=x.detach(), mapped=self._mapped(x), parameters=parameters, trains=False)
@@ -260,6 +261,23 @@ class StreamedModel(nn.Module):
         if known is None or known.x() is not x or known.version != x._version:
             known = self._features = _Features(x=weakref.ref(x), version=x._version, rows=mapped_rows(x.detach()))
         return known.rows
+
+    def chunks_of(self, program: ModelProgram) -> dict[int, Chunks]:
+        """The chunks that the program's gathers go over, by numbers of hops; cut where they are not yet.
+
+        Args:
+            program: the model, captured.
+        Raises:
+            SpillError: there is too little room for them.
+        """
+        hops = gathered_hops(program, self.hops)
+        missing = {_key(hop): hop for hop in hops.values() if _key(hop) not in self._chunks}
+        if self._folder is not None and missing:
+            self._folder.require(edges_bytes(missing.values(), self.bounds))
+        for key, hop in missing.items():
+            grid = ChunkGrid(hop, self.bounds, most_edges=min(MOST_EDGES, self.budget_bytes // CUT_BYTES))
+            self._chunks[key] = Chunks(grid, self._edges, len(self._chunks), self.selection)
+        return {number: self._chunks[_key(hop)] for number, hop in hops.items()}
 
     def _trained(self, program: ModelProgram) -> frozenset[str]:
         named = tensors_of(self.model)
@@ -301,6 +319,10 @@ class StreamedModel(nn.Module):
         if all(other.constants != program.constants for other in self._programs.values()):
             self._kept.pop(program.constants, None)
         self._plans = {known: plan for known, plan in self._plans.items() if known[0] != id(program)}
+
+
+def _key(hop: Hop) -> object:
+    return (id(hop.topology), hop.data, hop.type) if isinstance(hop, EdgesOfType) else id(hop)
 
 
 def _uncopyable() -> InputError:

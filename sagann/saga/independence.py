@@ -89,6 +89,7 @@ def _check_layer(layer: SagaLayer, x: Tensor, data: Tensor | None) -> None:
     accum = output[-1] if isinstance(output, tuple) and output else output
     if not isinstance(accum, Tensor) or accum.ndim < 1 or accum.shape[0] != NUM_ROWS:
         return  # Of the wrong form: the accumulator says so, with the real shapes.
+    _check_floating(output if isinstance(output, tuple) else (output,), name)
     if layer.accumulator == "concat":
         assert layer.max_degree is not None
         accum = accum.reshape(NUM_ROWS, -1).repeat(1, layer.max_degree)
@@ -103,6 +104,17 @@ def _check_layer(layer: SagaLayer, x: Tensor, data: Tensor | None) -> None:
             where=f"{name}.apply_vertex",
             fix="Return a tensor whose dimension 0 is the vertices.",
         )
+
+
+def _check_floating(values: Sequence[Tensor], name: str) -> None:
+    for value in values:
+        if isinstance(value, Tensor) and not value.is_floating_point():
+            raise LayerError(
+                "apply_edge must return floating numbers",
+                value=f"{value.dtype}, of which no sum has a gradient",
+                where=f"{name}.apply_edge",
+                fix="Convert what it returns: message.to(edge.src.dtype), or the vertex features where they are integers.",
+            )
 
 
 def _check_rows(function: Callable[..., Any], inputs: Sequence[Tensor], layer: nn.Module, name: str) -> Any:

@@ -42,10 +42,10 @@ def save_graph(graph: Graph, path: str | os.PathLike[str], *, overwrite: bool = 
         ...     open_graph(folder + "/path")
         Graph(num_vertices=3, num_edges=2, num_features=0, num_classes=0)
     """
-    tensors = _tensors(graph)
+    tensors = tensors_of(graph)
     with new_folder(path, overwrite=overwrite) as folder:
         arrays = {name: write_npy(folder / f"{name}.npy", tensor) for name, tensor in tensors.items()}
-        write_manifest(folder, _manifest(graph, arrays))
+        write_manifest(folder, manifest_of(graph, arrays))
 
 
 def open_graph(path: str | os.PathLike[str]) -> Graph:
@@ -154,7 +154,12 @@ def _folder(path: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def _tensors(graph: Graph) -> dict[str, Tensor]:
+def tensors_of(graph: Graph) -> dict[str, Tensor]:
+    """A graph's arrays by the names of their files.
+
+    Raises:
+        InputError: an array has a dtype, or edge data a name, that the format does not know.
+    """
     topology, features = graph.topology, graph.features
     tensors: dict[str, Tensor | None] = {"indptr": topology.indptr, "indices": topology.indices}
     for name, rows in topology.edge_data.items():
@@ -187,7 +192,8 @@ def _tensors(graph: Graph) -> dict[str, Tensor]:
     return present
 
 
-def _manifest(graph: Graph, arrays: Mapping[str, ArraySpec]) -> Manifest:
+def manifest_of(graph: Graph, arrays: Mapping[str, ArraySpec]) -> Manifest:
+    """The manifest of a graph whose arrays are written."""
     return Manifest(
         name=graph.name,
         num_vertices=graph.num_vertices,

@@ -20,11 +20,10 @@ from sagann.errors import CheckpointError, InputError, require_type
 from sagann.graph import Graph, validate_graph
 from sagann.nn import ModelConfig, build_model
 from sagann.train.best import BestTracker, copy_of, resolve_monitor
-from sagann.train.checkpoint import Checkpoint
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.events import TensorBoardReporter, require_tensorboard
-from sagann.train.identity import FREE_OPTIONS, check_same, digest_of, identity_of
+from sagann.train.identity import digest_of, identity_of
 from sagann.train.interrupt import stop_on_interrupt
 from sagann.train.metrics import Metrics
 from sagann.train.policies import (
@@ -39,6 +38,7 @@ from sagann.train.policies import (
 from sagann.train.predictor import Predictor
 from sagann.train.reporter import LogReporter, Reporter, Reporters, RunInfo, TrainResult
 from sagann.train.resources import peak_rss_bytes, reproducible, resolve_device, versions
+from sagann.train.restore import restore
 from sagann.train.rng import seeded
 from sagann.train.run import describe_model
 from sagann.train.run_folder import RunFolder
@@ -255,7 +255,7 @@ class Trainer:
             scheduler=session.scheduler,
         )
         if resume:
-            self._restore(folder, session, identity)
+            restore(session, folder, identity, config=self.config, on_message=self._reporter.on_message)
             return digest_of(identity)
         if folder.has_work and not overwrite:
             raise InputError(
@@ -279,70 +279,6 @@ class Trainer:
             }
         )
         return digest_of(identity)
-
-    def _restore(self, folder: RunFolder, session: TrainSession, identity: dict[str, Any]) -> None:
-        if folder.has_work and not folder.exists:
-            raise CheckpointError(
-                "the run has lost its run.json",
-                value="nothing tells which model and graph its checkpoints and metrics belong to",
-                where=str(folder.path),
-                fix="Restore the file, or start anew: --overwrite, or fit(overwrite=True).",
-            )
-        saved = folder.read_run()
-        check_same(saved["identity"], identity, where=str(folder.path))
-        for name, now in versions().items():
-            before = saved["versions"].get(name)
-            if before != now:
-                self._reporter.on_message(
-                    f"The run was started with {name} {before}, this is {now}: its last bits may differ."
-                )
-        checkpoint = folder.checkpoints.newest(on_damaged=self._reporter.on_message)
-        if checkpoint is None:
-            self._refuse_lost_checkpoints(folder, saved)
-            self._reporter.on_message("There is no checkpoint yet; the run starts from its first epoch.")
-            folder.cut_history(0)
-        else:
-            self._restore_checkpoint(folder, session, checkpoint, digest_of(identity))
-        # All else in run.json stays what the run was started with.
-        options = self.config.to_json()
-        free = {name: options[name] for name in FREE_OPTIONS}
-        folder.write_run({**saved, "train": {**saved["train"], **free}})
-        if not session.finished:
-            folder.clear_result()
-
-    def _refuse_lost_checkpoints(self, folder: RunFolder, saved: dict[str, Any]) -> None:
-        num_epochs, every = folder.count_history(), saved["train"].get("checkpoint_every")
-        # A run that was killed before its first checkpoint starts anew; one that got further has had one.
-        if folder.has_result or not isinstance(every, int) or num_epochs > every:
-            raise CheckpointError(
-                "the run has lost its checkpoints",
-                value=f"{num_epochs} epochs were trained, and there is no checkpoint of any",
-                where=str(folder.checkpoints.path),
-                fix="Restore them, or start anew: --overwrite, or fit(overwrite=True).",
-            )
-
-    def _restore_checkpoint(
-        self, folder: RunFolder, session: TrainSession, checkpoint: Checkpoint, run: str
-    ) -> None:
-        where = f"checkpoint of epoch {checkpoint.epoch} in {folder.path}"
-        if checkpoint.state["run"] != run:
-            raise CheckpointError(
-                "the checkpoint belongs to another run",
-                value="its identity differs from run.json's",
-                where=where,
-                fix="Remove it from the folder.",
-            )
-        if checkpoint.epoch > self.config.epochs:
-            raise CheckpointError(
-                "the run is past its last epoch",
-                value=f"epoch {checkpoint.epoch}, epochs is {self.config.epochs}",
-                where=where,
-                fix=f"Set epochs to at least {checkpoint.epoch}.",
-            )
-        history_bytes = checkpoint.state["history_bytes"]
-        history = folder.read_history(checkpoint.state["history_epochs"], history_bytes)
-        session.restore(checkpoint, history)
-        folder.cut_history(history_bytes)
 
     def _reporter_with_events(self, folder: RunFolder | None, stack: ExitStack) -> Reporter:
         if folder is None or not self.config.tensorboard:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.contest import Record, chosen_for_alternation
+from bench.epochs.__main__ import command_line
 from bench.epochs.report import geometric_mean, render, rows_of, verdicts
 
 
@@ -23,6 +24,8 @@ def alone(contestant: str, *, seconds: float = 1.0, peak_bytes: int = 100, **cha
         "losses": [1.0, 0.5],
         "seconds": [seconds],
         "parts": {},
+        "commit": "abc",
+        "processor": "a processor",
     }
     return record | changed
 
@@ -53,6 +56,7 @@ def test_ratios_are_medians_over_rounds_and_the_better_peer_counts() -> None:
     assert row.ratio("dgl") == 2.0
     assert row.speedup == 2.0
     assert row.times_floor == pytest.approx(1 / 0.8)
+    assert row.headroom == pytest.approx(2.0 / 0.8)
     # The thriftiest variant counts, though it is slow.
     assert row.least_peer == ("pyg:edge", 90)
     assert row.memory_share() == pytest.approx(60 / 90)
@@ -121,3 +125,8 @@ def test_the_best_of_a_system_and_what_is_near_it_alternate() -> None:
 
 def test_geometric_mean() -> None:
     assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+
+
+def test_the_command_shown_names_no_place_of_this_machine() -> None:
+    options = ["--dgl", "/a/bin/python", "--rounds", "3", "--results=/a/epochs.jsonl", "--out", "/a/epochs.md"]
+    assert command_line("bench.epochs", options) == "python -m bench.epochs --dgl $DGL_PYTHON --rounds 3"

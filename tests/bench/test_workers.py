@@ -69,7 +69,7 @@ def test_a_contest_goes_on_without_who_was_killed_and_continues_where_it_was(tmp
     rules = Rules(rounds=2, epochs=1, turn_s=0.0)
 
     def contest() -> Results:
-        results = Results(tmp_path / "results.jsonl", {"threads": 1}, "first")
+        results = Results(tmp_path / "results.jsonl", {"threads": 1}, "first", "a processor")
         run_contest(
             contestants,
             lambda contestant: specification(names[contestant.name]),
@@ -98,20 +98,23 @@ def test_a_contest_goes_on_without_who_was_killed_and_continues_where_it_was(tmp
 
 
 def test_results_of_other_settings_are_not_continued(tmp_path: Path) -> None:
-    Results(tmp_path / "results.jsonl", {"threads": 1}, "first")
+    Results(tmp_path / "results.jsonl", {"threads": 1}, "first", "a processor")
     with pytest.raises(ValueError, match=r"other settings: threads\. Measured with \[1\], now \[2\]"):
-        Results(tmp_path / "results.jsonl", {"threads": 2}, "first")
+        Results(tmp_path / "results.jsonl", {"threads": 2}, "first", "a processor")
 
 
 def test_complete_tasks_may_be_of_several_commits(tmp_path: Path) -> None:
-    first = Results(tmp_path / "results.jsonl", {}, "first")
+    first = Results(tmp_path / "results.jsonl", {}, "first", "a processor")
     for task in ("complete", "cut off"):
         first.add({"kind": "alone", "dataset": "fake", "task": task, "contestant": "sagann"})
     first.add({"kind": "together", "dataset": "fake", "task": "complete"})
-    second = Results(tmp_path / "results.jsonl", {}, "second")
+    second = Results(tmp_path / "results.jsonl", {}, "second", "a processor")
     assert second.find("alone", "fake", "complete", "sagann") is not None
     assert second.find("alone", "fake", "cut off", "sagann") is None
     assert first.find("alone", "fake", "cut off", "sagann") is not None
     second.add({"kind": "alone", "dataset": "fake", "task": "cut off", "contestant": "sagann"})
     assert second.find("alone", "fake", "cut off", "sagann") is not None
-    assert second.commits == ["first", "second"]
+    assert second.origins == ["first on a processor", "second on a processor"]
+    elsewhere = Results(tmp_path / "results.jsonl", {}, "second", "another")
+    assert elsewhere.find("alone", "fake", "cut off", "sagann") is None
+    assert elsewhere.find("alone", "fake", "complete", "sagann") is not None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -83,6 +84,9 @@ FOREIGN = torch.ones(4, requires_grad=True)
     [
         (no_gradient, "switches gradients"),
         (lambda m, e: e.src * m.a.item(), "cannot be traced"),
+        (lambda m, e: torch.from_numpy(e.src.detach().numpy()), r"out of PyTorch by Tensor.numpy \(test_trace.py:"),
+        (lambda m, e: torch.tensor(e.src.tolist()), "out of PyTorch by Tensor.tolist"),
+        (lambda m, e: e.src * float(np.asarray(m.a.detach())), "out of PyTorch by Tensor.__array__"),
         (lambda m, e: e.src * FOREIGN, "no parameter of the layer"),
         (lambda m, e: (e.src, e.dst), "does not return what the accumulator takes"),
         (remember, "sets the attribute 'remembered'"),

@@ -14,6 +14,7 @@ ROUND = Machine(
     cache_bytes=1 << 20,
     exp_per_s=1e9,
     copy_bytes=1e3,
+    pick_bytes=500.0,
     disk_read_bytes=1e2,
     disk_write_bytes=50.0,
     step_s=1e-12,

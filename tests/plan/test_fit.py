@@ -11,6 +11,7 @@ from sagann.errors import InputError
 from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan import ChunkGrid, equal_vertices
+from sagann.plan.edges_of_type import EdgesOfType
 from sagann.plan.fit import hop_size, largest_of, least_count, needed_bytes
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
@@ -26,7 +27,8 @@ TOPOLOGIES = odd_topologies(types=2)
 def test_sizes_are_known_without_cutting(name: str) -> None:
     topology = TOPOLOGIES[name]
     bounds = equal_vertices(topology.num_dst, 3)
-    assert asdict(hop_size(topology, bounds)) == asdict(Chunks(ChunkGrid(topology, bounds), RamHost(), 0).size)
+    for hop in (topology, EdgesOfType(topology=topology, data="type", type=1)):
+        assert asdict(hop_size(hop, bounds)) == asdict(Chunks(ChunkGrid(hop, bounds), RamHost(), 0).size)
 
 
 def test_the_least_count_is_the_least() -> None:
@@ -59,7 +61,7 @@ def test_a_budget_decides_the_number_of_intervals(name: str) -> None:
         assert needed_bytes(list(schedule.epoch()), schedule.sizes.of) <= plan.peak_bytes <= budget
         if plan.num_intervals > 1:
             fewer = equal_vertices(200, plan.num_intervals - 1)
-            sizes = [hop_size(graph.topology, fewer)] * model.num_hops
+            sizes = {0: hop_size(graph.topology, fewer)}
             fewer, sizes = largest_of(fewer, sizes)
             coarser = Schedule(program, sizes, fewer)
             assert needed_bytes(list(coarser.epoch()), coarser.sizes.of, ahead=True) > budget

@@ -23,6 +23,7 @@ VALUES: dict[str, Any] = {
     "cache_bytes": 32 << 20,
     "exp_per_s": 5e9,
     "copy_bytes": 9.5e9,
+    "pick_bytes": 8e9,
     "disk_read_bytes": 1.5e9,
     "disk_write_bytes": 1e9,
     "step_s": 6e-5,
@@ -51,7 +52,7 @@ names = st.text(st.characters(exclude_categories=["Cs"]))
 
 @given(
     name=names | st.sampled_from(['"quoted" \\ # name', "two\nlines", "", "Prozessor µ ☃", "a\x7f\x00b"]),
-    rates=st.lists(positive, min_size=9, max_size=9),
+    rates=st.lists(positive, min_size=10, max_size=10),
     counts=st.lists(st.integers(1, 2**63 - 1), min_size=2, max_size=2),
 )
 def test_what_is_written_is_what_is_read(name: str, rates: list[float], counts: list[int]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -13,12 +16,19 @@ def block(number: int) -> Block:
     return Block("value", "v", number)
 
 
-def step(reads: list[int], writes: list[int], temporary: int = 0) -> Step:
+CHUNK = Block("edges", "csc", 0, 0)
+
+
+def rows_of(number: int) -> Block:
+    return Block("value", "v", number, needed_by=CHUNK)
+
+
+def step(reads: list[int], writes: list[int], temporary: int = 0, picked: Sequence[int] = ()) -> Step:
     return Step(
         kind="transform",
         number=0,
         interval=0,
-        reads=tuple(map(block, reads)),
+        reads=(*map(block, reads), *map(rows_of, picked)),
         writes=tuple(map(block, writes)),
         temporary_bytes=temporary,
     )
@@ -36,14 +46,14 @@ def obey(plan: Plan, bytes_of: dict[Block, int], host: set[Block]) -> None:
             assert operation.num_bytes == bytes_of[at]
             if operation.kind == "load":
                 assert at not in resident
-                resident[at] = on_host[at]
+                resident[at] = on_host[at.whole]
             elif operation.kind == "store":
                 on_host[at] = resident[at]
             else:
                 del resident[at]
             continue
         for read in operation.reads:
-            assert resident[read] == version[read], "read in an old version, or not there"
+            assert resident[read] == version[read.whole], "read in an old version, or not there"
         for write in operation.writes:
             version[write] = resident[write] = version.get(write, 0) + 1
         held = sum(bytes_of[each] for each in resident)
@@ -65,7 +75,17 @@ def test_any_schedule_is_placed_within_its_budget(data: st.DataObject) -> None:
         writes = data.draw(st.lists(st.integers(0, count - 1), max_size=2, unique=True))
         known |= set(writes)
         steps.append(step(reads, writes, data.draw(st.integers(0, 5))))
+    # Rows are picked of what does not change any more.
+    for number, one in enumerate(steps):
+        made = {each for earlier in steps[:number] for each in earlier.writes} | set(map(block, host))
+        made -= {each for later in steps[number:] for each in later.writes}
+        if made:
+            picked = data.draw(
+                st.lists(st.sampled_from(sorted(each.interval for each in made)), max_size=2, unique=True)
+            )
+            steps[number] = replace(one, reads=(*one.reads, *map(rows_of, picked)))
     bytes_of = {block(number): size for number, size in enumerate(sizes)}
+    bytes_of |= {rows_of(number): (size + 1) // 2 for number, size in enumerate(sizes)}
     alone = [sum(bytes_of[each] for each in {*one.reads, *one.writes}) + one.temporary_bytes for one in steps]
     budget = max(max(alone), 1) + data.draw(st.integers(0, 40))
     lookahead = data.draw(st.integers(0, 3))
@@ -93,6 +113,16 @@ def test_with_room_for_all_nothing_is_stored_and_all_is_loaded_once() -> None:
     plan = place(steps, bytes_of=lambda _: 10, on_host=[block(0), block(1)], bounds=(0, 1), budget_bytes=1000)
     assert plan.stored_bytes == 0
     assert plan.loaded_bytes == 20
+
+
+def test_what_rows_are_picked_of_is_stored_once_it_is_made() -> None:
+    steps = [step([], [0]), step([], [1]), step([1], [], picked=[0])]
+    plan = place(
+        steps, bytes_of=lambda each: 4 if each.needed_by else 10, on_host=[], bounds=(0, 1), budget_bytes=24
+    )
+    assert [each.block for each in plan.operations if isinstance(each, Move) and each.kind == "store"] == [block(0)]
+    assert plan.operations.index(steps[0]) + 1 == plan.operations.index(Move("store", block(0), 10))
+    assert plan.loaded_bytes == plan.picked_bytes == 4
 
 
 def test_the_block_used_last_goes_first() -> None:

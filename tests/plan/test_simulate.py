@@ -53,6 +53,15 @@ def test_the_host_decides_the_rates() -> None:
     assert simulated(*moves, on_disk=True, budget_bytes=UNLIMITED).seconds == 0.0
 
 
+def test_picked_rows_wait_for_the_store_of_what_they_are_picked_of() -> None:
+    picked = replace(A, needed_by=Block("edges", "csc", 0, 0))
+    found = simulated(step(writes=(A,)), Move("store", A, 1000), Move("load", picked, 100), step(picked))
+    assert starts(found) == {"compute": [0.0, 2.2], "load": [2.0], "store": [1.0]}
+    # From a disk rows come first, and are picked then.
+    on_disk = simulated(Move("load", picked, 100), on_disk=True)
+    assert on_disk.seconds == pytest.approx(1.2)
+
+
 def test_a_copy_takes_a_core_from_the_step_beside_it() -> None:
     operations = (Move("load", A, 500), step(B), step(C))
     plan = Plan(operations=operations, bounds=(0, 1), budget_bytes=1000, peak_bytes=0)

@@ -1,12 +1,14 @@
-"""Runs epochs of a model over a generated graph in this process: streamed within a budget, or in memory.
+"""Runs epochs of a model over a generated graph in this process: streamed within a budget, in memory, or both.
 
-``python -m tests.runtime.memory_driver MODEL BUDGET_MIB SPILL``; without a budget (0), in memory. Prints JSON.
+``python -m tests.runtime.memory_driver MODEL BUDGET_MIB SPILL WAY...``, a way being ``streamed`` or ``dense``. Prints
+JSON, by way.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 
@@ -16,7 +18,7 @@ from torch import Tensor
 
 from sagann.graph import Graph, Topology
 from sagann.kernels.memory import POOL
-from sagann.nn import ModelConfig, build_model
+from sagann.nn import GNN, ModelConfig, build_model
 from sagann.runtime.stream import stream
 
 NUM_VERTICES, NUM_EDGES, NUM_FEATURES, NUM_CLASSES = 150_000, 1_200_000, 128, 16
@@ -65,6 +67,39 @@ class Watch:
             self.most_bytes = max(self.most_bytes, anonymous_bytes())
 
 
+def loss_of(z: Tensor, vertices: slice, *, labels: Tensor) -> Tensor:
+    """The share of some vertices in the mean loss."""
+    return F.cross_entropy(z, labels[vertices], reduction="sum") / NUM_VERTICES
+
+
+def dense(model: GNN, graph: Graph) -> dict[str, float]:
+    """An epoch in memory."""
+    assert graph.features is not None
+    assert graph.labels is not None
+    POOL.release()
+    with Watch() as watch:
+        z = model(graph.hops(model.num_hops), graph.features)
+        loss = loss_of(z, slice(0, NUM_VERTICES), labels=graph.labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+    return {"above_bytes": watch.above_bytes, "loss": loss.item()}
+
+
+def streamed(model: GNN, graph: Graph, *, budget_bytes: int, spill: Path) -> dict[str, float]:
+    """A streamed epoch, after one in which kernels are compiled and what comes once is made."""
+    assert graph.features is not None
+    assert graph.labels is not None
+    part = partial(loss_of, labels=graph.labels)
+    made = stream(model, graph, budget_bytes=budget_bytes, spill=spill)
+    plan = made.plan(graph.features, folded=True).plan
+    made.loss(graph.features, part).backward()  # type: ignore[no-untyped-call]
+    POOL.release()
+    with Watch() as watch:
+        loss = made.loss(graph.features, part)
+        loss.backward()  # type: ignore[no-untyped-call]
+    found = {"above_bytes": watch.above_bytes, "peak_bytes": plan.peak_bytes, "loss": loss.item()}
+    return found | {"num_intervals": plan.num_intervals, "stored_bytes": plan.stored_bytes}
+
+
 def main() -> None:
     """Measure."""
     name, budget_bytes = sys.argv[1], int(sys.argv[2]) << 20
@@ -74,27 +109,8 @@ def main() -> None:
     graph = model.prepare(graph)
     assert graph.features is not None
     assert graph.labels is not None
-    features, labels = graph.features, graph.labels
-
-    def loss_of(z: Tensor, vertices: slice) -> Tensor:
-        return F.cross_entropy(z, labels[vertices], reduction="sum") / NUM_VERTICES
-
-    if not budget_bytes:
-        with Watch() as watch:
-            loss = loss_of(model(graph.hops(model.num_hops), features), slice(0, NUM_VERTICES))
-            loss.backward()  # type: ignore[no-untyped-call]
-        json.dump({"above_bytes": watch.above_bytes, "loss": loss.item()}, sys.stdout)
-        return
-    streamed = stream(model, graph, budget_bytes=budget_bytes, spill=Path(sys.argv[3]))
-    plan = streamed.plan(features, folded=True).plan
-    # Kernels are compiled, and what comes once is there.
-    streamed.loss(features, loss_of).backward()  # type: ignore[no-untyped-call]
-    POOL.release()
-    with Watch() as watch:
-        loss = streamed.loss(features, loss_of)
-        loss.backward()  # type: ignore[no-untyped-call]
-    found = {"above_bytes": watch.above_bytes, "peak_bytes": plan.peak_bytes, "loss": loss.item()}
-    json.dump(found | {"num_intervals": plan.num_intervals, "stored_bytes": plan.stored_bytes}, sys.stdout)
+    run = {"streamed": partial(streamed, budget_bytes=budget_bytes, spill=Path(sys.argv[3])), "dense": dense}
+    json.dump({way: run[way](model, graph) for way in sys.argv[4:]}, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -6,19 +6,23 @@ import copy
 import gc
 import pickle
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sagann.compiler import CompilerOptions, explain
 from sagann.errors import InputError
-from sagann.graph import Topology
+from sagann.graph import Graph, Topology
 from sagann.kernels import dense
 from sagann.kernels.edge import naive
-from sagann.nn import GAT, GCN, GIN, SAGE, GatedGCN
+from sagann.kernels.memory import POOL
+from sagann.nn import GAT, GCN, GIN, SAGE, GatedGCN, ModelConfig, build_model
 from sagann.runtime.engine import CompiledEngine
 from sagann.saga import Edge, NaiveEngine, SagaLayer, current_engine, set_engine, using_engine
 from tests.compiler.layers import Layer, assert_compiles_right, program_of, results
@@ -247,6 +251,44 @@ def test_nan_and_infinity_propagate(accumulator: str) -> None:
         torch.testing.assert_close(layer(topology, x), expected, equal_nan=True)
 
 
+class Sizes(TorchDispatchMode):
+    """Notes the largest tensor that an operator gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        leaves = [leaf for leaf in pytree.tree_leaves(out) if isinstance(leaf, Tensor)]
+        self.largest = max([self.largest, *(leaf.numel() for leaf in leaves)])
+        return out
+
+
+@pytest.mark.parametrize("model", ["commnet", "gcn", "sage", "gin", "maxpool-gcn", "gated-gcn", "ggnn", "gat"])
+def test_no_tensor_has_a_row_per_edge_and_a_column_per_feature(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few vertices with very many edges, nothing in forward or backward is as large as the edges' rows would be."""
+    width, edges = 32, 20_000
+    generator = torch.Generator().manual_seed(0)
+    src, dst = torch.randint(60, (2, edges), generator=generator)
+    graph = Graph(
+        topology=Topology.from_coo(src=src, dst=dst, num_src=60),
+        features=torch.randn(60, width, generator=generator),
+        num_classes=width,
+    )
+    stack = build_model(ModelConfig(model=model, hidden=width, heads=4, dropout=0.0), graph)
+    graph = stack.prepare(graph)
+    # Memory of the pool is no operator's.
+    monkeypatch.setattr(POOL, "enabled", False)
+    sizes = {}
+    for engine in (NaiveEngine(), CompiledEngine()):
+        with using_engine(engine), Sizes() as noted:
+            stack(graph.hops(stack.num_hops), graph.features).sum().backward()
+        sizes[type(engine)] = noted.largest
+    assert sizes[NaiveEngine] >= edges * width
+    assert sizes[CompiledEngine] < edges * width / 4
+
+
 def test_dropout_at_the_edges_is_the_same_in_the_backward() -> None:
     topology = skewed()
     layer = Layer(lambda m, e: F.dropout(e.src * m.v, 0.4) * e.dst + F.dropout(e.dst, 0.3)).double()
@@ -375,6 +417,16 @@ def test_a_relu_takes_the_memory_of_a_map_that_only_it_reads() -> None:
         assert (dense.relu_ in targets) == in_place
 
 
+def test_a_sum_takes_the_memory_of_a_map_that_only_it_reads() -> None:
+    alone = Layer(vertex=lambda m, v, a: F.relu(a + F.linear(v, m.w))).double()
+    shared = Layer(vertex=lambda m, v, a: (y := F.linear(v, m.w)) * (a + y)).double()
+    wider = Layer(vertex=lambda m, v, a: F.linear(v, m.w[:1]) + torch.tanh(a)).double()
+    for layer, in_place in ((alone, True), (shared, False), (wider, False)):
+        engine = assert_compiles_right(layer, skewed(), rows(skewed()))
+        program = program_of(layer, skewed(), rows(skewed()), engine)
+        assert (dense.add_ in [node.target for node in program.vertex.module.graph.nodes]) == in_place
+
+
 def test_hidden_features_without_gradients_are_not_taken_for_constant(monkeypatch: pytest.MonkeyPatch) -> None:
     topology, layer = skewed(), Counted()
     ran, x = passes(monkeypatch), rows(topology)
@@ -450,3 +502,24 @@ def test_edges_without_any_end() -> None:
     out = Weights()(topology, torch.zeros(topology.num_src, 2))
     weights = topology.edge_data["weight"]
     assert_close(out[:, 0], torch.segment_reduce(weights, "sum", offsets=topology.indptr))
+
+
+@pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min", "softmax", "concat"])
+def test_rows_without_features(accumulator: str) -> None:
+    def edge(m: Layer, e: Any) -> Any:
+        return (e.data, e.src) if accumulator == "softmax" else e.src
+
+    layer = Layer(edge, accumulator=accumulator, max_degree=99).double()
+    assert_compiles_right(layer, skewed(), rows(skewed(), dim=0))
+
+
+def test_several_threads_may_run_layers_at_once() -> None:
+    layers, x = [GatedGCN(16, 16) for _ in range(4)], rows(skewed(), 16, torch.float32)
+    engine = CompiledEngine()
+    with using_engine(engine):
+        expected = [layer(skewed(), x) for layer in layers]
+        topology = skewed()
+        with ThreadPoolExecutor(max_workers=4) as threads:
+            found = threads.map(lambda layer: [engine.run(layer, topology, x, None) for _ in range(20)], layers)
+    for outs, out in zip(found, expected, strict=True):
+        assert all(torch.equal(each, out) for each in outs)

@@ -57,6 +57,7 @@ def test_a_forecast_has_every_step_and_copy_of_the_plan() -> None:
     assert len(found.timeline.of("compute")) == len(steps)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_rehearsed_forecast_is_near_what_is_measured() -> None:
     model, graph = model_and_graph(num_vertices=25_000, hidden=64)

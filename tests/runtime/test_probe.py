@@ -15,7 +15,7 @@ from sagann.plan.machine import Machine
 from sagann.runtime.probe import probe
 from sagann.runtime.processor import cache_bytes, num_cores, processor_name
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 # As users meet them: this package's tests make them small.
 SIZES = [(memory, "SMALLEST_BYTES"), (dense, "SMALLEST_BYTES"), (dense, "BLOCK_BYTES")]
 USUAL = [(module, name, getattr(module, name)) for module, name in SIZES]
@@ -56,7 +56,7 @@ def test_products(machine: Machine) -> None:
 
 
 def test_memory(machine: Machine) -> None:
-    for rate in (machine.stream_bytes, machine.copy_bytes, machine.gather_bytes):
+    for rate in (machine.stream_bytes, machine.copy_bytes, machine.pick_bytes, machine.gather_bytes):
         assert 2e8 < rate < 1e13
     # A copy moves each byte twice; one thread moves no more than all of them, streamed stores aside.
     assert 2 * machine.copy_bytes < 3 * machine.stream_bytes

@@ -167,3 +167,10 @@ def test_the_check_runs_once_per_form_of_input() -> None:
         first = len(calls)
         run(layer)
     assert len(calls) == first + 1
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool], ids=str)
+def test_a_message_that_is_not_floating_is_refused(dtype: torch.dtype) -> None:
+    expected = rf"apply_edge must return floating numbers: {dtype}, of which .* \(in Layer.apply_edge\). Convert"
+    with pytest.raises(LayerError, match=expected):
+        run(Layer(edge=lambda layer, edge: (edge.src > 0).to(dtype)))

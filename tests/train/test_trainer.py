@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import shutil
 import statistics
 from dataclasses import replace
 
@@ -390,11 +389,6 @@ def test_resume_needs_a_run_folder():
         trainer_of().resume()
 
 
-def test_resume_needs_a_run_in_it(tmp_path):
-    with pytest.raises(CheckpointError, match=r"not a run folder: run\.json cannot be read"):
-        trainer_of(run_dir=tmp_path / "typo").resume()
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -482,39 +476,6 @@ def test_an_operator_without_reproducible_form_is_explained():
     with pytest.raises(InputError, match="an operator of the model is not reproducible: cumsum does not have"):
         trainer_of(seeded_model(Refused)).fit()
     trainer_of(seeded_model(Refused), deterministic=False, epochs=1).fit()
-
-
-def test_a_run_that_lost_its_description_is_not_continued_nor_removed(tmp_path):
-    trainer_of(epochs=2, run_dir=tmp_path).fit()
-    (tmp_path / "run.json").unlink()
-    with pytest.raises(CheckpointError, match=r"the run has lost its run.json: .*fit\(overwrite=True\)"):
-        trainer_of(epochs=3, run_dir=tmp_path).fit(resume=True)
-    with pytest.raises(InputError, match="the run folder holds a run"):
-        trainer_of(epochs=3, run_dir=tmp_path).fit()
-    assert (tmp_path / "checkpoints").exists()
-    trainer_of(epochs=1, run_dir=tmp_path).fit(overwrite=True)
-
-
-@pytest.mark.parametrize("missing", ["model", "train", "contract", "versions", "identity"])
-def test_a_description_without_a_part_is_refused(tmp_path, missing):
-    trainer_of(epochs=1, run_dir=tmp_path).fit()
-    found = json.loads((tmp_path / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps({**found, missing: None}))
-    with pytest.raises(CheckpointError, match=f"run.json is damaged: {missing}: missing, or not a mapping"):
-        trainer_of(epochs=2, run_dir=tmp_path).fit(resume=True)
-
-
-@pytest.mark.parametrize("finished", [False, True])
-def test_a_run_that_lost_its_checkpoints_is_not_started_anew(tmp_path, finished):
-    trainer_of(epochs=4, checkpoint_every=2, run_dir=tmp_path).fit()
-    shutil.rmtree(tmp_path / "checkpoints")
-    if not finished:
-        for name in ("metrics.json", "model.safetensors"):
-            (tmp_path / name).unlink()
-    message = r"the run has lost its checkpoints: 4 epochs were trained.*fit\(overwrite=True\)"
-    with pytest.raises(CheckpointError, match=message):
-        trainer_of(epochs=4, checkpoint_every=2, run_dir=tmp_path).fit(resume=True)
-    assert (tmp_path / "metrics.jsonl").stat().st_size > 0
 
 
 def test_a_folder_in_which_nothing_was_trained_is_used_again(tmp_path):

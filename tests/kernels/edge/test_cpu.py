@@ -35,8 +35,21 @@ def test_random_functions(function: EdgeFunction, name: str) -> None:
     assert_equals_naive(function, TOPOLOGIES[name], rtol=1e-11)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(8, 16), (3, 32), (5, 2), (2, 4), (17, 8), (2, 6), (3, 1)])
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((8, 16), torch.float32),
+        ((3, 32), torch.float64),
+        ((5, 2), torch.float32),
+        ((5, 2), torch.float64),
+        ((2, 4), torch.float64),
+        ((17, 8), torch.float32),
+        ((2, 6), torch.float32),
+        ((2, 6), torch.float64),
+        ((3, 1), torch.float64),
+    ],
+    ids=str,
+)
 def test_reductions_within_heads(shape: tuple[int, int], dtype: torch.dtype) -> None:
     make = Builder(dtype)
     product = make.op("mul", make.input("src", shape), make.input("dst", shape))

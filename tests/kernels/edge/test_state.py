@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -161,9 +162,15 @@ def edge_reductions(at: str) -> EdgeFunction:
     return make.function(("softmax", score, value), ("max", value), ("min", value), ("sum", value), at=at)
 
 
-@pytest.mark.parametrize("cut", ["1 x 1", "2 x 2", "3 x 3", "3 runs"])
+@pytest.mark.parametrize(
+    ("dialect", "cut"),
+    [
+        *product(["naive", "cpu"], ["1 x 1", "2 x 2", "3 x 3", "3 runs"]),
+        # The interpreter is slow.
+        *product(RUNS.keys() & {"gpu"}, ["2 x 2", "3 runs"]),
+    ],
+)
 @pytest.mark.parametrize("at", ["dst", "src"])
-@pytest.mark.parametrize("dialect", RUNS)
 @pytest.mark.parametrize(
     ("scores", "values"),
     [

@@ -17,8 +17,10 @@ from sagann.kernels.edge.cpu.launch import launch
 from sagann.kernels.edge.kinds import KINDS
 from sagann.kernels.memory import empty
 
-# One cache line of float32, so that threads do not write to the same lines.
+# One cache line of float32: threads hardly write to the same lines.
 FEATURES_OF_ITEM = 16
+# Rows ahead of the one at work that are asked for: a thread reads a line of each, too far apart for the processor to foresee.
+AHEAD = 8
 
 _SOURCE = '''"""The gradient of an extremum of source rows; generated, and free to be read."""
 
@@ -28,6 +30,8 @@ from sagann.kernels.edge.cpu import access, block, elementwise
 
 other_end = access.indexer("{index_kind}")
 id_at = access.indexer("{id_kind}")
+prefetch_ids = access.prefetcher("{id_kind}", {step})
+prefetch_grad = access.prefetcher("{kind}", {step})
 load = block.loader("{kind}", 1, 1)
 add = elementwise.OPERATIONS["add"]
 
@@ -48,6 +52,9 @@ def kernel(p_args):
             break
         last = min((item + 1) * {step}, num_features)
         for row in range(num_rows):
+            ahead = min(row + {ahead}, num_rows - 1) * num_features + item * {step}
+            prefetch_ids(p_edge, ahead)
+            prefetch_grad(p_grad, ahead)
             for at in range(row * num_features + item * {step}, row * num_features + last):
                 edge = id_at(p_edge, at)
                 if edge >= 0:
@@ -80,5 +87,5 @@ def scatter_extremum(topology: Topology, edge: Tensor, grad: Tensor) -> Tensor:
 
 @cache
 def _kernel(index_kind: str, id_kind: str, kind: str) -> int:
-    source = _SOURCE.format(index_kind=index_kind, id_kind=id_kind, kind=kind, step=FEATURES_OF_ITEM)
+    source = _SOURCE.format(index_kind=index_kind, id_kind=id_kind, kind=kind, step=FEATURES_OF_ITEM, ahead=AHEAD)
     return compile_source(source)[0]

@@ -53,4 +53,5 @@ def _pressure(function: EdgeFunction) -> int:
     held = sum(ACCUMULATORS[output.reduce] for output in function.outputs)
     held += sum(1 for given in function.inputs if lanes(given) > 1)
     held += sum(1 for op in function.ops if lanes(op) > 1 and op.op in ("exp", "sigmoid", "tanh", "expm1")) * 2
-    return 1 + held
+    # Rows that are reduced as they are loaded need no registers for what is computed of them.
+    return held + any(lanes(op) > 1 for op in function.ops)

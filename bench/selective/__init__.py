@@ -1,0 +1,1 @@
+"""Selective scheduling: bytes and seconds of streamed epochs with and without picked rows."""

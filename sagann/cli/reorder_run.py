@@ -1,0 +1,50 @@
+"""The work of ``sagann data reorder``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sagann.cli.generate_run import report_dataset
+from sagann.cli.options import Shared
+from sagann.errors import InputError
+from sagann.partition import vertex_order
+from sagann.report.terminal import Terminal
+from sagann.storage import load_graph
+from sagann.storage.manifest import read_manifest
+from sagann.storage.npy import write_npy
+from sagann.storage.reorder import save_reordered
+
+
+def reorder_run(
+    dataset: str,
+    out: Path,
+    *,
+    by: str,
+    num_parts: int,
+    seed: int,
+    save_order: Path | None,
+    overwrite: bool,
+    shared: Shared,
+) -> None:
+    """Write a dataset anew with its vertices in another order, and say what came of it."""
+    if save_order is not None:
+        _check_file(save_order)
+    graph = load_graph(dataset)
+    order = vertex_order(graph, by, num_parts=num_parts, seed=seed)
+    folder = Path(dataset)
+    manifest = read_manifest(folder) if folder.is_dir() else None
+    save_reordered(graph, order, out, overwrite=overwrite, manifest=manifest)
+    if save_order is not None:
+        write_npy(save_order, order)
+    report_dataset(out, Terminal(quiet=shared.quiet))
+
+
+def _check_file(path: Path) -> None:
+    """Refuse a file that could not be written, before the work is done."""
+    if path.suffix != ".npy" or not path.absolute().parent.is_dir():
+        raise InputError(
+            "order cannot be written",
+            value=f"'{path}', expected a file that ends in .npy, in a folder that exists",
+            where="--save-order",
+            fix="Name such a file.",
+        )

@@ -1,0 +1,166 @@
+"""Model stages: a model's graph of row-wise operators and gathers, cut into stages with the gathers between them.
+
+A node belongs to the first stage that can compute it: the one after the last gather that it depends on. A value that later
+stages need as well is stored where it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from sagann.compiler.fuse_rows import fuse_rows
+from sagann.compiler.model_program import Form, Gather, ModelProgram
+from sagann.compiler.operators import GATHERED
+from sagann.compiler.program import Stage
+from sagann.compiler.recording import Recorder
+from sagann.compiler.rewrite import name_of
+from sagann.compiler.row_check import draws, mixing_node
+from sagann.compiler.stages import cut
+from sagann.compiler.trace import ROWS
+from sagann.errors import LayerError
+from sagann.saga.independence import NUM_ROWS
+
+
+def cut_into_stages(module: fx.GraphModule, recorder: Recorder) -> ModelProgram:
+    """The program of a model's graph.
+
+    Args:
+        module: row-wise operators and gathers, without layers.
+        recorder: has what is gathered, by the numbers that stand in the gathers.
+    Raises:
+        LayerError: an operator mixes vertices, or the model returns no row per vertex.
+    """
+    return _Assembly(module, recorder).run()
+
+
+class _Assembly:
+    """Places every node in a stage, then cuts."""
+
+    def __init__(self, module: fx.GraphModule, recorder: Recorder) -> None:
+        self.module = module
+        self.recorder = recorder
+        self.nodes = list(module.graph.nodes)
+        self.gathers = [node for node in self.nodes if node.target is GATHERED]
+        self.stage_of: dict[fx.Node, int] = {}
+        for node in self.nodes:
+            self._place(node)
+
+    def _place(self, node: fx.Node) -> None:
+        """Whether the node is a parameter's or the vertices', and the first stage that can compute it."""
+        read = node.all_input_nodes
+        self.stage_of[node] = max((self._available(each) for each in read), default=0)
+        if node.op == "placeholder":
+            node.meta["place"] = "param" if node.meta["parameter"] is not None else "vertex"
+            return
+        value = node.meta.get("val")
+        has_rows = isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == ROWS
+        of_parameters = all(each.meta["place"] == "param" for each in read) and not has_rows
+        node.meta["place"] = "param" if of_parameters and node.op != "output" else "vertex"
+
+    def _available(self, node: fx.Node) -> int:
+        """The first stage that can read a node."""
+        return self.gathers.index(node) + 1 if node.target is GATHERED else self.stage_of[node]
+
+    def run(self) -> ModelProgram:
+        """Cut."""
+        (output,) = (node.args[0] for node in self.nodes if node.op == "output")
+        if not isinstance(output, fx.Node) or output.meta["place"] != "vertex":
+            raise LayerError(
+                "the model must return one tensor with a row per vertex",
+                value="forward returns something else",
+                where="the model",
+                fix="Return the rows of the vertices, and nothing else.",
+            )
+        placeholders = [node for node in self.nodes if node.op == "placeholder"]
+        parameters = [node for node in placeholders if node.meta["parameter"] is not None]
+        derived = [
+            node
+            for node in self.nodes
+            if node.op != "placeholder"
+            and node.meta["place"] == "param"
+            and isinstance(node.meta.get("val"), Tensor)
+            and any(user.meta["place"] == "vertex" for user in node.users)
+        ]
+        (x,) = (node for node in placeholders if node.meta["parameter"] is None)
+        known = [*parameters, *derived, x, *self.gathers]
+        stages = []
+        stored: list[fx.Node] = []
+        for number in range(len(self.gathers) + 1):
+            wanted = [node for node in self.nodes if self._is_stored(node, number, output)]
+            stages.append(self._stage(wanted, [*known, *stored]))
+            stored += wanted
+        param, gathers = cut(self.module, derived, parameters), tuple(map(self._gather, self.gathers))
+        computed = [node for stage in (param, *stages) for node in stage.module.graph.nodes]
+        return ModelProgram(
+            parameters=tuple((node.name, node.meta["parameter"]) for node in parameters),
+            param=param,
+            stages=tuple(stages),
+            gathers=gathers,
+            random=any(map(draws, computed)) or any(gather.edges.random for gather in gathers),
+            edge_types=tuple(self.recorder.edge_types),
+            num_types=self.recorder.num_types,
+            output=output.name,
+            forms={node.name: _form(node) for node in [x, *self.gathers, *stored]},
+        )
+
+    def _stage(self, wanted: list[fx.Node], given: list[fx.Node]) -> Stage:
+        stage = cut(self.module, wanted, given, in_place=True)
+        inputs = [node for node in stage.module.graph.nodes if node.op == "placeholder"]
+        mixing = mixing_node(stage.module, [_made_up(node.meta["val"]) for node in inputs])
+        if mixing is not None:
+            raise LayerError(
+                "a model that is streamed must treat vertices independently between its layers",
+                value=f"operator {name_of(mixing)} mixes them, or depends on their number",
+                where=mixing.meta.get("line") or mixing.meta.get("stack_trace") or "the model's forward",
+                fix="Reduce over feature dimensions only; to normalise, use LayerNorm instead of BatchNorm.",
+            )
+        return fuse_rows(stage)[0] if self.recorder.options.fuse else stage
+
+    def _is_stored(self, node: fx.Node, stage: int, output: fx.Node) -> bool:
+        """Whether the stage computes the node for somebody else: a gather, a later stage, the caller."""
+        if node.op != "call_function" or node.meta["place"] != "vertex" or self.stage_of[node] != stage:
+            return False
+        if node.target is GATHERED or not isinstance(node.meta.get("val"), Tensor):
+            return False
+        return node is output or any(
+            user.target is GATHERED or self.stage_of[user] > stage for user in node.users if user.op != "output"
+        )
+
+    def _gather(self, node: fx.Node) -> Gather:
+        read, number = _gathered_parts(node)
+        gathering, rows = self.recorder.gathers[number], iter(read)
+        graph = gathering.graph
+        names = {
+            each.name: gathering.edge_data if each.meta["place"] == "edge" else next(rows).name
+            for each in graph.frontier
+        }
+        return Gather(
+            edges=graph.edges,
+            inputs=tuple(str(names[name]) for name in graph.edges.stage.inputs),
+            result=node.name,
+            hop=gathering.hop,
+            constant=graph.constant,
+        )
+
+
+def _gathered_parts(node: fx.Node) -> tuple[Sequence[fx.Node], int]:
+    """What a gather reads, and its number."""
+    arguments: Any = node.args
+    read, number = arguments
+    return read, number
+
+
+def _form(node: fx.Node) -> Form:
+    value = node.meta["val"]
+    return Form(shape=tuple(value.shape[1:]), dtype=value.dtype)
+
+
+def _made_up(like: Tensor) -> Tensor:
+    """Values for a check: random ones, with few rows where the trace has very many."""
+    shape = [NUM_ROWS if size == ROWS else size for size in like.shape]
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * 2
+    return values.to(like.dtype)

@@ -1,0 +1,210 @@
+"""Recording: a model's forward traced once, with every call of a SAGA layer as one node.
+
+While the model runs in the trace, a recorder stands where its engine would: it compiles the layer that is called and leaves
+a node in its place. The hops that the model passes on are stand-ins, of which nothing can be read.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.utils.stateless import _reparametrize_module
+
+from sagann.compiler.compile import LayerGraph, LayerGraphs, layer_graphs
+from sagann.compiler.model_program import EdgeType
+from sagann.compiler.operators import WholeOperators
+from sagann.compiler.options import CompilerOptions
+from sagann.compiler.trace import (
+    ROWS,
+    TraceError,
+    attributes_restored,
+    check_trace,
+    fake_rows,
+    make_graph,
+    tensors_of,
+)
+from sagann.errors import LayerError
+from sagann.graph.topology import Topology
+from sagann.saga.engine import using_engine
+from sagann.saga.layer import SagaLayer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedLayer:
+    """A layer of the model."""
+
+    twin: SagaLayer
+    "A copy, which is what gets compiled: while the model is traced, its parameters are the trace's."
+    modules: Mapping[str, str]
+    "Names of its modules in the model, by their names in the layer."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """One call of a layer."""
+
+    layer: RecordedLayer
+    graphs: LayerGraphs
+    "What the compiler made of it, for input of this form."
+    first_gather: int
+    "Number of the first of its gathers, of all calls'."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gathering:
+    """One of the gathers of a call."""
+
+    graph: LayerGraph
+    "In which it stands."
+    edge_data: str | None
+    "The edge data that it reads."
+    hop: int
+    "Number of the first hop with these edges; the numbers of edges of one type follow those of the hops."
+
+
+class _Hop(Topology):
+    """Stands for a topology in a trace: as many vertices as a trace has rows, and nothing else to read."""
+
+    __slots__ = ("number", "real")
+
+    def __init__(self, number: int, topology: Topology) -> None:
+        self.number = number
+        self.real = topology
+        self.num_src = ROWS
+
+    @property
+    def num_dst(self) -> int:
+        return ROWS
+
+    @property
+    def device(self) -> torch.device:
+        return self.real.device
+
+    @property
+    def edge_data(self) -> Mapping[str, Any]:
+        """The names alone."""
+        return dict.fromkeys(self.real.edge_data)
+
+    def __getattr__(self, name: str) -> Any:
+        raise TraceError(f"it reads '{name}' of a hop, which it may only pass on to its layers")
+
+
+class Recorder:
+    """The engine of a trace: compiles each layer that is called, and leaves a node in its place."""
+
+    def __init__(
+        self, model: nn.Module, hops: Sequence[Topology], options: CompilerOptions, x_is_constant: bool
+    ) -> None:
+        # A module that several layers share has one name in the model.
+        names = {id(module): name for name, module in model.named_modules()}
+        self.layers = {
+            id(layer): RecordedLayer(
+                twin=copy.deepcopy(layer),
+                modules={inner: names[id(module)] for inner, module in layer.named_modules()},
+            )
+            for layer in model.modules()
+            if isinstance(layer, SagaLayer)
+        }
+        self.hops = hops
+        self.options = options
+        self.x_is_constant = x_is_constant
+        self.x: Tensor | None = None
+        "The features, as the model gets them in the trace."
+        self.calls: list[Call] = []
+        self.gathers: list[Gathering] = []
+        "Of all calls."
+        self.edge_types: list[EdgeType] = []
+        "What is gathered over by itself."
+        self.num_types: dict[tuple[int, str], int] = {}
+        "By hop and edge data: below how many its types must be."
+
+    def run(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
+        """Record a call."""
+        if not isinstance(topology, _Hop):
+            raise TraceError(f"the layer {type(layer).__name__} is called with a topology that is none of the hops")
+        if id(layer) not in self.layers:
+            raise TraceError(f"the layer {type(layer).__name__} is no module of the model")
+        # In a thread of its own, which no mode of the trace reaches.
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            constant = self.x_is_constant and x is self.x
+            call = thread.submit(self._compiled, layer, topology, x.shape[1:], x.dtype, constant).result()
+        self.calls.append(call)
+        self._add_gathers(call.graphs, topology.number, layer.edge_data)
+        shape = list(call.graphs.parts[0].output.meta["val"].shape[1:])
+        out: Tensor = torch.ops.sagann.saga_layer(x, len(self.calls) - 1, shape)
+        return out
+
+    def _compiled(
+        self, layer: SagaLayer, hop: _Hop, shape: tuple[int, ...], dtype: torch.dtype, constant: bool
+    ) -> Call:
+        known = self.layers[id(layer)]
+        like = torch.empty(1, *shape, dtype=dtype, device=hop.device)
+        data = None if layer.edge_data is None else hop.real.edge_data[layer.edge_data]
+        known.twin.check_functions(like, data)
+        graphs = layer_graphs(known.twin, like, data, options=self.options, x_is_constant=constant)
+        return Call(layer=known, graphs=graphs, first_gather=len(self.gathers))
+
+    def _add_gathers(self, graphs: LayerGraphs, hop: int, edge_data: str | None) -> None:
+        if graphs.num_types:
+            assert edge_data is not None
+            known = self.num_types.get((hop, edge_data), graphs.num_types)
+            self.num_types[hop, edge_data] = min(known, graphs.num_types)
+        for number, graph in enumerate(graphs.parts):
+            edges = hop
+            if len(graphs.parts) > 1:
+                assert edge_data is not None
+                edges = self._number_of(EdgeType(hop=hop, data=edge_data, type=number))
+            self.gathers.append(Gathering(graph=graph, edge_data=edge_data, hop=edges))
+
+    def _number_of(self, edge_type: EdgeType) -> int:
+        if edge_type not in self.edge_types:
+            self.edge_types.append(edge_type)
+        return len(self.hops) + self.edge_types.index(edge_type)
+
+
+def traced_model(model: nn.Module, recorder: Recorder, x: Tensor) -> fx.GraphModule:
+    """The model's forward as a graph, in which every call of a layer is a node.
+
+    Args:
+        model: what is traced.
+        recorder: gets the calls.
+        x: vertex features, whose values are not read.
+    Raises:
+        LayerError: the model does what a trace does not show.
+    """
+    tensors = tensors_of(model)
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    parameters = [fake.from_tensor(tensor.detach()) for tensor in tensors.values()]
+    # Hops over the same edges have one number.
+    known = {id(topology): number for number, topology in reversed(list(enumerate(recorder.hops)))}
+    hops = [_Hop(known[id(topology)], topology) for topology in recorder.hops]
+
+    def whole(*args: Tensor) -> Tensor:
+        with _reparametrize_module(model, dict(zip(tensors, args, strict=False))), WholeOperators():
+            recorder.x = args[-1]
+            result: Tensor = model(hops, args[-1])
+        return result
+
+    try:
+        with using_engine(recorder), attributes_restored(model):
+            module = make_graph(fake, whole, *parameters, fake_rows(fake, x))
+        placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+        for node, name in zip(placeholders, [*tensors, None], strict=True):
+            node.meta["parameter"] = name
+            node.name = node.target = "x" if name is None else f"parameter_{name.replace('.', '_')}"
+        check_trace(module)
+    except TraceError as error:
+        raise LayerError(
+            "the model cannot be captured",
+            value=str(error),
+            where=f"{type(model).__name__}.forward",
+            fix="Build it of SAGA layers, which get their hop as it is passed, and of operators on rows.",
+        ) from error
+    return module

@@ -1,0 +1,34 @@
+"""EdgesOfType: the edges of one type in a topology, found piece by piece and never all at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sagann.graph.topology import Topology
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class EdgesOfType:
+    """Those edges of a topology that have one type; vertices and in-degrees are the topology's."""
+
+    topology: Topology
+    "The whole."
+    data: str
+    "Name of the edge data that holds the types."
+    type: int
+    "Which edges."
+
+    def within(self, edges: slice) -> Tensor:
+        """Where they stand in a range of the topology's edges: int64, ascending, from the range's start."""
+        return (self.topology.edge_data[self.data][edges] == self.type).nonzero().squeeze(1)
+
+
+Hop = Topology | EdgesOfType
+"What a gather goes over."
+
+
+def topology_of(hop: Hop) -> Topology:
+    """The topology whose edges they are."""
+    return hop.topology if isinstance(hop, EdgesOfType) else hop

@@ -1,0 +1,108 @@
+"""A dataset with its vertices in another order, written row by row: features may be larger than memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sagann.graph import Graph
+from sagann.graph.rows import gather_ranges, take_rows
+from sagann.graph.subgraph import check_order, graphs_of
+from sagann.storage.dataset import manifest_of, tensors_of
+from sagann.storage.folder import new_folder
+from sagann.storage.manifest import Manifest, write_manifest
+from sagann.storage.npy import ArraySpec, NpyWriter, dtype_name
+
+_AT_ONCE_BYTES = 32 << 20
+
+
+def save_reordered(
+    graph: Graph,
+    order: Tensor,
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    manifest: Manifest | None = None,
+) -> None:
+    """Write a graph as a dataset folder with its vertices renumbered: vertex i of it is vertex ``order[i]`` of ``graph``.
+
+    It holds what ``save_graph(relabel(graph, order), path)`` would; at no time more of it is in memory than a few arrays of
+    one number per vertex, and some rows.
+
+    Args:
+        graph: any graph; arrays may be mapped from files.
+        order: int64 [num_vertices], a permutation that keeps the vertices of each of several graphs together.
+        path: folder to make.
+        overwrite: replace a dataset that stands there.
+        manifest: of the dataset that the graph is of, whose names of classes are kept.
+    Raises:
+        DatasetError: something stands at ``path``, or the disk refuses.
+        InputError: ``order`` is no such permutation, or an array cannot be stored.
+    """
+    check_order(graph, order)
+    graph_ptr, graph_names = graphs_of(graph, order)
+    with new_folder(path, overwrite=overwrite) as folder:
+        arrays = {
+            name: _written(folder / f"{name}.npy", tensor, pieces)
+            for name, tensor, pieces in _arrays(replace(graph, graph_ptr=graph_ptr), order)
+        }
+        known = manifest_of(graph, arrays) if manifest is None else replace(manifest, arrays=arrays)
+        write_manifest(folder, replace(known, graph_names=graph_names))
+
+
+def _written(path: Path, like: Tensor, pieces: Iterable[Tensor]) -> ArraySpec:
+    with NpyWriter(path, dtype_name(like.dtype), tuple(like.shape[1:])) as writer:
+        for piece in pieces:
+            writer.append(piece)
+        return writer.finish()
+
+
+def _arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, Tensor, Iterable[Tensor]]]:
+    """Name of each array, an array of the same form, and its rows in pieces."""
+    topology = graph.topology
+    number = torch.empty(graph.num_vertices, dtype=topology.indices.dtype)
+    number[order] = torch.arange(graph.num_vertices, dtype=number.dtype)
+    tensors = tensors_of(graph)
+    for name, tensor in tensors.items():
+        if name in ("indptr", "features_indptr"):
+            yield name, tensor, _offsets(tensor, order)
+        elif name == "indices":
+            yield name, tensor, (number[ids.long()] for ids in _ranges(tensor, topology.indptr, order))
+        elif name.startswith("edge_"):
+            yield name, tensor, _ranges(tensor, topology.indptr, order)
+        elif name in ("features_indices", "features_values"):
+            yield name, tensor, _ranges(tensor, tensors["features_indptr"], order)
+        elif name == "graph_ptr":
+            yield name, tensor, [tensor]
+        else:
+            yield name, tensor, (take_rows(tensor, some) for some in _some(order, tensor))
+
+
+def _some(order: Tensor, tensor: Tensor) -> Iterable[Tensor]:
+    """The order in pieces, of as many rows of a tensor as are read at a time."""
+    row_bytes = max(1, tensor[:1].nbytes)
+    return order.split(max(1, _AT_ONCE_BYTES // row_bytes))
+
+
+def _offsets(indptr: Tensor, order: Tensor) -> Iterator[Tensor]:
+    degrees = indptr.diff()[order]
+    yield indptr[:1]
+    yield degrees.cumsum(0).to(indptr.dtype)
+
+
+def _ranges(tensor: Tensor, indptr: Tensor, order: Tensor) -> Iterator[Tensor]:
+    """The rows of each vertex' edges, or entries, in the new order of vertices."""
+    # Beside a row, its position is in memory, and another array of positions.
+    most = max(1, _AT_ONCE_BYTES // (16 + tensor[:1].nbytes))
+    ends = (indptr[1:] - indptr[:-1])[order].cumsum(0)
+    first = done = 0
+    while first < len(order):
+        last = max(first + 1, int(torch.searchsorted(ends, done + most, right=True)))
+        _, at = gather_ranges(indptr, order[first:last])
+        yield tensor[at]
+        first, done = last, int(ends[last - 1])

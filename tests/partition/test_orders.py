@@ -1,0 +1,89 @@
+"""Orders of vertices by name."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sagann.errors import InputError, MissingDependencyError
+from sagann.graph import Graph, Topology, relabel, sbm_graph
+from sagann.partition import VERTEX_ORDERS, vertex_order
+from sagann.partition.metis import metis_order
+from sagann.plan import equal_vertices
+from sagann.plan.fit import hop_size
+from tests.graphs import labelled_graph, odd_topologies
+
+
+def blocks(num_vertices: int = 600) -> Graph:
+    return sbm_graph(
+        num_vertices,
+        num_classes=6,
+        average_degree=10,
+        homophily=0.95,
+        num_features=2,
+        feature_noise=0.1,
+        seed=0,
+    )
+
+
+def crossing(graph: Graph, count: int) -> float:
+    """The share of edges between different intervals."""
+    edges = hop_size(graph.topology, equal_vertices(graph.num_vertices, count)).edges
+    return sum(number for (src, dst), number in edges.items() if src != dst) / graph.num_edges
+
+
+@pytest.mark.parametrize("by", VERTEX_ORDERS)
+@pytest.mark.parametrize("name", odd_topologies())
+def test_every_order_is_a_permutation(by: str, name: str) -> None:
+    topology = odd_topologies()[name]
+    order = vertex_order(Graph(topology=topology), by, num_parts=4)
+    assert order.dtype == torch.int64
+    assert order.sort().values.tolist() == list(range(topology.num_dst))
+
+
+def test_metis_brings_neighbours_together() -> None:
+    graph = blocks()
+    found = {by: relabel(graph, vertex_order(graph, by, num_parts=12)) for by in ("metis", "random")}
+    assert crossing(found["random"], 6) > 0.8
+    # An edge in twenty joins two communities of about a hundred vertices; intervals cut through some.
+    assert crossing(found["metis"], 6) < 0.3
+    assert crossing(found["metis"], 3) < crossing(found["metis"], 6)
+
+
+def test_the_same_seed_gives_the_same_order() -> None:
+    graph = blocks(200)
+    for by in VERTEX_ORDERS:
+        assert torch.equal(vertex_order(graph, by, seed=3), vertex_order(graph, by, seed=3))
+    assert not torch.equal(vertex_order(graph, "random", seed=3), vertex_order(graph, "random", seed=4))
+
+
+def test_one_part_is_the_order_that_there_was() -> None:
+    assert metis_order(blocks(50).topology, num_parts=1).tolist() == list(range(50))
+
+
+def test_several_graphs_stay_apart() -> None:
+    src = torch.tensor([0, 1, 2, 3, 4, 5, 6])
+    dst = torch.tensor([1, 0, 3, 4, 2, 6, 5])
+    graph = Graph(topology=Topology.from_coo(src=src, dst=dst, num_src=7), graph_ptr=torch.tensor([0, 2, 5, 7]))
+    for by in VERTEX_ORDERS:
+        found = relabel(graph, vertex_order(graph, by, num_parts=3))
+        assert found.graph_ptr is not None
+        assert found.graph_ptr.tolist() == [0, 2, 5, 7]
+
+
+def test_what_cannot_be_done_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = replace(labelled_graph(), graph_ptr=None)
+    with pytest.raises(
+        InputError, match="unknown order of vertices: 'size', expected one of metis, degree, random"
+    ):
+        vertex_order(graph, "size")
+    with pytest.raises(InputError, match=r"that few parts: 0, at least 1"):
+        vertex_order(graph, "metis", num_parts=0)
+    monkeypatch.setitem(sys.modules, "pymetis", None)
+    with pytest.raises(
+        MissingDependencyError, match=r"pymetis cannot be imported .* pip install 'sagann\[metis\]'"
+    ):
+        vertex_order(graph, "metis")

@@ -1,0 +1,91 @@
+"""Which rows chunks need, and which of these are picked."""
+
+from __future__ import annotations
+
+import pytest
+
+from sagann.errors import InputError
+from sagann.graph import Graph, relabel, sbm_graph
+from sagann.nn import GNN, GatedGCN
+from sagann.plan import ChunkGrid, equal_vertices
+from sagann.plan.gradients import Gradients
+from sagann.plan.selection import ALWAYS, NEVER, Selection, needed_rows, require_select
+from sagann.plan.sizes import PICKED_CSC, PICKED_CSR
+from sagann.runtime.planning import Planned, captured, hop_sizes, planned
+from tests.graphs import odd_topologies
+
+HALF = Selection(share=0.5)
+ROOMY = 10 << 20
+
+
+@pytest.mark.parametrize("name", odd_topologies())
+@pytest.mark.parametrize("selection", [HALF, ALWAYS, NEVER])
+def test_the_needed_rows_are_those_with_edges(name: str, selection: Selection) -> None:
+    topology = odd_topologies()[name]
+    bounds = equal_vertices(topology.num_dst, 3)
+    expected = {}
+    for chunk in ChunkGrid(topology, bounds).chunks():
+        ends = {PICKED_CSC: (chunk.topology.indices, chunk.src), PICKED_CSR: (chunk.topology.edge_dst(), chunk.dst)}
+        for form, (ids, interval) in ends.items():
+            needed, rows = len(ids.unique()), bounds[interval + 1] - bounds[interval]
+            if needed < selection.share * rows:
+                expected[form, chunk.src, chunk.dst] = needed
+    assert needed_rows(topology, bounds, selection) == expected
+
+
+def test_the_rule_compares_picking_and_moving_a_share_with_moving_all() -> None:
+    selection = Selection.by_rates(pick_bytes=4.0, transfer_bytes=1.0)
+    for share in (0.79, 0.81):
+        takes_s = share / 4.0 + share / 1.0
+        assert selection.picks(needed=round(100 * share), rows=100) == (takes_s < 1 / 1.0)
+    assert not NEVER.picks(needed=0, rows=100)
+    assert ALWAYS.picks(needed=100, rows=100)
+
+
+def blocks(homophily: float, average_degree: float) -> Graph:
+    graph = sbm_graph(
+        400,
+        num_classes=8,
+        average_degree=average_degree,
+        homophily=homophily,
+        num_features=16,
+        feature_noise=0.1,
+        seed=0,
+    )
+    assert graph.labels is not None
+    return relabel(graph, graph.labels.sort(stable=True).indices)
+
+
+def plan_of(graph: Graph, selection: Selection, budget_bytes: int = 40_000) -> Planned:
+    model = GNN([GatedGCN(16, 16), GatedGCN(16, 8)])
+    assert graph.features is not None
+    hops = graph.hops(2)
+    program = captured(model, hops, graph.features, x_is_constant=True)
+    bounds = equal_vertices(400, 8)
+    sizes = hop_sizes(program, hops, bounds, selection)
+    gradients = Gradients(program)
+    return planned(program, sizes, bounds, budget_bytes, gradients=gradients, folded=True, selection=selection)
+
+
+def test_a_sparse_graph_with_locality_moves_less() -> None:
+    graph = blocks(homophily=0.98, average_degree=6)
+    never, picking = plan_of(graph, NEVER).plan, plan_of(graph, HALF).plan
+    assert picking.picked_bytes > 0
+    assert picking.moved_bytes < never.moved_bytes / 1.7
+
+
+def test_on_a_dense_graph_the_plan_is_the_same() -> None:
+    graph = blocks(homophily=0.2, average_degree=60)
+    assert plan_of(graph, HALF).plan == plan_of(graph, NEVER).plan
+
+
+def test_a_plan_that_gains_nothing_picks_nothing() -> None:
+    graph = blocks(homophily=0.98, average_degree=6)
+    assert plan_of(graph, HALF, ROOMY).plan == plan_of(graph, NEVER, ROOMY).plan
+
+
+def test_unknown_policies_are_refused() -> None:
+    with pytest.raises(
+        InputError, match="unknown policy of picking rows: 'some', expected one of auto, never, always"
+    ):
+        require_select("some")

@@ -1,0 +1,119 @@
+"""Chunks that have rows picked for them have the numbers of a dense run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from sagann.graph import Topology, relabel
+from sagann.nn import build_model
+from sagann.nn.zoo import MODELS, ModelConfig
+from sagann.partition import vertex_order
+from sagann.plan import equal_vertices
+from sagann.plan.fit import needed_bytes
+from sagann.plan.orders import Order
+from sagann.plan.schedule import Schedule
+from sagann.plan.selection import ALWAYS, Selection
+from sagann.plan.steps import Move, Plan
+from sagann.runtime.planning import hop_sizes
+from sagann.runtime.stream import foretell, stream
+from sagann.runtime.streamed import StreamedModel
+from tests.graphs import labelled_graph
+from tests.runtime.test_streamed import dense, in_double
+from tests.tolerances import assert_close, largest
+
+
+def tight(
+    model: nn.Module, hops: list[Topology], x: torch.Tensor, count: int, order: Order, spill: Path | None
+) -> StreamedModel:
+    """The model streamed with all rows picked, and no more than the hungriest step takes."""
+    bounds = equal_vertices(len(x), count)
+    program, roomy, _ = StreamedModel(model, hops, bounds).plan(x)
+    sizes = hop_sizes(program, hops, bounds, ALWAYS)
+    schedule = Schedule(program, sizes, bounds, gradients=roomy.gradients, order=order, selects=True)
+    budget = needed_bytes([*schedule.constants(), *schedule.epoch()], schedule.sizes.of)
+    return StreamedModel(model, hops, bounds, budget_bytes=budget, spill=spill, order=order, selection=ALWAYS)
+
+
+def picked(plan: Plan) -> set[tuple[str, str]]:
+    """Kinds of blocks of which rows are loaded, and the forms of the chunks that need them."""
+    loads = (each.block for each in plan.operations if isinstance(each, Move) and each.kind == "load")
+    return {(block.kind, block.needed_by.name) for block in loads if block.needed_by is not None}
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "mlp"])
+@pytest.mark.parametrize(
+    ("count", "order", "on_disk"), [(2, "stage", False), (3, "row", True), (7, "column", False)]
+)
+def test_every_model_of_the_zoo(name: str, count: int, order: Order, on_disk: bool, tmp_path: Path) -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=3, dropout=0.0), graph).double()
+    graph = in_double(model.prepare(graph))
+    assert graph.features is not None
+    x = graph.features.double().requires_grad_()
+    hops = list(graph.hops(model.num_hops))
+    expected, upstream = dense(model, hops, x)
+    streamed = tight(model, hops, x, count, order, tmp_path if on_disk else None)
+    assert len(picked(streamed.plan(x).plan)) >= 2
+    out = streamed(x)
+    found = torch.autograd.grad(out, [x, *model.parameters()], upstream, materialize_grads=True)
+    for ours, theirs in zip((out, *found), expected, strict=True):
+        assert_close(ours, theirs, scale=largest(*expected))
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_plans_that_pick_nothing_read_the_same_chunks(name: str) -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=2, dropout=0.0), graph).double()
+    graph = in_double(model.prepare(graph))
+    assert graph.features is not None
+    x = graph.features.double().requires_grad_()
+    hops = graph.hops(model.num_hops)
+    expected, upstream = dense(model, hops, x)
+    # Every chunk may have rows picked, and all blocks fit.
+    streamed = StreamedModel(
+        model, hops, equal_vertices(len(x), 3), budget_bytes=1 << 30, selection=Selection(share=2.0)
+    )
+    plan = streamed.plan(x)
+    assert plan.schedule.hops[0].needed
+    assert plan.plan.picked_bytes == 0
+    out = streamed(x)
+    found = torch.autograd.grad(out, [x, *model.parameters()], upstream, materialize_grads=True)
+    for ours, theirs in zip((out, *found), expected, strict=True):
+        assert_close(ours, theirs, scale=largest(*expected))
+
+
+def test_picked_rows_change_no_bit_and_an_order_only_the_order() -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model="gated-gcn", hidden=8, layers=2, dropout=0.0), graph)
+    graph = model.prepare(graph)
+    order = vertex_order(graph, "metis", num_parts=6)
+    budget = 24 << 10
+    results = []
+    for which, select in ((graph, "never"), (graph, "always"), (relabel(graph, order), "always")):
+        assert which.features is not None
+        assert which.labels is not None
+        streamed = stream(model, which, budget_bytes=budget, num_intervals=4, select=select)  # type: ignore[arg-type]
+        assert bool(picked(streamed.plan(which.features).plan)) == (select == "always")
+        out = streamed(which.features)
+        loss = nn.functional.cross_entropy(out, which.labels)
+        results.append((out, *torch.autograd.grad(loss, list(model.parameters()))))
+    whole, rows, reordered = results
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(rows, whole, strict=True))
+    assert_close(reordered[0], whole[0][order])
+    for ours, theirs in zip(reordered[1:], whole[1:], strict=True):
+        assert_close(ours, theirs, scale=largest(*whole))
+
+
+def test_what_is_foretold_is_what_is_planned() -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model="sage", hidden=8, layers=2, dropout=0.0), graph)
+    graph = model.prepare(graph)
+    assert graph.features is not None
+    for select in ("always", "auto"):
+        foretold = foretell(model, graph, budget_bytes=16 << 10, select=select)  # type: ignore[arg-type]
+        streamed = stream(model, graph, budget_bytes=16 << 10, select=select)  # type: ignore[arg-type]
+        assert streamed.plan(graph.features, folded=True).plan == foretold.plan

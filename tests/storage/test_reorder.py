@@ -1,0 +1,93 @@
+"""Datasets with their vertices in another order."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from sagann.errors import DatasetError, InputError
+from sagann.graph import Graph, relabel
+from sagann.graph.rows import csr_tensor, offsets_of
+from sagann.storage import check_dataset, open_graph, save_graph
+from sagann.storage.manifest import read_manifest, write_manifest
+from sagann.storage.reorder import save_reordered
+from tests.graphs import labelled_graph
+
+
+def assert_same(found: Graph, expected: Graph) -> None:
+    assert torch.equal(found.topology.indptr, expected.topology.indptr)
+    assert torch.equal(found.topology.indices, expected.topology.indices)
+    assert set(found.topology.edge_data) == set(expected.topology.edge_data)
+    for name, rows in expected.topology.edge_data.items():
+        assert torch.equal(found.topology.edge_data[name], rows), name
+    for each in fields(Graph):
+        ours, theirs = getattr(found, each.name), getattr(expected, each.name)
+        if isinstance(theirs, Tensor):
+            assert ours.dtype == theirs.dtype
+            assert ours.layout == theirs.layout
+            assert torch.equal(ours.to_dense(), theirs.to_dense()), each.name
+    assert set(found.splits) == set(expected.splits)
+    for name, mask in expected.splits.items():
+        assert torch.equal(found.splits[name], mask)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("at_once", [1, 1000, 1 << 25])
+def test_it_is_the_relabelled_graph(
+    sparse: bool, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sagann.storage.reorder._AT_ONCE_BYTES", at_once)
+    graph = labelled_graph()
+    assert graph.features is not None
+    data = {"weight": torch.rand(graph.num_edges), "form": torch.rand(graph.num_edges, 2)}
+    graph = graph.with_topology(graph.topology.with_edge_data(**data))
+    if sparse:
+        has_entry = graph.features > 0
+        columns = has_entry.nonzero()[:, 1].int()
+        offsets = offsets_of(has_entry.sum(1)).int()
+        graph = replace(graph, features=csr_tensor(offsets, columns, graph.features[has_entry], num_columns=8))
+    save_graph(graph, tmp_path / "given")
+    order = torch.randperm(graph.num_vertices, generator=torch.Generator().manual_seed(0))
+    save_reordered(open_graph(tmp_path / "given"), order, tmp_path / "found")
+    check_dataset(tmp_path / "found")
+    assert_same(open_graph(tmp_path / "found"), relabel(graph, order))
+
+
+def test_names_are_kept_and_graphs_may_change_places(tmp_path: Path) -> None:
+    graph = labelled_graph()
+    halves = torch.arange(graph.num_vertices) < 20
+    topology = graph.topology
+    keep = halves[topology.indices.long()] == halves[topology.edge_dst().long()]
+    src, dst = topology.indices[keep], topology.edge_dst()[keep]
+    graph = replace(
+        graph,
+        topology=type(topology).from_coo(src=src, dst=dst, num_src=graph.num_vertices),
+        num_edge_types=0,
+        graph_ptr=torch.tensor([0, 20, graph.num_vertices]),
+        graph_names=("small", "large"),
+    )
+    save_graph(graph, tmp_path / "given")
+    names = tuple(f"class {number}" for number in range(graph.num_classes))
+    write_manifest(tmp_path / "given", replace(read_manifest(tmp_path / "given"), class_names=names))
+    manifest = read_manifest(tmp_path / "given")
+    order = torch.cat([torch.arange(20, graph.num_vertices), torch.arange(20)])
+    save_reordered(open_graph(tmp_path / "given"), order, tmp_path / "found", manifest=manifest)
+    found = read_manifest(tmp_path / "found")
+    assert (found.class_names, found.graph_names) == (names, ("large", "small"))
+    assert_same(open_graph(tmp_path / "found"), relabel(graph, order))
+
+
+def test_what_is_no_order_leaves_nothing(tmp_path: Path) -> None:
+    graph = labelled_graph()
+    n = graph.num_vertices
+    for order in (torch.arange(n - 1), torch.zeros(n, dtype=torch.int64), torch.arange(n, dtype=torch.int32)):
+        with pytest.raises(InputError):
+            save_reordered(graph, order, tmp_path / "found")
+    save_reordered(graph, torch.arange(n), tmp_path / "found")
+    with pytest.raises(DatasetError, match="a dataset stands there already"):
+        save_reordered(graph, torch.arange(n), tmp_path / "found")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["found"]

@@ -1,0 +1,54 @@
+"""Runs that are refused because their folder has lost something; exact continuation is tested with sessions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from sagann.errors import CheckpointError, InputError
+from sagann.train import TrainConfig, Trainer
+from tests.train.runs import community_graph, seeded_model
+
+
+def trainer_of(folder, **options):
+    return Trainer(seeded_model(), community_graph(), TrainConfig(device="cpu", **options), run_dir=folder)
+
+
+def test_resume_needs_a_run_in_it(tmp_path):
+    with pytest.raises(CheckpointError, match=r"not a run folder: run\.json cannot be read"):
+        trainer_of(tmp_path / "typo").resume()
+
+
+def test_a_run_that_lost_its_description_is_not_continued_nor_removed(tmp_path):
+    trainer_of(tmp_path, epochs=2).fit()
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(CheckpointError, match=r"the run has lost its run.json: .*fit\(overwrite=True\)"):
+        trainer_of(tmp_path, epochs=3).fit(resume=True)
+    with pytest.raises(InputError, match="the run folder holds a run"):
+        trainer_of(tmp_path, epochs=3).fit()
+    assert (tmp_path / "checkpoints").exists()
+    trainer_of(tmp_path, epochs=1).fit(overwrite=True)
+
+
+@pytest.mark.parametrize("missing", ["model", "train", "contract", "versions", "identity"])
+def test_a_description_without_a_part_is_refused(tmp_path, missing):
+    trainer_of(tmp_path, epochs=1).fit()
+    found = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**found, missing: None}))
+    with pytest.raises(CheckpointError, match=f"run.json is damaged: {missing}: missing, or not a mapping"):
+        trainer_of(tmp_path, epochs=2).fit(resume=True)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_run_that_lost_its_checkpoints_is_not_started_anew(tmp_path, finished):
+    trainer_of(tmp_path, epochs=4, checkpoint_every=2).fit()
+    shutil.rmtree(tmp_path / "checkpoints")
+    if not finished:
+        for name in ("metrics.json", "model.safetensors"):
+            (tmp_path / name).unlink()
+    message = r"the run has lost its checkpoints: 4 epochs were trained.*fit\(overwrite=True\)"
+    with pytest.raises(CheckpointError, match=message):
+        trainer_of(tmp_path, epochs=4, checkpoint_every=2).fit(resume=True)
+    assert (tmp_path / "metrics.jsonl").stat().st_size > 0
