@@ -20,12 +20,13 @@ from sagann.graph.topology import Topology
 _EDGES_PER_THREAD = 1 << 15
 
 
-def chunk_counts(topology: Topology, bounds: Sequence[int]) -> Tensor:
+def chunk_counts(topology: Topology, bounds: Sequence[int], of_type: tuple[str, int] | None = None) -> Tensor:
     """Count the edges from interval to interval.
 
     Args:
         topology: square; its arrays may be mapped from files.
         bounds: of the intervals, ascending from 0 to the number of vertices.
+        of_type: name of the edge data that holds types, and the type that counts; None for all edges.
     Returns:
         int64 [P, P]: of each source interval, to each destination interval.
     Example:
@@ -41,16 +42,18 @@ def chunk_counts(topology: Topology, bounds: Sequence[int]) -> Tensor:
     with pytorch_threads() as threads:
         slices = max(1, min(threads, topology.num_edges // _EDGES_PER_THREAD))
         found = np.zeros((slices, count, count), dtype=np.int64)
-        _count(topology.indices.cpu().numpy(), interval_of, columns, found)
+        types, wanted = (None, 0) if of_type is None else (topology.edge_data[of_type[0]].cpu().numpy(), of_type[1])
+        _count(topology.indices.cpu().numpy(), interval_of, columns, types, wanted, found)
     return torch.from_numpy(found.sum(axis=0).T.copy())
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def _count(indices: Any, interval_of: Any, columns: Any, found: Any) -> None:
+def _count(indices: Any, interval_of: Any, columns: Any, types: Any, wanted: int, found: Any) -> None:
     """Counts of every slice of the edges, by destination interval and source interval."""
     slices, num_edges = len(found), len(indices)
     for part in prange(slices):
         begin, end = num_edges * part // slices, num_edges * (part + 1) // slices
         for dst in range(len(columns) - 1):
             for edge in range(max(begin, columns[dst]), min(end, columns[dst + 1])):
-                found[part, dst, interval_of[indices[edge]]] += 1
+                if types is None or types[edge] == wanted:
+                    found[part, dst, interval_of[indices[edge]]] += 1

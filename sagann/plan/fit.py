@@ -6,17 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-import torch
-from torch import Tensor
-
 from sagann.plan.edges_of_type import EdgesOfType, Hop, topology_of
 from sagann.plan.intervals import sizes
 from sagann.plan.residency import BudgetError
 from sagann.plan.sizes import HopSize
 from sagann.plan.steps import Block, Step
 
-# Edges that are looked at at a time, so that mapped files are never read whole.
-_AT_ONCE = 1 << 18
 # Doubling the number of intervals so often without needing at least so much less ends the search.
 _MOST_IN_VAIN = 2
 _WORTH_IT = 0.98
@@ -24,35 +19,19 @@ _WORTH_IT = 0.98
 
 def hop_size(hop: Hop, bounds: Sequence[int]) -> HopSize:
     """The sizes of the chunks that bounds would make, without making them; counted once for the same bounds."""
+    # Imported here: it loads Numba.
+    from sagann.graph.chunk_counts import chunk_counts
+
     topology = topology_of(hop)
+    of_type = (hop.data, hop.type) if isinstance(hop, EdgesOfType) else None
 
     def count() -> HopSize:
-        found = _counts(hop, bounds)
+        found = chunk_counts(topology, bounds, of_type)
         edges = {(src, dst): int(found[src, dst]) for dst, src in found.T.nonzero().tolist()}
         return HopSize.of(topology, edges)
 
-    of_type = (hop.data, hop.type) if isinstance(hop, EdgesOfType) else None
-    size: HopSize = topology.derived(("hop_size", tuple(bounds), of_type), count)
+    size: HopSize = topology.derived(("hop_size", of_type, tuple(bounds)), count)
     return size
-
-
-def _counts(hop: Hop, bounds: Sequence[int]) -> Tensor:
-    """The edges of each chunk, by source and destination interval: int64 [P, P]."""
-    if not isinstance(hop, EdgesOfType):
-        # Imported here: it loads Numba.
-        from sagann.graph.chunk_counts import chunk_counts
-
-        return chunk_counts(hop, bounds)
-    topology, count = hop.topology, len(bounds) - 1
-    cuts = torch.tensor(list(bounds), dtype=torch.int64)
-    found = torch.zeros(count, count, dtype=torch.int64)
-    for dst in range(count):
-        first, last = int(topology.indptr[bounds[dst]]), int(topology.indptr[bounds[dst + 1]])
-        for begin in range(first, last, _AT_ONCE):
-            piece = slice(begin, min(begin + _AT_ONCE, last))
-            sources = topology.indices[piece].cpu().long()[hop.within(piece).cpu()]
-            found[:, dst] += torch.bincount(torch.searchsorted(cuts, sources, right=True) - 1, minlength=count)
-    return found
 
 
 def largest_of(

@@ -109,7 +109,7 @@ def test_strips_are_as_wide_as_memory_allows_and_move_fewer_bytes() -> None:
             moved[None if visits is None else visits.direction] = found.plan.moved_bytes
         assert moved[None] <= moved["zigzag"] <= moved["ascending"]
         won.append(moved[None] / moved["ascending"])
-    assert min(won) < 0.85
+    assert min(won) < 0.9
     assert won[-1] == 1.0, "where everything fits there is nothing to gain"
 
 
