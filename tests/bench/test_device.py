@@ -50,7 +50,7 @@ def test_one_table_of_epochs_gathers_and_streamed_epochs(
     for cells in lines:
         ours, theirs, ratio = float(cells[2]), float(cells[4]), float(cells[5])
         expected = ours / theirs if cells[0].startswith("| streamed") else theirs / ours
-        assert ratio == pytest.approx(expected, rel=0.02)
+        assert ratio == pytest.approx(expected, rel=0.02, abs=0.005)
         assert "out of memory" not in cells[7]
         assert "another loss" not in cells[7]
     assert lines[0][3].startswith("PyG, ")
