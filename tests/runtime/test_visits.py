@@ -89,7 +89,7 @@ def test_what_a_rehearsal_times_can_be_refined_and_is_told() -> None:
     graph = labelled_graph(2000, 24_000)
     model = build_model(ModelConfig(model="gated-gcn", hidden=32), graph)
     graph = model.prepare(graph)
-    planned = foretell(model, graph, budget_bytes=1_000_000)
+    planned = foretell(model, graph, budget_bytes=600_000)
     assert planned.plan.num_intervals > 2
     assert "Order: zigzag: each sweep begins where the last one ended; strips of " in plan_text(planned)
     found = refined(planned, ROUND, on_disk=False, most_simulations=12)
