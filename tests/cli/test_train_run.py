@@ -305,7 +305,7 @@ def test_a_model_that_ends_the_program_has_failed(
             ["--optimizer", "Adam", "--optimizer-option", "foreach=true", "--optimizer-option", "fused=true"],
             "torch",
         ),
-        (["--hidden", "100000000"], "the work does not fit memory"),
+        (["--hidden", "2000000000"], "the work does not fit memory"),
         (["--split", "thirds"], "split is not understood"),
     ],
 )
