@@ -65,7 +65,7 @@ def slabs(indptr: Tensor, most_edges: int = SLAB_EDGES) -> Iterator[tuple[slice,
         most_edges: of a range; a destination with more is one by itself.
     Example:
         >>> [(rows.stop, edges.stop) for rows, edges in slabs(torch.tensor([0, 1, 2, 7, 7]), most_edges=2)]
-        [(2, 2), (4, 7)]
+        [(2, 2), (3, 7), (4, 7)]
     """
     begin, num_dst = 0, len(indptr) - 1
     while begin < num_dst:
