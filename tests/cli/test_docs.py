@@ -59,7 +59,7 @@ def expect_on_a_round_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     # Imported before, as it does measure.
     import_module("sagann.cli.machine_run")
     for name in ("sagann.train.profile.probe", "sagann.runtime.probe.probe"):
-        monkeypatch.setattr(name, lambda _: ROUND)
+        monkeypatch.setattr(name, lambda *_: ROUND)
 
 
 @pytest.mark.slow
