@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sagann.graph.topology import CHECKED_AT_ONCE
+from sagann.train.resources import deterministic_algorithms
 
 METRICS = ("loss", "accuracy", "micro_f1", "macro_f1", "roc_auc")
 "Every metric there is; 'loss' is the training loss on the split, without dropout."
@@ -108,16 +109,13 @@ def _single_label(rows: _Rows, labels: Tensor, names: Collection[str]) -> Metric
     # Class ids are small; logits leave the device only for ROC-AUC.
     predicted, labels = rows.predicted(multi_label=False), labels.cpu()
 
-    def score(function: Callable[..., Tensor], average: str) -> float:
-        return float(function(predicted, labels, num_classes, average=average, validate_args=False))
-
     found: Metrics = {}
     if "accuracy" in names:
-        found["accuracy"] = score(multiclass_accuracy, "micro")
+        found["accuracy"] = _score(multiclass_accuracy, "micro", predicted, labels, num_classes)
     if "micro_f1" in names:
-        found["micro_f1"] = score(multiclass_f1_score, "micro")
+        found["micro_f1"] = _score(multiclass_f1_score, "micro", predicted, labels, num_classes)
     if "macro_f1" in names:
-        found["macro_f1"] = score(multiclass_f1_score, "macro")
+        found["macro_f1"] = _score(multiclass_f1_score, "macro", predicted, labels, num_classes)
     if "roc_auc" in names:
         # float64, because in float32 confident predictions would all round to 1 and tie.
         # For two classes both areas are the same; with one column the area is class 1's.
@@ -134,19 +132,25 @@ def _multi_label(rows: _Rows, labels: Tensor, names: Collection[str]) -> Metrics
     num_classes = rows.num_classes
     predicted, labels = rows.predicted(multi_label=True).long(), labels.long().cpu()
 
-    def score(function: Callable[..., Tensor], average: str) -> float:
-        return float(function(predicted, labels, num_classes, average=average, validate_args=False))
-
     found: Metrics = {}
     if "accuracy" in names:
-        found["accuracy"] = score(multilabel_accuracy, "micro")
+        found["accuracy"] = _score(multilabel_accuracy, "micro", predicted, labels, num_classes)
     if "micro_f1" in names:
-        found["micro_f1"] = score(multilabel_f1_score, "micro")
+        found["micro_f1"] = _score(multilabel_f1_score, "micro", predicted, labels, num_classes)
     if "macro_f1" in names:
-        found["macro_f1"] = score(multilabel_f1_score, "macro")
+        found["macro_f1"] = _score(multilabel_f1_score, "macro", predicted, labels, num_classes)
     if "roc_auc" in names:
         found |= _roc_auc(rows, range(num_classes), lambda logits: logits, lambda number: labels[:, number])
     return found
+
+
+def _score(
+    function: Callable[..., Tensor], average: str, predicted: Tensor, labels: Tensor, num_classes: int
+) -> float:
+    # Counts are the same in whatever order. Where algorithms are to be deterministic, torchmetrics would compare every
+    # vertex with every pair of classes, all at once.
+    with deterministic_algorithms(False):
+        return float(function(predicted, labels, num_classes, average=average, validate_args=False))
 
 
 def _roc_auc(

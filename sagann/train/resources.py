@@ -51,17 +51,26 @@ def reproducible(enabled: bool, device: torch.device) -> Iterator[None]:
     if device.type == "cuda":
         # cuBLAS is reproducible with a workspace of fixed size only, and torch insists on this variable.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    filled = _deterministic.fill_uninitialized_memory
+    with deterministic_algorithms(True):
+        # Filling every new tensor with NaN is a debugging aid that costs a pass over memory.
+        _deterministic.fill_uninitialized_memory = False
+        try:
+            yield
+        finally:
+            _deterministic.fill_uninitialized_memory = filled
+
+
+@contextmanager
+def deterministic_algorithms(enabled: bool) -> Iterator[None]:
+    """Have PyTorch insist on algorithms that give the same bits in every run, or not, inside the block."""
     before = torch.are_deterministic_algorithms_enabled()
     warned_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    filled = _deterministic.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
-    # Filling every new tensor with NaN is a debugging aid that costs a pass over memory.
-    _deterministic.fill_uninitialized_memory = False
+    torch.use_deterministic_algorithms(enabled)
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before, warn_only=warned_only)
-        _deterministic.fill_uninitialized_memory = filled
 
 
 def peak_rss_bytes() -> int:

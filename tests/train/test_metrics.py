@@ -5,8 +5,11 @@ import math
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from sagann.train.metrics import METRICS, compute_metrics, predict_classes
+from sagann.train.resources import deterministic_algorithms
 
 
 def f1(predicted: list[bool], truth: list[bool]) -> float:
@@ -129,3 +132,26 @@ def test_slabs_of_chosen_rows_measure_the_same(multi_label: bool, monkeypatch: p
     monkeypatch.setattr("sagann.train.metrics._SCORES_AT_ONCE", 31 * 3)
     parted = compute_metrics(logits, labels[rows], multi_label=multi_label, rows=rows)
     assert parted == pytest.approx(whole, rel=1e-6)
+
+
+class _Largest(TorchDispatchMode):
+    """Notes how large the largest tensor is that anything makes."""
+
+    num_bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, torch.Tensor):
+                self.num_bytes = max(self.num_bytes, tensor.nbytes)
+        return made
+
+
+def test_no_vertex_is_compared_with_every_pair_of_classes():
+    logits, labels = torch.randn(5000, 24), torch.randint(24, (5000,))
+    with deterministic_algorithms(True), _Largest() as largest:
+        found = compute_metrics(logits, labels, multi_label=False)
+        assert torch.are_deterministic_algorithms_enabled()
+    assert found == compute_metrics(logits, labels, multi_label=False)
+    # Probabilities in float64 are the largest; the pairs would take 24 times as much.
+    assert largest.num_bytes <= 2 * logits.nbytes

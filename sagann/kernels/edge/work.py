@@ -48,54 +48,25 @@ class Work:
         return int(self.split_indptr[-1])
 
 
-def divide(indptr: NDArray[np.integer], grain: Grain) -> Work:
-    """Cut the rows of ``indptr`` [num_rows + 1] into items; a row costs as much as an edge."""
-    num_rows = len(indptr) - 1
-    cost = indptr + np.arange(num_rows + 1)
-    size = _size(int(cost[-1]), grain)
-    split_rows = np.flatnonzero(np.diff(indptr) > 2 * size)
-    starts = np.searchsorted(cost, np.arange(0, int(cost[-1]), size))
-    bounds = np.unique(np.concatenate([[0, num_rows], starts, split_rows, split_rows + 1]))
-    first, last = bounds[:-1], bounds[1:]
-    whole = np.stack([first, last, indptr[first], indptr[last], np.full(len(first), -1)], 1)
-    whole = whole[~np.isin(first, split_rows)]
-    pieces, split_indptr = _pieces(indptr, split_rows, size)
-    items = np.ascontiguousarray(np.concatenate([pieces, whole]), dtype=np.int64)
-    return Work(items=items, split_rows=split_rows, split_indptr=split_indptr)
-
-
 def most_items(num_rows: int, num_edges: int, grain: Grain) -> int:
     """No cut of so many rows and edges has more items, whatever the degrees."""
-    size = _size(num_rows + num_edges, grain)
+    size = item_size(num_rows + num_edges, grain)
     # A row that is cut has more than two items' edges: a piece more than whole ones, and a bound at either end.
     return (num_rows + num_edges) // size + most_splits(num_rows, num_edges, grain) * 3 + 2
 
 
 def most_splits(num_rows: int, num_edges: int, grain: Grain) -> int:
     """No cut of so many rows and edges cuts more rows."""
-    return min(num_rows, num_edges // (2 * _size(num_rows + num_edges, grain)))
+    return min(num_rows, num_edges // (2 * item_size(num_rows + num_edges, grain)))
 
 
 def most_slots(num_rows: int, num_edges: int, grain: Grain) -> int:
     """No cut of so many rows and edges has more partial results of rows."""
-    size = _size(num_rows + num_edges, grain)
+    size = item_size(num_rows + num_edges, grain)
     return num_edges // size + most_splits(num_rows, num_edges, grain)
 
 
-def _size(cost: int, grain: Grain) -> int:
-    """Edges of an item."""
+def item_size(cost: int, grain: Grain) -> int:
+    """Edges and rows of an item, of so many in all."""
     size = max(grain.smallest, -(-cost // grain.num_items))
     return size if grain.largest is None else min(size, grain.largest)
-
-
-def _pieces(
-    indptr: NDArray[np.integer], rows: NDArray[np.int64], size: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The items of cut rows, in order of their slots, and the offsets of each row's slots."""
-    counts = -(-(indptr[rows + 1] - indptr[rows]) // size)
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    row = np.repeat(rows, counts)
-    slot = np.arange(offsets[-1])
-    first_edge = indptr[row] + (slot - np.repeat(offsets[:-1], counts)) * size
-    last_edge = np.minimum(first_edge + size, indptr[row + 1])
-    return np.stack([row, row + 1, first_edge, last_edge, slot], 1), offsets

@@ -15,6 +15,7 @@ from sagann.kernels.edge.cpu.emit import emit
 from sagann.kernels.edge.cpu.expressions import Form
 from sagann.kernels.edge.cpu.launch import launch
 from sagann.kernels.edge.cpu.merge import merge_slots
+from sagann.kernels.edge.divide import divide
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import KINDS, lanes, reduced_results
 from sagann.kernels.edge.pass_edges import Edges
@@ -28,7 +29,7 @@ from sagann.kernels.edge.walk import (
     targets,
     walk_over,
 )
-from sagann.kernels.edge.work import Grain, divide
+from sagann.kernels.edge.work import Grain
 
 _KERNELS: WeakKeyDictionary[EdgeFunction, dict[Form, Kernel]] = WeakKeyDictionary()
 _INDEX_KINDS = {torch.int16: "i2", torch.int32: "i4", torch.int64: "i8"}

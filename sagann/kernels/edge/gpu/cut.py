@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sagann.kernels.edge.divide import divide
 from sagann.kernels.edge.gpu.tree import Tree, merge_tree
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.walk import offsets_of, used_rows
-from sagann.kernels.edge.work import DEVICE_GRAIN, Work, divide
+from sagann.kernels.edge.work import DEVICE_GRAIN, Work
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,83 @@
+"""Divide: the rows of a pass cut into work items, by one look at each row.
+
+A chunk that is copied for one pass is cut anew each time, while others compute: so it is compiled, and does not hold
+Python's lock.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from sagann.kernels.edge.work import FIELDS, Grain, Work, item_size, most_items
+
+
+def divide(indptr: NDArray[np.integer], grain: Grain) -> Work:
+    """Cut the rows of ``indptr`` [num_rows + 1] into items; a row costs as much as an edge.
+
+    Those of rows that are cut come first, in order of their slots.
+
+    Example:
+        >>> work = divide(np.array([0, 1, 2, 9]), Grain(num_items=4, smallest=1))
+        >>> work.items.tolist()
+        [[2, 3, 2, 5, 0], [2, 3, 5, 8, 1], [2, 3, 8, 9, 2], [0, 2, 0, 2, -1]]
+    """
+    num_rows, num_edges = len(indptr) - 1, int(indptr[-1])
+    size = item_size(num_rows + num_edges, grain)
+    num_splits, num_slots = _count_cut(indptr, size)
+    items = np.empty((num_slots + most_items(num_rows, num_edges, grain), FIELDS), np.int64)
+    split_rows, split_indptr = np.empty(num_splits, np.int64), np.zeros(num_splits + 1, np.int64)
+    num_items = _cut(indptr, size, num_slots, items, split_rows, split_indptr)
+    return Work(items=items[:num_items], split_rows=split_rows, split_indptr=split_indptr)
+
+
+@njit(cache=True, nogil=True)
+def _count_cut(indptr: NDArray[np.integer], size: int) -> tuple[int, int]:
+    """How many rows are cut, and into how many items."""
+    num_splits, num_slots = 0, 0
+    for row in range(len(indptr) - 1):
+        degree = indptr[row + 1] - indptr[row]
+        if degree > 2 * size:
+            num_splits += 1
+            num_slots += (degree + size - 1) // size
+    return num_splits, num_slots
+
+
+@njit(cache=True, nogil=True)
+def _cut(
+    indptr: NDArray[np.integer],
+    size: int,
+    num_slots: int,
+    items: NDArray[np.int64],
+    split_rows: NDArray[np.int64],
+    split_indptr: NDArray[np.int64],
+) -> int:
+    """Fill in the items, and which rows are cut; gives the number of items."""
+    num_rows = len(indptr) - 1
+    splits, slot, count = 0, 0, num_slots
+    first, share_ends = 0, size
+    for row in range(num_rows + 1):
+        is_split = row < num_rows and indptr[row + 1] - indptr[row] > 2 * size
+        cost = indptr[row] + row
+        is_full = cost >= share_ends
+        if is_full:
+            share_ends = (cost // size + 1) * size
+        if row > first and (is_split or is_full or row == num_rows):
+            _write(items[count], first, row, indptr[first], indptr[row], -1)
+            count, first = count + 1, row
+        if is_split:
+            split_rows[splits] = row
+            for edge in range(indptr[row], indptr[row + 1], size):
+                _write(items[slot], row, row + 1, edge, min(edge + size, indptr[row + 1]), slot)
+                slot += 1
+            splits, first = splits + 1, row + 1
+            split_indptr[splits] = slot
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _write(
+    item: NDArray[np.int64], first_row: int, last_row: int, first_edge: int, last_edge: int, slot: int
+) -> None:
+    item[0], item[1], item[2], item[3], item[4] = first_row, last_row, first_edge, last_edge, slot
