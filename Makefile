@@ -4,11 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUN_DIR ?= runs/demo
+# For `make streaming`.
+WORK ?= runs/streaming
 # Test processes: as many as there are cores, or so many (JOBS=1). They share what they compile.
 JOBS ?= auto
 SHARED := -n $(JOBS) --maxprocesses 8 --dist worksteal
 
-.PHONY: help setup demo test quick lint format types layers doctest accuracy epochs clean
+.PHONY: help setup demo test quick lint format types layers doctest accuracy epochs streaming clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -56,6 +58,15 @@ epochs: $(STAMP)  ## Time epochs and gathers against PyG, and DGL where DGL=path
 	$(BIN)/python -m bench.epochs --check $(if $(DGL),--dgl $(DGL))
 	$(BIN)/python -m bench.epochs --out docs/epochs.md --results runs/epochs.jsonl $(if $(DGL),--dgl $(DGL))
 	$(BIN)/python -m bench.operations --out docs/operations.md --results runs/operations.jsonl $(if $(DGL),--dgl $(DGL))
+
+streaming: $(STAMP)  ## Time epochs within memory budgets, and count what plans move (hours; 40 GB below WORK=folder/on/a/disk).
+	$(BIN)/python -m bench.streaming --work $(WORK) --rounds 3 --datasets reddit-middle --models gcn
+	$(BIN)/python -m bench.streaming --work $(WORK) --rounds 3 --datasets reddit-small --models gcn gat ggnn gated-gcn
+	$(BIN)/python -m bench.streaming --work $(WORK) --rounds 2 --datasets reddit-middle --models gated-gcn
+	$(BIN)/python -m bench.orders --datasets reddit-small --models gcn gat ggnn maxpool-gcn gated-gcn
+	$(BIN)/python -m bench.visits --models maxpool-gcn --simulations 30
+	$(BIN)/python -m bench.selective --scale 1000 --datasets amazon --models gated-gcn --share 16 --hidden 64
+	$(BIN)/python -m bench.size --work $(WORK) --memory 3GiB --hidden 64 $(if $(DGL),--dgl $(DGL))
 
 clean:  ## Remove the environment and all caches.
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache runs
