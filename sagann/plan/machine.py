@@ -26,7 +26,7 @@ UNITS: Mapping[str, str] = MappingProxyType(
         "gather_cached_bytes": "the same, of source rows that lie in the cache",
         "cache_bytes": "bytes of the last-level cache",
         "exp_per_s": "exponentials per second within a pass over edges",
-        "copy_bytes": "bytes copied per second by one thread, from memory to memory",
+        "copy_bytes": "bytes copied per second from memory to memory",
         "pick_bytes": "bytes of rows, of 512 each, picked per second by one thread, from memory to memory",
         "disk_read_bytes": "bytes read per second by one thread, not from the page cache",
         "disk_write_bytes": "bytes written per second by one thread, until they are on the disk",
@@ -66,7 +66,7 @@ class Machine:
     exp_per_s: float
     "Exponentials per second in a fused pass over edges: what a sigmoid adds to a pass that reads the same."
     copy_bytes: float
-    "Bytes copied per second from memory to memory by one thread; each is read once and written once."
+    "Bytes copied per second from memory to memory; each is read once and written once."
     pick_bytes: float
     "Bytes per second of rows of 512 bytes that one thread picks, every other one of an array, into another array."
     disk_read_bytes: float

@@ -4,6 +4,7 @@ The rules are the runtime's: steps run one after the other; loads in a lane of t
 the moment the plan comes to it, and one of picked rows after the store of what they are picked from; a step waits for the
 loads of its blocks, and for the stores of those it writes. A block that is dropped while it is being stored makes loads
 wait, and steps that do not fit beside it (:mod:`sagann.plan.leaving`). Copies take a core from steps that run meanwhile.
+Within the memory of the processor that computes, all cores copy, and whatever follows waits.
 
 References:
     Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2 and figure 6: simulated execution of a schedule.
@@ -63,6 +64,7 @@ class _Simulation:
         comes = on_disk or machine.host_to_device_bytes is not None
         self.pick_s = 1 / machine.pick_bytes + (1 / self.rates["load"] if comes else 0.0)
         self.machine = machine
+        self.is_direct = not on_disk and machine.host_to_device_bytes is None
         self.timeline = Timeline()
         self.now = 0.0
         self.free_at: dict[Lane, float] = {"load": 0.0, "store": 0.0}
@@ -127,6 +129,8 @@ class _Simulation:
         if is_picked:
             start_s = max(start_s, self.ends["store"].get(move.block.whole, 0.0))
         self.free_at[lane] = self.ends[lane][move.block] = start_s + seconds
+        if self.is_direct:
+            self.now = start_s + seconds
         self.timeline.spans.append(
             Span(lane=lane, name=block_name(move.block), start_s=start_s, seconds=seconds, num_bytes=move.num_bytes)
         )

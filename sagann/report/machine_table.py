@@ -21,7 +21,7 @@ def machine_table(machine: Machine) -> Table:
         "sums over edges": f"{_bytes(machine.gather_bytes)} of rows in memory, "
         f"{_bytes(machine.gather_cached_bytes)} of rows in the cache",
         "exponentials on edges": _counted(machine.exp_per_s, ""),
-        "copies by one thread": f"{_bytes(machine.copy_bytes)}; of rows picked here and there, {_bytes(machine.pick_bytes)}",
+        "copies": f"{_bytes(machine.copy_bytes)}; of rows picked here and there, by one thread, {_bytes(machine.pick_bytes)}",
         "disk": f"{_bytes(machine.disk_read_bytes)} read, {_bytes(machine.disk_write_bytes)} written",
         "a step, however small": f"{1e6 * machine.step_s:.0f} µs",
     }

@@ -15,7 +15,7 @@ from sagann.kernels.memory import POOL
 from sagann.runtime.host import Host, RamHost
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.spill import DiskHost, SpillFolder
-from sagann.runtime.transport import BytesOf, Source, ThreadTransport, Transport
+from sagann.runtime.transport import BytesOf, DirectTransport, Source, ThreadTransport, Transport
 
 
 class Backend(Protocol):
@@ -46,7 +46,7 @@ class Backend(Protocol):
 
 
 class CpuBackend:
-    """The processor, with threads for copies."""
+    """The processor; copies from and to files have threads of their own."""
 
     device = torch.device("cpu")
     grain: Grain | None = None
@@ -58,7 +58,8 @@ class CpuBackend:
 
     def transport(self, source: Source, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
         """Copies of one epoch."""
-        return ThreadTransport(source, host, bytes_of, timeline)
+        kind = DirectTransport if isinstance(host, RamHost) else ThreadTransport
+        return kind(source, host, bytes_of, timeline)
 
     def recorder(self, timeline: Recorder | None) -> Recorder | None:
         """The timeline itself."""

@@ -22,7 +22,7 @@ os.register_at_fork(after_in_child=_POOL.unlock)
 
 
 class Host(Protocol):
-    """Keeps copies of blocks. One thread puts, another gets; never the same block at once."""
+    """Keeps copies of blocks. One thread may put while another gets; never the same block at once."""
 
     gives_copies: bool
     "Whether a block is read into memory of its own; else what is read is the host's, and must stay as it is."
@@ -70,7 +70,7 @@ class SharedHost:
 
 
 class RamHost:
-    """Blocks in the process's memory."""
+    """Blocks in the process's memory, copied by all of its threads: nobody computes meanwhile."""
 
     gives_copies = True
 
@@ -101,11 +101,16 @@ class RamHost:
 
 
 def copied(tensor: Tensor) -> Tensor:
-    """A contiguous copy, in pooled memory."""
-    return copy_into(empty(tensor.shape, tensor.dtype, tensor.device), tensor.detach())
+    """A contiguous copy, in pooled memory, made by the calling thread alone."""
+    return copy_alone_into(empty(tensor.shape, tensor.dtype, tensor.device), tensor.detach())
 
 
 def copy_into(into: Tensor, tensor: Tensor) -> Tensor:
+    """Copy by all of PyTorch's threads, of which none computes meanwhile; gives ``into``."""
+    return into.copy_(tensor)
+
+
+def copy_alone_into(into: Tensor, tensor: Tensor) -> Tensor:
     """Copy by the calling thread alone: PyTorch would have others help, which those that compute need; gives ``into``."""
     if tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.numel():
         np.copyto(_words(into), _words(tensor))

@@ -8,7 +8,6 @@ from functools import cache, partial
 from pathlib import Path
 from statistics import median
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from sagann.plan.machine import Machine
 from sagann.plan.selection import Selection
 from sagann.runtime.dialects import dialect_for, run_pass
 from sagann.runtime.disk_probe import disk_rates
+from sagann.runtime.host import copy_into
 from sagann.runtime.picking import pick_rows
 from sagann.runtime.processor import cache_bytes, num_cores, processor_name
 
@@ -138,9 +138,8 @@ def _stream_bytes(cached: int, device: torch.device) -> float:
 
 
 def _copy_bytes(num_bytes: int, repetitions: int = _NUM_REPETITIONS) -> float:
-    source, target = (array.numpy() for array in _arrays(num_bytes, 2))
-    # NumPy copies on the calling thread alone.
-    (taken,) = _seconds(lambda: np.copyto(target, source), repetitions=repetitions)
+    source, target = _arrays(num_bytes, 2)
+    (taken,) = _seconds(lambda: copy_into(target, source), repetitions=repetitions)
     return source.nbytes / median(taken)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -11,7 +13,7 @@ from torch import Tensor
 from sagann.plan.leaving import Leaving
 from sagann.plan.steps import Block
 from sagann.plan.timeline import Lane, block_name
-from sagann.runtime.host import Host, RamHost
+from sagann.runtime.host import Host
 from sagann.runtime.recorder import Recorder, recorded
 
 BytesOf = Callable[[Block], int]
@@ -39,7 +41,7 @@ class Pending(Protocol):
 
 
 class Transport(Protocol):
-    """Copies blocks in the order in which it is asked to: loads one after the other, and stores beside them."""
+    """Copies blocks in the order in which it is asked to."""
 
     counts_process: bool
     "Whether what lies elsewhere is not in this process's memory, so that the budget holds for the process."
@@ -69,8 +71,66 @@ class Transport(Protocol):
         ...
 
 
+class DirectTransport:
+    """Copies within the process's memory as soon as it is asked to, before anything else is computed.
+
+    Memory has no engine that copies beside the processor. A thread that did would take a core from those that compute, who
+    wait for one another: with it, an epoch takes a quarter longer (docs/performance.md).
+
+    Args:
+        source: gives a block in memory of its own.
+        host: takes what is stored.
+        bytes_of: a block's size.
+        timeline: where copies are recorded.
+    """
+
+    counts_process = False
+
+    def __init__(self, source: Source, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> None:
+        self._source = source
+        self._host = host
+        self._bytes_of = bytes_of
+        self._timeline = timeline
+
+    def load(self, block: Block) -> Pending:
+        """Load a block."""
+        with self._recorded("load", block):
+            return _Loaded(self._source.load(block))
+
+    def store(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
+        """Copy a block out."""
+        with self._recorded("store", block):
+            self._host.put(block, tensors)
+
+    def await_store(self, block: Block) -> None:
+        """Stores are over when they are asked for."""
+
+    def drop(self, block: Block) -> None:
+        """Nobody uses a dropped block."""
+
+    def make_room(self, room_bytes: int) -> None:
+        """What was dropped takes no room."""
+
+    def close(self) -> None:
+        """Forget what was stored."""
+        self._host.close()
+
+    def _recorded(self, lane: Lane, block: Block) -> AbstractContextManager[None]:
+        return recorded(self._timeline, lane, block_name(block), self._bytes_of(block))
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A copy that is over."""
+
+    content: Any
+
+    def result(self) -> Any:
+        return self.content
+
+
 class ThreadTransport:
-    """Copies within the process's memory, or from and to files: loads and stores have a thread each.
+    """Copies from and to files: loads and stores have a thread each.
 
     Who drops a block does not wait for its store: :mod:`sagann.plan.leaving` says who does.
 
@@ -81,8 +141,9 @@ class ThreadTransport:
         timeline: where copies are recorded.
     """
 
+    counts_process = True
+
     def __init__(self, source: Source, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> None:
-        self.counts_process = not isinstance(host, RamHost)
         self._source = source
         self._host = host
         self._bytes_of = bytes_of

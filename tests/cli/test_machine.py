@@ -68,7 +68,7 @@ def test_the_table(invoke: Invoke, probed: list[Path], tmp_path: Path, monkeypat
         "25.0 GiB/s read and written",
         "20.5 GiB/s of rows in memory, 60.0 GiB/s of rows in the cache",
         "5.5 G/s",
-        "9.5 GiB/s; of rows picked here and there, 6.5 GiB/s",
+        "9.5 GiB/s; of rows picked here and there, by one thread, 6.5 GiB/s",
         "1.5 GiB/s read, 512.0 MiB/s written",
         "62 µs",
     ):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from sagann.plan.machine import Machine
 from sagann.plan.simulate import simulate
 from sagann.plan.steps import UNLIMITED, Block, Move, Plan, Step
 from sagann.plan.timeline import Timeline
@@ -13,16 +14,18 @@ from tests.plan.machines import ROUND
 
 A, B, C = (Block("value", name, 0) for name in "abc")
 # More cores than copies can take anything noticeable from.
-MANY_CORES = replace(ROUND, num_cores=1 << 20)
+MANY_CORES = replace(ROUND, num_cores=1 << 20, disk_read_bytes=1e3, disk_write_bytes=1e3)
 
 
 def step(*reads: Block, writes: tuple[Block, ...] = (), kind: str = "transform") -> Step:
     return Step(kind=kind, number=0, interval=0, reads=reads, writes=writes)  # type: ignore[arg-type]
 
 
-def simulated(*operations: Step | Move, on_disk: bool = False, budget_bytes: int = 1000) -> Timeline:
+def simulated(
+    *operations: Step | Move, on_disk: bool = True, budget_bytes: int = 1000, machine: Machine = MANY_CORES
+) -> Timeline:
     plan = Plan(operations=operations, bounds=(0, 1), budget_bytes=budget_bytes, peak_bytes=0)
-    return simulate(plan, lambda step: 1.0, MANY_CORES, on_disk=on_disk)
+    return simulate(plan, lambda step: 1.0, machine, on_disk=on_disk)
 
 
 def starts(timeline: Timeline) -> dict[str, list[float]]:
@@ -48,9 +51,16 @@ def test_a_store_is_waited_for_by_whoever_drops_or_changes_its_block() -> None:
 
 def test_the_host_decides_the_rates() -> None:
     moves = (Move("load", A, 100), Move("store", B, 100))
-    assert simulated(*moves).seconds == pytest.approx(0.1)
-    assert simulated(*moves, on_disk=True).seconds == pytest.approx(2.0)
-    assert simulated(*moves, on_disk=True, budget_bytes=UNLIMITED).seconds == 0.0
+    assert simulated(*moves, on_disk=False, machine=ROUND).seconds == pytest.approx(0.2)
+    assert simulated(*moves, machine=ROUND).seconds == pytest.approx(2.0)
+    assert simulated(*moves, machine=ROUND, budget_bytes=UNLIMITED).seconds == 0.0
+
+
+def test_within_memory_whatever_follows_a_copy_waits_for_it() -> None:
+    moves = (Move("load", A, 500), Move("store", B, 100), Move("load", C, 400))
+    found = simulated(*moves, step(A), step(C), on_disk=False)
+    assert starts(found) == {"compute": [1.0, 2.0], "load": [0.0, 0.6], "store": [0.5]}
+    assert found.hidden == 0.0
 
 
 def test_copies_to_a_device_have_rates_of_their_own_and_take_no_core() -> None:
@@ -66,17 +76,16 @@ def test_copies_to_a_device_have_rates_of_their_own_and_take_no_core() -> None:
 
 def test_picked_rows_wait_for_the_store_of_what_they_are_picked_of() -> None:
     picked = replace(A, needed_by=Block("edges", "csc", 0, 0))
-    found = simulated(step(writes=(A,)), Move("store", A, 1000), Move("load", picked, 100), step(picked))
+    operations = (step(writes=(A,)), Move("store", A, 1000), Move("load", picked, 100), step(picked))
+    found = simulated(*operations, on_disk=False)
     assert starts(found) == {"compute": [0.0, 2.2], "load": [2.0], "store": [1.0]}
     # From a disk rows come first, and are picked then.
-    on_disk = simulated(Move("load", picked, 100), on_disk=True)
-    assert on_disk.seconds == pytest.approx(1.2)
+    assert starts(simulated(*operations)) == {"compute": [0.0, 2.3], "load": [2.0], "store": [1.0]}
 
 
 def test_a_copy_takes_a_core_from_the_step_beside_it() -> None:
     operations = (Move("load", A, 500), step(B), step(C))
-    plan = Plan(operations=operations, bounds=(0, 1), budget_bytes=1000, peak_bytes=0)
-    first, second = simulate(plan, lambda step: 1.0, ROUND, on_disk=False).of("compute")
+    first, second = simulated(*operations, machine=replace(ROUND, disk_read_bytes=1e3)).of("compute")
     # Half as fast for half a second.
     assert first.seconds == pytest.approx(1.25)
     assert second.seconds == pytest.approx(1.0)

@@ -32,7 +32,7 @@ from sagann.runtime.device.hosts import DeviceHost
 from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.recorder import EventRecorder
 from sagann.runtime.device.streams import Mark, Streams
-from sagann.runtime.host import copy_into
+from sagann.runtime.host import copy_alone_into
 from sagann.runtime.recorder import recorded
 from sagann.runtime.transport import BytesOf, Pending, Source
 
@@ -223,7 +223,7 @@ class _Landing:
     def _by_way_of_staging(self, into: Tensor, part: Tensor) -> None:
         # Of two sizes, so that pieces are used again: to make one takes longer than to copy it.
         piece = self._staging.take(SMALL_BYTES if len(part) <= SMALL_BYTES else PIECE_BYTES)
-        staged = copy_into(piece[: len(part)], part)
+        staged = copy_alone_into(piece[: len(part)], part)
         self._streams.copy(into, staged)
         self._staging.give(piece, self._streams.mark("load"))
 
