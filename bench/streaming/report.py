@@ -25,7 +25,7 @@ computing, whichever is shorter, that ran beside the other in an epoch. The budg
 the plan of P = 1 with the loss folded takes. *Planned* is the peak of blocks and temporaries; loaded and stored are an
 epoch's, by plan. At P = 1 features and edges count as planned and loaded, though they are read where they lie. *Measured*
 is the peak of the first {CHECKED_EPOCHS + 1} epochs above the moment before; gradients and Adam's moments are in it, and
-what the C library keeps. With the host in RAM, what is *on host* (stored blocks, each once) is in it as well. Losses are
+what the C library keeps. With the host in RAM, what is *on host* (stored blocks, each once, and what is gathered once for all epochs) is in it as well. Losses are
 compared with the engine's until after {CHECKED_EPOCHS} epochs. What is on disk is cached by the system as far as its memory allows.
 A target with inf was not met because nothing ran, or only with more than 1/{SHARE}."""
 RAM_TARGET = {("reddit-middle", "gated-gcn"), ("reddit-middle", "gcn")}
@@ -49,7 +49,7 @@ def _cells(ways: Mapping[str, Measured], way: str) -> list[str]:
         "-" if plan is None else _mebibytes(plan.budget_bytes),
         "-" if plan is None else _mebibytes(plan.peak_bytes),
         _mebibytes(run.peak_bytes if run.losses else None),
-        "-" if plan is None else _mebibytes(plan.spilled_bytes),
+        "-" if plan is None else _mebibytes(plan.host_bytes),
         "-" if plan is None else _mebibytes(plan.loaded_bytes),
         "-" if plan is None else _mebibytes(plan.stored_bytes),
         f"{largest_difference(run, ways['engine']):.1e}" if is_checked else "-",
@@ -134,4 +134,4 @@ def _share(run: Measured, *, in_memory: bool = False) -> float:
     plan = run.planned
     if plan is None or plan.budget_bytes is None:
         return math.inf
-    return run.peak_bytes / (plan.budget_bytes + (plan.spilled_bytes if in_memory else 0))
+    return run.peak_bytes / (plan.budget_bytes + (plan.host_bytes if in_memory else 0))

@@ -24,8 +24,9 @@ from sagann.graph import Graph
 from sagann.kernels.memory import POOL
 from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError
-from sagann.plan.steps import UNLIMITED, Plan
+from sagann.plan.steps import UNLIMITED
 from sagann.runtime.forecast import forecast
+from sagann.runtime.planning import Planned as PlannedEpoch
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.stream import stream
 from sagann.runtime.streamed import StreamedModel
@@ -62,8 +63,9 @@ class Planned:
     "Copied to the device's memory."
     stored_bytes: int
     "Copied out of it."
-    spilled_bytes: int
-    "Of the blocks that are stored, each counted once: what the host has to hold beside features and edges."
+    host_bytes: int
+    """Of the blocks that are stored, each counted once, and of what is gathered once for all epochs: what the host has to
+    hold beside features and edges."""
     expected_s: float
     "The forecast's seconds, of steps timed on a part of the graph."
 
@@ -183,7 +185,7 @@ def build(specification: dict, graph: Graph) -> Run:
     expected = forecast(plan, machine, on_disk=way == "disk", rehearsal=(model, graph))
     usual = Training(partial(streamed, x), model.parameters(), labels, train)
     training = usual if way == "loop" else Folded(streamed, x, labels, train)
-    return Run(training, planned(plan.plan, wanted_bytes, expected.timeline.seconds), streamed)
+    return Run(training, summary_of(plan, wanted_bytes, expected.timeline.seconds), streamed)
 
 
 def within(
@@ -201,8 +203,9 @@ def within(
             budget_bytes = error.needed_bytes
 
 
-def planned(plan: Plan, wanted_bytes: int | None, expected_s: float) -> Planned:
+def summary_of(planned: PlannedEpoch, wanted_bytes: int | None, expected_s: float) -> Planned:
     """What a plan and its forecast say, and what was asked of it."""
+    plan = planned.plan
     return Planned(
         num_intervals=plan.num_intervals,
         wanted_bytes=wanted_bytes,
@@ -210,7 +213,7 @@ def planned(plan: Plan, wanted_bytes: int | None, expected_s: float) -> Planned:
         peak_bytes=plan.peak_bytes,
         loaded_bytes=plan.loaded_bytes,
         stored_bytes=plan.stored_bytes,
-        spilled_bytes=plan.spilled_bytes,
+        host_bytes=plan.spilled_bytes + planned.schedule.constant_bytes,
         expected_s=expected_s,
     )
 

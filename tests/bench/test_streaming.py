@@ -121,7 +121,7 @@ PLANNED = Planned(
     peak_bytes=90,
     loaded_bytes=500,
     stored_bytes=70,
-    spilled_bytes=50,
+    host_bytes=50,
     expected_s=1.0,
 )
 
