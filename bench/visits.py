@@ -99,7 +99,7 @@ def _planned(
                 raise
             budget_bytes = error.needed_bytes
     finer = cutter(program, hops[0], "bytes")(2 * (len(bounds) - 1))
-    better = refined(strips, machine, on_disk=False, most_simulations=arguments.simulations)
+    better = refined(strips, machine, on_disk=True, most_simulations=arguments.simulations)
     return {
         "ascending": plan(sizes, bounds, budget_bytes, visits=Visits(direction="ascending")),
         "zigzag": plan(sizes, bounds, budget_bytes, visits=Visits()),

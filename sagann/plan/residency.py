@@ -3,7 +3,7 @@
 The whole schedule is known, so when room is needed, the block goes whose next use is farthest (Belady): no other choice
 loads less often where blocks are of one size. What is never used again goes at once. Blocks of the next steps are loaded
 ahead, in the place of blocks that are used later than those steps, and those of more steps in room that is left over; what
-goes was copied as soon as it was made. So copies and computation overlap.
+goes was copied as soon as it was made. So copies and computation overlap, where it is not the computing cores that copy.
 
 References:
     Belady, IBM Systems Journal 5(2), 1966. Jia et al., ROC, MLSys 2020, Sec. 4.2 plans transfers by dynamic programming,

@@ -4,7 +4,8 @@ The rules are the runtime's: steps run one after the other; loads in a lane of t
 the moment the plan comes to it, and one of picked rows after the store of what they are picked from; a step waits for the
 loads of its blocks, and for the stores of those it writes. A block that is dropped while it is being stored makes loads
 wait, and steps that do not fit beside it (:mod:`sagann.plan.leaving`). Copies take a core from steps that run meanwhile.
-Within the memory of the processor that computes, all cores copy, and whatever follows waits.
+Within the memory of the processor that computes, all cores copy, and whatever follows waits. What is in files is taken to come
+from the disk; what the system's cache will have of them by then is not known before.
 
 References:
     Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2 and figure 6: simulated execution of a schedule.

@@ -64,7 +64,7 @@ class Timeline:
         """The part of the shorter one of copying and computing that runs beside the other: 1 if all of it does."""
         copies, compute = self.busy_s("load", "store"), self.busy_s("compute")
         shorter = min(copies, compute)
-        return 1.0 if not shorter else (copies + compute - self.busy_s(*LANES)) / shorter
+        return 1.0 if not shorter else max(0.0, copies + compute - self.busy_s(*LANES)) / shorter
 
     @property
     def bottleneck(self) -> Lane:

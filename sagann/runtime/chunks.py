@@ -17,6 +17,7 @@ from sagann.plan.sizes import CSC, CSR, NUMBERED, PICKED, PICKED_NUMBERED, HopSi
 from sagann.plan.steps import Block
 from sagann.runtime.compact import compact_ids, expand_ids, needed_ids
 from sagann.runtime.host import Host, copied
+from sagann.runtime.spill import DiskHost
 
 _IDS = "ids"
 _DATA = "data:"
@@ -95,6 +96,22 @@ class Chunks:
     def known_as(self, chunk: Block) -> Block:
         """A chunk's block by the number of these chunks."""
         return replace(chunk, number=self._number)
+
+    def is_at_hand(self, chunk: Block) -> bool:
+        """Whether a chunk lies in files that can be read without waiting for a disk, as far as the system tells."""
+        host = self._host
+        return isinstance(host, DiskHost) and all(map(host.is_at_hand, self._read_for(chunk)))
+
+    def _read_for(self, chunk: Block) -> list[Block]:
+        """What the host keeps of a chunk that is read when it is loaded."""
+        src, dst = chunk.interval, chunk.other
+        form = CSC if is_by_destination(chunk.name) else CSR
+        read = [self._block(form, src, dst)]
+        if chunk.name in (NUMBERED, PICKED_NUMBERED):
+            read.append(self._block(_IDS, src, dst))
+        if chunk.name not in OTHER_END and (PICKED[form], src, dst) in self._needed:
+            read.append(Block("needed", form, src, dst, self._number))
+        return read
 
     def load(self, block: Block) -> Edges:
         """Read a chunk."""

@@ -14,6 +14,7 @@ from sagann.runtime.chunks import Chunks
 from sagann.runtime.epoch import Epoch
 from sagann.runtime.host import Host, RamHost, copy_alone_into, copy_into
 from sagann.runtime.picking import pick_rows, read_rows
+from sagann.runtime.spill import DiskHost
 from sagann.storage.mapped import MappedRows
 
 
@@ -59,19 +60,38 @@ class Sources:
             return self.chunks[block.number].load(block)
         if block.needed_by is not None:
             return self._picked(block, self.chunks[block.needed_by.number].needed_by(block.needed_by))
-        if block.kind == "value" and block.name == "x":
+        if self._is_x(block):
             return self._rows_of(self.epoch.x, block.interval, self.epoch.mapped)
-        if block.kind == "grad" and block.name == self._output and self.epoch.upstream is not None:
+        if self._is_upstream(block):
+            assert self.epoch.upstream is not None
             return self._rows_of(self.epoch.upstream, block.interval)
         payload = self._host_of(block).get(block)
         return payload.get("", payload)
+
+    def is_at_hand(self, block: Block) -> bool:
+        """Whether a block lies in a file that can be read without waiting for a disk, as far as the system tells."""
+        if block.needed_by is not None or self._is_upstream(block):
+            return False
+        if block.kind == "edges":
+            return self.chunks[block.number].is_at_hand(block)
+        if self._is_x(block):
+            mapped = self.epoch.mapped
+            return mapped is not None and mapped.is_at_hand(self.plan.vertices(block.interval))
+        host = self._host_of(block)
+        return isinstance(host, DiskHost) and host.is_at_hand(block)
 
     def known_as(self, block: Block) -> Block:
         """A chunk's block, by a number that is the same in every program and never of other edges."""
         return self.chunks[block.number].known_as(block)
 
+    def _is_x(self, block: Block) -> bool:
+        return block.kind == "value" and block.name == "x"
+
+    def _is_upstream(self, block: Block) -> bool:
+        return block.kind == "grad" and block.name == self._output and self.epoch.upstream is not None
+
     def _picked(self, block: Block, rows: Tensor) -> Any:
-        if block.kind == "value" and block.name == "x":
+        if self._is_x(block):
             return self._rows_of_x(self.plan.vertices(block.interval), rows)
         payload = self._host_of(block).pick(block.whole, rows)
         return payload.get("", payload)

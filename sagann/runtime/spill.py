@@ -27,6 +27,7 @@ from sagann.kernels.checksum import checksum
 from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
 from sagann.runtime.picking import read_rows
+from sagann.storage.file_cache import is_cached
 
 _PREFIX = "sagann-spill-"
 _LOCK = "lock"
@@ -206,6 +207,19 @@ class DiskHost:
             _check(tensors, expected, path)
         self._num_reads[block] += 1
         return tensors
+
+    def is_at_hand(self, block: Block) -> bool:
+        """Whether a block can be read without waiting for a disk, as far as the system tells. What is wrong with a file is
+        for its reader to find."""
+        layout, _ = self._written[block]
+        try:
+            file = os.open(self._paths[block], os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            return is_cached(file, 0, layout.num_bytes)
+        finally:
+            os.close(file)
 
     def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
         """Read some rows of each tensor of what was put last; what is between them is not read, so nothing is checked.

@@ -27,6 +27,10 @@ class Source(Protocol):
         """Read a block from where it lies."""
         ...
 
+    def is_at_hand(self, block: Block) -> bool:
+        """Whether a block lies in a file that can be read without waiting for a disk, as far as the system tells."""
+        ...
+
     def known_as(self, block: Block) -> Block:
         """A chunk's block, by a number that is the same in every program and never of other edges."""
         ...
@@ -75,7 +79,7 @@ class DirectTransport:
     """Copies within the process's memory as soon as it is asked to, before anything else is computed.
 
     Memory has no engine that copies beside the processor. A thread that did would take a core from those that compute, who
-    wait for one another: with it, an epoch takes a quarter longer (docs/performance.md).
+    wait for one another (docs/decisions.md has figures).
 
     Args:
         source: gives a block in memory of its own.
@@ -130,7 +134,9 @@ class _Loaded:
 
 
 class ThreadTransport:
-    """Copies from and to files: loads and stores have a thread each.
+    """Copies from and to files: loads and stores have a thread each, which waits for the disk while others compute.
+
+    What the system's cache has of a file needs no disk: it is read before anything else is computed, as within memory.
 
     Who drops a block does not wait for its store: :mod:`sagann.plan.leaving` says who does.
 
@@ -159,6 +165,8 @@ class ThreadTransport:
         # Rows are picked from what lies on the host.
         if block.needed_by is not None and (of_whole := self._stores.get(block.whole)) is not None:
             stores.append(of_whole)
+        if not stores and self._source.is_at_hand(block):
+            return _Loaded(self._load_after((), block))
         return self._loader.submit(self._load_after, stores, block)
 
     def store(self, block: Block, tensors: Mapping[str, Tensor]) -> None:

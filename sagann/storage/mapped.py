@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import DatasetError
+from sagann.storage.file_cache import is_cached
 
 _MAPS = Path("/proc/self/smaps")
 # 7f00-7f10 rw-p 00000080 fe:00 1234   /path
@@ -49,6 +50,11 @@ class MappedRows:
         self._file, self._offset = file, offset
         self._row_bytes = tensor[:1].nbytes
         finalize(self, os.close, file)
+
+    def is_at_hand(self, rows: slice) -> bool:
+        """Whether a range of rows can be read without waiting for a disk, as far as the system tells."""
+        num_bytes = (rows.stop - rows.start) * self._row_bytes
+        return is_cached(self._file, self._offset + rows.start * self._row_bytes, num_bytes)
 
     def read(self, rows: slice, into: Tensor) -> Tensor:
         """Read a range of rows.

@@ -257,6 +257,17 @@ def tight(
     return StreamedModel(model, hops, bounds, budget_bytes=max(needed), spill=spill, order=order)
 
 
+PLACES = ("memory", "cached files", "files")
+"Where lies what is not in use. From files that no cache holds, threads bring it."
+
+
+def spill_of(place: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path | None:
+    """A spill folder for such a place, or none."""
+    for module in ("sagann.runtime.spill", "sagann.storage.mapped"):
+        monkeypatch.setattr(f"{module}.is_cached", lambda *_: place == "cached files")
+    return None if place == "memory" else folder
+
+
 def stored_states(plan: Plan) -> set[int]:
     """The states that are moved out: 0 of the forward, others by the backward's passes."""
     stored = [each.block for each in plan.operations if isinstance(each, Move) and each.kind == "store"]
@@ -264,15 +275,18 @@ def stored_states(plan: Plan) -> set[int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "on_disk"),
+    ("name", "place"),
     [
-        *((name, False) for name in ("gcn", "sage", "maxpool-gcn", "gat", "ggnn")),
-        ("maxpool-gcn", True),
-        ("gat", True),
+        *((name, "memory") for name in ("gcn", "sage", "maxpool-gcn", "gat", "ggnn")),
+        ("maxpool-gcn", "files"),
+        ("gat", "files"),
+        ("gat", "cached files"),
     ],
 )
 @pytest.mark.parametrize("order", ["column", "row", "stage"])
-def test_any_order_gives_the_same_numbers(name: str, order: Order, on_disk: bool, tmp_path: Path) -> None:
+def test_any_order_gives_the_same_numbers(
+    name: str, order: Order, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     graph = labelled_graph()
     model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=3, dropout=0.0), graph).double()
     graph = in_double(model.prepare(graph))
@@ -285,7 +299,7 @@ def test_any_order_gives_the_same_numbers(name: str, order: Order, on_disk: bool
     for wanted_x in (True, False):
         x = x.detach().requires_grad_(wanted_x)
         expected, upstream = dense(model, hops, x.detach().requires_grad_())
-        streamed = tight(model, hops, x, order, count=4, spill=tmp_path if on_disk else None)
+        streamed = tight(model, hops, x, order, count=4, spill=spill_of(place, tmp_path, monkeypatch))
         moved = stored_states(streamed.plan(x).plan) | stored_states(streamed.plan(x, folded=True).plan)
         # By columns only where strips are wide.
         assert moved or order != "row"
@@ -336,15 +350,18 @@ class Bare(SagaLayer):
 
 
 @pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min", "softmax"])
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_states_of_every_accumulator_are_moved(accumulator: str, on_disk: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", PLACES)
+def test_states_of_every_accumulator_are_moved(
+    accumulator: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = Model(lambda m, h, x: m.two(h[0], m.one(h[0], x))).double()
     model.one, model.two = Bare(), Bare()
     model.one.accumulator = model.two.accumulator = accumulator
     topology = random_topology(53, 401)
     x = torch.randn(53, 16, dtype=torch.float64, requires_grad=True)
     expected, upstream = dense(model, [topology], x)
-    streamed = tight(model, [topology], x, "row", count=7, spill=tmp_path if on_disk else None)
+    spill = spill_of(place, tmp_path, monkeypatch)
+    streamed = tight(model, [topology], x, "row", count=7, spill=spill)
     moved = stored_states(streamed.plan(x).plan)
     assert 0 in moved, "of the forward"
     assert len(moved) > 1, "of the backward"

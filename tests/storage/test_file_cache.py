@@ -1,0 +1,57 @@
+"""What the system's cache has of a file is known without reading it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sagann.storage.file_cache import is_cached
+
+BYTES = 4 << 20
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[int]:
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(BYTES))
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    if not is_cached(descriptor, 0, BYTES):
+        pytest.skip("this file system does not tell what is cached")
+    yield descriptor
+    os.close(descriptor)
+
+
+def evict(file: int) -> None:
+    """The system lets go of what was written a moment ago when it likes to."""
+    for _ in range(200):
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        if not is_cached(file, 0, BYTES):
+            return
+        time.sleep(0.01)
+
+
+def test_a_file_that_was_read_is_cached_and_one_that_was_evicted_is_not(file: int) -> None:
+    evict(file)
+    assert not is_cached(file, 0, BYTES)
+    assert len(os.pread(file, BYTES, 0)) == BYTES
+    assert is_cached(file, 0, BYTES)
+
+
+def test_a_part_that_is_not_cached_is_found(file: int) -> None:
+    evict(file)
+    os.pread(file, BYTES // 4, 0)
+    assert not is_cached(file, 0, BYTES)
+    assert is_cached(file, 0, BYTES // 4)
+
+
+def test_what_cannot_be_read_is_not_cached(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not is_cached(file, BYTES, 1)
+    os.close(spare := os.dup(file))
+    assert not is_cached(spare, 0, BYTES)
+    monkeypatch.delattr(os, "RWF_NOWAIT")
+    assert not is_cached(file, 0, BYTES)
