@@ -71,7 +71,7 @@ class Chunks:
         needed = needed_ids(arrays["indices"], num_others)
         if self._selection.picks(needed=len(needed), rows=num_others):
             self._needed[PICKED[form], src, dst] = len(needed)
-            host.put(Block("needed", form, src, dst, self._number), {"": needed})
+            host.put(self._needed_block(form, src, dst), {"": needed})
             arrays["indices"] = compact_ids(arrays["indices"], needed, num_others)
 
     def _sides(self, form: str, src: int, dst: int) -> tuple[int, int]:
@@ -82,6 +82,9 @@ class Chunks:
     def _block(self, name: str, src: int, dst: int) -> Block:
         return Block("edges", name, src, dst, self._number)
 
+    def _needed_block(self, form: str, src: int, dst: int) -> Block:
+        return Block("needed", form, src, dst, self._number)
+
     def in_degrees(self, rows: slice) -> Tensor:
         """Of a range of vertices, in the whole hop."""
         offsets = self._topology.indptr[rows.start : rows.stop + 1]
@@ -91,7 +94,7 @@ class Chunks:
         """The rows that are picked for a chunk: ids within their interval, ascending, [n]."""
         assert self._host is not None
         form = CSC if is_by_destination(chunk.name) else CSR
-        return self._host.get(Block("needed", form, chunk.interval, chunk.other, self._number))[""]
+        return self._host.get(self._needed_block(form, chunk.interval, chunk.other))[""]
 
     def known_as(self, chunk: Block) -> Block:
         """A chunk's block by the number of these chunks."""
@@ -110,7 +113,7 @@ class Chunks:
         if chunk.name in (NUMBERED, PICKED_NUMBERED):
             read.append(self._block(_IDS, src, dst))
         if chunk.name not in OTHER_END and (PICKED[form], src, dst) in self._needed:
-            read.append(Block("needed", form, src, dst, self._number))
+            read.append(self._needed_block(form, src, dst))
         return read
 
     def load(self, block: Block) -> Edges:

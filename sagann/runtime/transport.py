@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -75,11 +74,8 @@ class Transport(Protocol):
         ...
 
 
-class DirectTransport:
-    """Copies within the process's memory as soon as it is asked to, before anything else is computed.
-
-    Memory has no engine that copies beside the processor. A thread that did would take a core from those that compute, who
-    wait for one another (docs/decisions.md has figures).
+class _Copies:
+    """What copies of an epoch come from, go to, and are recorded by.
 
     Args:
         source: gives a block in memory of its own.
@@ -88,23 +84,33 @@ class DirectTransport:
         timeline: where copies are recorded.
     """
 
-    counts_process = False
-
     def __init__(self, source: Source, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> None:
         self._source = source
         self._host = host
         self._bytes_of = bytes_of
         self._timeline = timeline
 
+    def _recorded(self, lane: Lane, copy: Callable[..., Any], block: Block, *rest: Any) -> Any:
+        with recorded(self._timeline, lane, block_name(block), self._bytes_of(block)):
+            return copy(block, *rest)
+
+
+class DirectTransport(_Copies):
+    """Copies within the process's memory as soon as it is asked to, before anything else is computed.
+
+    Memory has no engine that copies beside the processor. A thread that did would take a core from those that compute, who
+    wait for one another (docs/decisions.md has figures).
+    """
+
+    counts_process = False
+
     def load(self, block: Block) -> Pending:
         """Load a block."""
-        with self._recorded("load", block):
-            return _Loaded(self._source.load(block))
+        return _Loaded(self._recorded("load", self._source.load, block))
 
     def store(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
         """Copy a block out."""
-        with self._recorded("store", block):
-            self._host.put(block, tensors)
+        self._recorded("store", self._host.put, block, tensors)
 
     def await_store(self, block: Block) -> None:
         """Stores are over when they are asked for."""
@@ -119,9 +125,6 @@ class DirectTransport:
         """Forget what was stored."""
         self._host.close()
 
-    def _recorded(self, lane: Lane, block: Block) -> AbstractContextManager[None]:
-        return recorded(self._timeline, lane, block_name(block), self._bytes_of(block))
-
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
@@ -133,27 +136,18 @@ class _Loaded:
         return self.content
 
 
-class ThreadTransport:
+class ThreadTransport(_Copies):
     """Copies from and to files: loads and stores have a thread each, which waits for the disk while others compute.
 
     What the system's cache has of a file needs no disk: it is read before anything else is computed, as within memory.
 
     Who drops a block does not wait for its store: :mod:`sagann.plan.leaving` says who does.
-
-    Args:
-        source: gives a block in memory of its own.
-        host: takes what is stored.
-        bytes_of: a block's size.
-        timeline: where copies are recorded.
     """
 
     counts_process = True
 
     def __init__(self, source: Source, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> None:
-        self._source = source
-        self._host = host
-        self._bytes_of = bytes_of
-        self._timeline = timeline
+        super().__init__(source, host, bytes_of, timeline)
         self._stores: dict[Block, Future[None]] = {}
         self._leaving = Leaving[Future[None]]()
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-load")
@@ -166,7 +160,7 @@ class ThreadTransport:
         if block.needed_by is not None and (of_whole := self._stores.get(block.whole)) is not None:
             stores.append(of_whole)
         if not stores and self._source.is_at_hand(block):
-            return _Loaded(self._load_after((), block))
+            return _Loaded(self._recorded("load", self._source.load, block))
         return self._loader.submit(self._load_after, stores, block)
 
     def store(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
@@ -201,10 +195,6 @@ class ThreadTransport:
         for store in stores:
             store.result()
         return self._recorded("load", self._source.load, block)
-
-    def _recorded(self, lane: Lane, copy: Callable[..., Any], block: Block, *rest: Any) -> Any:
-        with recorded(self._timeline, lane, block_name(block), self._bytes_of(block)):
-            return copy(block, *rest)
 
 
 def _has_ended(store: Future[None]) -> bool:
