@@ -12,6 +12,7 @@ import typer
 
 from sagann import __version__
 from sagann.cli import apply, data, doctor, machine, plan, train
+from sagann.cli.ctrl_c import CTRL_C
 from sagann.cli.failure import (
     BAD_INPUT,
     INTERRUPTED,
@@ -97,6 +98,11 @@ def _fail(error: BaseException, shared: Shared) -> int:
         return 0
     if isinstance(error, typer.Abort):
         return INTERRUPTED
+    if CTRL_C.pressed and isinstance(error, Exception):
+        # Libraries turn the interrupt into errors of their own.
+        interrupt = KeyboardInterrupt()
+        interrupt.__cause__ = error
+        error = interrupt
     if isinstance(error, SystemExit) and not line_of_user(error, shared.user_files):
         # Typer ends so once it has completed a word for the shell.
         return error.code if isinstance(error.code, int) else BAD_INPUT

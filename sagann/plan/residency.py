@@ -20,6 +20,9 @@ from itertools import count, pairwise
 from sagann.errors import InputError
 from sagann.plan.steps import Block, Move, Plan, Step
 
+LOOKAHEAD = 2
+"For so many steps ahead blocks are loaded, and others go for them that are used later."
+
 FURTHEST = 16
 "For so many steps ahead blocks are loaded where nothing has to go for them."
 
@@ -46,7 +49,7 @@ def place(
     on_host: Iterable[Block],
     bounds: Sequence[int],
     budget_bytes: int,
-    lookahead: int = 2,
+    lookahead: int = LOOKAHEAD,
 ) -> Plan:
     """Add the moves that keep every step's blocks in memory, within the budget.
 
@@ -56,7 +59,7 @@ def place(
         on_host: the blocks that exist at the start, outside of the device.
         bounds: of the intervals.
         budget_bytes: what the device may hold.
-        lookahead: for so many steps ahead blocks are loaded where there is room.
+        lookahead: for so many steps ahead blocks are loaded where there is room; with 0, none before the step that needs it.
     Raises:
         BudgetError: one step alone needs more.
     """
@@ -98,8 +101,9 @@ class _Placement:
     def run(self, bounds: tuple[int, ...]) -> Plan:
         for number, step in enumerate(self.steps):
             self._prepare(number, step)
-            self._load_ahead(number)
-            self._load_further_ahead(number)
+            if self.lookahead:
+                self._load_ahead(number)
+                self._load_further_ahead(number)
             self.peak = max(self.peak, self.held + step.temporary_bytes)
             self.operations.append(step)
             self._release(number, step)
@@ -108,6 +112,7 @@ class _Placement:
             bounds=bounds,
             budget_bytes=self.budget,
             peak_bytes=self.peak,
+            ahead=self.lookahead > 0,
         )
 
     def _prepare(self, number: int, step: Step) -> None:

@@ -114,6 +114,8 @@ class Plan:
     "That the device's memory must not exceed."
     peak_bytes: int
     "Of blocks and temporaries in the device's memory, at most."
+    ahead: bool = True
+    "Whether loads come before the steps that need them, where there is room."
 
     def vertices(self, interval: int) -> slice:
         """The ids of an interval's vertices."""

@@ -28,6 +28,10 @@ class Backend(Protocol):
     copies_rows: bool
     "Whether rows of the caller's tensors are copied as they are read, rather than by the transport."
 
+    def copies_beside(self, *, on_disk: bool) -> bool:
+        """Whether copies run beside steps, so that it is of use to load ahead."""
+        ...
+
     def new_host(self, folder: SpillFolder | None) -> Host:
         """Where blocks may lie that are not in use: files of a folder, or else memory."""
         ...
@@ -51,6 +55,10 @@ class CpuBackend:
     device = torch.device("cpu")
     grain: Grain | None = None
     copies_rows = True
+
+    def copies_beside(self, *, on_disk: bool) -> bool:
+        """Whether copies run beside steps: those from memory to memory take all cores."""
+        return on_disk
 
     def new_host(self, folder: SpillFolder | None) -> Host:
         """Where blocks may lie that are not in use: files of a folder, or else memory."""

@@ -25,7 +25,7 @@ from sagann.plan.fit import hop_size, largest_of, least_count, needed_bytes
 from sagann.plan.gradients import Gradients
 from sagann.plan.intervals import equal_edges, equal_vertices, equal_weights, sizes
 from sagann.plan.orders import POLICIES, Order
-from sagann.plan.residency import BudgetError, place
+from sagann.plan.residency import LOOKAHEAD, BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection, needed_rows
 from sagann.plan.sizes import CSC, NUMBERED, HopSize
@@ -162,6 +162,7 @@ def fitted_bounds(
     cut: Cut = "bytes",
     order: Order = "column",
     grain: Grain | None = None,
+    ahead: bool = True,
 ) -> tuple[int, ...]:
     """The bounds of the fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
@@ -176,6 +177,7 @@ def fitted_bounds(
         cut: what intervals have equally many of.
         order: in which passes go through the chunk grid.
         grain: as of :attr:`HopSize.grain`.
+        ahead: whether room to load ahead is of use.
     Raises:
         BudgetError: no number of intervals fits; the message says by which budget one would.
     """
@@ -186,19 +188,19 @@ def fitted_bounds(
         bounds = bounds_of(count)
         sized = hop_sizes(program, hops, bounds, grain=grain)
         largest, found = largest_of(bounds, sized, POLICIES[order].telling)
-        ahead, alone = 0, 0
+        beside, alone = 0, 0
         for folded in (False, True):
             schedule = Schedule(program, found, largest, gradients=gradients, folded=folded, order=order)
             steps = [*schedule.constants(), *schedule.epoch()]
-            ahead = max(ahead, needed_bytes(steps, schedule.sizes.of, ahead=True))
+            beside = max(beside, needed_bytes(steps, schedule.sizes.of, ahead=True))
             alone = max(alone, needed_bytes(steps, schedule.sizes.of))
-        return ahead, alone
+        return beside, alone
 
     most = max(1, min(hops[0].num_dst, MOST_INTERVALS))
-    try:
-        return bounds_of(least_count(lambda count: needed(count)[0], budget_bytes, most))
-    except BudgetError:
-        return bounds_of(least_count(lambda count: needed(count)[1], budget_bytes, most))
+    if ahead:
+        with suppress(BudgetError):
+            return bounds_of(least_count(lambda count: needed(count)[0], budget_bytes, most))
+    return bounds_of(least_count(lambda count: needed(count)[1], budget_bytes, most))
 
 
 def planned(
@@ -213,6 +215,7 @@ def planned(
     order: Order = "column",
     selection: Selection = NEVER,
     visits: Visits | None = None,
+    ahead: bool = True,
 ) -> Planned:
     """Plan an epoch.
 
@@ -230,6 +233,7 @@ def planned(
         order: in which passes go through the chunk grid.
         selection: of the rows that chunks need.
         visits: in which order passes go over the intervals; by default zigzag, in strips as wide as moves the fewest bytes.
+        ahead: whether loads come ahead of their steps, where there is room: where they run beside these.
     Raises:
         BudgetError: a step needs more than the budget.
     """
@@ -246,7 +250,7 @@ def planned(
             selects=selects,
             visits=visits,
         )
-        return Planned(program, schedule, _placed(schedule, bounds, budget_bytes, trains=trains))
+        return Planned(program, schedule, _placed(schedule, bounds, budget_bytes, trains=trains, ahead=ahead))
 
     def visited(selects: bool) -> Planned:
         found = placed(selects, visits or Visits())
@@ -321,16 +325,20 @@ def revisited(found: Planned, visits: Visits) -> Planned:
         selects=known.selects,
         visits=visits,
     )
-    return Planned(found.program, schedule, _placed(schedule, found.plan.bounds, found.plan.budget_bytes))
+    plan = _placed(schedule, found.plan.bounds, found.plan.budget_bytes, ahead=found.plan.ahead)
+    return Planned(found.program, schedule, plan)
 
 
-def _placed(schedule: Schedule, bounds: Sequence[int], budget_bytes: int, *, trains: bool = True) -> Plan:
+def _placed(
+    schedule: Schedule, bounds: Sequence[int], budget_bytes: int, *, trains: bool = True, ahead: bool
+) -> Plan:
     return place(
         list(schedule.epoch() if trains else schedule.forward()),
         bytes_of=schedule.sizes.of,
         on_host=[*schedule.initial(), *(schedule.upstream() if trains else [])],
         bounds=bounds,
         budget_bytes=budget_bytes,
+        lookahead=LOOKAHEAD if ahead else 0,
     )
 
 
@@ -370,6 +378,8 @@ def planned_constants(
     bounds: Sequence[int],
     budget_bytes: int,
     selection: Selection = NEVER,
+    *,
+    ahead: bool = True,
 ) -> Planned:
     """Plan what is computed once, before the first epoch; arguments as of :func:`planned`."""
     kept = {gather.result for gather in program.gathers if gather.constant}
@@ -378,7 +388,14 @@ def planned_constants(
         schedule = Schedule(program, hops, bounds, selects=selects)
         on_host = [block for block in schedule.initial() if block.name not in kept]
         steps = list(schedule.constants())
-        plan = place(steps, bytes_of=schedule.sizes.of, on_host=on_host, bounds=bounds, budget_bytes=budget_bytes)
+        plan = place(
+            steps,
+            bytes_of=schedule.sizes.of,
+            on_host=on_host,
+            bounds=bounds,
+            budget_bytes=budget_bytes,
+            lookahead=LOOKAHEAD if ahead else 0,
+        )
         return Planned(program, schedule, plan)
 
     return _cheaper(placed, hops, selection)

@@ -97,8 +97,8 @@ def _streamed(model: nn.Module, part: Graph, bounds: tuple[int, ...], budget_byt
 
 
 def _part(graph: Graph, plan: Plan) -> tuple[int, ...]:
-    """The bounds of the first two intervals, or the one there is, smaller where they have too many edges."""
-    bounds = plan.bounds[:3]
+    """The bounds of the first two intervals that are not empty, or the one there is, smaller where they have too many edges."""
+    bounds = sorted(set(plan.bounds))[:3]
     indptr = graph.topology.indptr
     end = int(torch.searchsorted(indptr[: bounds[-1] + 1].contiguous(), MOST_EDGES, right=True))
     end = max(len(bounds) - 1, min(end, bounds[-1]))

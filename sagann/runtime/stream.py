@@ -90,7 +90,14 @@ def stream(
     if num_intervals is None:
         gradients = _gradients(program, graph)
         bounds = fitted_bounds(
-            program, hops, budget_bytes, gradients=gradients, cut=cut, order=order, grain=backend.grain
+            program,
+            hops,
+            budget_bytes,
+            gradients=gradients,
+            cut=cut,
+            order=order,
+            grain=backend.grain,
+            ahead=backend.copies_beside(on_disk=spill is not None),
         )
     else:
         bounds = cutter(program, hops[0], cut)(num_intervals)
@@ -120,6 +127,7 @@ def foretell(
     order: Order = "column",
     select: Select = "auto",
     device: torch.device | str = "cpu",
+    on_disk: bool = False,
 ) -> Planned:
     """What :func:`stream` would plan for an epoch, without cutting the graph.
 
@@ -132,13 +140,22 @@ def foretell(
         order: as for :func:`stream`.
         select: as for :func:`stream`.
         device: as for :func:`stream`.
+        on_disk: whether :func:`stream` has a spill folder.
     """
     _check(model, graph, budget_bytes, cut, order, select)
     backend = backend_of(device_named(device))
+    ahead = backend.copies_beside(on_disk=on_disk)
     hops, program = _captured_on(model, graph, backend.device)
     gradients = _gradients(program, graph)
     bounds = fitted_bounds(
-        program, hops, budget_bytes, gradients=gradients, cut=cut, order=order, grain=backend.grain
+        program,
+        hops,
+        budget_bytes,
+        gradients=gradients,
+        cut=cut,
+        order=order,
+        grain=backend.grain,
+        ahead=ahead,
     )
     selection = _selection(select, budget_bytes, bounds, backend.device)
     return planned(
@@ -150,6 +167,7 @@ def foretell(
         folded=folded,
         order=order,
         selection=selection,
+        ahead=ahead,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,9 +16,10 @@ from sagann.plan.edges_of_type import EdgesOfType
 from sagann.plan.fit import hop_size, largest_of, least_count, needed_bytes
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
+from sagann.plan.steps import Block, Step
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.host import RamHost
-from sagann.runtime.stream import stream
+from sagann.runtime.stream import foretell, stream
 from tests.graphs import labelled_graph, odd_topologies
 
 TOPOLOGIES = odd_topologies(types=2)
@@ -48,29 +50,50 @@ def test_the_least_count_is_the_least() -> None:
         least_count(needed, 11, most=500)
 
 
+@pytest.mark.parametrize("on_disk", [False, True])
 @pytest.mark.parametrize("name", ["gcn", "gat", "ggnn"])
-def test_a_budget_decides_the_number_of_intervals(name: str) -> None:
+def test_a_budget_decides_the_number_of_intervals(name: str, tmp_path: Path, *, on_disk: bool) -> None:
     graph = labelled_graph(200, 900)
     model = build_model(ModelConfig(model=name, hidden=16, heads=2), graph)
     graph = model.prepare(graph)
     assert graph.features is not None
     counts = []
     for budget in (1 << 30, 60_000, 30_000, 20_000):
-        streamed = stream(model, graph, budget_bytes=budget, cut="vertices")
+        spill = tmp_path if on_disk else None
+        streamed = stream(model, graph, budget_bytes=budget, cut="vertices", spill=spill)
         program, schedule, plan = streamed.plan(graph.features)
+        assert plan.ahead == on_disk
         assert needed_bytes(list(schedule.epoch()), schedule.sizes.of) <= plan.peak_bytes <= budget
         if plan.num_intervals > 1:
             fewer = equal_vertices(200, plan.num_intervals - 1)
             sizes = {0: hop_size(graph.topology, fewer)}
             fewer, sizes = largest_of(fewer, sizes)
             coarser = Schedule(program, sizes, fewer)
-            assert needed_bytes(list(coarser.epoch()), coarser.sizes.of, ahead=True) > budget
+            assert needed_bytes(list(coarser.epoch()), coarser.sizes.of, ahead=plan.ahead) > budget
         counts.append(plan.num_intervals)
         streamed(graph.features).sum().backward()
     assert counts == sorted(counts)
     assert counts[0] == 1 < counts[-1]
     with pytest.raises(BudgetError, match=r"bytes, at least \d+ are needed"):
         stream(model, graph, budget_bytes=50)
+
+
+def test_what_is_copied_by_those_that_compute_is_not_loaded_ahead() -> None:
+    graph = labelled_graph(200, 900)
+    model = build_model(ModelConfig(model="gat", hidden=16, heads=2), graph)
+    graph = model.prepare(graph)
+    of = {on_disk: foretell(model, graph, budget_bytes=30_000, on_disk=on_disk).plan for on_disk in (False, True)}
+    assert of[False].num_intervals <= of[True].num_intervals
+    for on_disk, plan in of.items():
+        loaded: set[Block] = set()
+        early = 0
+        for operation in plan.operations:
+            if isinstance(operation, Step):
+                early += len(loaded - set(operation.reads))
+                loaded.clear()
+            elif operation.kind == "load":
+                loaded.add(operation.block)
+        assert (early > 0) == on_disk
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR")

@@ -16,6 +16,7 @@ from sagann.plan.steps import Step
 from sagann.runtime.forecast import forecast
 from sagann.runtime.rehearsal import rehearse
 from sagann.runtime.stream import foretell, stream
+from sagann.runtime.streamed import StreamedModel
 from tests.graphs import labelled_graph
 from tests.plan.machines import ROUND
 
@@ -43,6 +44,14 @@ def test_a_rehearsal_times_every_kind_of_step_and_changes_nothing() -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not any(module.training for module in model.modules())
+
+
+def test_a_rehearsal_passes_over_intervals_without_vertices() -> None:
+    model, graph = model_and_graph()
+    assert graph.features is not None
+    streamed = StreamedModel(model, list(graph.hops(2)), (0, 0, 0, 700, 2000))
+    planned = streamed.plan(graph.features, folded=True)
+    assert all(factor > 0 for factor in rehearse(model, graph, planned, ROUND).values())
 
 
 def test_a_forecast_has_every_step_and_copy_of_the_plan() -> None:

@@ -60,6 +60,10 @@ class DeviceBackend:
             raise MissingDependencyError("triton", extra="cuda", feature="streaming to a CUDA device")
         return cls(CudaStreams(device), dialect_for(device.type, dialect))
 
+    def copies_beside(self, *, on_disk: bool) -> bool:
+        """Whether copies run beside steps: they do, in lanes of their own."""
+        return True
+
     def new_host(self, folder: SpillFolder | None) -> Host:
         """Where blocks may lie that are not in use: files of a folder, or else pinned memory."""
         if folder is None:
