@@ -11,7 +11,7 @@ from sagann.cli.failure import INTERRUPTED
 def main() -> None:
     """Run the command that the process was started with, and exit."""
     try:
-        with CTRL_C.outside_imports():
+        with CTRL_C.at_safe_moments():
             # The declarations of the commands take a good part of the time until one runs.
             from sagann.cli.main import run
 

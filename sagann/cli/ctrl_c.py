@@ -1,7 +1,7 @@
-"""Ctrl-C while the program starts: imports finish first.
+"""Ctrl-C while the program starts: imports, and kernels that are being compiled, are finished first.
 
-A KeyboardInterrupt inside an import leaves half-made modules behind, becomes an error of another kind on its way up, or
-is lost in a callback of the import system, after which the run goes on as if nobody had asked it to stop.
+A KeyboardInterrupt inside one of them leaves half-made modules behind, becomes an error of another kind on its way up, or
+is lost in a callback, after which the run goes on as if nobody had asked it to stop.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from contextlib import contextmanager
 from types import FrameType
 
 _RETRY_S = 0.05
+_UNSAFE = frozenset({"importlib", "numba", "llvmlite"})
 
 
 class CtrlC:
-    """Ctrl-C as KeyboardInterrupt, but never inside an import: it waits until that is done, unless pressed again."""
+    """Ctrl-C as KeyboardInterrupt at a moment at which that does no harm; at once where it is pressed again."""
 
     def __init__(self) -> None:
         self.pressed = False
         "Whether it was: what fails afterwards fails because of it."
 
     @contextmanager
-    def outside_imports(self) -> Iterator[None]:
+    def at_safe_moments(self) -> Iterator[None]:
         """Do so inside the block; where Ctrl-C is ignored, or is somebody else's, nothing changes."""
         before = signal.getsignal(signal.SIGINT)
         if before is not signal.default_int_handler:
@@ -38,14 +39,14 @@ class CtrlC:
     def _on_press(self, number: int, frame: FrameType | None) -> None:
         again, self.pressed = self.pressed, True
         # Windows has no timer that interrupts the main thread.
-        if again or not _imports(frame) or not hasattr(signal, "setitimer"):
+        if again or not _is_unsafe(frame) or not hasattr(signal, "setitimer"):
             self._stop_waiting()
             raise KeyboardInterrupt
         signal.signal(signal.SIGALRM, self._on_alarm)
         signal.setitimer(signal.ITIMER_REAL, _RETRY_S, _RETRY_S)
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
-        if not _imports(frame):
+        if not _is_unsafe(frame):
             self._stop_waiting()
             raise KeyboardInterrupt
 
@@ -54,10 +55,10 @@ class CtrlC:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _imports(frame: FrameType | None) -> bool:
-    """Whether what runs in ``frame`` was called by an import."""
+def _is_unsafe(frame: FrameType | None) -> bool:
+    """Whether what runs in ``frame`` was called by an import or a compiler."""
     while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib."):
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in _UNSAFE:
             return True
         frame = frame.f_back
     return False

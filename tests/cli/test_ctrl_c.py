@@ -21,7 +21,7 @@ PROGRAM = """
 import sys, time
 from sagann.cli.ctrl_c import CTRL_C
 try:
-    with CTRL_C.outside_imports():
+    with CTRL_C.at_safe_moments():
         import slow
         time.sleep(10)
 except KeyboardInterrupt:
@@ -43,7 +43,7 @@ def test_the_import_is_finished_first_unless_pressed_again(tmp_path: Path, press
     assert run(tmp_path, pressed=pressed) == (0, f"{imported} True\n")
 
 
-def test_outside_imports_it_comes_at_once(tmp_path: Path) -> None:
+def test_at_safe_moments_it_comes_at_once(tmp_path: Path) -> None:
     assert run(
         tmp_path,
         pressed=0,
