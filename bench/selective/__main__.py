@@ -75,7 +75,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 hops = list(graph.hops(count_hops(model)))
                 assert graph.features is not None
                 program = captured(model, hops, graph.features, x_is_constant=True)
-                compared = compare(program, hops, arguments.share, selection)
+                compared = compare(program, hops, arguments.share, selection, on_disk=arguments.host == "disk")
                 cells = [dataset, by, name, *cells_of(compared)]
                 if arguments.run:
                     seconds = _seconds(model, graph, hops, compared, selection, arguments)

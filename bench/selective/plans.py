@@ -35,7 +35,9 @@ class Compared:
         return self.whole.moved_bytes / self.picking.moved_bytes
 
 
-def compare(program: ModelProgram, hops: Sequence[Topology], share: int, selection: Selection) -> Compared:
+def compare(
+    program: ModelProgram, hops: Sequence[Topology], share: int, selection: Selection, *, on_disk: bool
+) -> Compared:
     """Plan an epoch of a captured model with and without picked rows.
 
     Args:
@@ -43,20 +45,30 @@ def compare(program: ModelProgram, hops: Sequence[Topology], share: int, selecti
         hops: the topologies that it walks.
         share: the budget is what the plan of P = 1 takes, divided by this, or the least that can be met.
         selection: which rows are picked.
+        on_disk: where what is not in use lies; else in memory.
     """
     gradients = Gradients(program)
 
     def plan(bounds: tuple[int, ...], budget_bytes: int, selection: Selection) -> Planned:
         sizes = hop_sizes(program, hops, bounds, selection)
-        return planned(program, sizes, bounds, budget_bytes, gradients=gradients, folded=True, selection=selection)
+        return planned(
+            program,
+            sizes,
+            bounds,
+            budget_bytes,
+            gradients=gradients,
+            folded=True,
+            selection=selection,
+            ahead=on_disk,
+        )
 
     dense = plan((0, hops[0].num_dst), UNLIMITED, NEVER).plan
     wanted_bytes = budget_bytes = dense.peak_bytes // share
     try:
-        bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients)
+        bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, ahead=on_disk)
     except BudgetError as error:
         budget_bytes = error.needed_bytes
-        bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients)
+        bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, ahead=on_disk)
     return Compared(
         budget_bytes=budget_bytes,
         is_raised=budget_bytes != wanted_bytes,

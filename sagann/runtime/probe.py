@@ -172,10 +172,7 @@ def _between_bytes(
 @cache
 def measured_selection(device: torch.device = _CPU) -> Selection:
     """Which rows are picked on this machine, between its memory and itself or a device; measured once per process and
-    device, in a tenth of a second.
-
-    A disk gives less than memory does, so there is more to gain than this says.
-    """
+    device, in a tenth of a second."""
     if device.type == "cpu":
         transfer_bytes = _copy_bytes(_QUICK_BYTES, _NUM_QUICK)
     else:

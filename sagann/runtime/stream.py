@@ -109,7 +109,7 @@ def stream(
         budget_bytes=budget_bytes,
         spill=spill,
         order=order,
-        selection=_selection(select, budget_bytes, bounds, backend.device),
+        selection=_selection(select, budget_bytes, bounds, backend.device, on_disk=spill is not None),
         backend=backend,
     )
     # Where there is too little room, that is found out now.
@@ -157,7 +157,7 @@ def foretell(
         grain=backend.grain,
         ahead=ahead,
     )
-    selection = _selection(select, budget_bytes, bounds, backend.device)
+    selection = _selection(select, budget_bytes, bounds, backend.device, on_disk=on_disk)
     return planned(
         program,
         hop_sizes(program, hops, bounds, selection, backend.grain),
@@ -171,11 +171,16 @@ def foretell(
     )
 
 
-def _selection(select: Select, budget_bytes: int, bounds: Sequence[int], device: torch.device) -> Selection:
+def _selection(
+    select: Select, budget_bytes: int, bounds: Sequence[int], device: torch.device, *, on_disk: bool
+) -> Selection:
     """Which rows are picked; where nothing is moved, none are."""
     if select == "never" or budget_bytes >= UNLIMITED or len(bounds) == 2:
         return NEVER
-    return ALWAYS if select == "always" else measured_selection(device)
+    if select == "always":
+        return ALWAYS
+    # Of a file nearly all is read for some of its rows, and for every chunk anew.
+    return NEVER if on_disk else measured_selection(device)
 
 
 def dense_bytes(model: nn.Module, graph: Graph) -> int:

@@ -155,11 +155,12 @@ class ThreadTransport(_Copies):
 
     def load(self, block: Block) -> Pending:
         """Begin to load a block."""
+        self._leaving.settle(_has_ended)
         stores = self._leaving.load(self._bytes_of(block))
         # Rows are picked from what lies on the host.
         if block.needed_by is not None and (of_whole := self._stores.get(block.whole)) is not None:
             stores.append(of_whole)
-        if not stores and self._source.is_at_hand(block):
+        if all(map(_has_ended, stores)) and self._source.is_at_hand(block):
             return _Loaded(self._recorded("load", self._source.load, block))
         return self._loader.submit(self._load_after, stores, block)
 

@@ -29,7 +29,8 @@ def test_hosts_pick_the_rows_asked_for(
     dtype: torch.dtype, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A piece of a file has a few rows only.
-    monkeypatch.setattr("sagann.runtime.picking.READ_BYTES", 3 * GAP_BYTES)
+    monkeypatch.setattr("sagann.runtime.picking.GAP_BYTES", 4096)
+    monkeypatch.setattr("sagann.runtime.picking.READ_BYTES", 3 * 4096)
     rows = torch.tensor(ROWS[name], dtype=torch.int32)
     wide = torch.arange(500 * 300).reshape(500, 3, 100).to(dtype)
     tensors = {"wide": wide, "strided": wide[:, :, ::2], "scalar": wide[:, 0, 1], "empty": wide[:, :, :0]}
@@ -45,7 +46,7 @@ def test_hosts_pick_the_rows_asked_for(
 
 def test_little_more_than_the_rows_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = DiskHost(SpillFolder(tmp_path))
-    tensor = torch.randn(2000, 256)
+    tensor = torch.randn(200, GAP_BYTES // 16)
     host.put(AT, {"": tensor})
     read: list[int] = []
     preadv = os.preadv
@@ -55,11 +56,11 @@ def test_little_more_than_the_rows_is_read(tmp_path: Path, monkeypatch: pytest.M
         return read[-1]
 
     monkeypatch.setattr(os, "preadv", counted)
-    # Rows of 1 KiB: those that three others lie between are read together.
-    for rows, calls, num_rows in (([0, 4, 8], 1, 9), ([0, 5, 10], 3, 3), ([10, 11, 1999], 2, 3)):
+    # A gap has four rows: those that three others lie between are read together.
+    for rows, calls, num_rows in (([0, 4, 8], 1, 9), ([0, 5, 10], 3, 3), ([10, 11, 199], 2, 3)):
         read.clear()
         assert torch.equal(host.pick(AT, torch.tensor(rows))[""], tensor[rows])
-        assert (len(read), sum(read)) == (calls, num_rows * 1024)
+        assert (len(read), sum(read)) == (calls, num_rows * GAP_BYTES // 4)
 
 
 def test_a_file_that_is_cut_short_is_named(tmp_path: Path) -> None:
