@@ -65,7 +65,7 @@ streaming: $(STAMP)  ## Time epochs within memory budgets, and count what plans 
 	$(BIN)/python -m bench.streaming --work $(WORK) --rounds 2 --datasets reddit-middle --models gated-gcn
 	$(BIN)/python -m bench.orders --datasets reddit-small --models gcn gat ggnn maxpool-gcn gated-gcn
 	$(BIN)/python -m bench.visits --models maxpool-gcn --simulations 30
-	$(BIN)/python -m bench.selective --scale 1000 --datasets amazon --models gated-gcn --share 16 --hidden 64
+	$(BIN)/python -m bench.selective --scale 100 --datasets amazon reddit-small --models gated-gcn --share 16 --hidden 64 --run
 	$(BIN)/python -m bench.size --work $(WORK) --memory 3GiB --hidden 64 $(if $(DGL),--dgl $(DGL))
 
 clean:  ## Remove the environment and all caches.
