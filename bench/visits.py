@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 
 import torch
 from torch import nn
@@ -51,8 +51,9 @@ def main(given: Sequence[str] | None = None) -> int:
     """Plan, simulate and report."""
     arguments = _arguments(given)
     torch.set_num_threads(arguments.threads)
+    arguments.work.mkdir(parents=True, exist_ok=True)
     machine = (
-        probe(arguments.work or Path.cwd())
+        probe(arguments.work)
         if arguments.machine is None
         else Machine.from_toml(arguments.machine.read_text(), where=str(arguments.machine))
     )
@@ -169,7 +170,9 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--run", action="store_true", help="run epochs too, and print seconds")
     parser.add_argument("--rounds", type=int, default=5, help="epochs of each, in alternation")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--work", type=Path, help="folder on the disk that is measured and spilled to")
+    parser.add_argument(
+        "--work", type=Path, default=Path(gettempdir()), help="folder on the disk that is measured and spilled to"
+    )
     return parser.parse_args(given)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from sagann.cli.ctrl_c import CTRL_C
+from sagann.cli.ctrl_c import CtrlC
 from sagann.cli.failure import INTERRUPTED
 
 
 def main() -> None:
     """Run the command that the process was started with, and exit."""
     try:
-        with CTRL_C.at_safe_moments():
+        with CtrlC().at_safe_moments():
             # The declarations of the commands take a good part of the time until one runs.
             from sagann.cli.main import run
 

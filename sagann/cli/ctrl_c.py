@@ -1,4 +1,4 @@
-"""Ctrl-C while the program starts: imports, and kernels that are being compiled, are finished first.
+"""Ctrl-C: an import or a compilation that is under way is finished first.
 
 A KeyboardInterrupt inside one of them leaves half-made modules behind, becomes an error of another kind on its way up, or
 is lost in a callback, after which the run goes on as if nobody had asked it to stop.
@@ -12,15 +12,14 @@ from contextlib import contextmanager
 from types import FrameType
 
 _RETRY_S = 0.05
-_UNSAFE = frozenset({"importlib", "numba", "llvmlite"})
+_UNSAFE = frozenset({"importlib", "numba", "llvmlite", "triton"})
 
 
 class CtrlC:
     """Ctrl-C as KeyboardInterrupt at a moment at which that does no harm; at once where it is pressed again."""
 
     def __init__(self) -> None:
-        self.pressed = False
-        "Whether it was: what fails afterwards fails because of it."
+        self._pressed = False
 
     @contextmanager
     def at_safe_moments(self) -> Iterator[None]:
@@ -37,7 +36,7 @@ class CtrlC:
             signal.signal(signal.SIGINT, before)
 
     def _on_press(self, number: int, frame: FrameType | None) -> None:
-        again, self.pressed = self.pressed, True
+        again, self._pressed = self._pressed, True
         # Windows has no timer that interrupts the main thread.
         if again or not _is_unsafe(frame) or not hasattr(signal, "setitimer"):
             self._stop_waiting()
@@ -62,6 +61,3 @@ def _is_unsafe(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-CTRL_C = CtrlC()

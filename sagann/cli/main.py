@@ -12,7 +12,6 @@ import typer
 
 from sagann import __version__
 from sagann.cli import apply, data, doctor, machine, plan, train
-from sagann.cli.ctrl_c import CTRL_C
 from sagann.cli.failure import (
     BAD_INPUT,
     INTERRUPTED,
@@ -98,11 +97,8 @@ def _fail(error: BaseException, shared: Shared) -> int:
         return 0
     if isinstance(error, typer.Abort):
         return INTERRUPTED
-    if CTRL_C.pressed and isinstance(error, Exception):
-        # Libraries turn the interrupt into errors of their own.
-        interrupt = KeyboardInterrupt()
-        interrupt.__cause__ = error
-        error = interrupt
+    # Libraries turn an interrupt into errors of their own.
+    error = _interrupt_behind(error) or error
     if isinstance(error, SystemExit) and not line_of_user(error, shared.user_files):
         # Typer ends so once it has completed a word for the shell.
         return error.code if isinstance(error.code, int) else BAD_INPUT
@@ -111,3 +107,13 @@ def _fail(error: BaseException, shared: Shared) -> int:
     failure = failure_of(error, user_files=shared.user_files)
     typer.echo(failure.text, err=True)
     return failure.code
+
+
+def _interrupt_behind(error: BaseException) -> KeyboardInterrupt | None:
+    """The interrupt while which an error was raised, if there is one."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, KeyboardInterrupt):
+            return seen
+        seen = seen.__context__
+    return None

@@ -114,7 +114,7 @@ class Plan:
     "That the device's memory must not exceed."
     peak_bytes: int
     "Of blocks and temporaries in the device's memory, at most."
-    ahead: bool = True
+    ahead: bool
     "Whether loads come before the steps that need them, where there is room."
 
     def vertices(self, interval: int) -> slice:

@@ -70,8 +70,7 @@ class Sources:
 
     def is_at_hand(self, block: Block) -> bool:
         """Whether a block lies in a file that can be read without waiting for a disk, as far as the system tells."""
-        block = block.whole
-        if self._is_upstream(block):
+        if block.needed_by is not None or self._is_upstream(block):
             return False
         if block.kind == "edges":
             return self.chunks[block.number].is_at_hand(block)

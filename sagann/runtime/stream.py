@@ -179,7 +179,7 @@ def _selection(
         return NEVER
     if select == "always":
         return ALWAYS
-    # Of a file nearly all is read for some of its rows, and for every chunk anew.
+    # Of a small file all is read for some of its rows, and for every chunk anew.
     return NEVER if on_disk else measured_selection(device)
 
 

@@ -24,7 +24,7 @@ def step(*reads: Block, writes: tuple[Block, ...] = (), kind: str = "transform")
 def simulated(
     *operations: Step | Move, on_disk: bool = True, budget_bytes: int = 1000, machine: Machine = MANY_CORES
 ) -> Timeline:
-    plan = Plan(operations=operations, bounds=(0, 1), budget_bytes=budget_bytes, peak_bytes=0)
+    plan = Plan(operations=operations, bounds=(0, 1), budget_bytes=budget_bytes, peak_bytes=0, ahead=True)
     return simulate(plan, lambda step: 1.0, machine, on_disk=on_disk)
 
 
@@ -66,7 +66,7 @@ def test_within_memory_whatever_follows_a_copy_waits_for_it() -> None:
 def test_copies_to_a_device_have_rates_of_their_own_and_take_no_core() -> None:
     machine = replace(ROUND, host_to_device_bytes=200.0, device_to_host_bytes=40.0)
     operations = (Move("load", A, 100), Move("store", B, 100), step(C), step(C))
-    plan = Plan(operations=operations, bounds=(0, 1), budget_bytes=1000, peak_bytes=0)
+    plan = Plan(operations=operations, bounds=(0, 1), budget_bytes=1000, peak_bytes=0, ahead=True)
     for on_disk, load_s, store_s in ((False, 0.5, 2.5), (True, 1.0, 2.5)):
         found = simulate(plan, lambda step: 1.0, machine, on_disk=on_disk)
         assert [span.seconds for span in found.of("load")] == [load_s]
