@@ -110,7 +110,7 @@ def _fail(error: BaseException, shared: Shared) -> int:
 
 
 def _interrupt_behind(error: BaseException) -> KeyboardInterrupt | None:
-    """The interrupt while which an error was raised, if there is one."""
+    """The interrupt that an error came after while it was on its way up, if there is one."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, KeyboardInterrupt):

@@ -30,8 +30,8 @@ from sagann.plan.sizes import PICKED_CSC, PICKED_CSR, PICKED_NUMBERED
 from sagann.plan.steps import Block
 
 Select = Literal["auto", "never", "always"]
-"""auto: without a spill folder, where the rule says so and a plan gains by it. never: not. always: every chunk, whatever it costs; for
-tests."""
+"""auto: without a spill folder, where the rule says so and a plan gains by it. never: not. always: every chunk, whatever it
+costs; for tests."""
 
 OTHER_END: Mapping[str, Literal["src", "dst"]] = MappingProxyType(
     {PICKED_CSC: "src", PICKED_CSR: "dst", PICKED_NUMBERED: "dst"}

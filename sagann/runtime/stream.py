@@ -19,6 +19,7 @@ from sagann.plan.gradients import Gradients
 from sagann.plan.orders import Order, require_order
 from sagann.plan.selection import ALWAYS, NEVER, Select, Selection, require_select
 from sagann.plan.steps import UNLIMITED
+from sagann.runtime.backend import Backend
 from sagann.runtime.device.backend import backend_of
 from sagann.runtime.places import device_named, require_on_host, require_places
 from sagann.runtime.planning import (
@@ -88,17 +89,7 @@ def stream(
     backend = backend_of(device_named(device))
     hops, program = _captured_on(model, graph, backend.device)
     if num_intervals is None:
-        gradients = _gradients(program, graph)
-        bounds = fitted_bounds(
-            program,
-            hops,
-            budget_bytes,
-            gradients=gradients,
-            cut=cut,
-            order=order,
-            grain=backend.grain,
-            ahead=backend.copies_beside(on_disk=spill is not None),
-        )
+        bounds = _fitted(program, hops, graph, budget_bytes, backend, cut, order, on_disk=spill is not None)
     else:
         bounds = cutter(program, hops[0], cut)(num_intervals)
     spill = None if spill is None else Path(spill)
@@ -144,30 +135,43 @@ def foretell(
     """
     _check(model, graph, budget_bytes, cut, order, select)
     backend = backend_of(device_named(device))
-    ahead = backend.copies_beside(on_disk=on_disk)
     hops, program = _captured_on(model, graph, backend.device)
-    gradients = _gradients(program, graph)
-    bounds = fitted_bounds(
-        program,
-        hops,
-        budget_bytes,
-        gradients=gradients,
-        cut=cut,
-        order=order,
-        grain=backend.grain,
-        ahead=ahead,
-    )
+    bounds = _fitted(program, hops, graph, budget_bytes, backend, cut, order, on_disk=on_disk)
     selection = _selection(select, budget_bytes, bounds, backend.device, on_disk=on_disk)
     return planned(
         program,
         hop_sizes(program, hops, bounds, selection, backend.grain),
         bounds,
         budget_bytes,
-        gradients=gradients,
+        gradients=_gradients(program, graph),
         folded=folded,
         order=order,
         selection=selection,
-        ahead=ahead,
+        ahead=backend.copies_beside(on_disk=on_disk),
+    )
+
+
+def _fitted(
+    program: ModelProgram,
+    hops: Sequence[Topology],
+    graph: Graph,
+    budget_bytes: int,
+    backend: Backend,
+    cut: Cut,
+    order: Order,
+    *,
+    on_disk: bool,
+) -> tuple[int, ...]:
+    """The bounds of the fewest intervals that fit the budget where the model runs."""
+    return fitted_bounds(
+        program,
+        hops,
+        budget_bytes,
+        gradients=_gradients(program, graph),
+        cut=cut,
+        order=order,
+        grain=backend.grain,
+        ahead=backend.copies_beside(on_disk=on_disk),
     )
 
 

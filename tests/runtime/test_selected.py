@@ -16,7 +16,7 @@ from sagann.plan import equal_vertices
 from sagann.plan.fit import needed_bytes
 from sagann.plan.orders import Order
 from sagann.plan.schedule import Schedule
-from sagann.plan.selection import ALWAYS, NEVER, Selection
+from sagann.plan.selection import ALWAYS, NEVER, Select, Selection
 from sagann.plan.steps import Move, Plan
 from sagann.runtime.planning import hop_sizes
 from sagann.runtime.stream import foretell, stream
@@ -129,10 +129,11 @@ def test_what_is_foretold_is_what_is_planned(tmp_path: Path, *, on_disk: bool) -
     model = build_model(ModelConfig(model="sage", hidden=8, layers=2, dropout=0.0), graph)
     graph = model.prepare(graph)
     assert graph.features is not None
-    for select in ("always", "auto"):
-        foretold = foretell(model, graph, budget_bytes=16 << 10, select=select, on_disk=on_disk)  # type: ignore[arg-type]
+    choices: tuple[Select, ...] = ("always", "auto")
+    for select in choices:
+        foretold = foretell(model, graph, budget_bytes=16 << 10, select=select, on_disk=on_disk)
         spill = tmp_path if on_disk else None
-        streamed = stream(model, graph, budget_bytes=16 << 10, select=select, spill=spill)  # type: ignore[arg-type]
+        streamed = stream(model, graph, budget_bytes=16 << 10, select=select, spill=spill)
         assert streamed.selection.is_forced == (select == "always")
         assert (streamed.selection == NEVER) == (select == "auto" and on_disk)
         assert streamed.plan(graph.features, folded=True).plan == foretold.plan
