@@ -2,7 +2,13 @@
 
 Every block is one file, replaced in place when the block is stored again. What is read first after it was written has the
 checksum of what was written, or an error names the file; of what is read again and again, every eighth reading is checked.
-A process that was killed leaves its folder behind; the next one that spills to the same place removes it.
+A process that was killed leaves its folder behind; the next one that spills to the same place removes it:
+
+- A process makes a folder, then once a lock file in it, and locks that. If the file is still there then, the folder is its
+  own.
+- Who removes a folder holds its lock, and first gives the folder another name. Under that name it is nobody's, and whoever
+  finds it removes it, also what a killed process began to remove.
+- A folder without a lock file may be one that is being made. It is removed if it is empty, and otherwise left alone.
 """
 
 from __future__ import annotations
@@ -11,10 +17,10 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from weakref import finalize
 
@@ -30,6 +36,8 @@ from sagann.runtime.picking import read_rows
 from sagann.storage.file_cache import is_cached
 
 _PREFIX = "sagann-spill-"
+# Of folders that are being removed.
+_REMOVED_PREFIX = "sagann-removed-"
 _LOCK = "lock"
 # Edges are written once and read in every epoch: to check each reading would pass over them once more each time.
 _CHECKED_READS = 8
@@ -45,27 +53,27 @@ class SpillFolder:
     """A folder of this process below ``parent``, removed when it is closed, collected, or the process ends.
 
     Args:
-        parent: made if it is not there.
-        needed_bytes: that must be free.
+        parent: made if it is not there, with all above it; what was made goes with the folder, unless others use it.
 
     Raises:
-        SpillError: it cannot be made, or there is too little room.
+        SpillError: it cannot be made.
     """
 
-    def __init__(self, parent: Path, needed_bytes: int = 0) -> None:
+    def __init__(self, parent: Path) -> None:
+        made: list[Path] = []
         try:
-            is_ours = not parent.exists()
-            parent.mkdir(parents=True, exist_ok=True)
             remove_stale(parent)
-            _require_room(parent, needed_bytes)
-            self.path, lock = _make(parent)
-        except SpillError:
-            raise
+            # By the end, the process may work elsewhere.
+            absolute = parent.absolute()
+            made += _missing(absolute)
+            absolute.mkdir(parents=True, exist_ok=True)
+            self.path, lock = _make(absolute)
         except (OSError, ValueError) as error:
+            _remove_empty(made)
             raise _failed("cannot be made", parent, error) from error
         self.numbers = count()
         "Of the files."
-        self._remove = finalize(self, _remove, self.path, lock, is_ours, os.getpid())
+        self._remove = finalize(self, _remove, self.path, lock, made, os.getpid())
 
     def require(self, needed_bytes: int) -> None:
         """Check that there is room for so many more bytes.
@@ -73,25 +81,33 @@ class SpillFolder:
         Raises:
             SpillError: there is not.
         """
-        _require_room(self.path, needed_bytes)
+        try:
+            free = shutil.disk_usage(self.path).free
+        except OSError as error:
+            raise _failed("is gone", self.path, error) from error
+        if free < needed_bytes:
+            raise SpillError(
+                "too little room to spill",
+                value=f"{free} bytes are free, {needed_bytes} are needed",
+                where=f"'{self.path}'",
+                fix="Free some, spill to another disk, or raise the memory budget.",
+            )
 
     def close(self) -> None:
         """Remove the folder and what lies in it."""
         self._remove()
 
 
-def _require_room(path: Path, needed_bytes: int) -> None:
-    try:
-        free = shutil.disk_usage(path).free
-    except OSError as error:
-        raise _failed("is gone", path, error) from error
-    if free < needed_bytes:
-        raise SpillError(
-            "too little room to spill",
-            value=f"{free} bytes are free, {needed_bytes} are needed",
-            where=f"'{path}'",
-            fix="Free some, spill to another disk, or raise the memory budget.",
-        )
+def _missing(folder: Path) -> list[Path]:
+    """The folder and those above it that are not there, the lowest first."""
+    return list(takewhile(lambda each: not each.exists(), (folder, *folder.parents)))
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        # Others may use it by now; or it was never made, as its name cannot be one.
+        with suppress(OSError, ValueError):
+            folder.rmdir()
 
 
 def _make(parent: Path) -> tuple[Path, int]:
@@ -100,43 +116,54 @@ def _make(parent: Path) -> tuple[Path, int]:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         # Before it is locked, another process may take it for a stale one.
         with suppress(FileNotFoundError):
-            lock = _open_lock(path)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if path.exists():
+            # The lock is on a file that is open for writing: NFS locks no others, and no folders.
+            lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError:
+                _remove_locked(path, lock)
+                raise
+            if (path / _LOCK).exists():
                 return path, lock
             os.close(lock)
 
 
-def _open_lock(path: Path) -> int:
-    """A descriptor of a folder's lock file; of the folder itself, NFS locks none."""
-    return os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-
-
-def _remove(path: Path, lock: int, with_parent: bool, owner: int) -> None:
+def _remove(path: Path, lock: int, made: Iterable[Path], owner: int) -> None:
     # A child that was forked off does not own what it has inherited.
     if os.getpid() != owner:
         return
     _remove_locked(path, lock)
-    if with_parent:
-        # Others may use it by now.
-        with suppress(OSError):
-            path.parent.rmdir()
+    _remove_empty(made)
 
 
 def remove_stale(parent: Path) -> None:
     """Remove the folders whose processes are no more: nobody holds their locks."""
+    for path in parent.glob(f"{_REMOVED_PREFIX}*"):
+        shutil.rmtree(path, ignore_errors=True)
     for path in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError):
-            lock = _open_lock(path)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                os.close(lock)
-            else:
-                _remove_locked(path, lock)
+            _remove_if_stale(path)
+
+
+def _remove_if_stale(path: Path) -> None:
+    try:
+        lock = os.open(path / _LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        # Its process may be about to make it; to remove what is not empty is an error.
+        path.rmdir()
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+    else:
+        _remove_locked(path, lock)
 
 
 def _remove_locked(path: Path, lock: int) -> None:
+    """Remove a folder whose lock is held."""
+    with suppress(OSError):
+        path = path.rename(path.with_name(_REMOVED_PREFIX + path.name.removeprefix(_PREFIX)))
     shutil.rmtree(path, ignore_errors=True)
     os.close(lock)
     # NFS keeps a file that is open under another name until it is closed.
@@ -146,6 +173,7 @@ def _remove_locked(path: Path, lock: int) -> None:
 class DiskHost:
     """Blocks in a spill folder."""
 
+    is_memory = False
     gives_copies = True
 
     def __init__(self, folder: SpillFolder) -> None:

@@ -33,6 +33,7 @@ class PinnedHost:
         pool: where the memory comes from.
     """
 
+    is_memory = False
     gives_copies = False
 
     def __init__(self, streams: Streams, pool: PinnedPool) -> None:
@@ -110,6 +111,7 @@ class StagedHost:
         staging: where the memory comes from.
     """
 
+    is_memory = False
     gives_copies = True
 
     def __init__(self, host: Host, streams: Streams, staging: PinnedPool) -> None:
@@ -118,6 +120,7 @@ class StagedHost:
         self._staging = staging
         self._writes: dict[Block, Future[None]] = {}
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-store")
+        self._is_closed = False
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
         """Copy a block's tensors at once; the host waits for those of the device."""
@@ -129,10 +132,15 @@ class StagedHost:
         self._settle(block)
         layout = Layout(tensors)
         memory = self._staging.take(layout.num_bytes)
-        views = layout.views(memory)
-        for name, view in views.items():
-            self._streams.copy(view, tensors[name].detach())
-        arrived = self._streams.mark("store")
+        try:
+            views = layout.views(memory)
+            for name, view in views.items():
+                self._streams.copy(view, tensors[name].detach())
+            arrived = self._streams.mark("store")
+        except BaseException:
+            # Copies that were queued before may be under way.
+            self._staging.give(memory, self._streams.mark("store"))
+            raise
         self._writes[block] = self._writer.submit(self._write, block, views, memory, arrived)
         return arrived
 
@@ -147,15 +155,18 @@ class StagedHost:
         return self._host.pick(block, rows)
 
     def close(self) -> None:
-        """Forget all blocks."""
-        self._writer.shutdown(wait=True, cancel_futures=True)
+        """Forget all blocks, also those that are still to be put."""
+        self._is_closed = True
+        # Nothing is cancelled: each write has memory to give back.
+        self._writer.shutdown(wait=True)
         self._writes.clear()
         self._host.close()
 
     def _write(self, block: Block, views: Mapping[str, Tensor], memory: Tensor, arrived: Mark) -> None:
         try:
             self._streams.finish(arrived)
-            self._host.put(block, views)
+            if not self._is_closed:
+                self._host.put(block, views)
         finally:
             self._staging.give(memory)
 

@@ -90,8 +90,10 @@ class PinnedPool:
     def _wait(self) -> None:
         """Have a piece come free: the one whose copy was queued first, or else whichever comes back."""
         if self._returned:
-            piece, mark = self._returned.popleft()
+            piece, mark = self._returned[0]
+            # Where that fails, the piece is not lost: whoever asks next is told as well.
             self._streams.finish(mark)
+            self._returned.popleft()
             self._free[piece.data_ptr()] = piece
         else:
             assert self._num_given, "pieces that are held are given, returned or free"

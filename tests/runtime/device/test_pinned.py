@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 import torch
 
 from sagann.runtime.device.pinned import PinnedPool
-from tests.runtime.device.late_streams import LateStreams
+from tests.runtime.device.late_streams import LateMark, LateStreams
 
 
 def test_pieces_of_one_size_are_used_again() -> None:
@@ -51,3 +52,19 @@ def test_one_piece_alone_may_be_larger_than_the_limit_and_others_wait_until_it_i
     pool.give(large)
     thread.join(10)
     assert len(got[0]) == 4096
+
+
+def test_a_piece_whose_copy_fails_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(mark: LateMark) -> None:
+        raise RuntimeError("the device failed")
+
+    streams = LateStreams()
+    pool = PinnedPool(streams, most_bytes=4096)
+    piece = pool.take(4096)
+    pool.give(piece, streams.mark("load"))
+    with monkeypatch.context() as patches:
+        patches.setattr(streams, "finish", failing)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="the device failed"):
+                pool.take(4096)
+    assert pool.take(4096).data_ptr() == piece.data_ptr()

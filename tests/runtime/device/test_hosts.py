@@ -1,0 +1,128 @@
+"""Blocks by way of pinned memory to where another host keeps them; the memory comes back, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from threading import Event, Thread
+
+import pytest
+import torch
+from torch import Tensor
+
+from sagann.plan.steps import Block
+from sagann.runtime.device.hosts import StagedHost
+from sagann.runtime.device.pinned import PinnedPool
+from sagann.runtime.host import RamHost
+from tests.runtime.device.late_streams import LateStreams
+
+PIECE_BYTES = 4096
+
+
+class SlowHost(RamHost):
+    """A host that puts nothing before it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go_on = Event(), Event()
+        self.blocks: list[Block] = []
+        "What was put, in that order."
+
+    def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
+        self.begun.set()
+        assert self.go_on.wait(60)
+        super().put(block, tensors)
+        self.blocks.append(block)
+
+
+def block(number: int) -> Block:
+    return Block("value", "x", number)
+
+
+def piece(value: float) -> Tensor:
+    return torch.full((PIECE_BYTES // 4,), value, dtype=torch.float32)
+
+
+def can_take(pool: PinnedPool, num_bytes: int) -> bool:
+    """Whether a pool gives a piece; where it does not, who asks waits for ever."""
+    thread = Thread(target=pool.take, args=(num_bytes,), daemon=True)
+    thread.start()
+    thread.join(10)
+    return not thread.is_alive()
+
+
+def test_what_was_received_last_comes_back() -> None:
+    streams = LateStreams()
+    host = StagedHost(RamHost(), streams, PinnedPool(streams, most_bytes=2 * PIECE_BYTES))
+    streams.wait("store", streams.mark("compute"))
+    with streams.on("store"):
+        for number in (0, 1, 2, 3, 1):
+            host.receive(block(number), {"": piece(number)})
+        host.receive(block(2), {"": piece(7), "more": piece(8)[:5]})
+    assert [float(host.get(block(number))[""][-1]) for number in range(4)] == [0, 1, 7, 3]
+    assert host.pick(block(2), torch.tensor([0, 4]))["more"].tolist() == [8, 8]
+    host.close()
+
+
+def test_what_is_closed_puts_no_more_and_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams, slow = LateStreams(), SlowHost()
+    staging = PinnedPool(streams, most_bytes=3 * PIECE_BYTES)
+    host = StagedHost(slow, streams, staging)
+    streams.wait("store", streams.mark("compute"))
+    with streams.on("store"):
+        for number in range(3):
+            host.receive(block(number), {"": piece(number)})
+    assert slow.begun.wait(60)
+    shutdown = host._writer.shutdown
+
+    def in_the_midst_of_a_write(*, wait: bool, cancel_futures: bool = False) -> None:
+        shutdown(wait=False, cancel_futures=cancel_futures)
+        slow.go_on.set()
+        shutdown(wait=wait, cancel_futures=cancel_futures)
+
+    monkeypatch.setattr(host._writer, "shutdown", in_the_midst_of_a_write)
+    host.close()
+    assert slow.blocks == [block(0)]
+    # As large as the ring: all pieces have come back.
+    assert can_take(staging, 3 * PIECE_BYTES)
+
+
+def test_what_cannot_be_put_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(block: Block, tensors: Mapping[str, Tensor]) -> None:
+        raise OSError("the disk is full")
+
+    streams, kept = LateStreams(), RamHost()
+    staging = PinnedPool(streams, most_bytes=2 * PIECE_BYTES)
+    host = StagedHost(kept, streams, staging)
+    monkeypatch.setattr(kept, "put", full)
+    streams.wait("store", streams.mark("compute"))
+    with streams.on("store"):
+        for number in range(2):
+            host.receive(block(number), {"": piece(number)})
+    with pytest.raises(OSError, match="the disk is full"):
+        host.get(block(1))
+    host.close()
+    assert can_take(staging, 2 * PIECE_BYTES)
+
+
+def test_a_copy_that_fails_gives_its_memory_back_once_those_before_it_are_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    streams = LateStreams()
+    staging = PinnedPool(streams, most_bytes=2 * PIECE_BYTES)
+    host = StagedHost(RamHost(), streams, staging)
+    copy = streams.copy
+
+    def failing(into: Tensor, source: Tensor) -> None:
+        if source.stride() != (1,):
+            raise torch.OutOfMemoryError("none is left for what is not contiguous")
+        copy(into, source)
+
+    monkeypatch.setattr(streams, "copy", failing)
+    streams.wait("store", streams.mark("compute"))
+    with streams.on("store"), pytest.raises(torch.OutOfMemoryError, match="none is left"):
+        host.receive(block(0), {"a": piece(1), "b": torch.ones(PIECE_BYTES // 2)[::2]})
+    assert streams.copied["store"] == PIECE_BYTES
+    assert can_take(staging, 2 * PIECE_BYTES)
+    # What was queued has run by then: nobody else's content is overwritten.
+    assert not streams._queues["store"]
+    host.close()
