@@ -11,9 +11,12 @@ from sagann.errors import InputError
 from sagann.free_space import memory
 from sagann.graph import Graph
 from sagann.nn import MODELS
+from sagann.train.predictor import most_measured
 from sagann.train.resources import resolve_device
 
 _FLOAT_BYTES = 4
+# What is predicted and what is true, both as int64.
+_DECISION_BYTES = 16
 
 
 def check_memory(settings: RunSettings, graph: Graph) -> None:
@@ -26,10 +29,13 @@ def check_memory(settings: RunSettings, graph: Graph) -> None:
         # CUDA refuses by itself, without harm.
         return
     is_known = settings.model.model in MODELS
+    fix = "Check num_classes and the largest label; number the classes from 0 without gaps."
+    if settings.train.memory is None and settings.engine == ENGINES[0]:
+        fix += " If they are right, --memory streams the run, and its output lies in files."
     refuse_beyond_memory(
-        output_bytes(graph) + (output_weight_bytes(settings, graph) if is_known else 0),
+        output_bytes(settings, graph) + (output_weight_bytes(settings, graph) if is_known else 0),
         where=f"the output for {graph.num_classes} classes on {graph.num_vertices} vertices",
-        fix="Check num_classes and the largest label; number the classes from 0 without gaps.",
+        fix=fix,
     )
     if not is_known:
         # Of the user's own model nothing else is known.
@@ -58,9 +64,15 @@ def refuse_beyond_memory(needed_bytes: int, *, where: str, fix: str) -> None:
         )
 
 
-def output_bytes(graph: Graph) -> int:
-    """Bytes of the logits, which any model returns."""
-    return graph.num_vertices * graph.num_classes * _FLOAT_BYTES
+def output_bytes(settings: RunSettings, graph: Graph) -> int:
+    """Bytes of the output that a run on the CPU holds in memory, at the least.
+
+    These are the logits, which any model returns. Streamed, the loss is folded and logits lie in files, but decisions of
+    several labels a vertex are counted in memory, a split at a time.
+    """
+    if settings.train.memory is None:
+        return graph.num_vertices * graph.num_classes * _FLOAT_BYTES
+    return most_measured(graph) * graph.num_classes * _DECISION_BYTES if graph.multi_label else 0
 
 
 def output_weight_bytes(settings: RunSettings, graph: Graph) -> int:

@@ -21,8 +21,8 @@ def plan(
         str,
         typer.Option(
             help=with_default(
-                "program: what each layer was made into, and why; kernels: the generated source as well; steps: with "
-                "--memory, every step and copy of an epoch.",
+                "program: what each layer was made into, and why; kernels: the generated source as well, without "
+                "--memory; steps: with --memory, every step and copy of an epoch.",
                 "program",
             ),
             metavar="|".join(SHOWN),
@@ -82,7 +82,5 @@ def plan(
     from sagann.cli.plan_run import plan_run
     from sagann.cli.plan_streaming import Wish
 
-    wish = Wish.of(
-        memory=memory, with_steps=show == "steps", spill=spill, machine=machine, device=device, picture=picture
-    )
+    wish = Wish.of(memory=memory, show=show, spill=spill, machine=machine, device=device, picture=picture)
     raise typer.Exit(plan_run(given, show=show, streaming=wish, file=config, shared=context.ensure_object(Shared)))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import torch
 from torch import nn
 
 from sagann.byte_size import parse_bytes
@@ -16,6 +17,7 @@ from sagann.cli.toml_file import read_text
 from sagann.errors import InputError, MissingDependencyError
 from sagann.graph import Graph
 from sagann.graph.large_arrays import made_by
+from sagann.plan.machine import Machine
 from sagann.report.terminal import Terminal
 from sagann.runtime.timeline_files import can_draw
 
@@ -42,7 +44,7 @@ class Wish:
         cls,
         *,
         memory: str | None,
-        with_steps: bool,
+        show: str,
         spill: Path | None,
         machine: Path | None,
         device: str,
@@ -51,9 +53,17 @@ class Wish:
         """What options ask for; None without a budget.
 
         Raises:
-            InputError: the budget is none, or an option makes no sense without one.
+            InputError: the budget is none, or an option makes no sense without one, or beside one.
         """
+        with_steps = show == "steps"
         if memory is not None:
+            if show == "kernels":
+                raise InputError(
+                    "kernels are not shown beside a memory budget",
+                    value="--show kernels, with --memory",
+                    where="sagann plan",
+                    fix="Leave --memory out for the kernels, or --show kernels for how an epoch is streamed.",
+                )
             return cls(
                 budget_bytes=_budget(memory),
                 with_steps=with_steps,
@@ -92,7 +102,6 @@ def show_streaming(terminal: Terminal, model: nn.Module, graph: Graph, wish: Wis
         graph: prepared for it.
         wish: what is to be shown.
     """
-    from sagann.plan.machine import Machine
     from sagann.report.plan_text import forecast_text, plan_text, steps_text
     from sagann.runtime.forecast import forecast
     from sagann.runtime.places import device_named
@@ -103,6 +112,7 @@ def show_streaming(terminal: Terminal, model: nn.Module, graph: Graph, wish: Wis
     if wish.picture is not None:
         _check_picture(wish.picture)
     device = device_named(wish.device)
+    machine = None if wish.machine is None else machine_in(wish.machine, device)
     model = model.to(device)
     # Beside a device the host's memory takes what does not fit, where no folder is named.
     on_disk = device.type == "cpu" or wish.spill is not None
@@ -110,17 +120,41 @@ def show_streaming(terminal: Terminal, model: nn.Module, graph: Graph, wish: Wis
     terminal.show(plan_text(planned, on_disk=on_disk))
     if wish.with_steps:
         terminal.show(steps_text(planned.plan))
-    if wish.machine is None:
-        found = probe(_existing(wish.spill or Path(tempfile.gettempdir())), device)
-        expected = forecast(planned, found, on_disk=on_disk, rehearsal=(model, graph))
+    if machine is None:
+        machine = probe(_existing(wish.spill or Path(tempfile.gettempdir())), device)
+        expected = forecast(planned, machine, on_disk=on_disk, rehearsal=(model, graph))
     else:
         if wish.spill is not None:
             terminal.say(f"--spill {wish.spill} is not looked at: the disk's rates are those of {wish.machine}.")
-        found = Machine.from_toml(_text_of(wish.machine), where=str(wish.machine))
-        expected = forecast(planned, found, on_disk=on_disk)
+        expected = forecast(planned, machine, on_disk=on_disk)
     terminal.show(forecast_text(expected))
     if wish.picture is not None:
         write_picture(wish.picture, {"planned": expected.timeline})
+
+
+def machine_in(path: Path, device: torch.device) -> Machine:
+    """The machine that a file describes.
+
+    Args:
+        path: of the file.
+        device: what will compute.
+    Raises:
+        InputError: it is no such file, or its rates are of a device where the processor computes, or the other way round.
+    """
+    found = Machine.from_toml(_text_of(path), where=str(path))
+    of_device = found.host_to_device_bytes is not None
+    if of_device == (device.type != "cpu"):
+        return found
+    if of_device:
+        value, fix = "copies to a device have rates", "Add --device cuda, name a file of `sagann machine`"
+    else:
+        value, fix = "copies to a device have no rates", "Name a file of `sagann machine --device cuda`"
+    raise InputError(
+        "machine file is for another kind of device",
+        value=f"{value}, and --device is {device}",
+        where=str(path),
+        fix=f"{fix}, or leave --machine out: this machine is measured then.",
+    )
 
 
 def _budget(text: str) -> int:

@@ -21,6 +21,7 @@ from sagann.report.terminal import Terminal
 from sagann.saga.engine import using_engine
 from sagann.storage.durable import write_whole
 from sagann.train import Trainer, TrainResult
+from sagann.train.resources import resolve_device
 from sagann.train.run_folder import RUN_FILE, RunFolder
 from sagann.train.streaming import Streaming
 
@@ -45,7 +46,7 @@ def train_run(
         shared.user_files.add(settings.model.model.rpartition(":")[0])
     run_dir = out or _free_folder(settings)
     _check_folder(run_dir, resume=resume, overwrite=overwrite)
-    streaming = Streaming.of(settings.train, run_dir)
+    streaming = Streaming.of(settings.train, run_dir, device=resolve_device(settings.train.device))
     with nullcontext() if streaming is None else streaming.large_arrays():
         graph = training_graph(settings.data, seed=settings.train.seed, say=terminal.say)
     check_memory(settings, graph)

@@ -36,15 +36,9 @@ def plan_text(planned: Planned, *, on_disk: bool = True) -> str:
         on_disk: whether what is not in use lies there, or in the host's memory.
     """
     schedule, plan = planned.schedule, planned.plan
-    rows = sizes(plan.bounds)
     steps = [operation for operation in plan.operations if isinstance(operation, Step)]
     lines = [
-        f"P = {plan.num_intervals}: "
-        + (
-            "everything fits; nothing is cut."
-            if plan.num_intervals == 1
-            else f"intervals of {min(rows):,} to {max(rows):,} vertices."
-        ),
+        f"P = {plan.num_intervals}: {_cut(plan)}.",
         f"Memory: at most {format_bytes(plan.peak_bytes)} of {format_bytes(plan.budget_bytes)}, for vertex data, edges, "
         "gradients and temporaries. Parameters, their gradients, the optimizer, Python and PyTorch come on top.",
         f"Stages: {_gradients(steps)}. Gathers run once.",
@@ -67,6 +61,17 @@ def plan_text(planned: Planned, *, on_disk: bool = True) -> str:
     size = hungriest.temporary_bytes + sum(map(schedule.sizes.of, hungriest.blocks))
     lines.append(f"The hungriest step, {_named(hungriest)}, takes {format_bytes(size)} by itself.")
     return "\n".join(lines)
+
+
+def _cut(plan: Plan) -> str:
+    """Into which intervals, and whether there is anything else that has to go for something to come."""
+    rows = sizes(plan.bounds)
+    if len(rows) > 1:
+        return f"intervals of {min(rows):,} to {max(rows):,} vertices"
+    loaded = [each.block for each in plan.operations if isinstance(each, Move) and each.kind == "load"]
+    if plan.stored_bytes == 0 and len(loaded) == len(set(loaded)):
+        return "everything fits; nothing is cut"
+    return "nothing is cut, but not everything fits at once; what has to go is loaded again when it is needed"
 
 
 def _picked(planned: Planned) -> list[str]:

@@ -1,4 +1,7 @@
-"""Places: a graph that is streamed lies on the host, and the model on the device that computes."""
+"""Places: a graph that is streamed lies on the host, and the model on the device that computes.
+
+Devices are named for runs in memory too, which no compiler is needed for.
+"""
 
 from __future__ import annotations
 
@@ -7,36 +10,43 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from sagann.compiler.trace import tensors_of
 from sagann.errors import InputError
 from sagann.graph.topology import Topology
 
 
-def device_named(device: torch.device | str) -> torch.device:
+def device_named(
+    device: torch.device | str, *, what: str = "no such device to stream to", where: str = "stream.device"
+) -> torch.device:
     """The device that computes, with its index.
 
+    Args:
+        device: 'cpu', 'cuda' or 'cuda:N'.
+        what: the error's first words.
+        where: whose device it is, for the error.
     Raises:
         InputError: there is none of that name, or it is neither a CPU nor a CUDA device.
     """
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise _no_device(device, f"PyTorch says: {str(error).splitlines()[0]}") from error
+        raise _no_device(what, device, f"PyTorch says: {str(error).splitlines()[0]}", where) from error
     if found.type == "cpu":
         return torch.device("cpu")
     if found.type != "cuda":
-        raise _no_device(device, "models are streamed to the CPU and to CUDA devices")
+        raise _no_device(what, device, "models run on the CPU and on CUDA devices", where)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if (found.index or 0) >= count:
-        raise _no_device(device, f"PyTorch sees {count} CUDA devices")
-    return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
+    # Read from the name: torch.device keeps an index in 8 bits, and takes 'cuda:256' for 'cuda:0'.
+    _, _, index = (device if isinstance(device, str) else str(found)).partition(":")
+    if int(index or 0) >= count:
+        raise _no_device(what, device, f"PyTorch sees {count} CUDA devices", where)
+    return torch.device("cuda", int(index) if index else torch.cuda.current_device())
 
 
-def _no_device(device: object, what: str) -> InputError:
+def _no_device(what: str, device: object, why: str, where: str) -> InputError:
     return InputError(
-        "no such device to stream to",
-        value=f"{str(device)!r}; {what}",
-        where="stream.device",
+        what,
+        value=f"{str(device)!r}; {why}",
+        where=where,
         fix="Pass 'cpu', or install a CUDA build of torch and its driver, and pass 'cuda' or 'cuda:N'.",
     )
 
@@ -62,6 +72,9 @@ def require_places(model: nn.Module, hops: Sequence[Topology], device: torch.dev
     Raises:
         InputError: so it is.
     """
+    # Imported here: it loads PyTorch's tracer, for which nobody who names a device should wait.
+    from sagann.compiler.trace import tensors_of
+
     for topology in hops:
         require_on_host(topology.device, "edges")
     for name, tensor in tensors_of(model).items():

@@ -3,6 +3,9 @@
 Whether it is needed is decided in two steps. An upper estimate from sizes alone lets most runs go on as they are. For the
 others the memory model says what an epoch takes in memory. The budget is what is free, less what the run holds
 besides and a margin, so it is another one from day to day; a run keeps its own, which a resumed one goes on with.
+
+A streamed run holds no logits of all vertices: the loss is computed interval by interval, an evaluation writes them to a
+file, and metrics read that slab by slab. What these take is counted for the largest split, whichever way the run goes.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from sagann.errors import InputError, LayerError
 from sagann.free_space import memory
 from sagann.graph import Graph
 from sagann.saga.hops import count_hops
+from sagann.train.metrics import measuring_bytes
+from sagann.train.predictor import most_measured
 
 MARGIN_BYTES = 256 << 20
 "Left for Python, PyTorch and what kernels are compiled by,"
@@ -27,10 +32,8 @@ MARGIN_SHARE = 0.05
 _MOST_TENSORS = 8
 # A weight, its gradient, two moments of Adam, and the best one so far; the first is there already.
 _WEIGHT_COPIES = 4
-# The logits of an evaluation, those of a split, and twice the same in double precision.
-_LOGIT_COPIES = 6
-# Of a vertex: what metrics take for ranks, which are sorted and summed class by class.
-_METRIC_BYTES = 256
+# Of a vertex: offsets, labels, masks and ids, and for a moment degrees and counts.
+_VERTEX_BYTES = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +43,9 @@ class Room:
     free_bytes: int
     "Under the machine's memory and the process's limits, before anything is trained."
     epoch_bytes: int
-    "Of that, for an epoch's tensors of vertices and edges."
+    "Of that, for an epoch's tensors of vertices and edges, with the logits of an evaluation in memory too."
+    streamed_bytes: int
+    "The same where the run is streamed: the loss is folded, and the logits of an evaluation lie in files."
 
     @classmethod
     def of(cls, model: nn.Module, graph: Graph) -> Room | None:
@@ -49,7 +54,12 @@ class Room:
         if free_bytes is None:
             return None
         margin_bytes = MARGIN_BYTES + int(MARGIN_SHARE * free_bytes)
-        return cls(free_bytes=free_bytes, epoch_bytes=max(1, free_bytes - margin_bytes - _held_bytes(model, graph)))
+        left_bytes = free_bytes - margin_bytes - _held_bytes(model, graph)
+        return cls(
+            free_bytes=free_bytes,
+            epoch_bytes=max(1, left_bytes - _logit_bytes(model, graph)),
+            streamed_bytes=max(1, left_bytes),
+        )
 
 
 def automatic_budget(
@@ -66,7 +76,7 @@ def automatic_budget(
     room = Room.of(model, graph)
     if room is None:
         return known
-    if known is not None and known <= room.epoch_bytes:
+    if known is not None and known <= room.streamed_bytes:
         say(f"The run goes on as it began: streamed within {format_bytes(known)}.")
         return known
     if known is None and (_most_bytes(model, graph) <= room.epoch_bytes or not _is_streamed_by_engine()):
@@ -87,12 +97,13 @@ def automatic_budget(
     if known is None and needed_bytes <= room.epoch_bytes:
         return None
     say(
-        f"An epoch would take {format_bytes(needed_bytes)} of memory, and {free} are free: the model is streamed within "
-        f"{format_bytes(room.epoch_bytes)}. --memory (TrainConfig.memory) sets another budget."
+        f"An epoch would take {format_bytes(needed_bytes)} of memory, the logits of an evaluation "
+        f"{format_bytes(_logit_bytes(model, graph))}, and {free} are free: the model is streamed within "
+        f"{format_bytes(room.streamed_bytes)}. --memory (TrainConfig.memory) sets another budget."
     )
     if known is not None:
         say(f"The run began with {format_bytes(known)}: its last bits may differ.")
-    return room.epoch_bytes
+    return room.streamed_bytes
 
 
 def _is_streamed_by_engine() -> bool:
@@ -105,10 +116,15 @@ def _is_streamed_by_engine() -> bool:
 
 
 def _held_bytes(model: nn.Module, graph: Graph) -> int:
-    """What training holds besides an epoch's tensors of vertices and edges."""
+    """What training holds besides an epoch's tensors of vertices and edges, and besides logits."""
     weights = sum(parameter.nbytes for parameter in _parameters(model))
-    per_vertex = _LOGIT_COPIES * graph.num_classes * _number_bytes(model) + _METRIC_BYTES
-    return _WEIGHT_COPIES * weights + graph.num_vertices * per_vertex
+    measuring = measuring_bytes(most_measured(graph), graph.num_classes, multi_label=graph.multi_label)
+    return _WEIGHT_COPIES * weights + _VERTEX_BYTES * graph.num_vertices + measuring
+
+
+def _logit_bytes(model: nn.Module, graph: Graph) -> int:
+    """Of the result for all vertices."""
+    return graph.num_vertices * graph.num_classes * _number_bytes(model)
 
 
 def _most_bytes(model: nn.Module, graph: Graph) -> int:

@@ -27,6 +27,25 @@ Metrics = dict[str, float]
 
 # Scores that are looked at together: a few classes of a large split, all of a small one.
 _SCORES_AT_ONCE = 1 << 25
+# Of each of them, in double precision: those before, those of every slab, and these put together.
+_SCORE_BYTES = 24
+# Of a vertex that is measured: ids, predictions, and what ranks are made of, which are sorted and summed class by class.
+_ROW_BYTES = 256
+# Of a decision whether a vertex has a label: what is predicted and what is true, as int64, and what compares them.
+_DECISION_BYTES = 24
+
+
+def measuring_bytes(num_rows: int, num_classes: int, *, multi_label: bool) -> int:
+    """What measuring takes, at most, besides the logits and labels of the graph.
+
+    Args:
+        num_rows: vertices of a split.
+        num_classes: columns of the logits.
+        multi_label: as of :func:`compute_metrics`.
+    """
+    scores = min(num_rows * num_classes, max(num_rows, _SCORES_AT_ONCE))
+    decisions = num_rows * num_classes if multi_label else 0
+    return num_rows * _ROW_BYTES + scores * _SCORE_BYTES + decisions * _DECISION_BYTES
 
 
 def compute_metrics(
@@ -170,7 +189,8 @@ def _roc_auc(
     at_once = max(1, _SCORES_AT_ONCE // max(1, rows.count))
     for first in range(classes.start, classes.stop, at_once):
         part = slice(first, min(first + at_once, classes.stop))
-        scores = torch.cat([scores_of(logits.cpu())[:, part] for _, logits in rows.slabs()])
+        # A view would keep the slab, with all its classes.
+        scores = torch.cat([scores_of(logits.cpu())[:, part].contiguous() for _, logits in rows.slabs()])
         for number, column in enumerate(scores.unbind(dim=1), start=first):
             truth = truth_of(number)
             if 0 < int(truth.sum()) < len(truth):

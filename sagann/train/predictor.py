@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from contextlib import nullcontext
+import math
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from sagann.byte_size import format_bytes
 from sagann.errors import InputError, LayerError, require_type
+from sagann.free_space import free_disk_bytes
 from sagann.graph import SPLIT_NAMES, Graph, validate_graph
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import csr_tensor
@@ -24,6 +26,7 @@ from sagann.train.streaming import Streaming
 
 if TYPE_CHECKING:
     from sagann.runtime.epoch import LossOf
+    from sagann.runtime.planning import Planned
     from sagann.runtime.recorder import Recorder
     from sagann.runtime.streamed import StreamedModel
 
@@ -151,24 +154,20 @@ class Predictor:
             )
         return inputs[0].detach().to("cpu", copy=True)
 
-    @torch.no_grad()
     def logits(self, prepared: PreparedGraph) -> Tensor:
         """The model's output without dropout: [num_vertices, C], on the device."""
-        was_training = self.model.training
-        self.model.eval()
-        try:
+        with _evaluating(self.model):
             return self.forward(prepared.graph)
-        finally:
-            self.model.train(was_training)
 
     def try_out(self, prepared: PreparedGraph) -> None:
         """Make lazy parameters, and find what does not fit, before anything is trained.
 
-        That takes a pass; of a model that is streamed the plan of an epoch says it.
+        That takes a pass; of a model that is streamed the plans of an epoch and of an evaluation say it.
 
         Raises:
             LayerError: the output is no logits, or the model cannot be streamed.
             BudgetError: the memory budget cannot be met.
+            SpillError: there is too little room to spill.
         """
         graph = prepared.graph
         if self.streaming is None:
@@ -177,10 +176,37 @@ class Predictor:
         self.model.train()
         streamed = self.streamed(graph)
         assert graph.features is not None
-        program = streamed.plan(graph.features, folded=True).program
-        form = program.forms[program.output]
+        self._check_result(streamed.plan(graph.features, folded=True), graph)
+        with _evaluating(self.model):
+            evaluation = streamed.plan(graph.features)
+        self._check_result(evaluation, graph)
+        self._require_room(evaluation)
+
+    def _check_result(self, planned: Planned, graph: Graph) -> None:
+        """Refuse a plan whose result is no logits."""
+        form = planned.program.forms[planned.program.output]
         like = torch.zeros((), dtype=form.dtype).expand(graph.num_vertices, *form.shape)
         self.contract.check_logits(like, graph, type(self.model).__name__)
+
+    def _require_room(self, evaluation: Planned) -> None:
+        """Refuse a disk that has no room for what an evaluation spills and for its result, which lies there too."""
+        spill = None if self.streaming is None else self.streaming.spill
+        if spill is None or self.device.type != "cpu":
+            return
+        # Imported here: most runs do not stream, and it loads Numba.
+        from sagann.runtime.spill import SpillError
+
+        form = evaluation.program.forms[evaluation.program.output]
+        result_bytes = evaluation.plan.bounds[-1] * math.prod(form.shape) * form.dtype.itemsize
+        needed_bytes = evaluation.plan.spilled_bytes + evaluation.schedule.constant_bytes + result_bytes
+        free_bytes = free_disk_bytes(spill)
+        if free_bytes < needed_bytes:
+            raise SpillError(
+                "too little room to spill what an evaluation takes",
+                value=f"{free_bytes} bytes are free, {needed_bytes} are needed, {result_bytes} of them for its result",
+                where=f"'{spill}'",
+                fix="Free some, spill to another disk, or raise the memory budget.",
+            )
 
     def forward(self, graph: Graph) -> Tensor:
         """The output of the model in the mode it is in, with its gradient; for a graph prepared for it.
@@ -263,6 +289,18 @@ class Predictor:
 
     def _prepared(self, graph: Graph | PreparedGraph) -> PreparedGraph:
         return graph if isinstance(graph, PreparedGraph) else self.prepare(graph)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Inside the ``with`` block, the model is in evaluation mode and no gradient is recorded."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
 
 
 def _require_graph(graph: object) -> None:
@@ -352,6 +390,12 @@ def evaluate_splits(
 def present_splits(splits: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Those of the masks that hold a vertex, in the order train, val, test."""
     return {name: splits[name] for name in SPLIT_NAMES if name in splits and bool(splits[name].any())}
+
+
+def most_measured(graph: Graph) -> int:
+    """Vertices of the largest split, which are measured together; all where there is no split."""
+    counts = (int(mask.count_nonzero()) for mask in present_splits(graph.splits).values())
+    return max(counts, default=graph.num_vertices)
 
 
 def labelled_rows(graph: Graph, mask: Tensor) -> tuple[Tensor, Tensor]:

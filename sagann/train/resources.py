@@ -15,31 +15,21 @@ from typing import Any
 import torch
 import torch.utils.deterministic
 
-from sagann.errors import InputError
+from sagann.runtime.places import device_named
 
 # Typed by hand: the stubs do not know the properties of this module.
 _deterministic: Any = torch.utils.deterministic
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device that 'cpu', 'cuda', 'cuda:N' or 'auto' names on this machine.
+    """The device that 'cpu', 'cuda', 'cuda:N' or 'auto' names on this machine, with its index.
 
     Raises:
         InputError: there is no such device.
     """
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        name = "cuda" if count else "cpu"
-    kind, _, index = name.partition(":")
-    # Read here and not from torch.device, which keeps an index in 8 bits.
-    if kind == "cuda" and int(index or 0) >= count:
-        raise InputError(
-            "no such device",
-            value=f"'{name}', torch sees {count} CUDA devices",
-            where="TrainConfig.device",
-            fix="Use 'cpu' or 'auto', or install a CUDA build of torch and its driver.",
-        )
-    return torch.device(name)
+        name = "cuda" if torch.cuda.is_available() and torch.cuda.device_count() else "cpu"
+    return device_named(name, what="no such device", where="TrainConfig.device")
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from sagann.free_space import is_memory
 from sagann.graph.large_arrays import made_by
 from sagann.train.config import TrainConfig
@@ -35,20 +37,22 @@ class Streaming:
         config: TrainConfig,
         run_dir: Path | None,
         *,
+        device: torch.device,
         automatic_bytes: int | None = None,
-        on_device: bool = False,
     ) -> Streaming | None:
         """What a configuration asks for; None for everything in memory.
 
         Args:
             config: of the run.
             run_dir: its folder, which blocks are spilled into where no other is named.
+            device: what computes, whose memory the budget is of. Beside a CUDA device blocks stay in the host's memory where
+                no folder is named.
             automatic_bytes: the budget where the configuration names none.
-            on_device: whether the budget is of a device; blocks stay in the host's memory then where no folder is named.
         """
         memory_bytes = automatic_bytes if config.memory_bytes is None else config.memory_bytes
         if memory_bytes is None:
             return None
+        on_device = device.type != "cpu"
         named = None if config.spill is None else Path(config.spill)
         own = None if run_dir is None or on_device else run_dir / OWN_FOLDER
         return cls(

@@ -135,7 +135,7 @@ class Trainer:
             model,
             contract,
             device=device,
-            streaming=Streaming.of(self.config, self.run_dir, on_device=device.type != "cpu"),
+            streaming=Streaming.of(self.config, self.run_dir, device=device),
         )
         self._prepared = self._predictor.prepare(graph, validate=False)
 
@@ -228,8 +228,7 @@ class Trainer:
                 self._reporter.on_message,
                 known=known if isinstance(known, int) else None,
             )
-        on_device = self.device.type != "cpu"
-        streaming = Streaming.of(self.config, self.run_dir, automatic_bytes=budget_bytes, on_device=on_device)
+        streaming = Streaming.of(self.config, self.run_dir, device=self.device, automatic_bytes=budget_bytes)
         if streaming is not None:
             streaming.warn(self._reporter.on_message)
         self._predictor.streaming = streaming

@@ -76,3 +76,30 @@ def test_where_memory_is_unknown_nothing_is_refused(graph: Graph, monkeypatch: p
     found = Memory(total_bytes=None, available_bytes=None, limit_bytes=None, limit_used_bytes=None)
     monkeypatch.setattr("sagann.cli.fit_memory.memory", lambda: found)
     check_memory(settings(hidden=10**9), graph)
+
+
+def test_the_output_of_a_streamed_run_lies_in_files(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Memory(total_bytes=2**30, available_bytes=2**20, limit_bytes=None, limit_used_bytes=None)
+    monkeypatch.setattr("sagann.cli.fit_memory.memory", lambda: found)
+    wide = replace(graph, num_classes=1000)
+    with pytest.raises(InputError, match=r"the output for 1000 classes on 1000 vertices.*--memory streams the run"):
+        check_memory(settings(hidden=16), wide)
+    with pytest.raises(InputError, match=r"from 0 without gaps\.$"):
+        check_memory(settings(hidden=16, engine="lean"), wide)
+    streamed = settings(hidden=16, memory="1MiB")
+    check_memory(streamed, wide)
+    # Its last weights do not.
+    with pytest.raises(InputError, match=r"the output for 100000 classes.*0 without gaps\.$"):
+        check_memory(streamed, replace(graph, num_classes=100_000))
+
+
+def test_decisions_of_several_labels_are_held_a_split_at_a_time(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Memory(total_bytes=2**30, available_bytes=2**20, limit_bytes=None, limit_used_bytes=None)
+    monkeypatch.setattr("sagann.cli.fit_memory.memory", lambda: found)
+    several = replace(graph, labels=torch.zeros(1000, 1000, dtype=torch.uint8), num_classes=1000)
+    streamed = settings(hidden=16, memory="1MiB")
+    check_memory(streamed, replace(several, splits={"train": torch.arange(1000) < 50}))
+    with pytest.raises(InputError, match="the output for 1000 classes on 1000 vertices"):
+        check_memory(streamed, replace(several, splits={"train": torch.arange(1000) < 100}))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from sagann.cli.main import main
+from sagann.cli.plan_streaming import machine_in
+from sagann.errors import InputError
 from tests.plan.machines import ROUND
 
 
@@ -84,6 +88,26 @@ def test_another_machine_is_read_from_a_file(tmp_path: Path, capsys: pytest.Capt
     assert "machine file is no text" in capsys.readouterr().err
 
 
+def test_a_machine_file_is_refused_where_something_else_computes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cpu, cuda = torch.device("cpu"), torch.device("cuda", 0)
+    beside = replace(ROUND, host_to_device_bytes=200.0, device_to_host_bytes=40.0)
+    file = tmp_path / "machine.toml"
+    file.write_text(beside.to_toml())
+    given = ("--model", "gcn", "--hidden", "16", "--memory", "20MiB", "--machine", str(file))
+    assert main(["plan", "--data", "demo", *given]) == 2
+    shown, said = capsys.readouterr()
+    assert shown == ""
+    assert "copies to a device have rates, and --device is cpu" in said
+    assert "Add --device cuda" in said
+    assert machine_in(file, cuda) == beside
+    file.write_text(ROUND.to_toml())
+    assert machine_in(file, cpu) == ROUND
+    with pytest.raises(InputError, match="copies to a device have no rates, and --device is cuda:0"):
+        machine_in(file, cuda)
+
+
 def test_a_device_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     given = ("--model", "gcn", "--memory", "20MiB", "--device", "cuda:99")
     assert main(["plan", "--data", "demo", *given]) == 2
@@ -99,6 +123,14 @@ def test_without_a_budget_there_is_nothing_to_foretell(
 ) -> None:
     assert main(["plan", "--data", "demo", "--model", "gcn", *option]) == 2
     assert "nothing is streamed without a memory budget" in capsys.readouterr().err
+
+
+def test_kernels_are_not_shown_of_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--model", "gcn", "--memory", "20MiB", "--show", "kernels")
+    assert main(["plan", "--data", "demo", *given]) == 2
+    shown, said = capsys.readouterr()
+    assert shown == ""
+    assert "kernels are not shown beside a memory budget: --show kernels, with --memory" in said
 
 
 @pytest.mark.parametrize("size", ["0", "0.0GiB", "-1", "-2GiB", "much", "1e9"])

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from sagann.errors import InputError
 from sagann.graph import random_split, rmat_graph
+from sagann.graph.large_arrays import empty_array
+from sagann.runtime.scratch import Scratch
 from sagann.storage import load_graph, save_graph
 from tests.cli.conftest import Invoke
 
@@ -51,6 +54,37 @@ def test_a_run_within_a_memory_budget(invoke: Invoke, blocks: Path, tmp_path: Pa
     refused = invoke("train", "--data", blocks, "--memory", "20kB", "--engine", "lean", "--out", tmp_path / "x")
     assert refused.code == 2
     assert "only the compiled engine streams" in refused.err
+
+
+@pytest.mark.parametrize(("device", "on_disk"), [("cpu", [(3,)]), ("cuda:0", [])])
+def test_arrays_of_edges_are_made_where_blocks_will_go(
+    invoke: Invoke,
+    blocks: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    on_disk: list[tuple[int, ...]],
+) -> None:
+    made: list[tuple[int, ...]] = []
+    allocate = Scratch.__call__
+
+    def counted(self: Scratch, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        made.append(tuple(shape))
+        return allocate(self, shape, dtype)
+
+    def opened(*given: object, **named: object) -> object:
+        empty_array((3,), torch.int64, torch.device("cpu"))
+        raise InputError("that will do", value="an array", where="a test", fix="Go on.")
+
+    monkeypatch.setattr(Scratch, "__call__", counted)
+    monkeypatch.setattr("sagann.cli.train_run.training_graph", opened)
+    # As if there were such a device.
+    monkeypatch.setattr("sagann.cli.train_run.resolve_device", torch.device)
+    run = ("train", "--data", blocks, *QUICK, "--memory", "1MiB", "--device", device, "--out", tmp_path / "run")
+    outcome = invoke(*run)
+    assert outcome.code == 2
+    assert "that will do" in outcome.err
+    assert made == on_disk
 
 
 def test_a_table_of_metrics_goes_to_stdout(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:

@@ -8,20 +8,22 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from sagann.errors import InputError
 from sagann.free_space import Memory
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.stream import dense_bytes
 from sagann.saga.engine import NaiveEngine, using_engine
-from sagann.train import TrainConfig, Trainer, TrainResult, automatic
-from sagann.train.automatic import MARGIN_BYTES, MARGIN_SHARE, automatic_budget
+from sagann.train import Contract, TrainConfig, Trainer, TrainResult, automatic
+from sagann.train.automatic import MARGIN_BYTES, MARGIN_SHARE, Room, automatic_budget
 from sagann.train.streaming import Streaming
-from tests.train.runs import community_graph, seeded_model
+from tests.train.runs import Plain, community_graph, seeded_model
 
 MODEL = ModelConfig(model="gcn", layers=2, hidden=16, dropout=0.0)
 KIB = 1 << 10
@@ -51,7 +53,7 @@ class Heard:
 
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> Free:
-    """Have the system say that so much is free for an epoch; None for not knowing it."""
+    """Have the system say that so much is free for a streamed epoch; None for not knowing it."""
     graph = community_graph(600)
     besides = MARGIN_BYTES + automatic._held_bytes(build_model(MODEL, graph), graph)
 
@@ -84,7 +86,8 @@ def test_where_memory_holds_the_run_nothing_changes(free: Free, monkeypatch: pyt
 
     monkeypatch.setattr("sagann.runtime.stream.dense_bytes", counted)
     found = []
-    for room in (PLENTY, 300 * KIB):
+    # In memory, the logits of an evaluation lie beside the epoch.
+    for room in (PLENTY, 310 * KIB):
         free(room)
         result, messages = train()
         assert messages == []
@@ -165,14 +168,37 @@ def test_the_estimates_enclose_what_is_planned(name: str) -> None:
     assert automatic._least_bytes(model, graph) < planned < automatic._most_bytes(model, graph)
 
 
+def test_a_streamed_run_holds_no_logits_of_all_vertices(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Memory(total_bytes=None, available_bytes=8 << 30, limit_bytes=None, limit_used_bytes=None)
+    monkeypatch.setattr(automatic, "memory", lambda: found)
+    num_vertices, num_classes = 10_000_000, 172
+    sizes = Contract(
+        num_features=8, num_classes=num_classes, multi_label=False, num_edge_types=0, num_vertices=num_vertices
+    )
+    graph, model = sizes.shape_only_graph(), seeded_model(Plain)
+    room = Room.of(model, graph)
+    assert room is not None
+    # In memory they would take more than what is left; of all vertices a few scores at a time are looked at.
+    assert room.epoch_bytes == 1
+    assert 3 << 30 < room.streamed_bytes < 6 << 30
+    few = torch.zeros(num_vertices, dtype=torch.bool)
+    few[:1000] = True
+    room = Room.of(model, replace(graph, splits={"train": few}))
+    assert room is not None
+    # What is measured together is a split.
+    assert 6 << 30 < room.streamed_bytes < 7 << 30
+    assert room.epoch_bytes == max(1, room.streamed_bytes - 4 * num_vertices * num_classes)
+
+
 def test_where_an_automatic_run_spills(tmp_path: Path) -> None:
     named, unnamed = TrainConfig(spill="elsewhere"), TrainConfig()
-    assert Streaming.of(named, tmp_path) is None
-    found = Streaming.of(named, tmp_path, automatic_bytes=5)
+    cpu = torch.device("cpu")
+    assert Streaming.of(named, tmp_path, device=cpu) is None
+    found = Streaming.of(named, tmp_path, device=cpu, automatic_bytes=5)
     assert found == Streaming(memory_bytes=5, spill=Path("elsewhere"), is_automatic=True)
-    found = Streaming.of(unnamed, tmp_path, automatic_bytes=5)
+    found = Streaming.of(unnamed, tmp_path, device=cpu, automatic_bytes=5)
     assert found == Streaming(memory_bytes=5, spill=tmp_path / "spill", is_own=True, is_automatic=True)
-    stated = Streaming.of(TrainConfig(memory="7B"), None)
+    stated = Streaming.of(TrainConfig(memory="7B"), None, device=cpu)
     assert stated == Streaming(memory_bytes=7, spill=Path(tempfile.gettempdir()))
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sagann.train.metrics import METRICS, compute_metrics, predict_classes
+from sagann.train.metrics import METRICS, compute_metrics, measuring_bytes, predict_classes
 from sagann.train.resources import deterministic_algorithms
 
 
@@ -132,6 +132,33 @@ def test_slabs_of_chosen_rows_measure_the_same(multi_label: bool, monkeypatch: p
     monkeypatch.setattr("sagann.train.metrics._SCORES_AT_ONCE", 31 * 3)
     parted = compute_metrics(logits, labels[rows], multi_label=multi_label, rows=rows)
     assert parted == pytest.approx(whole, rel=1e-6)
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_scores_of_a_few_classes_hold_no_others(multi_label: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(49, 4, generator=torch.Generator().manual_seed(3))
+    labels = (logits > 0).to(torch.uint8) if multi_label else torch.arange(49) % 4
+    monkeypatch.setattr("sagann.train.metrics.CHECKED_AT_ONCE", 4 * 7)
+    monkeypatch.setattr("sagann.train.metrics._SCORES_AT_ONCE", 49 * 3)
+    held: list[tuple[int, int]] = []
+    cat = torch.cat
+
+    def recorded(parts: list[torch.Tensor], *given: object, **named: object) -> torch.Tensor:
+        held.extend((part.untyped_storage().nbytes(), part.nbytes) for part in parts if part.ndim == 2)
+        return cat(parts, *given, **named)
+
+    monkeypatch.setattr(torch, "cat", recorded)
+    compute_metrics(logits, labels, multi_label=multi_label, names=["roc_auc"], rows=torch.arange(49))
+    # Of seven slabs, three classes and then the fourth.
+    assert len(held) >= 14
+    assert all(in_memory == used for in_memory, used in held)
+
+
+def test_what_measuring_takes_is_bounded_for_any_number_of_classes():
+    assert measuring_bytes(10, 3, multi_label=False) == 10 * 256 + 30 * 24
+    assert measuring_bytes(10, 3, multi_label=True) == 10 * 256 + 30 * 24 + 30 * 24
+    many, more = (measuring_bytes(10**6, num_classes, multi_label=False) for num_classes in (10**4, 10**5))
+    assert many == more < 10**6 * 256 + 10**9
 
 
 class _Largest(TorchDispatchMode):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sagann.errors import InputError
+from sagann.runtime.places import device_named
 from sagann.train.resources import reproducible, resolve_device, versions
 
 
@@ -26,8 +27,21 @@ def test_peak_memory_is_in_bytes_and_remembers():
 def test_devices():
     assert resolve_device("cpu") == torch.device("cpu")
     assert resolve_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
-    with pytest.raises(InputError, match="no such device: 'cuda:999', torch sees"):
-        resolve_device("cuda:999")
+    for name in ("cuda:99", "tpu"):
+        with pytest.raises(InputError, match=rf"no such device: '{name}'; PyTorch .*TrainConfig\.device.*cuda:N"):
+            resolve_device(name)
+
+
+def test_an_index_is_not_taken_for_a_smaller_one(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for name in ("cuda:1", "cuda:256"):
+        with pytest.raises(InputError, match=rf"no such device: '{name}'; PyTorch .*TrainConfig\.device"):
+            resolve_device(name)
+        with pytest.raises(InputError, match=rf"no such device to stream to: '{name}'; PyTorch .*stream\.device"):
+            device_named(name)
+    assert resolve_device("cuda:0") == device_named("cuda:0") == torch.device("cuda", 0)
+    assert device_named(torch.device("cuda", 0)) == torch.device("cuda", 0)
 
 
 def test_reproducible_is_undone():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from sagann.errors import InputError, LayerError
 from sagann.nn import MaxPoolGCN, ModelConfig
 from sagann.plan.residency import BudgetError
 from sagann.runtime.executor import Executor
+from sagann.runtime.planning import Planned
 from sagann.runtime.scratch import Scratch
+from sagann.runtime.spill import SpillError
 from sagann.runtime.stream import stream
 from sagann.runtime.streamed import StreamedModel
 from sagann.storage import open_graph, save_graph
@@ -108,13 +111,60 @@ def test_what_cannot_be_streamed_says_so(tmp_path: Path) -> None:
         stream(MaxPoolGCN(8, 3), replace(graph, features=None), budget_bytes=1 << 20)
 
 
+def test_training_and_evaluation_are_planned_before_anything_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[object] = []
+    plan_of, run = StreamedModel._planned, StreamedModel._run
+
+    def planned(self: StreamedModel, x: torch.Tensor, folded: bool) -> Planned:
+        num_known = len(self._plans)
+        found = plan_of(self, x, folded)
+        if len(self._plans) > num_known:
+            happened.append((self.model.training, torch.is_grad_enabled(), folded))
+        return found
+
+    def ran(self: StreamedModel, x: torch.Tensor, loss_of: object) -> torch.Tensor:
+        happened.append("ran")
+        return run(self, x, loss_of)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(StreamedModel, "_planned", planned)
+    monkeypatch.setattr(StreamedModel, "_run", ran)
+    trained(memory=TIGHT)
+    assert happened[:2] == [(True, True, True), (False, False, False)]
+    assert set(happened[2:]) == {"ran"}
+
+
+def test_trying_out_a_streamed_model_leaves_random_numbers_and_its_mode() -> None:
+    model = ModelConfig(model="sage", layers=2, hidden=16, dropout=0.3)
+    trainer = Trainer(model, community_graph(600), TrainConfig(epochs=1, device="cpu", memory=TIGHT))
+    state = torch.get_rng_state()
+    trainer._predictor.try_out(trainer._prepared)
+    trainer._predictor.release()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(module.training for module in trainer.model.modules())
+    assert torch.is_grad_enabled()
+
+
+def test_a_disk_without_room_for_an_evaluation_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    free_bytes = [0]
+    monkeypatch.setattr("sagann.train.predictor.free_disk_bytes", lambda folder: free_bytes[0])
+    trainer = Trainer(MODEL, community_graph(600), TrainConfig(epochs=1, device="cpu", memory=TIGHT))
+    # The result is 600 rows of three numbers.
+    with pytest.raises(SpillError, match=r"0 bytes are free, \d+ are needed, 7200 of them") as caught:
+        trainer.fit()
+    found = re.search(r"(\d+) are needed", caught.value.value)
+    assert found is not None
+    free_bytes[0] = int(found[1])
+    assert trainer.fit().epochs == 1
+
+
 def test_beside_a_device_blocks_stay_in_memory_unless_a_folder_is_named(tmp_path: Path) -> None:
     config = TrainConfig(memory="1GiB")
-    beside = Streaming.of(config, tmp_path, on_device=True)
+    cuda = torch.device("cuda", 0)
+    beside = Streaming.of(config, tmp_path, device=cuda)
     assert beside is not None
     assert beside.spill is None
     beside.remove()
-    named = Streaming.of(replace(config, spill=str(tmp_path)), tmp_path / "run", on_device=True)
+    named = Streaming.of(replace(config, spill=str(tmp_path)), tmp_path / "run", device=cuda)
     assert named is not None
     assert named.spill == tmp_path
 

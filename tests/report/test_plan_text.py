@@ -1,0 +1,39 @@
+"""A plan in words says what it does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sagann.nn import ModelConfig, build_model
+from sagann.plan.steps import Move
+from sagann.report.plan_text import plan_text
+from sagann.runtime.planning import Planned
+from sagann.runtime.stream import foretell
+from tests.graphs import labelled_graph
+
+
+def planned(budget_bytes: int) -> Planned:
+    graph = labelled_graph(200, 900)
+    model = build_model(ModelConfig(model="gcn", hidden=16), graph)
+    return foretell(model, model.prepare(graph), budget_bytes=budget_bytes, cut="vertices", on_disk=True)
+
+
+def first_line(found: Planned) -> str:
+    return plan_text(found).splitlines()[0]
+
+
+def test_everything_fits_only_where_nothing_has_to_go() -> None:
+    found = planned(1 << 30)
+    assert first_line(found) == "P = 1: everything fits; nothing is cut."
+    load = next(each for each in found.plan.operations if isinstance(each, Move) and each.kind == "load")
+    for more in (load, replace(load, kind="store")):
+        plan = replace(found.plan, operations=(*found.plan.operations, more))
+        assert first_line(found._replace(plan=plan)).startswith(
+            "P = 1: nothing is cut, but not everything fits at once; what has to go is loaded again"
+        )
+
+
+def test_intervals_are_said_by_their_sizes() -> None:
+    found = planned(20_000)
+    assert found.plan.num_intervals > 1
+    assert first_line(found).startswith(f"P = {found.plan.num_intervals}: intervals of ")
