@@ -25,11 +25,12 @@ from sagann.compiler.options import CompilerOptions
 from sagann.compiler.trace import (
     ROWS,
     TraceError,
-    attributes_restored,
+    check_not_set,
     check_trace,
     fake_rows,
     make_graph,
     tensors_of,
+    without_side_effects,
 )
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
@@ -221,13 +222,15 @@ def traced_model(model: nn.Module, recorder: Recorder, x: Tensor) -> fx.GraphMod
     hops = [_Hop(known[id(topology)], topology, x.device) for topology in recorder.hops]
 
     def whole(*args: Tensor) -> Tensor:
-        with _reparametrize_module(model, dict(zip(tensors, args, strict=False))), WholeOperators():
+        given = dict(zip(tensors, args, strict=False))
+        with _reparametrize_module(model, given), WholeOperators():
             recorder.x = args[-1]
             result: Tensor = model(hops, args[-1])
+            check_not_set(model, given)
         return result
 
     try:
-        with using_engine(recorder), attributes_restored(model):
+        with using_engine(recorder), without_side_effects(model):
             module = make_graph(fake, whole, *parameters, fake_rows(fake, x))
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         for node, name in zip(placeholders, [*tensors, None], strict=True):

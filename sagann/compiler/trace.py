@@ -11,7 +11,7 @@ The independence check has run before, so rows are never mixed, and nothing bran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from torch.utils import _pytree as pytree
 from sagann.compiler.operators import DROPOUT, GATHER, NotShown, WholeOperators
 from sagann.errors import InputError
 from sagann.saga.edge import Edge
+from sagann.saga.side_effects import taken_back
 
 if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
@@ -54,10 +55,13 @@ def trace_layer(layer: SagaLayer, x: Tensor, data: Tensor | None) -> fx.GraphMod
     parameters = [fake.from_tensor(tensor.detach()) for tensor in tensors.values()]
 
     def whole(*args: Tensor) -> Tensor:
-        with _reparametrize_module(layer, dict(zip(tensors, args, strict=False))):
-            return _run(layer, *args[len(tensors) :])
+        given = dict(zip(tensors, args, strict=False))
+        with _reparametrize_module(layer, given):
+            result = _run(layer, *args[len(tensors) :])
+            check_not_set(layer, given)
+        return result
 
-    with attributes_restored(layer):
+    with without_side_effects(layer):
         module = make_graph(fake, whole, *parameters, *ends)
     names = [*tensors, *("src", "dst", "data")[: len(ends)]]
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -83,21 +87,27 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     }
 
 
+def check_not_set(module: nn.Module, given: Mapping[str, Tensor]) -> None:
+    """Refuse a function that puts other tensors in the place of parameters or buffers.
+
+    Args:
+        module: as it is after the function has run.
+        given: what it had before, by name.
+    Raises:
+        TraceError: one is another now.
+    """
+    for name, tensor in tensors_of(module).items():
+        if given.get(name) is not tensor:
+            raise TraceError(f"it sets '{name}', a buffer or parameter")
+
+
 @contextmanager
-def attributes_restored(root: nn.Module) -> Iterator[None]:
-    """Refuse functions that set attributes: the trace would set them to fake tensors, and the program not at all."""
-    before = [(module, dict(vars(module))) for module in root.modules()]
-    changed = ""
-    try:
+def without_side_effects(root: nn.Module) -> Iterator[None]:
+    """Refuse functions with side effects: the trace would leave fake tensors behind, and the program nothing."""
+    with taken_back(root) as changed:
         yield
-    finally:
-        for module, saved in before:
-            names = [name for name, value in vars(module).items() if saved.get(name, before) is not value]
-            changed = changed or next(iter(names), "")
-            vars(module).clear()
-            vars(module).update(saved)
     if changed:
-        raise TraceError(f"it sets the attribute '{changed}'")
+        raise TraceError(changed[0])
 
 
 def fake_rows(fake: FakeTensorMode, like: Tensor) -> Tensor:

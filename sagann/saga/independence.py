@@ -23,11 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sagann.errors import LayerError, SagannError
 from sagann.saga.edge import Edge
+from sagann.saga.side_effects import taken_back
 
 if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
@@ -78,6 +80,14 @@ class IndependenceCheck:
 
 def _check_layer(layer: SagaLayer, x: Tensor, data: Tensor | None) -> None:
     name = type(layer).__name__
+    for parameter, tensor in layer.named_parameters():
+        if is_lazy(tensor):
+            raise LayerError(
+                "a SAGA layer must have its parameters",
+                value=f"'{parameter}' gets its shape when the layer first runs",
+                where=name,
+                fix="State the widths.",
+            )
     generator = torch.Generator().manual_seed(0)
     ends = [_made_up_rows(x, generator), _made_up_rows(x, generator)]
     inputs = ends if data is None else [*ends, _sampled_rows(data, generator)]
@@ -164,6 +174,7 @@ class _Recorder(TorchDispatchMode):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.inputs = list(inputs)
+        self.layer = layer
         self.steps: list[_Step] = []
         self._replay = replay
         self._owned = {_storage(tensor): "its input" for tensor in inputs}
@@ -171,9 +182,12 @@ class _Recorder(TorchDispatchMode):
         self._owned |= {_storage(tensor): f"buffer '{name}'" for name, tensor in layer.named_buffers()}
 
     def run(self, function: Callable[..., Any], name: str) -> Any:
-        """Call ``function`` on the inputs; errors of its own become a LayerError with the user's line."""
+        """Call ``function`` on the inputs; errors of its own become a LayerError with the user's line.
+
+        What it sets or appends to is taken back, so that it finds the same the next time.
+        """
         try:
-            with self:
+            with taken_back(self.layer), self:
                 return function(*self.inputs)
         except SagannError:
             raise

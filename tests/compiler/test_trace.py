@@ -77,6 +77,12 @@ def remember(m: Layer, e: object) -> torch.Tensor:
 
 
 FOREIGN = torch.ones(4, requires_grad=True)
+SEEN: dict[str, list[torch.Tensor]] = {"rows": []}
+
+
+def replace_buffer(m: Layer, e: object) -> torch.Tensor:
+    m.register_buffer("count", torch.zeros(1))
+    return e.src
 
 
 @pytest.mark.parametrize(
@@ -90,6 +96,8 @@ FOREIGN = torch.ones(4, requires_grad=True)
         (lambda m, e: e.src * FOREIGN, "no parameter of the layer"),
         (lambda m, e: (e.src, e.dst), "does not return what the accumulator takes"),
         (remember, "sets the attribute 'remembered'"),
+        (lambda m, e: SEEN["rows"].append(e.src) or e.src, "changes 'SEEN', a list"),
+        (replace_buffer, "sets 'count', a buffer"),
         (lambda m, e: {}["key"], "cannot be traced: KeyError"),
         (lambda m, e: m.v, "one row per edge"),
     ],

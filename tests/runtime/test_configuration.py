@@ -107,6 +107,33 @@ def test_a_layer_that_holds_its_own_method_is_freed(topology: Topology) -> None:
     assert gone() is None
 
 
+class Remembering(Flexible):
+    """A layer that appends to a list, and replaces a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[int] = []
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        self.log.append(len(edge.src))
+        return super().apply_edge(edge)
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        self.count = self.count + 1
+        return accum * self.count
+
+
+def test_a_layer_with_side_effects_runs_as_written(topology: Topology) -> None:
+    layer, engine = Remembering(), CompiledEngine()
+    for _ in range(3):
+        with using_engine(engine):
+            layer(topology, torch.randn(50, 6, dtype=torch.float64))
+    assert layer.log == [topology.num_edges] * 3
+    assert layer.count == 3
+    assert set(engine.programs_of(layer)) == {"it sets 'count', a buffer or parameter"}
+
+
 def test_autocast_runs_a_layer_as_written(topology: Topology) -> None:
     layer, engine = Flexible().float(), CompiledEngine()
     x = torch.randn(50, 6)

@@ -155,18 +155,51 @@ def test_the_check_leaves_no_trace() -> None:
 
 
 def test_the_check_runs_once_per_form_of_input() -> None:
-    calls = []
+    calls = 0
 
     def count(layer: Layer, edge: Edge) -> Tensor:
-        calls.append(len(edge.src))
+        nonlocal calls
+        calls += 1
         return edge.src
 
     layer = Layer(edge=count)
     with using_engine(NaiveEngine()):
         run(layer)
-        first = len(calls)
+        first = calls
         run(layer)
-    assert len(calls) == first + 1
+    assert first > 1
+    assert calls == first + 1
+
+
+SEEN: list[Tensor] = []
+
+
+def test_the_check_takes_back_what_functions_set_and_append_to() -> None:
+    closure: dict[str, list[Tensor]] = {"rows": []}
+
+    def remember(layer: Layer, edge: Edge) -> Tensor:
+        layer.last = edge.src
+        layer.counter = layer.counter + 1
+        layer.log.append(edge.src)
+        closure["rows"].append(edge.src)
+        SEEN.append(edge.src)
+        return edge.src
+
+    layer = Layer(edge=remember)
+    layer.log, layer.last = [], None
+    with using_engine(NaiveEngine()):
+        run(layer)
+        run(layer)
+    assert [len(each) for each in (layer.log, closure["rows"], SEEN)] == [2, 2, 2]
+    assert layer.counter == 2
+    assert layer.last is layer.log[-1]
+
+
+def test_a_layer_without_its_parameters_is_refused() -> None:
+    layer = Layer(edge=lambda layer, edge: layer.lazy(edge.src))
+    layer.lazy = nn.LazyLinear(F_DIM)
+    with pytest.raises(LayerError, match=r"'lazy.weight' gets its shape when the layer first runs \(in Layer\)"):
+        run(layer)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.bool], ids=str)
