@@ -50,7 +50,7 @@ figure had been seen:
 Epochs were raised in all of them for both systems alike, when the compiled engine made it affordable.
 
 The default weight decay of `sagann train` (5e-4, Kipf and Welling's) replaced 0 after a default run on pubmed had
-given 77.0. Ten seeds of `sagann train --data ../shared/data/pubmed.npz --model gcn --seed S` (defaults: width 128, 200
+given 77.0. Ten seeds of `sagann train --data pubmed.npz --model gcn --seed S` (defaults: width 128, 200
 epochs, features as they are) give 79.0 ± 0.9: 80.3, 77.8, 79.6, 78.4, 79.5, 77.8, 79.2, 78.5, 78.9, 80.1.
 """
 

@@ -43,7 +43,7 @@ SHAPES = {
     "tiny": Shape(vertices=200, edges=1_000, features=24, classes=5),
     "small": Shape(vertices=5_000, edges=100_000, features=100, classes=10),
 }
-"Shapes of the papers' graphs (NGra, Table 2), and two for trying things out."
+"Shapes of the papers' graphs (NGra, Table 1), and two for trying things out."
 REAL = ("pubmed", "amazon_computers", "facebook10")
 DATASETS = (*REAL, "reddit-small", "reddit-middle")
 

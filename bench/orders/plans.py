@@ -46,19 +46,27 @@ def compare(program: ModelProgram, hops: Sequence[Topology], share: int) -> Comp
     gradients = Gradients(program)
     whole = (0, hops[0].num_dst)
     dense = planned(
-        program, hop_sizes(program, hops, whole), whole, UNLIMITED, gradients=gradients, folded=True
+        program, hop_sizes(program, hops, whole), whole, UNLIMITED, gradients=gradients, folded=True, ahead=True
     ).plan
     wanted_bytes = budget_bytes = dense.peak_bytes // share
     while True:
         try:
             fitted = [
-                fitted_bounds(program, hops, budget_bytes, gradients=gradients, order=order) for order in ORDERS
+                fitted_bounds(program, hops, budget_bytes, gradients=gradients, order=order, ahead=True)
+                for order in ORDERS
             ]
             bounds = max(fitted, key=len)
             sizes = hop_sizes(program, hops, bounds)
             plans = {
                 order: planned(
-                    program, sizes, bounds, budget_bytes, gradients=gradients, folded=True, order=order
+                    program,
+                    sizes,
+                    bounds,
+                    budget_bytes,
+                    gradients=gradients,
+                    folded=True,
+                    order=order,
+                    ahead=True,
                 ).plan
                 for order in ORDERS
             }

@@ -19,7 +19,7 @@ from bench.epochs.graphs import DATASETS, SHAPES, stored_graph, write_graph, wri
 from bench.epochs.report import table_of
 from bench.epochs.sagann_worker import config_of
 from bench.streaming.contest import Measured, measure
-from bench.streaming.report import HEADER, NOTES, rows_of, verdicts
+from bench.streaming.report import HEADER, NOTES, PARTS_HEADER, PARTS_NOTES, parts_of, rows_of, verdicts
 from bench.workers import Worker
 from sagann.nn import MODELS
 from sagann.runtime.probe import probe
@@ -58,8 +58,10 @@ def main(given: Sequence[str] | None = None) -> int:
                 print("\n".join(rows), flush=True)
                 report += rows
                 _write(arguments.out, report)
-    report += ["", *table_of(verdicts(tasks))]
-    print("\n".join(["", *table_of(verdicts(tasks))]))
+    parts = [line for (dataset, model), ways in tasks.items() for line in parts_of(dataset, model, ways)]
+    rest = ["", PARTS_NOTES, "", PARTS_HEADER, *parts, "", *table_of(verdicts(tasks))]
+    report += rest
+    print("\n".join(rest))
     _write(arguments.out, report)
     return 0
 

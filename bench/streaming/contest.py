@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from bench.streaming.worker import WAYS, Planned
+from bench.streaming.worker import WAYS, Planned, Recorded
 from bench.workers import Worker, WorkerEndedError
 
 CHECKED_EPOCHS = 3
@@ -28,8 +28,8 @@ class Measured:
     "What its plan says; the engine has none."
     peak_bytes: int = 0
     "The most that the first epochs took above the moment before."
-    hidden: float | None = None
-    "The part of copying or computing, whichever is shorter, that ran beside the other."
+    recorded: Recorded | None = None
+    "Where the seconds of an epoch went; of the engine it is not known."
     losses: tuple[float, ...] = ()
     "Before the first step and after each."
     turns: tuple[float, ...] = field(default=())
@@ -57,7 +57,7 @@ def measure(start: Callable[[str], Worker], rounds: int) -> dict[str, Measured]:
             found[way] = Measured(
                 planned=None if first["planned"] is None else Planned(**first["planned"]),
                 peak_bytes=first["peak_bytes"],
-                hidden=first["hidden"],
+                recorded=None if first["recorded"] is None else Recorded(**first["recorded"]),
                 losses=tuple(first["losses"]),
             )
         for _ in range(rounds):

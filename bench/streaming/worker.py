@@ -48,6 +48,24 @@ _IGNORED = -100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Recorded:
+    """Where the seconds of an epoch went."""
+
+    seconds: float
+    "Of the whole epoch, with the optimizer's step."
+    compute_s: float
+    "In steps."
+    copy_s: float
+    "In loads and stores; also beside steps."
+    num_steps: int
+    "How many."
+    num_copies: int
+    "Loads and stores."
+    hidden: float
+    "The part of copying or computing, whichever is shorter, that ran beside the other."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
     """What a plan says of an epoch, in bytes, and what was asked of it."""
 
@@ -124,7 +142,7 @@ class Run:
     def first(self, epochs: int) -> dict:
         """Run the first epochs: seconds, losses, and the most that they took above the moment before.
 
-        One more tells which part of its copies was hidden.
+        One more tells where the time went.
         """
         self.rest()
         before = memory_bytes("VmRSS")
@@ -134,15 +152,23 @@ class Run:
         self.rest()
         planned = None if self.planned is None else asdict(self.planned)
         found = {"seconds": seconds, "losses": losses, "peak_bytes": peak_bytes, "planned": planned}
-        return found | {"hidden": self._hidden()}
+        recorded = self._recorded()
+        return found | {"recorded": None if recorded is None else asdict(recorded)}
 
-    def _hidden(self) -> float | None:
+    def _recorded(self) -> Recorded | None:
         if self.streamed is None:
             return None
         self.streamed.timeline = recorder = Recorder()
-        self.run()
+        seconds, _ = self._timed(1)
         self.streamed.timeline = None
-        return recorder.hidden
+        return Recorded(
+            seconds=seconds[0],
+            compute_s=recorder.busy_s("compute"),
+            copy_s=recorder.busy_s("load", "store"),
+            num_steps=len(recorder.of("compute")),
+            num_copies=len(recorder.of("load")) + len(recorder.of("store")),
+            hidden=recorder.hidden,
+        )
 
     def turn(self, epochs: int) -> dict:
         """Run an epoch untimed, which takes its memory anew, and then some: their seconds."""

@@ -16,8 +16,8 @@ from bench.epochs import sagann_worker
 from bench.epochs.graphs import SHAPES, generate, write_graph, write_weights
 from bench.streaming import __main__ as streaming, contest
 from bench.streaming.contest import CHECKED_EPOCHS, Measured, largest_difference, measure
-from bench.streaming.report import HEADER, RAM_TARGET, ratio_of, rows_of, verdicts
-from bench.streaming.worker import SHARE, WAYS, Planned, Run, build, within
+from bench.streaming.report import HEADER, PARTS_HEADER, RAM_TARGET, parts_of, ratio_of, rows_of, verdicts
+from bench.streaming.worker import SHARE, WAYS, Planned, Recorded, Run, build, within
 from bench.workers import Worker, WorkerEndedError
 from tests.plan.machines import ROUND
 
@@ -46,7 +46,7 @@ class InProcess:
 def cells_of(text: str) -> list[dict[str, str]]:
     """The rows of the report's table, by column."""
     names = [name.strip() for name in HEADER.splitlines()[0].split("|")[1:-1]]
-    lines = [line for line in text.splitlines() if line.startswith("| tiny")]
+    lines = [line for line in text.partition(PARTS_HEADER)[0].splitlines() if line.startswith("| tiny")]
     return [dict(zip(names, (cell.strip() for cell in line.split("|")[1:-1]), strict=True)) for line in lines]
 
 
@@ -82,6 +82,7 @@ def test_a_tiny_graph_gives_a_row_for_every_way_and_all_compute_the_same(
         assert float(row["expected s"]) > 0
         assert float(row["planned MiB"]) <= float(row["budget MiB"]) <= float(folded["planned MiB"])
     assert "RAM host at 1/8 of the working set: at most 1.3x" in out.read_text()
+    assert out.read_text().partition(PARTS_HEADER)[2].count("| tiny | gcn |") == len(WAYS) - 1
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +108,11 @@ def test_a_process_answers_the_same(specification: dict) -> None:
     with Worker(streaming.COMMAND, specification) as worker:
         first = worker.ask({"first": 2})
         turn = worker.ask({"turn": 3})
-    assert set(first) == {"seconds", "losses", "peak_bytes", "planned", "hidden"}
-    assert 0 <= first["hidden"] <= 1
+    assert set(first) == {"seconds", "losses", "peak_bytes", "planned", "recorded"}
+    recorded = first["recorded"]
+    assert 0 <= recorded["hidden"] <= 1
+    assert 0 < recorded["compute_s"] < recorded["seconds"]
+    assert recorded["num_copies"] > 0
     assert len(turn["seconds"]) == 3
     here = build(specification, sagann_worker.load(specification, Path(specification["folder"]))).first(2)
     assert first["losses"] == pytest.approx(here["losses"], rel=1e-5)
@@ -128,6 +132,9 @@ PLANNED = Planned(
 )
 
 
+RECORDED = Recorded(seconds=2.0, compute_s=1.5, copy_s=1.0, num_steps=7, num_copies=9, hidden=0.9)
+
+
 def measured(
     ram_s: float = 1.3, disk_s: float = 2.0, *, peak_bytes: int = 100, hidden: float = 0.9, **changed: int
 ) -> dict[str, Measured]:
@@ -141,14 +148,14 @@ def measured(
         "ram": Measured(
             planned=replace(plan, expected_s=1.2),
             peak_bytes=peak_bytes + 50,
-            hidden=0.9,
+            recorded=RECORDED,
             losses=(2.0, 1.1),
             turns=(ram_s, ram_s),
         ),
         "disk": Measured(
             planned=replace(plan, expected_s=1.9),
             peak_bytes=peak_bytes,
-            hidden=hidden,
+            recorded=replace(RECORDED, hidden=hidden),
             losses=losses,
             turns=(disk_s, disk_s),
         ),
@@ -181,6 +188,14 @@ def test_who_ended_before_its_time_has_a_row_and_misses() -> None:
     assert ratio_of(measured() | {"folded": Measured(outcome="killed")}, "ram") is None
 
 
+def test_where_the_seconds_went_is_listed_where_it_is_known() -> None:
+    lines = parts_of("tiny", "gcn", measured())
+    assert lines == [
+        "| tiny | gcn | budget, host in RAM | 2 | 7 | 1.5 | 9 | 1 | 0.4 |",
+        "| tiny | gcn | budget, host on disk | 2 | 7 | 1.5 | 9 | 1 | 0.4 |",
+    ]
+
+
 def test_a_raised_budget_is_remarked() -> None:
     row = rows_of("tiny", "gcn", measured(wanted_bytes=1 << 20, budget_bytes=2 << 20))[-1]
     assert row.endswith(f"| 1/{SHARE}, 1.0 MiB, cannot be met; this is the least that can |")
@@ -203,7 +218,13 @@ class Scripted:
         self.asked.append(value)
         if name == self.ends_at:
             raise WorkerEndedError("killed")
-        return {"seconds": [0.2] * value, "losses": [1.0] * value, "peak_bytes": 7, "planned": None, "hidden": None}
+        return {
+            "seconds": [0.2] * value,
+            "losses": [1.0] * value,
+            "peak_bytes": 7,
+            "planned": None,
+            "recorded": None,
+        }
 
     def __enter__(self) -> Scripted:
         return self
