@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 
+from sagann.graph.versions import version_of
 from sagann.plan.edges_of_type import EdgesOfType, Hop, topology_of
 from sagann.plan.intervals import sizes
 from sagann.plan.residency import BudgetError
@@ -24,13 +25,14 @@ def hop_size(hop: Hop, bounds: Sequence[int]) -> HopSize:
 
     topology = topology_of(hop)
     of_type = (hop.data, hop.type) if isinstance(hop, EdgesOfType) else None
+    version = None if of_type is None else version_of(topology.edge_data[of_type[0]])
 
     def count() -> HopSize:
         found = chunk_counts(topology, bounds, of_type)
         edges = {(src, dst): int(found[src, dst]) for dst, src in found.T.nonzero().tolist()}
         return HopSize.of(topology, edges)
 
-    size: HopSize = topology.derived(("hop_size", of_type, tuple(bounds)), count)
+    size: HopSize = topology.derived(("hop_size", of_type, version, tuple(bounds)), count)
     return size
 
 
@@ -78,19 +80,20 @@ def least_count(needed: Callable[[int], int], budget_bytes: int, most: int) -> i
     """The least number of intervals that needs no more than the budget.
 
     Args:
-        needed: bytes that a number of intervals needs.
+        needed: bytes that a number of intervals needs; the same for the same number, as it is asked again.
         budget_bytes: the limit.
         most: numbers beyond it make no sense.
     Raises:
         BudgetError: not even ``most`` suffice; ``needed_bytes`` is what the best number that was tried needs.
     """
-    low, high, best, in_vain = 0, 1, needed(1), 0
-    while (now := needed(high)) > budget_bytes:
+    low, high, best, in_vain = 0, 1, 1, 0
+    while needed(high) > budget_bytes:
         # Finer cuts do not help any more once the fixed parts dominate.
-        in_vain = in_vain + 1 if high > 1 and now > _WORTH_IT * best else 0
-        best = min(best, now)
+        in_vain = in_vain + 1 if high > 1 and needed(high) > _WORTH_IT * needed(best) else 0
+        best = min(best, high, key=needed)
         if high >= most or in_vain == _MOST_IN_VAIN:
-            raise _unmet(budget_bytes, best)
+            low, high = _around(best, needed, budget_bytes, most)
+            break
         low, high = high, min(2 * high, most)
     while high - low > 1:
         middle = (low + high) // 2
@@ -99,6 +102,19 @@ def least_count(needed: Callable[[int], int], budget_bytes: int, most: int) -> i
         else:
             low = middle
     return high
+
+
+def _around(best: int, needed: Callable[[int], int], budget_bytes: int, most: int) -> tuple[int, int]:
+    """Two numbers next to the best of the powers of two, of which the first needs more than the budget, and the second not.
+
+    Raises:
+        BudgetError: there are none; ``needed_bytes`` is what the best number that was tried needs.
+    """
+    tried = [*range(max(1, best // 2), min(2 * best, most), max(1, best // 4)), min(2 * best, most)]
+    for low, high in pairwise(tried):
+        if needed(high) <= budget_bytes:
+            return low, high
+    raise _unmet(budget_bytes, min(map(needed, [best, *tried])))
 
 
 def _unmet(budget_bytes: int, needed_bytes: int) -> BudgetError:

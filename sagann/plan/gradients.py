@@ -21,17 +21,40 @@ class Gradients:
     def __init__(
         self, program: ModelProgram, *, wanted_x: bool = False, trained: frozenset[str] | None = None
     ) -> None:
-        derived = set(program.param.outputs)
-        self.shared = {name for name, _ in program.parameters} | derived
+        parameters = frozenset(name for name, _ in program.parameters)
+        self.shared = parameters | set(program.param.outputs)
         "Names of what all vertices share: parameters, and what depends on them alone."
         self.wanted_x = wanted_x
-        self._trained = self.shared if trained is None else trained | derived
         self._forms = program.forms
-        self._constants = {"x": not wanted_x} | {each.result: each.constant for each in program.gathers}
+        self._leading = set(parameters if trained is None else trained) | ({"x"} if wanted_x else set())
+        "Names of values that depend on something trained."
+        self._spread(program)
+
+    def _spread(self, program: ModelProgram) -> None:
+        self._leading |= self._made_of_leading(program.param)
+        for number, stage in enumerate(program.stages):
+            self._leading |= self._made_of_leading(stage)
+            if number < len(program.gathers):
+                gather = program.gathers[number]
+                read = {
+                    name for name, side in zip(gather.inputs, gather.edges.sides, strict=True) if side != "edge"
+                }
+                if read & self._leading:
+                    self._leading.add(gather.result)
+
+    def _made_of_leading(self, stage: Stage) -> set[str]:
+        """Which of a stage's outputs depend on something trained."""
+        through = self.nodes(stage)
+        (output,) = (node for node in stage.module.graph.nodes if node.op == "output")
+        return {name for name, node in zip(stage.outputs, output.args[0], strict=True) if node in through}
 
     def has(self, name: str) -> bool:
         """Whether a value of vertices gets a gradient."""
-        return self._forms[name].dtype.is_floating_point and not self._constants.get(name, False)
+        return name in self._leading and self._forms[name].dtype.is_floating_point
+
+    def leads_from(self, stage: Stage) -> bool:
+        """Whether a stage gives anything that gets a gradient."""
+        return any(self.has(name) for name in stage.outputs)
 
     def nodes(self, stage: Stage) -> set[fx.Node]:
         """The nodes of a stage that a gradient goes through."""
@@ -39,7 +62,7 @@ class Gradients:
         for node in stage.module.graph.nodes:
             if node.op == "placeholder":
                 name = str(node.target)
-                is_wanted = name in self.shared or (name in stage.inputs and self.has(name))
+                is_wanted = name in self._leading and (name in self.shared or self.has(name))
             else:
                 is_wanted = not found.isdisjoint(node.all_input_nodes)
             if is_wanted:
@@ -53,6 +76,6 @@ class Gradients:
         wanted = tuple(
             name
             for name, side, value in zip(gather.edges.stage.inputs, gather.edges.sides, gather.inputs, strict=True)
-            if (side == "param" and value in self._trained) or (side in ("src", "dst") and self.has(value))
+            if (side == "param" and value in self._leading) or (side in ("src", "dst") and self.has(value))
         )
-        return gather.edges.backward.passes(wanted)
+        return gather.edges.backward.passes(wanted) if wanted else ()

@@ -5,7 +5,7 @@ backward goes by rows: all chunks out of a source interval, then the stage befor
 what follows from it, is made while it lies in memory. :mod:`sagann.plan.orders` has the other orders.
 
 References:
-    Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2; Ma et al., NGra, 2018, Sec. 3.1.
+    Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.1; Ma et al., NGra, 2018, Sec. 3.1.
 """
 
 from __future__ import annotations
@@ -153,7 +153,8 @@ class Schedule:
             if trains:
                 yield from self._arrive(number - 1, interval, self._given_back(number))
             return
-        saved = [Block("saved", "", interval, number=number)] if trains and number in self.saves else []
+        keeps = trains and number in self.saves and self.gradients.leads_from(stage)
+        saved = [Block("saved", "", interval, number=number)] if keeps else []
         yield Step(
             kind="transform",
             number=number,

@@ -66,7 +66,7 @@ class CpuBackend:
 
     def transport(self, source: Source, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
         """Copies of one epoch."""
-        kind = DirectTransport if isinstance(host, RamHost) else ThreadTransport
+        kind = DirectTransport if host.is_memory else ThreadTransport
         return kind(source, host, bytes_of, timeline)
 
     def recorder(self, timeline: Recorder | None) -> Recorder | None:

@@ -9,7 +9,7 @@ that takes the forward a second time. It is done once for a model; after that th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -57,6 +57,7 @@ class Call:
 
     Args:
         begin: makes its executor, by the plan as it is now.
+        read: what it reads besides features and parameters, and must find in the backward as it was.
         shrink: plans with less memory; it is told the error, and whether the intervals must stay as they are. It raises
             where it cannot.
         has_own_numbers: whether some random numbers depend on how the graph is cut.
@@ -67,8 +68,10 @@ class Call:
         begin: Callable[[], Executor],
         shrink: Callable[[BaseException, bool], None],
         *,
+        read: Sequence[Tensor],
         has_own_numbers: bool,
     ) -> None:
+        self.read = read
         self._begin = begin
         self._shrink = shrink
         self._has_own_numbers = has_own_numbers
@@ -115,7 +118,7 @@ class Streamed(torch.autograd.Function):
     def forward(ctx: Any, call: Call, x: Tensor, *parameters: Tensor) -> Tensor:
         """Run the call."""
         ctx.call = call
-        ctx.save_for_backward(x, *parameters)
+        ctx.save_for_backward(x, *parameters, *call.read)
         return call.forward()
 
     @staticmethod

@@ -29,7 +29,7 @@ class Chunks:
     Where rows may be picked for a chunk, its edges are kept with the numbers of these rows, beside a list of them.
 
     Args:
-        grid: how the hop is cut; column by column, so that no more than a column is in memory at a time.
+        grid: how the hop is cut, a few chunks at a time.
         host: keeps them; None where they stay in memory as they are.
         number: of the hop, in the blocks' names.
         selection: which chunks may be read with picked rows.

@@ -47,16 +47,13 @@ class Epoch:
     "Gradients of parameters and derived values, so far."
 
     def give(self, rows: Tensor, vertices: slice, num_vertices: int) -> None:
-        """Take over a part of the result.
+        """Copy a part of the result to the caller, who may change it: what it lies in may be read again.
 
         Args:
             rows: of the result.
             vertices: whose they are.
             num_vertices: of the whole result.
         """
-        if len(rows) == num_vertices:
-            self.out = rows
-            return
         if self.out is None:
             shape = (num_vertices, *rows.shape[1:])
             self.out = rows.new_empty(shape) if self.allocate is None else self.allocate(shape, rows.dtype)

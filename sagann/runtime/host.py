@@ -24,6 +24,9 @@ os.register_at_fork(after_in_child=_POOL.unlock)
 class Host(Protocol):
     """Keeps copies of blocks. Threads may put and get at once, but never the same block."""
 
+    is_memory: bool
+    "Whether blocks lie in the memory of the processor that computes, so that it copies them itself."
+
     gives_copies: bool
     "Whether a block is read into memory of its own; else what is read is the host's, and must stay as it is."
 
@@ -47,6 +50,7 @@ class Host(Protocol):
 class SharedHost:
     """Blocks in the process's memory, as they are: nothing is copied. For what nobody changes."""
 
+    is_memory = True
     gives_copies = False
 
     def __init__(self) -> None:
@@ -72,6 +76,7 @@ class SharedHost:
 class RamHost:
     """Blocks in the process's memory, copied by all of its threads: nobody computes meanwhile."""
 
+    is_memory = True
     gives_copies = True
 
     def __init__(self) -> None:

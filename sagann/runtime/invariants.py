@@ -18,6 +18,7 @@ from torch import Tensor
 
 from sagann.compiler.program import LayerProgram
 from sagann.graph.topology import Topology
+from sagann.graph.versions import version_of
 
 Key = tuple[int, int, int, int, int]
 
@@ -97,4 +98,4 @@ class Invariants:
 
 
 def _key(program: LayerProgram, topology: Topology, x: Tensor, data: Tensor | None) -> Key:
-    return (id(program), id(topology), id(x), x._version, -1 if data is None else data._version)
+    return (id(program), id(topology), id(x), version_of(x), -1 if data is None else version_of(data))

@@ -34,7 +34,7 @@ def pick_rows(tensor: Tensor, rows: Tensor) -> Tensor:
     """
     picked = empty((len(rows), *tensor.shape[1:]), tensor.dtype)
     if not tensor.is_contiguous():
-        return torch.index_select(tensor, 0, rows, out=picked)
+        return torch.index_select(tensor, 0, rows.long(), out=picked)
     if picked.numel():
         # PyTorch would have other threads help, which those that compute need. NumPy checks no index in this mode.
         np.take(as_bytes(tensor), rows.numpy(), axis=0, out=as_bytes(picked), mode="clip")

@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from sagann.compiler.capture import capture
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.options import CompilerOptions
+from sagann.compiler.trace import tensors_of
 from sagann.errors import InputError, LayerError
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.work import Grain
@@ -107,6 +108,12 @@ def like_on(x: Tensor, device: torch.device) -> Tensor:
     return x if x.device == device else x.new_empty((1, *x.shape[1:]), device=device)
 
 
+def trained_in(program: ModelProgram, model: nn.Module) -> frozenset[str]:
+    """The names, in the program, of the model's parameters that get a gradient."""
+    named = tensors_of(model)
+    return frozenset(name for name, known in program.parameters if named[known].requires_grad)
+
+
 def gathered_hops(program: ModelProgram, hops: Sequence[Topology]) -> dict[int, Hop]:
     """What the program's gathers go over, by number: hops, and the edges of single types.
 
@@ -162,7 +169,7 @@ def fitted_bounds(
     cut: Cut = "bytes",
     order: Order = "column",
     grain: Grain | None = None,
-    ahead: bool = True,
+    ahead: bool,
 ) -> tuple[int, ...]:
     """The bounds of the fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
@@ -215,12 +222,13 @@ def planned(
     order: Order = "column",
     selection: Selection = NEVER,
     visits: Visits | None = None,
-    ahead: bool = True,
+    ahead: bool,
 ) -> Planned:
     """Plan an epoch.
 
     Stages keep what their gradients read where that moves no more bytes than running them again, or where copying it costs
-    less than that. Chunks have rows picked for them where that costs less than moving whole intervals.
+    less than that. Chunks have rows picked for them where that costs less than moving whole intervals, and are visited in
+    the same order.
 
     Args:
         program: the captured model.
@@ -252,18 +260,26 @@ def planned(
         )
         return Planned(program, schedule, _placed(schedule, bounds, budget_bytes, trains=trains, ahead=ahead))
 
-    def visited(selects: bool) -> Planned:
-        found = placed(selects, visits or Visits())
+    @cache
+    def whole() -> Planned:
+        found = placed(False, visits or Visits())
         if visits is None and POLICIES[order].has_strips:
             steps = [each for each in found.plan.operations if isinstance(each, Step)]
             widths = strip_widths(steps, found.schedule.sizes.of, budget_bytes, found.plan.num_intervals)
             if widths:
                 with suppress(BudgetError):
-                    wide = placed(selects, Visits(widths=widths))
+                    wide = placed(False, Visits(widths=widths))
                     found = min(found, wide, key=lambda each: each.plan.moved_bytes)
         return found
 
-    found = _cheaper(visited, hops, selection)
+    def picking() -> Planned:
+        # As without picking: how few rows are worth it is measured, and sums must not depend on that.
+        known = visits or Visits()
+        with suppress(BudgetError):
+            known = whole().schedule.visits
+        return placed(True, known)
+
+    found = _cheaper(whole, picking, hops, selection)
     if not trains:
         return found
     again = partial(placed, found.schedule.selects, found.schedule.visits)
@@ -279,26 +295,29 @@ def planned(
     return found
 
 
-def _cheaper(placed: Callable[[bool], Planned], hops: Mapping[int, HopSize], selection: Selection) -> Planned:
+def _cheaper(
+    whole: Callable[[], Planned], picking: Callable[[], Planned], hops: Mapping[int, HopSize], selection: Selection
+) -> Planned:
     """The plan that picks rows, or the one that does not.
 
     Args:
-        placed: makes one, given whether it picks.
+        whole: makes the one that does not.
+        picking: makes the one that does.
         hops: the chunks.
         selection: of the rows that chunks need.
     Raises:
         BudgetError: a step needs more than the budget.
     """
     if not any(hop.needed for hop in hops.values()):
-        return placed(False)
+        return whole()
     if selection.is_forced:
-        return placed(True)
-    whole = placed(False)
+        return picking()
+    found = whole()
     with suppress(BudgetError):
-        picking = placed(True)
-        if _copied(picking.plan, selection) < _copied(whole.plan, selection):
-            return picking
-    return whole
+        picked = picking()
+        if _copied(picked.plan, selection) < _copied(found.plan, selection):
+            return picked
+    return found
 
 
 def _copied(plan: Plan, selection: Selection) -> float:
@@ -379,7 +398,7 @@ def planned_constants(
     budget_bytes: int,
     selection: Selection = NEVER,
     *,
-    ahead: bool = True,
+    ahead: bool,
 ) -> Planned:
     """Plan what is computed once, before the first epoch; arguments as of :func:`planned`."""
     kept = {gather.result for gather in program.gathers if gather.constant}
@@ -398,7 +417,7 @@ def planned_constants(
         )
         return Planned(program, schedule, plan)
 
-    return _cheaper(placed, hops, selection)
+    return _cheaper(partial(placed, False), partial(placed, True), hops, selection)
 
 
 def cutter(program: ModelProgram, topology: Topology, cut: Cut) -> Callable[[int], tuple[int, ...]]:

@@ -14,6 +14,16 @@ NUM_SEEDS = 2**31
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Random numbers of a seed inside the ``with`` block; afterwards those that would have come without it."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed % NUM_SEEDS)
+    # torch.manual_seed seeds every device there is, and takes long where there is none.
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        generators.append(torch.cuda.default_generators[index])
+    states = [generator.get_state() for generator in generators]
+    try:
+        for generator in generators:
+            generator.manual_seed(seed % NUM_SEEDS)
         yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)

@@ -12,7 +12,7 @@ from sagann.kernels.memory import empty
 from sagann.plan.steps import UNLIMITED, Block, Plan
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.epoch import Epoch
-from sagann.runtime.host import Host, RamHost, copy_alone_into, copy_into
+from sagann.runtime.host import Host, copy_alone_into, copy_into
 from sagann.runtime.picking import pick_rows, read_rows
 from sagann.runtime.spill import DiskHost
 from sagann.storage.mapped import MappedRows
@@ -50,7 +50,7 @@ class Sources:
         self.host = host
         self.constants = constants
         self.epoch = epoch
-        self._copy_into = copy_into if isinstance(host, RamHost) else copy_alone_into
+        self._copy_into = copy_into if host.is_memory else copy_alone_into
         self._output = program.output
         self._kept = {gather.result for gather in program.gathers if gather.constant}
 
@@ -111,6 +111,6 @@ class Sources:
     def _rows_of(self, tensor: Tensor, interval: int, mapped: MappedRows | None = None) -> Tensor:
         vertices = self.plan.vertices(interval)
         rows = tensor[vertices].detach()
-        if mapped is not None and self.plan.budget_bytes < UNLIMITED:
+        if mapped is not None:
             return mapped.read(vertices, empty(rows.shape, rows.dtype))
         return self._copy_into(empty(rows.shape, rows.dtype), rows) if self._copies else rows

@@ -23,6 +23,7 @@ from sagann.runtime.backend import Backend
 from sagann.runtime.device.backend import backend_of
 from sagann.runtime.places import device_named, require_on_host, require_places
 from sagann.runtime.planning import (
+    MOST_INTERVALS,
     Cut,
     Planned,
     captured,
@@ -32,6 +33,7 @@ from sagann.runtime.planning import (
     hop_sizes,
     like_on,
     planned,
+    trained_in,
 )
 from sagann.runtime.probe import measured_selection
 from sagann.runtime.streamed import StreamedModel
@@ -91,6 +93,7 @@ def stream(
     if num_intervals is None:
         bounds = _fitted(program, hops, graph, budget_bytes, backend, cut, order, on_disk=spill is not None)
     else:
+        _require_count(num_intervals)
         bounds = cutter(program, hops[0], cut)(num_intervals)
     spill = None if spill is None else Path(spill)
     streamed = StreamedModel(
@@ -101,6 +104,7 @@ def stream(
         spill=spill,
         order=order,
         selection=_selection(select, budget_bytes, bounds, backend.device, on_disk=spill is not None),
+        cut=cut,
         backend=backend,
     )
     # Where there is too little room, that is found out now.
@@ -143,7 +147,7 @@ def foretell(
         hop_sizes(program, hops, bounds, selection, backend.grain),
         bounds,
         budget_bytes,
-        gradients=_gradients(program, graph),
+        gradients=_gradients(program, model, graph),
         folded=folded,
         order=order,
         selection=selection,
@@ -167,7 +171,8 @@ def _fitted(
         program,
         hops,
         budget_bytes,
-        gradients=_gradients(program, graph),
+        # Whatever is trained later.
+        gradients=Gradients(program, wanted_x=_wants_x(graph)),
         cut=cut,
         order=order,
         grain=backend.grain,
@@ -197,7 +202,7 @@ def dense_bytes(model: nn.Module, graph: Graph) -> int:
         LayerError: the model cannot be streamed, and nothing is known of it.
     """
     hops, program = _captured_on(model, graph, torch.device("cpu"))
-    return dense_peak_bytes(program, hops, gradients=_gradients(program, graph))
+    return dense_peak_bytes(program, hops, gradients=_gradients(program, model, graph))
 
 
 def _check(model: object, graph: object, budget_bytes: object, cut: object, order: object, select: object) -> None:
@@ -215,8 +220,22 @@ def _check(model: object, graph: object, budget_bytes: object, cut: object, orde
     require_select(select)
 
 
-def _gradients(program: ModelProgram, graph: Graph) -> Gradients:
-    return Gradients(program, wanted_x=graph.features is not None and graph.features.requires_grad)
+def _require_count(num_intervals: int) -> None:
+    if not 1 <= num_intervals <= MOST_INTERVALS:
+        raise InputError(
+            "the number of intervals is out of range",
+            value=f"{num_intervals}, expected 1 to {MOST_INTERVALS}",
+            where="stream.num_intervals",
+            fix="Pass a number in the range, or leave it out: the least that fits the budget is taken then.",
+        )
+
+
+def _gradients(program: ModelProgram, model: nn.Module, graph: Graph) -> Gradients:
+    return Gradients(program, wanted_x=_wants_x(graph), trained=trained_in(program, model))
+
+
+def _wants_x(graph: Graph) -> bool:
+    return graph.features is not None and graph.features.requires_grad
 
 
 def _captured_on(model: nn.Module, graph: Graph, device: torch.device) -> tuple[list[Topology], ModelProgram]:

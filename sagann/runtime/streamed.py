@@ -23,6 +23,7 @@ from sagann.compiler.options import CompilerOptions
 from sagann.compiler.trace import tensors_of
 from sagann.errors import InputError, LayerError
 from sagann.graph.topology import Topology
+from sagann.graph.versions import version_of
 from sagann.plan.edges_of_type import EdgesOfType, Hop
 from sagann.plan.gradients import Gradients
 from sagann.plan.grid import CUT_BYTES, MOST_EDGES, ChunkGrid
@@ -41,6 +42,7 @@ from sagann.runtime.executor import Executor
 from sagann.runtime.host import Host, SharedHost
 from sagann.runtime.places import require_on_host, require_places
 from sagann.runtime.planning import (
+    Cut,
     Planned,
     captured,
     edges_bytes,
@@ -49,6 +51,7 @@ from sagann.runtime.planning import (
     like_on,
     planned,
     planned_constants,
+    trained_in,
 )
 from sagann.runtime.random_numbers import NUM_SEEDS
 from sagann.runtime.recorder import Recorder
@@ -96,12 +99,14 @@ class StreamedModel(nn.Module):
         order: in which passes go through the chunk grid.
         selection: which rows are picked for chunks.
         visits: in which order passes go over the intervals; by default as :func:`sagann.runtime.planning.planned` chooses.
+        cut: what intervals have equally many of, where the device runs out of memory and there must be more of them.
         backend: what computes; by default the CPU. Hops and features lie on the host all the same, parameters on its
             device.
 
+    Calls raise LayerError where the model mixes vertices between its layers or has a layer that cannot be fused, BudgetError
+    where a step needs more than the budget, and InputError within autocast.
+
     Raises:
-        LayerError: the model mixes vertices between its layers, or has a layer that cannot be fused.
-        BudgetError: a step needs more than the budget.
         InputError: there is no such order, or the model or the hops lie elsewhere.
     """
 
@@ -118,6 +123,7 @@ class StreamedModel(nn.Module):
         order: Order = "column",
         selection: Selection = NEVER,
         visits: Visits | None = None,
+        cut: Cut = "bytes",
         backend: Backend | None = None,
     ) -> None:
         super().__init__()
@@ -133,6 +139,7 @@ class StreamedModel(nn.Module):
         self.order = order
         self.selection = selection
         self.visits = visits
+        self._cut: Cut = cut
         self.timeline: Recorder | None = None
         "Where epochs are recorded as they run; set it for those of interest."
         self._folder = None if spill is None else SpillFolder(spill)
@@ -148,6 +155,7 @@ class StreamedModel(nn.Module):
         self._plans: dict[tuple[object, ...], Planned] = {}
         self._kept: dict[object, _Kept] = {}
         self._features: _Features | None = None
+        self._edge_versions = self._versions()
         self._has_shrunk = False
 
     def _new_edges(self) -> Host | None:
@@ -191,12 +199,13 @@ class StreamedModel(nn.Module):
             folded: whether :meth:`loss` is what is called.
         """
         self._check(x)
+        self._see_changes()
         with CAPTURING:
             return self._planned(x, folded)
 
     def _planned(self, x: Tensor, folded: bool) -> Planned:
         program = self._captured(x)
-        trained = self._trained(program)
+        trained = trained_in(program, self.model)
         trains = torch.is_grad_enabled() and (x.requires_grad or bool(trained))
         key = (id(program), x.requires_grad, trained, trains, folded)
         if key not in self._plans:
@@ -224,8 +233,34 @@ class StreamedModel(nn.Module):
         grain = self._backend.grain
         return {number: replace(chunks.size, grain=grain) for number, chunks in self.chunks_of(program).items()}
 
+    def _versions(self) -> list[int]:
+        return [version_of(data) for data in self._edge_data()]
+
+    def _edge_data(self) -> list[Tensor]:
+        return [data for topology in self.hops for data in topology.edge_data.values()]
+
+    def _see_changes(self) -> None:
+        """Cut anew where edge data was changed in place. Calls under way keep what they began with."""
+        if (versions := self._versions()) != self._edge_versions:
+            self._edge_versions = versions
+            self._cut_anew()
+
+    def _cut_anew(self) -> None:
+        self._plans.clear()
+        self._kept.clear()
+        # Before there are others: both need not fit.
+        self._chunks = {}
+        self._edges = self._new_edges()
+
     def _check(self, x: Tensor) -> None:
         require_on_host(x.device, "features")
+        if torch.is_autocast_enabled(self._backend.device.type):
+            raise InputError(
+                "a streamed model does not run under autocast",
+                value="its backward computes again what its forward did, outside of it",
+                where="StreamedModel",
+                fix="Call it outside of autocast, or convert model and features: model.bfloat16(), x.bfloat16().",
+            )
         num_vertices = self.bounds[-1]
         if x.layout == torch.strided and len(x) == num_vertices:
             return
@@ -265,7 +300,9 @@ class StreamedModel(nn.Module):
             with torch.set_grad_enabled(records):
                 self._shrink(error, x, folded=loss_of is not None, keeps_intervals=keeps_intervals)
 
-        call = Call(begin, shrink, has_own_numbers=program.random)
+        # Changed by the caller before the backward, they are refused.
+        read = [data for data in self._edge_data() if not data.is_inference()]
+        call = Call(begin, shrink, read=read, has_own_numbers=program.random)
         out: Tensor = Streamed.apply(call, x, *parameters)  # type: ignore[no-untyped-call]
         if not out.requires_grad:
             assert call.executor is not None
@@ -307,21 +344,21 @@ class StreamedModel(nn.Module):
         """Cut into as many intervals as the budget asks for."""
         with CAPTURING:
             program = self._captured(x)
+        # Whatever is trained later.
         gradients = Gradients(program, wanted_x=x.requires_grad)
         self.bounds = fitted_bounds(
             program,
             self.hops,
             self.budget_bytes,
             gradients=gradients,
+            cut=self._cut,
             order=self.order,
             grain=self._backend.grain,
             ahead=self._ahead,
         )
         # Strips and orders are of other intervals.
         self.visits = None
-        # Before there are others: both need not fit. Calls under way keep theirs.
-        self._chunks = {}
-        self._edges = self._new_edges()
+        self._cut_anew()
 
     def _executor(self, plan: Planned, epoch: Epoch, constants: Host, *, seed: int) -> Executor:
         return Executor(
@@ -341,7 +378,7 @@ class StreamedModel(nn.Module):
     def _constants(self, program: ModelProgram, x: Tensor) -> Host:
         """What is the same in every epoch; computed when there are new features."""
         known = self._kept.get(program.constants)
-        if known is not None and known.x() is x and known.version == x._version:
+        if known is not None and known.x() is x and known.version == version_of(x):
             return known.host
         shares = self.budget_bytes >= UNLIMITED and self._folder is None
         host = SharedHost() if shares else self._new_host()
@@ -358,7 +395,7 @@ class StreamedModel(nn.Module):
             # Kept for training as well, also where it is made for inference.
             with torch.inference_mode(False), torch.no_grad():
                 self._executor(plan, epoch, host, seed=0).keep_constants()
-            self._kept[program.constants] = _Kept(x=weakref.ref(x), version=x._version, host=host)
+            self._kept[program.constants] = _Kept(x=weakref.ref(x), version=version_of(x), host=host)
         return host
 
     def chunks_of(self, program: ModelProgram) -> dict[int, Chunks]:
@@ -383,13 +420,10 @@ class StreamedModel(nn.Module):
         if self.budget_bytes >= UNLIMITED:
             return None
         known = self._features
-        if known is None or known.x() is not x or known.version != x._version:
-            known = self._features = _Features(x=weakref.ref(x), version=x._version, rows=mapped_rows(x.detach()))
+        version = version_of(x)
+        if known is None or known.x() is not x or known.version != version or version < 0:
+            known = self._features = _Features(x=weakref.ref(x), version=version, rows=mapped_rows(x.detach()))
         return known.rows
-
-    def _trained(self, program: ModelProgram) -> frozenset[str]:
-        named = tensors_of(self.model)
-        return frozenset(name for name, known in program.parameters if named[known].requires_grad)
 
     def close(self) -> None:
         """Remove what was spilled; the model cannot run by intervals after that."""

@@ -4,7 +4,7 @@ PyTorch's graph of a stage holds tensors. Here it holds handles: of tensors that
 and of those that it made, which are one block that can be copied and dropped like any other.
 
 References:
-    Jia et al., ROC, MLSys 2020, Sec. 4.2 moves intermediates between memories; PyTorch's hooks for saved tensors.
+    Jia et al., ROC, MLSys 2020, Sec. 5 moves intermediates between memories; PyTorch's hooks for saved tensors.
 """
 
 from __future__ import annotations
@@ -53,12 +53,7 @@ class Tape:
     """
 
     def __init__(self, inputs: Mapping[str, Tensor], shared: Iterable[Tensor]) -> None:
-        self._inputs = {_address(value): (name, _begin(value)) for name, value in inputs.items()}
-        self._shared = {_address(value) for value in shared}
-        self._names: dict[int, str] = {}
-        self.made: dict[str, Tensor] = {}
-        "What the stage made and its gradient reads, by name; each one piece of memory."
-        self._given: Mapping[str, Tensor] = {}
+        self._record = _Record(inputs, shared)
         self._from: dict[str, GradientEdge] = {}
         self._to: dict[str, GradientEdge] = {}
         self._anchor = torch.zeros((), requires_grad=True)
@@ -66,8 +61,13 @@ class Tape:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Inside the ``with`` block, what autograd keeps is written down here."""
-        with torch.enable_grad(), saved_tensors_hooks(self._pack, self._unpack):
+        with torch.enable_grad(), saved_tensors_hooks(self._record.pack, self._record.unpack):
             yield
+
+    @property
+    def made(self) -> dict[str, Tensor]:
+        """What the stage made and its gradient reads, by name; each one piece of memory."""
+        return self._record.made
 
     def enter(self, value: Tensor) -> Tensor:
         """A value of vertices that gets a gradient, as the stage reads it."""
@@ -86,8 +86,7 @@ class Tape:
 
     def forget(self) -> None:
         """Let go of what the stage made."""
-        self.made = {}
-        self._names.clear()
+        self._record.forget()
 
     def leads_from(self, name: str) -> bool:
         """Whether a result leads to anything that gets a gradient."""
@@ -103,7 +102,7 @@ class Tape:
             made: what it made.
             upstream: gradients of results.
         """
-        self._given, self.made = inputs, dict(made)
+        self._record.given, self._record.made = inputs, dict(made)
         known = {name: grad for name, grad in upstream.items() if name in self._from}
         found: Sequence[Tensor | None] = [None] * len(self._to)
         if known and self._to:
@@ -113,11 +112,28 @@ class Tape:
                 list(known.values()),
                 allow_unused=True,
             )
-        self._given = {}
+        self._record.given = {}
         self.forget()
         return dict(zip(self._to, found, strict=True))
 
-    def _pack(self, tensor: Tensor) -> Tensor | _Handle:
+
+class _Record:
+    """What PyTorch's graph holds of a tape. The tape holds the graph, so the graph must not hold it: neither would ever go."""
+
+    def __init__(self, inputs: Mapping[str, Tensor], shared: Iterable[Tensor]) -> None:
+        self._inputs = {_address(value): (name, _begin(value)) for name, value in inputs.items()}
+        self._shared = {_address(value) for value in shared}
+        self._names: dict[int, str] = {}
+        self.made: dict[str, Tensor] = {}
+        self.given: Mapping[str, Tensor] = {}
+
+    def forget(self) -> None:
+        """Let go of what the stage made."""
+        self.made = {}
+        self._names.clear()
+
+    def pack(self, tensor: Tensor) -> Tensor | _Handle:
+        """What autograd keeps instead of a tensor."""
         value, address = tensor.detach(), _address(tensor)
         if not value.numel() or not value.ndim or address in self._shared:
             return value
@@ -130,10 +146,11 @@ class Tape:
             self.made[name] = value.as_strided((length,), (1,), 0)
         return _handle(value, self._names[address], 0, of_input=False)
 
-    def _unpack(self, packed: Tensor | _Handle) -> Tensor:
+    def unpack(self, packed: Tensor | _Handle) -> Tensor:
+        """The tensor again."""
         if isinstance(packed, Tensor):
             return packed
-        base = (self._given if packed.of_input else self.made)[packed.name]
+        base = (self.given if packed.of_input else self.made)[packed.name]
         if base.dtype != packed.dtype:
             base = base.view(packed.dtype)
         return base.as_strided(packed.size, packed.stride, _begin(base) + packed.offset)

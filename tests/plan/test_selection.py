@@ -11,6 +11,7 @@ from sagann.plan import ChunkGrid, equal_vertices
 from sagann.plan.gradients import Gradients
 from sagann.plan.selection import ALWAYS, NEVER, Selection, needed_rows, require_select
 from sagann.plan.sizes import PICKED_CSC, PICKED_CSR
+from sagann.plan.steps import Step
 from sagann.runtime.planning import Planned, captured, hop_sizes, planned
 from tests.graphs import odd_topologies
 
@@ -64,7 +65,9 @@ def plan_of(graph: Graph, selection: Selection, budget_bytes: int = 40_000) -> P
     bounds = equal_vertices(400, 8)
     sizes = hop_sizes(program, hops, bounds, selection)
     gradients = Gradients(program)
-    return planned(program, sizes, bounds, budget_bytes, gradients=gradients, folded=True, selection=selection)
+    return planned(
+        program, sizes, bounds, budget_bytes, gradients=gradients, folded=True, selection=selection, ahead=True
+    )
 
 
 def test_a_sparse_graph_with_locality_moves_less() -> None:
@@ -89,3 +92,17 @@ def test_unknown_policies_are_refused() -> None:
         InputError, match="unknown policy of picking rows: 'some', expected one of auto, never, always"
     ):
         require_select("some")
+
+
+def test_how_few_rows_are_worth_it_does_not_decide_the_order_of_steps() -> None:
+    # It is measured, and sums in another order have other last bits.
+    graph = blocks(homophily=0.98, average_degree=6)
+
+    def steps_of(selection: Selection) -> list[tuple[object, ...]]:
+        operations = plan_of(graph, selection).plan.operations
+        steps = [each for each in operations if isinstance(each, Step)]
+        return [(step.kind, step.number, step.interval, step.other, step.part) for step in steps]
+
+    assert plan_of(graph, HALF).schedule.selects
+    kinds = {tuple(steps_of(Selection(share=share))) for share in (0.1, 0.3, 0.5, 0.9)}
+    assert kinds == {tuple(steps_of(NEVER))}

@@ -77,6 +77,7 @@ def test_a_file_that_is_cut_short_is_named(tmp_path: Path) -> None:
         host.pick(AT, torch.tensor([0]))
 
 
-def test_rows_of_arrays_that_are_not_contiguous() -> None:
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64])
+def test_rows_of_arrays_that_are_not_contiguous(dtype: torch.dtype) -> None:
     tensor = torch.arange(12).reshape(3, 4).T
-    assert pick_rows(tensor, torch.tensor([1, 3])).tolist() == [[1, 5, 9], [3, 7, 11]]
+    assert pick_rows(tensor, torch.tensor([1, 3], dtype=dtype)).tolist() == [[1, 5, 9], [3, 7, 11]]

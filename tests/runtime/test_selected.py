@@ -23,7 +23,7 @@ from sagann.runtime.stream import foretell, stream
 from sagann.runtime.streamed import StreamedModel
 from sagann.storage import open_graph, save_graph
 from tests.graphs import labelled_graph
-from tests.runtime.test_streamed import dense, in_double
+from tests.runtime.streams import dense, in_double
 from tests.tolerances import assert_close, largest
 
 

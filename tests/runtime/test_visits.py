@@ -17,7 +17,7 @@ from sagann.runtime.stream import foretell
 from sagann.runtime.streamed import StreamedModel
 from tests.graphs import labelled_graph
 from tests.plan.machines import ROUND
-from tests.runtime.test_streamed import dense, in_double, tight
+from tests.runtime.streams import dense, in_double, tight
 from tests.tolerances import assert_close, largest
 
 COUNT = 4
@@ -43,7 +43,7 @@ def test_any_visits_give_the_same_numbers(name: str) -> None:
     assert graph.features is not None
     x, hops = graph.features.double().requires_grad_(), list(graph.hops(2))
     expected, upstream = dense(model, hops, x)
-    budget_bytes = 2 * tight(model, hops, x, "column", count=COUNT).budget_bytes
+    budget_bytes = 2 * tight(model, hops, x, "column", bounds=equal_vertices(53, COUNT)).budget_bytes
     for visits in VISITS:
         streamed = StreamedModel(model, hops, equal_vertices(53, COUNT), budget_bytes=budget_bytes, visits=visits)
         out = streamed(x)

@@ -1,0 +1,55 @@
+"""What tests of streamed models compare: dense runs, and runs with as little memory as can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from sagann.graph import Graph, Topology
+from sagann.plan.fit import needed_bytes
+from sagann.plan.orders import Order
+from sagann.plan.schedule import Schedule
+from sagann.runtime.streamed import StreamedModel
+from sagann.saga import NaiveEngine, using_engine
+
+
+def in_double(graph: Graph) -> Graph:
+    data = {
+        name: rows.double() if rows.is_floating_point() else rows for name, rows in graph.topology.edge_data.items()
+    }
+    return graph.with_topology(graph.topology.with_edge_data(**data))
+
+
+def dense(model: nn.Module, hops: Sequence[Topology], x: Tensor) -> tuple[list[Tensor], Tensor]:
+    """The naive engine's result and gradients, and the upstream gradient."""
+    with using_engine(NaiveEngine()):
+        out = model(hops, x)
+    upstream = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(1))
+    leaves = [x, *model.parameters()]
+    return [out, *torch.autograd.grad(out, leaves, upstream, materialize_grads=True)], upstream
+
+
+def partial_loss(z: Tensor, vertices: slice) -> Tensor:
+    """Some vertices' part of a loss."""
+    return (z.square() * (1 + torch.arange(vertices.start, vertices.stop, dtype=z.dtype)[:, None])).sum()
+
+
+def tight(
+    model: nn.Module,
+    hops: Sequence[Topology],
+    x: Tensor,
+    order: Order,
+    *,
+    bounds: Sequence[int],
+    spill: Path | None = None,
+) -> StreamedModel:
+    """The model streamed with no more than the hungriest step takes."""
+    program, roomy, _ = StreamedModel(model, hops, bounds, order=order).plan(x)
+    needed = []
+    for folded in (False, True):
+        schedule = Schedule(program, roomy.hops, bounds, gradients=roomy.gradients, folded=folded, order=order)
+        needed.append(needed_bytes([*schedule.constants(), *schedule.epoch()], schedule.sizes.of))
+    return StreamedModel(model, hops, bounds, budget_bytes=max(needed), spill=spill, order=order)
