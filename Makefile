@@ -28,7 +28,7 @@ demo: $(STAMP)  ## Train a GCN on the embedded graph and show what it learned.
 		--seed 0 --out $(RUN_DIR) --overwrite
 
 test: $(STAMP)  ## Run the whole test suite; what measures time runs last, alone.
-	$(BIN)/python -m pytest -q $(SHARED) -m "not alone"
+	$(BIN)/python -m pytest -q --durations=15 $(SHARED) -m "not alone"
 	$(BIN)/python -m pytest -q -m alone
 
 quick: $(STAMP)  ## Run the tests that take under a few seconds each.
@@ -51,7 +51,7 @@ layers: $(STAMP)  ## Check that imports only go down.
 doctest: $(STAMP)  ## Run the examples in docstrings.
 	$(BIN)/python -m pytest -q --doctest-modules sagann
 
-accuracy: $(STAMP)  ## Reproduce the published accuracies (an hour or more; needs ../shared/data or SAGANN_DATA).
+accuracy: $(STAMP)  ## Reproduce the published accuracies (an hour or more; SAGANN_DATA=folder of its graphs).
 	$(BIN)/python -m bench.accuracy --out docs/accuracy.md
 
 epochs: $(STAMP)  ## Time epochs and gathers against PyG, and DGL where DGL=path/to/its/python (some hours).
