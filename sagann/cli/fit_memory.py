@@ -15,8 +15,8 @@ from sagann.train.predictor import most_measured
 from sagann.train.resources import resolve_device
 
 _FLOAT_BYTES = 4
-# What is predicted and what is true, both as int64.
-_DECISION_BYTES = 16
+# What is predicted and what is true, both as int64: the least; sagann.train.metrics counts the most.
+_LEAST_DECISION_BYTES = 16
 
 
 def check_memory(settings: RunSettings, graph: Graph) -> None:
@@ -72,7 +72,7 @@ def output_bytes(settings: RunSettings, graph: Graph) -> int:
     """
     if settings.train.memory is None:
         return graph.num_vertices * graph.num_classes * _FLOAT_BYTES
-    return most_measured(graph) * graph.num_classes * _DECISION_BYTES if graph.multi_label else 0
+    return most_measured(graph) * graph.num_classes * _LEAST_DECISION_BYTES if graph.multi_label else 0
 
 
 def output_weight_bytes(settings: RunSettings, graph: Graph) -> int:

@@ -25,15 +25,22 @@ def hop_size(hop: Hop, bounds: Sequence[int]) -> HopSize:
 
     topology = topology_of(hop)
     of_type = (hop.data, hop.type) if isinstance(hop, EdgesOfType) else None
-    version = None if of_type is None else version_of(topology.edge_data[of_type[0]])
 
     def count() -> HopSize:
         found = chunk_counts(topology, bounds, of_type)
         edges = {(src, dst): int(found[src, dst]) for dst, src in found.T.nonzero().tolist()}
         return HopSize.of(topology, edges)
 
-    size: HopSize = topology.derived(("hop_size", of_type, version, tuple(bounds)), count)
-    return size
+    if of_type is None:
+        size: HopSize = topology.derived(("hop_size", tuple(bounds)), count)
+        return size
+    # Types may be changed in place.
+    kept: dict[int, HopSize] = topology.derived(("hop_size", of_type, tuple(bounds)), dict)
+    version = version_of(topology.edge_data[of_type[0]])
+    if version not in kept:
+        kept.clear()
+        kept[version] = count()
+    return kept[version]
 
 
 def largest_of(

@@ -153,8 +153,7 @@ class Schedule:
             if trains:
                 yield from self._arrive(number - 1, interval, self._given_back(number))
             return
-        keeps = trains and number in self.saves and self.gradients.leads_from(stage)
-        saved = [Block("saved", "", interval, number=number)] if keeps else []
+        saved = [Block("saved", "", interval, number=number)] if trains and self._keeps(number) else []
         yield Step(
             kind="transform",
             number=number,
@@ -222,7 +221,7 @@ class Schedule:
         found = self._given_back(number)
         upstream = [name for name in stage.outputs if name in reached]
         known = [name for name in found if name in reached]
-        is_saved = number in self.saves
+        is_saved = self._keeps(number)
         saved = [Block("saved", "", interval, number=number)] if is_saved else []
         return Step(
             kind="transform_grad",
@@ -236,6 +235,10 @@ class Schedule:
             writes=tuple(Block("grad", name, interval) for name in found),
             temporary_bytes=self.sizes.differentiating(number, interval, saved=is_saved),
         )
+
+    def _keeps(self, number: int) -> bool:
+        """Whether a stage keeps what its gradient reads."""
+        return number in self.saves and self.gradients.leads_from(self.program.stages[number])
 
     def _given_back(self, number: int) -> list[str]:
         """The values of vertices that a stage's backward gives gradients of."""

@@ -60,6 +60,7 @@ class Call:
         read: what it reads besides features and parameters, and must find in the backward as it was.
         shrink: plans with less memory; it is told the error, and whether the intervals must stay as they are. It raises
             where it cannot.
+        device: what computes.
         has_own_numbers: whether some random numbers depend on how the graph is cut.
     """
 
@@ -69,9 +70,11 @@ class Call:
         shrink: Callable[[BaseException, bool], None],
         *,
         read: Sequence[Tensor],
+        device: torch.device,
         has_own_numbers: bool,
     ) -> None:
         self.read = read
+        self._device = device
         self._begin = begin
         self._shrink = shrink
         self._has_own_numbers = has_own_numbers
@@ -84,8 +87,9 @@ class Call:
 
     def backward(self, grad: Tensor) -> None:
         """Compute the gradients, which the executor's epoch holds then."""
-        # The caller has seen the result: its random numbers must come again.
-        self._attempt(lambda: self._backward(grad), keeps_intervals=self._has_own_numbers)
+        # As the forward ran. The caller has seen the result: its random numbers must come again.
+        with torch.autocast(self._device.type, enabled=False):
+            self._attempt(lambda: self._backward(grad), keeps_intervals=self._has_own_numbers)
 
     def _forward(self) -> Tensor:
         self.executor = self._begin()

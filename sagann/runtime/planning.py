@@ -114,6 +114,20 @@ def trained_in(program: ModelProgram, model: nn.Module) -> frozenset[str]:
     return frozenset(name for name, known in program.parameters if named[known].requires_grad)
 
 
+def edge_data_of(program: ModelProgram, hops: Sequence[Topology]) -> list[Tensor]:
+    """The edge data that a program reads, each once."""
+    typed = [(hops[each.hop], each.data) for each in program.edge_types]
+    walked = [*hops, *(topology for topology, _ in typed)]
+    read = [
+        (walked[gather.hop], name)
+        for gather in program.gathers
+        for name, side in zip(gather.inputs, gather.edges.sides, strict=True)
+        if side == "edge"
+    ]
+    found = [topology.edge_data[name] for topology, name in (*typed, *read)]
+    return list({id(data): data for data in found}.values())
+
+
 def gathered_hops(program: ModelProgram, hops: Sequence[Topology]) -> dict[int, Hop]:
     """What the program's gathers go over, by number: hops, and the edges of single types.
 
@@ -263,13 +277,9 @@ def planned(
     @cache
     def whole() -> Planned:
         found = placed(False, visits or Visits())
-        if visits is None and POLICIES[order].has_strips:
-            steps = [each for each in found.plan.operations if isinstance(each, Step)]
-            widths = strip_widths(steps, found.schedule.sizes.of, budget_bytes, found.plan.num_intervals)
-            if widths:
-                with suppress(BudgetError):
-                    wide = placed(False, Visits(widths=widths))
-                    found = min(found, wide, key=lambda each: each.plan.moved_bytes)
+        if visits is None and POLICIES[order].has_strips and (strips := _strips(found)):
+            with suppress(BudgetError):
+                found = min(found, placed(False, strips), key=lambda each: each.plan.moved_bytes)
         return found
 
     def picking() -> Planned:
@@ -293,6 +303,13 @@ def planned(
         with suppress(BudgetError):
             return again(worth)
     return found
+
+
+def _strips(found: Planned) -> Visits | None:
+    """Strips of several columns, where they are of use and the budget has room for them."""
+    steps = [each for each in found.plan.operations if isinstance(each, Step)]
+    widths = strip_widths(steps, found.schedule.sizes.of, found.plan.budget_bytes, found.plan.num_intervals)
+    return Visits(widths=widths) if widths else None
 
 
 def _cheaper(

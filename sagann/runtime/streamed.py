@@ -45,6 +45,7 @@ from sagann.runtime.planning import (
     Cut,
     Planned,
     captured,
+    edge_data_of,
     edges_bytes,
     fitted_bounds,
     gathered_hops,
@@ -155,7 +156,8 @@ class StreamedModel(nn.Module):
         self._plans: dict[tuple[object, ...], Planned] = {}
         self._kept: dict[object, _Kept] = {}
         self._features: _Features | None = None
-        self._edge_versions = self._versions()
+        self._edge_versions: dict[int, int] = {}
+        "Of the edge data that programs read, by their addresses."
         self._has_shrunk = False
 
     def _new_edges(self) -> Host | None:
@@ -199,12 +201,12 @@ class StreamedModel(nn.Module):
             folded: whether :meth:`loss` is what is called.
         """
         self._check(x)
-        self._see_changes()
         with CAPTURING:
             return self._planned(x, folded)
 
     def _planned(self, x: Tensor, folded: bool) -> Planned:
         program = self._captured(x)
+        self._see_changes(program)
         trained = trained_in(program, self.model)
         trains = torch.is_grad_enabled() and (x.requires_grad or bool(trained))
         key = (id(program), x.requires_grad, trained, trains, folded)
@@ -233,17 +235,13 @@ class StreamedModel(nn.Module):
         grain = self._backend.grain
         return {number: replace(chunks.size, grain=grain) for number, chunks in self.chunks_of(program).items()}
 
-    def _versions(self) -> list[int]:
-        return [version_of(data) for data in self._edge_data()]
-
-    def _edge_data(self) -> list[Tensor]:
-        return [data for topology in self.hops for data in topology.edge_data.values()]
-
-    def _see_changes(self) -> None:
+    def _see_changes(self, program: ModelProgram) -> None:
         """Cut anew where edge data was changed in place. Calls under way keep what they began with."""
-        if (versions := self._versions()) != self._edge_versions:
-            self._edge_versions = versions
+        versions = {id(data): version_of(data) for data in edge_data_of(program, self.hops)}
+        if any(self._edge_versions.get(key, version) != version for key, version in versions.items()):
+            self._edge_versions.clear()
             self._cut_anew()
+        self._edge_versions |= versions
 
     def _cut_anew(self) -> None:
         self._plans.clear()
@@ -301,8 +299,8 @@ class StreamedModel(nn.Module):
                 self._shrink(error, x, folded=loss_of is not None, keeps_intervals=keeps_intervals)
 
         # Changed by the caller before the backward, they are refused.
-        read = [data for data in self._edge_data() if not data.is_inference()]
-        call = Call(begin, shrink, read=read, has_own_numbers=program.random)
+        read = [data for data in edge_data_of(program, self.hops) if not data.is_inference()]
+        call = Call(begin, shrink, read=read, device=self._backend.device, has_own_numbers=program.random)
         out: Tensor = Streamed.apply(call, x, *parameters)  # type: ignore[no-untyped-call]
         if not out.requires_grad:
             assert call.executor is not None

@@ -6,16 +6,15 @@ is of no use to the user, and a program that was made of a trace does neither.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import copy
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from torch import nn
 
-_KINDS = (list, dict, set, deque)
+_KINDS = (list, OrderedDict, dict, set, deque)
 _DEPTH = 3
 "So far containers are followed into containers."
 _MOST_ITEMS = 100_000
@@ -29,7 +28,7 @@ def taken_back(root: nn.Module) -> Iterator[list[str]]:
     """Put back afterwards what is changed inside the ``with`` block, by functions of a module and of those in it.
 
     Looked at are attributes of modules, and lists, dictionaries, sets and deques: those that attributes hold, and those that
-    functions find in their closures and globals.
+    the modules' own functions find in their closures and globals; not what functions that these call find there.
 
     Args:
         root: the module.
@@ -37,20 +36,24 @@ def taken_back(root: nn.Module) -> Iterator[list[str]]:
         What was changed, in words: filled when the block ends.
     """
     changed: list[str] = []
-    attributes = [(module, dict(vars(module))) for module in root.modules()]
-    containers = [(name, held, copy(held)) for name, held in _containers(root).values()]
+    attributes = [(vars(module), dict(vars(module))) for module in root.modules()]
+    containers = [(name, held, _items(held)) for name, held in _containers(root).values()]
     try:
         yield changed
     finally:
-        for module, saved in attributes:
-            names = [name for name, value in vars(module).items() if saved.get(name, attributes) is not value]
-            changed += [f"it sets the attribute '{name}'" for name in names]
-            vars(module).clear()
-            vars(module).update(saved)
-        for name, held, saved in containers:
-            if not _is_as(held, saved):
+        for held, saved in attributes:
+            for name in sorted(held.keys() - saved.keys()):
+                changed.append(f"it sets the attribute '{name}'")
+                del held[name]
+            # One by one: other threads may read the others meanwhile.
+            for name, value in saved.items():
+                if held.get(name, attributes) is not value:
+                    changed.append(f"it {'sets' if name in held else 'deletes'} the attribute '{name}'")
+                    held[name] = value
+        for name, held, items in containers:
+            if list(map(_identities, _items(held))) != list(map(_identities, items)):
                 changed.append(f"it changes '{name}', a {type(held).__name__}")
-                _put_back(held, saved)
+                _put_back(held, items)
 
 
 def _containers(root: nn.Module) -> dict[int, tuple[str, Any]]:
@@ -65,12 +68,14 @@ def _containers(root: nn.Module) -> dict[int, tuple[str, Any]]:
 
 
 def _follow(name: str, value: object, found: dict[int, tuple[str, Any]], depth: int = _DEPTH) -> None:
-    if not isinstance(value, _KINDS) or id(value) in found or len(value) > _MOST_ITEMS:
+    # Of proxies, types are their own, whatever they stand for.
+    base = _base(value)
+    if base is None or id(value) in found or base.__len__(value) > _MOST_ITEMS:
         return
     found[id(value)] = name, value
     if depth > 1:
-        for item in list(value.values()) if isinstance(value, dict) else list(value):
-            _follow(name, item, found, depth - 1)
+        for item in _items(value):
+            _follow(name, item[-1], found, depth - 1)
 
 
 def _seen_by_functions(module: nn.Module) -> Iterator[tuple[str, object]]:
@@ -78,8 +83,8 @@ def _seen_by_functions(module: nn.Module) -> Iterator[tuple[str, object]]:
     owners = [owner for owner in type(module).__mro__ if not owner.__module__.startswith(("torch.", "sagann."))]
     members: list[object] = [member for owner in owners for member in vars(owner).values()]
     for member in (*members, *vars(module).values()):
-        function: Callable[..., Any] | None = getattr(member, "__func__", member)
-        if not isinstance(function, FunctionType):
+        function = member.__func__ if type(member) in (MethodType, staticmethod, classmethod) else member
+        if type(function) is not FunctionType:
             continue
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
@@ -98,20 +103,28 @@ def _global_names(code: CodeType) -> Iterator[str]:
             yield from _global_names(constant)
 
 
-def _is_as(held: Any, saved: Any) -> bool:
-    """Whether a container has the same items, not only equal ones."""
-    if len(held) != len(saved):
-        return False
-    if isinstance(held, dict):
-        return all(key in held and held[key] is value for key, value in saved.items())
-    if isinstance(held, set):
-        return set(map(id, held)) == set(map(id, saved))
-    return all(mine is theirs for mine, theirs in zip(held, saved, strict=True))
+def _base(value: object) -> Any:
+    """Of which kind a container is; None of anything else."""
+    return next((kind for kind in _KINDS if issubclass(type(value), kind)), None)
 
 
-def _put_back(held: Any, saved: Any) -> None:
-    held.clear()
-    if isinstance(held, (list, deque)):
-        held.extend(saved)
+def _items(held: Any) -> list[tuple[Any, ...]]:
+    """A container's items, or pairs of keys and values, whatever its class makes of asking for them."""
+    if issubclass(type(held), dict):
+        return list(dict.items(held))
+    return [(item,) for item in _base(held).__iter__(held)]
+
+
+def _identities(item: tuple[Any, ...]) -> tuple[int, ...]:
+    return tuple(map(id, item))
+
+
+def _put_back(held: Any, items: list[tuple[Any, ...]]) -> None:
+    base = _base(held)
+    base.clear(held)
+    if issubclass(base, dict):
+        base.update(held, items)
+    elif base is set:
+        set.update(held, [item for (item,) in items])
     else:
-        held.update(saved)
+        base.extend(held, [item for (item,) in items])

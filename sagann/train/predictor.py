@@ -190,7 +190,8 @@ class Predictor:
 
     def _require_room(self, evaluation: Planned) -> None:
         """Refuse a disk that has no room for what an evaluation spills and for its result, which lies there too."""
-        spill = None if self.streaming is None else self.streaming.spill
+        assert self.streaming is not None
+        spill = self.streaming.spill
         if spill is None or self.device.type != "cpu":
             return
         # Imported here: most runs do not stream, and it loads Numba.

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sagann.errors import InputError
+from sagann.errors import InputError, LayerError
 from sagann.graph import Topology
 from sagann.nn import GCN, SAGE
 from sagann.plan import equal_vertices
@@ -96,6 +96,28 @@ def test_autocast_is_refused() -> None:
     streamed = StreamedModel(Squashed(), [topology], equal_vertices(ROWS, 3))
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(InputError, match="autocast"):
         streamed(torch.randn(ROWS, 6))
+
+
+def test_a_backward_within_autocast_is_that_of_the_forward() -> None:
+    model, x, topology = Squashed(), torch.randn(ROWS, 6), random_topology(ROWS, 400)
+    streamed = StreamedModel(model, [topology], equal_vertices(ROWS, 3))
+    expected = gradients(model, streamed(x).sum())
+    loss = streamed(x).sum()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = gradients(model, loss)
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_is_trained_must_lead_to_the_result(count: int) -> None:
+    model, x, topology = Squashed(), torch.randn(ROWS, 6), random_topology(ROWS, 400)
+    model.layer.requires_grad_(False)
+    model.unused = nn.Linear(3, 3)
+    streamed = StreamedModel(model, [topology], equal_vertices(ROWS, count))
+    with torch.no_grad():
+        assert_close(streamed(x), model([topology], x))
+    with pytest.raises(LayerError, match="no gradient leads from it to what is trained"):
+        streamed(x).sum().backward()
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -137,11 +137,11 @@ class StagedHost:
             for name, view in views.items():
                 self._streams.copy(view, tensors[name].detach())
             arrived = self._streams.mark("store")
+            self._writes[block] = self._writer.submit(self._write, block, views, memory, arrived)
         except BaseException:
             # Copies that were queued before may be under way.
             self._staging.give(memory, self._streams.mark("store"))
             raise
-        self._writes[block] = self._writer.submit(self._write, block, views, memory, arrived)
         return arrived
 
     def get(self, block: Block) -> dict[str, Tensor]:
