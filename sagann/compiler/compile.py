@@ -157,8 +157,10 @@ def layer_graphs(
 
     def graph(edge_type: int | None = None) -> tuple[LayerGraph, Typed | None]:
         notes: list[Note] = []
+        # What is gathered of all types is added up, and what follows is one for all: no type's map may come after it.
+        allowed = options if edge_type is None else replace(options, commute=False)
         module, typed, _ = _rewritten(
-            layer, x, data, options, notes, keep=keep, map_first=True, edge_type=edge_type
+            layer, x, data, allowed, notes, keep=keep, map_first=True, edge_type=edge_type
         )
         frontier = hoist(module, enabled=options.hoist)
         edges = _edge_work(module, frontier, options, notes)

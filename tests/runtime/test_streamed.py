@@ -83,6 +83,34 @@ class ByType(SagaLayer):
         return torch.tanh(self.out(accum) + self.own(vertex))
 
 
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("widths", [(6, 6), (3, 12), (12, 3)])
+@pytest.mark.parametrize("constant", [True, False])
+def test_no_map_of_one_type_is_taken_for_all(widths: tuple[int, int], count: int, constant: bool) -> None:
+    class Typed(SagaLayer):
+        edge_data = "type"
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.maps = nn.Parameter(torch.randn(3, *widths))
+
+        def apply_edge(self, edge: Edge) -> Tensor:
+            return typed_linear(edge.src, edge.data, self.maps)
+
+        def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+            return torch.tanh(accum)
+
+    # Maps that widen rows would come after the gather, and those of constant features, so that it need not be done again.
+    topology, model = random_topology(40, 300, types=3), GNN([Typed()], activation=None).double()
+    x = torch.randn(40, widths[0], dtype=torch.float64)
+    expected, upstream = dense(model, [topology], x.clone().requires_grad_())
+    x.requires_grad_(not constant)
+    out = StreamedModel(model, [topology], equal_vertices(40, count))(x)
+    assert_close(out, expected[0])
+    (of_maps,) = torch.autograd.grad(out, [model.layers[0].maps], upstream)
+    assert_close(of_maps, expected[-1])
+
+
 @pytest.mark.parametrize("accumulator", ["sum", "mean"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_maps_by_type_gather_each_type_by_itself(accumulator: str, count: int) -> None:
