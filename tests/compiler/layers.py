@@ -51,7 +51,8 @@ def results(
     data = {}
     for name, rows in topology.edge_data.items():
         floating = rows.is_floating_point()
-        data[name] = rows.to(x.dtype).requires_grad_() if floating else rows
+        # A copy: the topology may be one that other tests read as well.
+        data[name] = rows.to(x.dtype, copy=True).requires_grad_() if floating else rows
         if floating:
             leaves[name] = data[name]
     with using_engine(engine):
