@@ -31,8 +31,9 @@ from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError
 from sagann.plan.steps import UNLIMITED
 from sagann.plan.visits import Visits
+from sagann.runtime.capturing import captured
 from sagann.runtime.forecast import forecast, refined
-from sagann.runtime.planning import Planned, captured, cutter, fitted_bounds, hop_sizes, planned, revisited
+from sagann.runtime.planning import Planned, cutter, fitted_bounds, hop_sizes, planned, revisited
 from sagann.runtime.probe import probe
 from sagann.runtime.streamed import StreamedModel
 from sagann.saga.hops import count_hops

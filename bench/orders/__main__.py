@@ -25,7 +25,7 @@ from bench.timing import alternate, median_ratio
 from sagann.graph import Graph, Topology
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.plan.orders import Order
-from sagann.runtime.planning import captured
+from sagann.runtime.capturing import captured
 from sagann.runtime.processor import processor_name
 from sagann.runtime.streamed import StreamedModel
 from sagann.saga.hops import count_hops

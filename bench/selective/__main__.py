@@ -22,7 +22,7 @@ from sagann.graph import Graph, Topology
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.partition import VERTEX_ORDERS
 from sagann.plan.selection import NEVER, Selection
-from sagann.runtime.planning import captured
+from sagann.runtime.capturing import captured
 from sagann.runtime.probe import measured_selection
 from sagann.runtime.processor import processor_name
 from sagann.runtime.streamed import StreamedModel

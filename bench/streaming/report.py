@@ -50,21 +50,11 @@ def parts_of(dataset: str, model: str, ways: Mapping[str, Measured]) -> list[str
     for way, run in ways.items():
         if (parts := run.recorded) is not None:
             busy_s = parts.compute_s + parts.copy_s - parts.hidden * min(parts.compute_s, parts.copy_s)
-            cells = [
-                dataset,
-                model,
-                WAYS[way],
-                f"{parts.seconds:.4g}",
-                str(parts.num_steps),
-                f"{parts.compute_s:.4g}",
-            ]
-            cells += [str(parts.num_copies), f"{parts.copy_s:.4g}", f"{parts.seconds - busy_s:.3g}"]
-            lines.append(f"| {' | '.join(cells)} |")
+            lines.append(
+                f"| {dataset} | {model} | {WAYS[way]} | {parts.seconds:.4g} | {parts.num_steps} | {parts.compute_s:.4g} "
+                f"| {parts.num_copies} | {parts.copy_s:.4g} | {parts.seconds - busy_s:.3g} |"
+            )
     return lines
-
-
-def _hidden(run: Measured) -> float | None:
-    return None if run.recorded is None else run.recorded.hidden
 
 
 def _cells(ways: Mapping[str, Measured], way: str) -> list[str]:
@@ -118,7 +108,10 @@ def verdicts(tasks: Tasks) -> list[Verdict]:
         at_most("forecast: within 15%", _off(tasks), 0.15),
         at_least(
             "hidden of copying or computing, whichever is shorter, host on disk: at least 85%",
-            {key: _hidden(ways["disk"]) or 0.0 for key, ways in _by_way(tasks, "disk").items()},
+            {
+                key: 0.0 if (parts := ways["disk"].recorded) is None else parts.hidden
+                for key, ways in _by_way(tasks, "disk").items()
+            },
             0.85,
         ),
         at_most(

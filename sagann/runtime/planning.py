@@ -9,19 +9,10 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Literal, NamedTuple
 
-import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parameter import is_lazy
-
-from sagann.compiler.capture import capture
 from sagann.compiler.model_program import ModelProgram
-from sagann.compiler.options import CompilerOptions
-from sagann.compiler.trace import tensors_of
-from sagann.errors import InputError, LayerError
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.work import Grain
-from sagann.plan.edges_of_type import EdgesOfType, Hop, topology_of
+from sagann.plan.edges_of_type import Hop, topology_of
 from sagann.plan.fit import hop_size, largest_of, least_count, needed_bytes
 from sagann.plan.gradients import Gradients
 from sagann.plan.intervals import equal_edges, equal_vertices, equal_weights, sizes
@@ -33,7 +24,7 @@ from sagann.plan.sizes import CSC, NUMBERED, HopSize
 from sagann.plan.steps import UNLIMITED, Block, Plan, Step
 from sagann.plan.strips import strip_widths
 from sagann.plan.visits import Visits
-from sagann.runtime.pairs import check_types
+from sagann.runtime.capturing import gathered_hops
 
 MOST_INTERVALS = 256
 "An epoch has a step for every chunk of a grid of so many by so many; finer ones are steps of too little work."
@@ -51,94 +42,6 @@ class Planned(NamedTuple):
     "Its steps, and the sizes of blocks."
     plan: Plan
     "Steps and moves within the budget."
-
-
-def captured(
-    model: nn.Module,
-    hops: Sequence[Topology],
-    x: Tensor,
-    options: CompilerOptions | None = None,
-    *,
-    x_is_constant: bool,
-) -> ModelProgram:
-    """The captured model; arguments as of :func:`sagann.compiler.capture.capture`.
-
-    Raises:
-        LayerError: it cannot be streamed; the message says why.
-    """
-    for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
-            raise LayerError(
-                "a model that is streamed must treat vertices independently between its layers",
-                value=f"the {type(module).__name__} '{name}' computes a mean over all of them",
-                where=type(model).__name__,
-                fix="Use LayerNorm instead of BatchNorm.",
-            )
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if is_lazy(tensor):
-            raise LayerError(
-                "a model that is streamed must have its parameters",
-                value=f"'{name}' gets its shape when the model first runs",
-                where=type(model).__name__,
-                fix="Run the model once on a small graph with the same features, or state the widths.",
-            )
-    for topology in hops:
-        for name, data in topology.edge_data.items():
-            if data.requires_grad:
-                raise InputError(
-                    "edge data gets no gradient in a streamed model",
-                    value=f"'{name}' requires one",
-                    where="stream",
-                    fix="Detach it, or run the model in memory.",
-                )
-    program = capture(model, hops, x, options=options, x_is_constant=x_is_constant)
-    for gather in program.gathers:
-        if gather.edges.function is None or gather.edges.accumulator == "concat":
-            raise LayerError(
-                "a layer cannot be streamed",
-                value=f"its edges are no fused pass (accumulator {gather.edges.accumulator})",
-                where=f"hop {gather.hop}",
-                fix="`sagann plan --show program` says why. Use operators that fuse, and another accumulator than concat.",
-            )
-    return program
-
-
-def like_on(x: Tensor, device: torch.device) -> Tensor:
-    """Features to capture a model with where it computes; themselves where they lie there."""
-    return x if x.device == device else x.new_empty((1, *x.shape[1:]), device=device)
-
-
-def trained_in(program: ModelProgram, model: nn.Module) -> frozenset[str]:
-    """The names, in the program, of the model's parameters that get a gradient."""
-    named = tensors_of(model)
-    return frozenset(name for name, known in program.parameters if named[known].requires_grad)
-
-
-def edge_data_of(program: ModelProgram, hops: Sequence[Topology]) -> list[Tensor]:
-    """The edge data that a program reads, each once."""
-    typed = [(hops[each.hop], each.data) for each in program.edge_types]
-    walked = [*hops, *(topology for topology, _ in typed)]
-    read = [
-        (walked[gather.hop], name)
-        for gather in program.gathers
-        for name, side in zip(gather.inputs, gather.edges.sides, strict=True)
-        if side == "edge"
-    ]
-    found = [topology.edge_data[name] for topology, name in (*typed, *read)]
-    return list({id(data): data for data in found}.values())
-
-
-def gathered_hops(program: ModelProgram, hops: Sequence[Topology]) -> dict[int, Hop]:
-    """What the program's gathers go over, by number: hops, and the edges of single types.
-
-    Raises:
-        InputError: a type is out of range.
-    """
-    for (hop, data), num_types in program.num_types.items():
-        check_types(hops[hop], hops[hop].edge_data[data], num_types)
-    of_types = [EdgesOfType(topology=hops[each.hop], data=each.data, type=each.type) for each in program.edge_types]
-    numbered: list[Hop] = [*hops, *of_types]
-    return {number: numbered[number] for number in sorted({gather.hop for gather in program.gathers})}
 
 
 def hop_sizes(

@@ -20,20 +20,18 @@ from sagann.plan.orders import Order, require_order
 from sagann.plan.selection import ALWAYS, NEVER, Select, Selection, require_select
 from sagann.plan.steps import UNLIMITED
 from sagann.runtime.backend import Backend
+from sagann.runtime.capturing import captured, like_on, trained_in
 from sagann.runtime.device.backend import backend_of
 from sagann.runtime.places import device_named, require_on_host, require_places
 from sagann.runtime.planning import (
     MOST_INTERVALS,
     Cut,
     Planned,
-    captured,
     cutter,
     dense_peak_bytes,
     fitted_bounds,
     hop_sizes,
-    like_on,
     planned,
-    trained_in,
 )
 from sagann.runtime.probe import measured_selection
 from sagann.runtime.streamed import StreamedModel

@@ -35,25 +35,14 @@ from sagann.plan.steps import UNLIMITED
 from sagann.plan.visits import Visits
 from sagann.runtime.backend import Backend, CpuBackend
 from sagann.runtime.call import SHRINK, Call, DeviceMemoryError, Streamed, warn_of_less
+from sagann.runtime.capturing import captured, edge_data_of, gathered_hops, like_on, trained_in
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.configuration import configuration, has_hooks
 from sagann.runtime.epoch import Epoch, LossOf
 from sagann.runtime.executor import Executor
 from sagann.runtime.host import Host, SharedHost
 from sagann.runtime.places import require_on_host, require_places
-from sagann.runtime.planning import (
-    Cut,
-    Planned,
-    captured,
-    edge_data_of,
-    edges_bytes,
-    fitted_bounds,
-    gathered_hops,
-    like_on,
-    planned,
-    planned_constants,
-    trained_in,
-)
+from sagann.runtime.planning import Cut, Planned, edges_bytes, fitted_bounds, planned, planned_constants
 from sagann.runtime.random_numbers import NUM_SEEDS
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.scratch import Scratch

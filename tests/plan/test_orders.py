@@ -21,7 +21,8 @@ from sagann.plan.schedule import Schedule
 from sagann.plan.sizes import CSC
 from sagann.plan.steps import UNLIMITED, Move, Plan, Step
 from sagann.plan.visits import Visits
-from sagann.runtime.planning import captured, fitted_bounds, hop_sizes, planned, planned_constants
+from sagann.runtime.capturing import captured
+from sagann.runtime.planning import fitted_bounds, hop_sizes, planned, planned_constants
 from tests.graphs import labelled_graph
 from tests.plan.test_residency import obey
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from sagann.nn import build_model
 from sagann.nn.zoo import MODELS, ModelConfig
 from sagann.plan.orders import Order
-from sagann.runtime.planning import Cut, captured, cutter
+from sagann.runtime.capturing import captured
+from sagann.runtime.planning import Cut, cutter
 from sagann.runtime.streamed import StreamedModel
 from tests.graphs import labelled_graph
 from tests.runtime.streams import in_double, partial_loss, tight
