@@ -116,11 +116,13 @@ def show_streaming(terminal: Terminal, model: nn.Module, graph: Graph, wish: Wis
     model = model.to(device)
     # Beside a device the host's memory takes what does not fit, where no folder is named.
     on_disk = device.type == "cpu" or wish.spill is not None
+    terminal.say("Planning ...")
     planned = foretell(model, graph, budget_bytes=wish.budget_bytes, device=device, on_disk=on_disk)
     terminal.show(plan_text(planned, on_disk=on_disk))
     if wish.with_steps:
         terminal.show(steps_text(planned.plan))
     if machine is None:
+        terminal.say("Measuring this machine, and timing steps of the plan ...")
         machine = probe(_existing(wish.spill or Path(tempfile.gettempdir())), device)
         expected = forecast(planned, machine, on_disk=on_disk, rehearsal=(model, graph))
     else:

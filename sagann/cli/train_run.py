@@ -6,6 +6,7 @@ import shlex
 from contextlib import nullcontext
 from pathlib import Path
 
+from sagann.byte_size import format_bytes
 from sagann.cli.engines import engine_named
 from sagann.cli.failure import INTERRUPTED
 from sagann.cli.fit_memory import check_memory
@@ -17,6 +18,7 @@ from sagann.errors import CheckpointError, InputError
 from sagann.graph import Graph
 from sagann.nn import MODELS
 from sagann.report.metrics_table import metrics_table
+from sagann.report.progress import short_seconds
 from sagann.report.terminal import Terminal
 from sagann.saga.engine import using_engine
 from sagann.storage.durable import write_whole
@@ -50,6 +52,8 @@ def train_run(
     with nullcontext() if streaming is None else streaming.large_arrays():
         graph = training_graph(settings.data, seed=settings.train.seed, say=terminal.say)
     check_memory(settings, graph)
+    if streaming is not None:
+        terminal.say(f"Cutting the graph, and planning epochs within {format_bytes(streaming.memory_bytes)} ...")
     result = _fit(settings, graph, run_dir, resume=resume, overwrite=overwrite, terminal=terminal)
     if result.interrupted:
         terminal.say(f"Interrupted after epoch {result.epochs}, and saved. Continue with:")
@@ -150,5 +154,6 @@ def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
 def _report(result: TrainResult, run_dir: Path, terminal: Terminal) -> None:
     ended = "stopped early" if result.stopped_early else "done"
     terminal.show(metrics_table(result.metrics, title=f"Metrics of the {result.weights} weights"))
-    terminal.show(f"{result.epochs} epochs {ended}, {result.epoch_s * 1000:.3g} ms each (median).")
+    noun = "epoch" if result.epochs == 1 else "epochs"
+    terminal.show(f"{result.epochs} {noun} {ended}, {short_seconds(result.epoch_s)} each (median).")
     terminal.show(f"Run saved in {run_dir}")

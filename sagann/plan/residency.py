@@ -197,7 +197,7 @@ class _Placement:
 
     def _load_further_ahead(self, number: int) -> None:
         """Begin the loads of later steps in room that is left over: nothing goes for them, also not by what is made."""
-        temporary, made = 0, dict[Block, int]()
+        temporary, made, made_bytes = 0, set[Block](), 0
         for step in self.steps[number : number + 1 + FURTHEST]:
             # What the caller brings is not there before.
             if step.kind == "turn":
@@ -206,9 +206,13 @@ class _Placement:
             for block in step.blocks:
                 if block in self.resident:
                     continue
-                if block not in step.reads or not self._can_load(block) or block in made:
-                    made[block] = self.bytes_of(block)
-                elif self.held + sum(made.values()) + self.bytes_of(block) + temporary > self.budget:
+                if block in made:
+                    continue
+                size = self.bytes_of(block)
+                if block not in step.reads or not self._can_load(block):
+                    made.add(block)
+                    made_bytes += size
+                elif self.held + made_bytes + size + temporary > self.budget:
                     return
                 else:
                     self._admit(block, load=True)

@@ -11,14 +11,13 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.compiler.vjp import BackwardPass
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.plan.gradients import Gradients
-from sagann.plan.intervals import sizes
+from sagann.plan.intervals import sizes as interval_sizes
 from sagann.plan.orders import POLICIES, Order, Pass
 from sagann.plan.selection import as_read
 from sagann.plan.sizes import CSC, CSR, NUMBERED, PICKED, BlockSizes, HopSize
@@ -40,6 +39,7 @@ class Schedule:
         order: in which passes go through the chunk grid.
         selects: whether chunks of which the hops say so read picked rows.
         visits: in which order passes go over the intervals.
+        sizes: of a schedule of the same program, hops, bounds and gradients, so that no block is measured twice.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Schedule:
         order: Order = "column",
         selects: bool = False,
         visits: Visits | None = None,
+        sizes: BlockSizes | None = None,
     ) -> None:
         self.program = program
         self.hops = hops
@@ -65,10 +66,9 @@ class Schedule:
         self._policy = POLICIES[order]
         self.visits = visits or Visits()
         "In which order passes go over the intervals."
-        rows = sizes(tuple(bounds))
-        self.intervals = range(len(rows))
+        self.intervals = range(len(bounds) - 1)
         "Numbers of the intervals."
-        self.sizes = BlockSizes(program, hops, rows, self.gradients)
+        self.sizes = sizes or BlockSizes(program, hops, interval_sizes(tuple(bounds)), self.gradients)
         self._last = len(program.gathers)
         self._by_source = self._forms_by_source()
 
@@ -380,8 +380,11 @@ class Schedule:
 
     def _chunk(self, form: str, src: int, dst: int, hop: int) -> Block:
         """The edges of a chunk, as a pass reads them."""
-        picked = Block("edges", PICKED[form], src, dst, hop)
-        return picked if self.selects and self.hops[hop].may_pick(picked) else replace(picked, name=form)
+        if self.selects:
+            picked = Block("edges", PICKED[form], src, dst, hop)
+            if self.hops[hop].may_pick(picked):
+                return picked
+        return Block("edges", form, src, dst, hop)
 
     def _edge_values(self, gather: Gather, function: EdgeFunction, chunk: Block) -> list[Block]:
         """The blocks that a pass over a chunk's edges reads."""

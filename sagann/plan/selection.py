@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, get_args
 
@@ -107,7 +107,7 @@ def as_read(block: Block, chunk: Block, side: str) -> Block:
         chunk: its edges.
         side: "src" or "dst".
     """
-    return replace(block, needed_by=chunk) if OTHER_END.get(chunk.name) == side else block
+    return block._replace(needed_by=chunk) if OTHER_END.get(chunk.name) == side else block
 
 
 def needed_rows(hop: Hop, bounds: Sequence[int], selection: Selection) -> dict[tuple[str, int, int], int]:

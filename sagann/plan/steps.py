@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 UNLIMITED = 1 << 62
 "A budget that everything fits."
@@ -26,8 +27,8 @@ StepKind = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+# Plans look blocks up millions of times: tuples are hashed and compared without a call of Python.
+class Block(NamedTuple):
     """A named tensor, or a few that go together, restricted to an interval or to a chunk of edges.
 
     value, grad: rows of a value, and its gradient. extra: what a gather keeps for its backward. incoming: what its
@@ -52,10 +53,10 @@ class Block:
     @property
     def whole(self) -> Block:
         """The block that these rows are picked from; itself, where none are."""
-        return self if self.needed_by is None else replace(self, needed_by=None)
+        return self if self.needed_by is None else self._replace(needed_by=None)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Step:
     """Something that is computed."""
 
@@ -80,14 +81,13 @@ class Step:
     temporary_bytes: int = 0
     "Taken meanwhile, at most."
 
-    @property
+    @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """What it reads and writes, each once."""
         return tuple(dict.fromkeys((*self.reads, *self.writes)))
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """A block comes into the device's memory, is copied out of it, or leaves it."""
 
     kind: Literal["load", "store", "drop"]

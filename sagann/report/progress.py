@@ -62,7 +62,7 @@ class ProgressReporter:
             self._monitored = f"  {split} {record.metrics[split][metric]:.4f}"
         epoch_s = statistics.median(self._recent_s)
         rate = edges_per_s(self._info, epoch_s)
-        state = f"{_short_s(epoch_s)}  {_short(rate)} edges/s  loss {record.loss:.4f}{self._monitored}"
+        state = f"{short_seconds(epoch_s)}  {_short(rate)} edges/s  loss {record.loss:.4f}{self._monitored}"
         self._progress.update(self._task, completed=record.epoch, state=state)
 
     def on_end(self, result: TrainResult) -> None:
@@ -93,5 +93,6 @@ def _short(number: float) -> str:
     return f"{number:.3g}"
 
 
-def _short_s(seconds: float) -> str:
+def short_seconds(seconds: float) -> str:
+    """Seconds from one on, milliseconds below."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 from torch import Tensor
@@ -98,7 +97,7 @@ class Chunks:
 
     def known_as(self, chunk: Block) -> Block:
         """A chunk's block by the number of these chunks."""
-        return replace(chunk, number=self._number)
+        return chunk._replace(number=self._number)
 
     def is_at_hand(self, chunk: Block) -> bool:
         """Whether a chunk lies in files that can be read without waiting for a disk, as far as the system tells."""

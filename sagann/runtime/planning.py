@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import Literal, NamedTuple
@@ -20,7 +21,7 @@ from sagann.plan.orders import POLICIES, Order
 from sagann.plan.residency import LOOKAHEAD, BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection, needed_rows
-from sagann.plan.sizes import CSC, NUMBERED, HopSize
+from sagann.plan.sizes import CSC, NUMBERED, BlockSizes, HopSize
 from sagann.plan.steps import UNLIMITED, Block, Plan, Step
 from sagann.plan.strips import strip_widths
 from sagann.plan.visits import Visits
@@ -127,6 +128,19 @@ def fitted_bounds(
     return bounds_of(least_count(lambda count: needed(count)[1], budget_bytes, most))
 
 
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Plans are of many objects without cycles: to look for some again and again takes a third of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_without_collections()
 def planned(
     program: ModelProgram,
     hops: Mapping[int, HopSize],
@@ -163,6 +177,8 @@ def planned(
         BudgetError: a step needs more than the budget.
     """
 
+    block_sizes = BlockSizes(program, hops, sizes(tuple(bounds)), gradients)
+
     def placed(selects: bool, visits: Visits, saves: frozenset[int] = frozenset()) -> Planned:
         schedule = Schedule(
             program,
@@ -174,6 +190,7 @@ def planned(
             order=order,
             selects=selects,
             visits=visits,
+            sizes=block_sizes,
         )
         return Planned(program, schedule, _placed(schedule, bounds, budget_bytes, trains=trains, ahead=ahead))
 
@@ -263,6 +280,7 @@ def revisited(found: Planned, visits: Visits) -> Planned:
         order=known.order,
         selects=known.selects,
         visits=visits,
+        sizes=known.sizes,
     )
     plan = _placed(schedule, found.plan.bounds, found.plan.budget_bytes, ahead=found.plan.ahead)
     return Planned(found.program, schedule, plan)
@@ -303,7 +321,7 @@ def dense_peak_bytes(program: ModelProgram, hops: Sequence[Topology], *, gradien
     def bytes_of(block: Block) -> int:
         if block.kind == "edges":
             # The graph has them in one order.
-            return schedule.sizes.of(block) - schedule.sizes.of(replace(block, name=CSC))
+            return schedule.sizes.of(block) - schedule.sizes.of(block._replace(name=CSC))
         return 0 if (block.kind, block.name) == ("value", "x") else schedule.sizes.of(block)
 
     on_host = [*schedule.initial(), *schedule.upstream()]
@@ -311,6 +329,7 @@ def dense_peak_bytes(program: ModelProgram, hops: Sequence[Topology], *, gradien
     return place(steps, bytes_of=bytes_of, on_host=on_host, bounds=bounds, budget_bytes=UNLIMITED).peak_bytes
 
 
+@_without_collections()
 def planned_constants(
     program: ModelProgram,
     hops: Mapping[int, HopSize],

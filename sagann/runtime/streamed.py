@@ -21,7 +21,7 @@ from sagann.compiler.capture import CAPTURING
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.trace import tensors_of
-from sagann.errors import InputError, LayerError
+from sagann.errors import InputError, LayerError, require_type
 from sagann.graph.topology import Topology
 from sagann.graph.versions import version_of
 from sagann.plan.edges_of_type import EdgesOfType, Hop
@@ -240,6 +240,8 @@ class StreamedModel(nn.Module):
         self._edges = self._new_edges()
 
     def _check(self, x: Tensor) -> None:
+        fix = "Pass a dense tensor with a row for every vertex of the graph that the model is streamed over."
+        require_type(x, Tensor, where="StreamedModel.x", fix=fix)
         require_on_host(x.device, "features")
         if torch.is_autocast_enabled(self._backend.device.type):
             raise InputError(
@@ -249,13 +251,13 @@ class StreamedModel(nn.Module):
                 fix="Call it outside of autocast, or convert model and features: model.bfloat16(), x.bfloat16().",
             )
         num_vertices = self.bounds[-1]
-        if x.layout == torch.strided and len(x) == num_vertices:
+        if x.layout == torch.strided and x.dim() > 1 and len(x) == num_vertices:
             return
         raise InputError(
             "vertex features do not fit the graph",
             value=f"{list(x.shape)} of layout {x.layout}, expected dense rows of {num_vertices} vertices",
-            where="StreamedModel",
-            fix="Pass a row for every vertex of the graph that the model is streamed over, dense.",
+            where="StreamedModel.x",
+            fix=fix,
         )
 
     def _run(self, x: Tensor, loss_of: LossOf | None) -> Tensor:

@@ -75,7 +75,7 @@ def test_copies_to_a_device_have_rates_of_their_own_and_take_no_core() -> None:
 
 
 def test_picked_rows_wait_for_the_store_of_what_they_are_picked_of() -> None:
-    picked = replace(A, needed_by=Block("edges", "csc", 0, 0))
+    picked = A._replace(needed_by=Block("edges", "csc", 0, 0))
     operations = (step(writes=(A,)), Move("store", A, 1000), Move("load", picked, 100), step(picked))
     found = simulated(*operations, on_disk=False)
     assert starts(found) == {"compute": [0.0, 2.2], "load": [2.0], "store": [1.0]}

@@ -13,6 +13,7 @@ from sagann.errors import InputError, LayerError
 from sagann.graph import Topology
 from sagann.nn import GCN, SAGE
 from sagann.plan import equal_vertices
+from sagann.plan.residency import BudgetError
 from sagann.runtime.random_numbers import seeded
 from sagann.runtime.streamed import StreamedModel
 from sagann.runtime.tape import Tape
@@ -145,3 +146,25 @@ def test_seeds_leave_the_random_numbers_as_they_were() -> None:
     assert torch.equal(torch.rand(3), expected)
     torch.manual_seed(7)
     assert torch.equal(torch.rand(3), drawn)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [None, [1.0], 3, torch.ones(ROWS), torch.ones(ROWS - 1, 6), torch.tensor(1.0), torch.ones(ROWS, 6).to_sparse()],
+)
+def test_what_is_no_row_for_every_vertex_is_refused(x: object) -> None:
+    streamed = StreamedModel(Squashed(), [random_topology(ROWS, 400)], equal_vertices(ROWS, 3))
+    with pytest.raises(
+        InputError, match=r"\(in StreamedModel.x\). Pass a dense tensor with a row for every vertex"
+    ):
+        streamed(x)
+
+
+def test_the_collector_of_garbage_runs_again_after_a_plan_and_after_an_error() -> None:
+    x, hops, bounds = torch.randn(ROWS, 6), [random_topology(ROWS, 400)], equal_vertices(ROWS, 3)
+    assert gc.isenabled()
+    StreamedModel(Squashed(), hops, bounds).plan(x)
+    assert gc.isenabled()
+    with pytest.raises(BudgetError):
+        StreamedModel(Squashed(), hops, bounds, budget_bytes=10).plan(x)
+    assert gc.isenabled()

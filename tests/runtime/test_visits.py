@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from sagann.graph import Graph
+from sagann.graph import Graph, coalesce
 from sagann.nn import GAT, GNN, MaxPoolGCN, build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan import equal_vertices
@@ -52,21 +55,33 @@ def test_any_visits_give_the_same_numbers(name: str) -> None:
             assert_close(ours, theirs, scale=largest(*expected))
 
 
-def test_ties_of_extrema_go_to_the_same_edges() -> None:
-    graph = labelled_graph(40, 600)
+def gradients_of_ties(graph: Graph, runs: Iterable[tuple[int, Visits]]) -> list[Tensor]:
+    """Gradients of features, of max-pooling over rows of zeros and ones, with each number of intervals and visits."""
     x = torch.randint(0, 2, (40, 6), generator=torch.Generator().manual_seed(0)).double().requires_grad_()
     layer = MaxPoolGCN(6, 6).double()
-    # Rows of zeros and ones stay such rows, so that most extrema are ties.
+    # The rows stay as they are, so that most extrema are ties.
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.copy_(torch.eye(6) if parameter.ndim == 2 else torch.zeros(6))
     model, hops = GNN([layer]), list(graph.hops(1))
-    grads = []
-    for visits in VISITS:
-        out = StreamedModel(model, hops, equal_vertices(40, COUNT), visits=visits)(x)
-        grads += torch.autograd.grad(out.square().sum(), x)
-    for grad in grads[1:]:
-        assert_close(grad, grads[0])
+    found = []
+    for count, visits in runs:
+        out = StreamedModel(model, hops, equal_vertices(40, count), visits=visits)(x)
+        found += torch.autograd.grad(out.square().sum(), x)
+    return found
+
+
+def test_ties_of_extrema_go_to_the_same_edges() -> None:
+    first, *others = gradients_of_ties(labelled_graph(40, 600), [(COUNT, visits) for visits in VISITS])
+    for grad in others:
+        assert_close(grad, first)
+
+
+def test_of_edges_that_ascend_by_source_ties_go_to_the_same_for_any_number_of_intervals() -> None:
+    graph = coalesce(labelled_graph(40, 600))
+    first, *others = gradients_of_ties(graph, [(count, Visits()) for count in (1, 2, 3, 7, 40)])
+    for grad in others:
+        assert_close(grad, first)
 
 
 def test_dropout_of_edges_does_not_depend_on_the_order() -> None:

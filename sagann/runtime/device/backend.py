@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -122,7 +121,7 @@ class _Cuts:
             return None
         # It follows from the offsets, which forms with and without ids or picked rows have in common.
         at = "dst" if is_by_destination(block.name) else "src"
-        known = replace(block, name=at)
+        known = block._replace(name=at)
         if known not in self._known:
             self._known[known] = self._dialect.cut_of(edges, at)
         cut = self._known[known]
