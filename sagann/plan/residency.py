@@ -76,6 +76,7 @@ class _Placement:
         lookahead: int,
     ) -> None:
         self.steps = steps
+        self.blocks = [step.blocks for step in steps]
         self.bytes_of = bytes_of
         self.on_host = on_host
         self.budget = budget_bytes
@@ -83,8 +84,8 @@ class _Placement:
         self.uses: defaultdict[Block, deque[int]] = defaultdict(deque)
         # The last steps that need rows picked from blocks, which must lie on the host by then.
         self.last_pick: dict[Block, int] = {}
-        for number, step in enumerate(steps):
-            for block in step.blocks:
+        for number, blocks in enumerate(self.blocks):
+            for block in blocks:
                 self.uses[block].append(number)
                 if block.needed_by is not None:
                     self.last_pick[block.whole] = number
@@ -106,7 +107,7 @@ class _Placement:
                 self._load_further_ahead(number)
             self.peak = max(self.peak, self.held + step.temporary_bytes)
             self.operations.append(step)
-            self._release(number, step)
+            self._release(number)
         return Plan(
             operations=tuple(_stored_early(self.operations)),
             bounds=bounds,
@@ -117,10 +118,11 @@ class _Placement:
 
     def _prepare(self, number: int, step: Step) -> None:
         """Make the blocks of a step resident."""
-        missing = [block for block in step.blocks if block not in self.resident]
-        room = sum(self.bytes_of(block) for block in missing) + step.temporary_bytes
+        blocks = self.blocks[number]
+        missing = [block for block in blocks if block not in self.resident]
+        room = sum(map(self.bytes_of, missing)) + step.temporary_bytes
         if not self._make_room(room, later_than=number):
-            own = sum(self.bytes_of(block) for block in step.blocks) + step.temporary_bytes
+            own = sum(map(self.bytes_of, blocks)) + step.temporary_bytes
             raise BudgetError.of(
                 "the memory budget is too small for a single step",
                 self.budget,
@@ -198,12 +200,13 @@ class _Placement:
     def _load_further_ahead(self, number: int) -> None:
         """Begin the loads of later steps in room that is left over: nothing goes for them, also not by what is made."""
         temporary, made, made_bytes = 0, set[Block](), 0
-        for step in self.steps[number : number + 1 + FURTHEST]:
+        for ahead in range(number, min(number + 1 + FURTHEST, len(self.steps))):
+            step = self.steps[ahead]
             # What the caller brings is not there before.
             if step.kind == "turn":
                 return
             temporary = max(temporary, step.temporary_bytes)
-            for block in step.blocks:
+            for block in self.blocks[ahead]:
                 if block in self.resident:
                     continue
                 if block in made:
@@ -217,10 +220,10 @@ class _Placement:
                 else:
                     self._admit(block, load=True)
 
-    def _release(self, number: int, step: Step) -> None:
+    def _release(self, number: int) -> None:
         """Forget what nobody uses again."""
         self.being_made = ()
-        for block in step.blocks:
+        for block in self.blocks[number]:
             uses = self.uses[block]
             while uses and uses[0] <= number:
                 uses.popleft()

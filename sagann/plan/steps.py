@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, NamedTuple
 
 UNLIMITED = 1 << 62
@@ -56,7 +55,7 @@ class Block(NamedTuple):
         return self if self.needed_by is None else self._replace(needed_by=None)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
     """Something that is computed."""
 
@@ -81,7 +80,7 @@ class Step:
     temporary_bytes: int = 0
     "Taken meanwhile, at most."
 
-    @cached_property
+    @property
     def blocks(self) -> tuple[Block, ...]:
         """What it reads and writes, each once."""
         return tuple(dict.fromkeys((*self.reads, *self.writes)))
