@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 
 from sagann.compiler.fuse_rows import fuse_rows
@@ -22,7 +21,6 @@ from sagann.compiler.row_check import draws, mixing_node
 from sagann.compiler.stages import cut
 from sagann.compiler.trace import ROWS
 from sagann.errors import LayerError
-from sagann.saga.independence import NUM_ROWS
 
 
 def cut_into_stages(module: fx.GraphModule, recorder: Recorder, *, fuses_rows: bool) -> ModelProgram:
@@ -111,8 +109,7 @@ class _Assembly:
 
     def _stage(self, wanted: list[fx.Node], given: list[fx.Node]) -> Stage:
         stage = cut(self.module, wanted, given, in_place=True)
-        inputs = [node for node in stage.module.graph.nodes if node.op == "placeholder"]
-        mixing = mixing_node(stage.module, [_made_up(node.meta["val"]) for node in inputs])
+        mixing = mixing_node(stage.module)
         if mixing is not None:
             raise LayerError(
                 "a model that is streamed must treat vertices independently between its layers",
@@ -159,10 +156,3 @@ def _gathered_parts(node: fx.Node) -> tuple[Sequence[fx.Node], int]:
 def _form(node: fx.Node) -> Form:
     value = node.meta["val"]
     return Form(shape=tuple(value.shape[1:]), dtype=value.dtype)
-
-
-def _made_up(like: Tensor) -> Tensor:
-    """Values for a check: random ones, with few rows where the trace has very many."""
-    shape = [NUM_ROWS if size == ROWS else size for size in like.shape]
-    values = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * 2
-    return values.to(like.device, like.dtype)

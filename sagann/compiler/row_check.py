@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from sagann.compiler.trace import is_rows
+from sagann.compiler.trace import ROWS, is_rows
+from sagann.errors import LayerError
 from sagann.kernels.row_dropout import dropout
 from sagann.saga.independence import NUM_ROWS, close
 
@@ -16,16 +17,34 @@ _PART = (5, 1, 4)
 _TOLERANCE = 1e-3
 
 
-def mixing_node(module: fx.GraphModule, inputs: list[Tensor]) -> fx.Node | None:
+def mixing_node(module: fx.GraphModule) -> fx.Node | None:
     """The first operator that mixes rows, or None.
 
     Args:
-        module: a stage's.
-        inputs: of the stage; what has rows has :data:`sagann.saga.independence.NUM_ROWS`.
+        module: a stage's, with what its values are like.
+    Raises:
+        LayerError: the stage cannot be run on made-up rows.
     """
     for node in module.graph.nodes:
         if node.op == "call_function" and _loses_rows(node):
             return node
+    try:
+        return _differing(module)
+    # Whatever an operator may say to numbers that it was not meant for.
+    except (IndexError, RuntimeError, ValueError) as error:
+        raise LayerError(
+            "a model that is streamed must take rows of any numbers",
+            value=f"on made-up ones: {type(error).__name__}: {str(error).splitlines()[0]}",
+            where="the model's forward",
+            fix="Clamp what must lie in a range, as ids of nn.Embedding, or run the model in memory.",
+        ) from error
+
+
+def _differing(module: fx.GraphModule) -> fx.Node | None:
+    """The first operator that gives other rows where it is given some of them only."""
+    likes = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+    are_ids = any(map(_is_integral, module.graph.nodes))
+    inputs = [_made_up(like, are_ids=are_ids) for like in likes]
     whole = _Recording(module)
     devices = {value.device for value in inputs if value.is_cuda}
     with torch.no_grad(), torch.random.fork_rng(devices=list(devices)):
@@ -39,6 +58,33 @@ def mixing_node(module: fx.GraphModule, inputs: list[Tensor]) -> fx.Node | None:
         if isinstance(full, Tensor) and isinstance(again, Tensor) and _has_rows(node) and not _agree(full, again):
             return node
     return None
+
+
+def _made_up(like: Tensor, *, are_ids: bool) -> Tensor:
+    """Random numbers, in few rows where the trace has very many.
+
+    Args:
+        like: what the trace has.
+        are_ids: whether rows may be made into ids: zeros and ones are such of any table.
+    """
+    generator, has_rows = torch.Generator().manual_seed(0), like.ndim > 0 and is_rows(like.shape[0])
+    shape = [NUM_ROWS if size == ROWS else size for size in like.shape]
+    if are_ids and has_rows:
+        values = torch.randint(0, 2, shape, generator=generator)
+    else:
+        values = torch.randn(shape, generator=generator) * 2
+    return values.to(like.device, like.dtype)
+
+
+def _is_integral(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and value.dtype in (
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+    )
 
 
 def _loses_rows(node: fx.Node) -> bool:

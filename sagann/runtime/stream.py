@@ -58,7 +58,8 @@ def stream(
         budget_bytes: what vertex data, edges and temporaries may take together.
         spill: a folder for what is not in use; without it, that lies in memory too, beyond the budget.
         cut: what intervals have equally many of.
-        num_intervals: P; by default the least that fits the budget.
+        num_intervals: P; by default the least that fits the budget, and where copies run beside steps (with a spill folder,
+            on a device) the least that leaves room to load ahead, if there is one.
         order: in which passes go through the chunk grid; the others are there to compare (:mod:`sagann.plan.orders`).
         select: whether for a chunk that needs few rows of an interval the host picks these; "never" is there to compare
             (:mod:`sagann.plan.selection`).
@@ -224,7 +225,7 @@ def _require_count(num_intervals: int) -> None:
             "the number of intervals is out of range",
             value=f"{num_intervals}, expected 1 to {MOST_INTERVALS}",
             where="stream.num_intervals",
-            fix="Pass a number in the range, or leave it out: the least that fits the budget is taken then.",
+            fix="Pass a number in the range, or leave it out: one that fits the budget is taken then.",
         )
 
 

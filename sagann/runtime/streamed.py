@@ -251,7 +251,7 @@ class StreamedModel(nn.Module):
                 fix="Call it outside of autocast, or convert model and features: model.bfloat16(), x.bfloat16().",
             )
         num_vertices = self.bounds[-1]
-        if x.layout == torch.strided and x.dim() > 1 and len(x) == num_vertices:
+        if x.layout == torch.strided and x.dim() > 0 and len(x) == num_vertices:
             return
         raise InputError(
             "vertex features do not fit the graph",

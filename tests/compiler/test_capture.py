@@ -151,3 +151,29 @@ def test_modules_with_two_names_are_left_as_they_were() -> None:
 def test_a_model_may_ask_how_many_destinations_there_are() -> None:
     program = captured(lambda m, h, x: m.first(h[0], x) + x[: h[0].num_dst].sum(-1, keepdim=True))
     assert program.forms[program.output].shape == (6,)
+
+
+class Embedded(nn.Module):
+    """A layer over rows of a table, by ids that stand in the features."""
+
+    def __init__(self, scale: int) -> None:
+        super().__init__()
+        self.table, self.layer, self.scale = nn.Embedding(3, 4), SAGE(4, 2), scale
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        return self.layer(hops[0], self.table(self.scale * x[:, 0].long()))
+
+
+def test_rows_of_a_table_are_looked_up() -> None:
+    program = capture(Embedded(1), [random_topology(30, 90)], torch.ones(30, 1))
+    assert program.forms[program.output].shape == (2,)
+
+
+def test_ids_that_few_rows_can_be_are_refused_by_name() -> None:
+    with pytest.raises(LayerError, match=r"must take rows of any numbers: on made-up ones: IndexError: .*Clamp"):
+        capture(Embedded(100), [random_topology(30, 90)], torch.zeros(30, 1))
+
+
+def test_rows_that_are_mixed_are_found_beside_ids() -> None:
+    with pytest.raises(LayerError, match="roll"):
+        captured(lambda m, h, x: m.first(h[0], x.long().to(x.dtype).roll(1, 0)))

@@ -150,7 +150,7 @@ def test_seeds_leave_the_random_numbers_as_they_were() -> None:
 
 @pytest.mark.parametrize(
     "x",
-    [None, [1.0], 3, torch.ones(ROWS), torch.ones(ROWS - 1, 6), torch.tensor(1.0), torch.ones(ROWS, 6).to_sparse()],
+    [None, [1.0], 3, torch.ones(ROWS - 1, 6), torch.tensor(1.0), torch.ones(ROWS, 6).to_sparse()],
 )
 def test_what_is_no_row_for_every_vertex_is_refused(x: object) -> None:
     streamed = StreamedModel(Squashed(), [random_topology(ROWS, 400)], equal_vertices(ROWS, 3))
