@@ -48,9 +48,13 @@ def test_a_file_that_was_read_is_cached_and_one_that_was_evicted_is_not(file: in
 
 
 def test_a_part_that_is_not_cached_is_found(file: int) -> None:
-    evict(file)
-    os.pread(file, BYTES // 4, 0)
-    assert not is_cached(file, 0, BYTES)
+    def is_whole_again() -> bool:
+        evict(file)
+        os.pread(file, BYTES // 4, 0)
+        return is_cached(file, 0, BYTES)
+
+    # The system may have let go of no more than what is read again here.
+    assert not all(is_whole_again() for _ in range(100))
     assert is_cached(file, 0, BYTES // 4)
 
 
