@@ -15,6 +15,7 @@ from sagann.saga.independence import NUM_ROWS, close
 _PART = (5, 1, 4)
 # What differs by more than rounding of another order of sums.
 _TOLERANCE = 1e-3
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def mixing_node(module: fx.GraphModule) -> fx.Node | None:
@@ -78,13 +79,7 @@ def _made_up(like: Tensor, *, are_ids: bool) -> Tensor:
 
 def _is_integral(node: fx.Node) -> bool:
     value = node.meta.get("val")
-    return isinstance(value, Tensor) and value.dtype in (
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-    )
+    return isinstance(value, Tensor) and value.dtype in _INTEGERS
 
 
 def _loses_rows(node: fx.Node) -> bool:
