@@ -2,7 +2,7 @@
 
 The shards are generated outside the limit. The import runs in a process of its own inside a memory cgroup
 (version 1), so going over the limit is death and not a matter of measuring. Afterwards the result is compared
-with the shards: number of edges, offsets that never fall, and the in-edges of sampled destinations, in order.
+with the shards: number of edges, offsets that never fall, and the in-edges of sampled destinations, by source.
 
     python bench/import_large.py --edges 500000000 --vertices 50000000 --folder /path/with/30/GB
 """
@@ -177,7 +177,7 @@ def _verify(shards: Path, path: Path, options: argparse.Namespace) -> int:
                 sources.append(these[keep])
                 destinations.append(those[keep])
     all_sources, all_destinations = np.concatenate(sources), np.concatenate(destinations)
-    order = np.argsort(all_destinations, kind="stable")
+    order = np.lexsort([all_sources, all_destinations])
     all_sources, all_destinations = all_sources[order], all_destinations[order]
     begins, ends_ = (np.searchsorted(all_destinations, sample, side) for side in ("left", "right"))
     wrong = 0

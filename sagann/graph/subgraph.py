@@ -1,7 +1,7 @@
 """Vertices chosen and renumbered: pure functions from Graph to Graph.
 
 Both are one operation: vertex i of the result is vertex ``order[i]`` of the input, with its features, label
-and splits, and the in-edges whose source was chosen as well, in their order and with their data.
+and splits, and the in-edges whose source was chosen as well, with their data, ascending by source.
 """
 
 from __future__ import annotations
@@ -40,13 +40,17 @@ def subgraph(graph: Graph, vertices: Tensor) -> Graph:
     offsets, edges = gather_ranges(topology.indptr, vertices)
     indices = new_id[topology.indices[edges].long()]
     keep = indices >= 0
-    edges = edges[keep]
+    edges, indices, indptr = edges[keep], indices[keep], offsets_of(keep)[offsets]
+    # Imported here: Numba takes longer to import than all else of `import sagann` together.
+    from sagann.graph.row_sort import sort_rows
+
+    sort_rows(indptr, indices, edges)
     graph_ptr, graph_names = graphs_of(graph, vertices)
     return replace(
         graph,
         topology=Topology(
-            indptr=offsets_of(keep)[offsets],
-            indices=indices[keep],
+            indptr=indptr,
+            indices=indices,
             num_src=len(vertices),
             edge_data={name: rows[edges] for name, rows in topology.edge_data.items()},
             validate=False,

@@ -4,7 +4,8 @@ A whole graph, an edge chunk, a worker's partition and a sampled block are all T
 kernels serves the four. Invariants: ``indptr`` is int64, starts at 0, never decreases and ends at
 ``num_edges``; ``indices`` holds source ids in ``[0, num_src)`` as int32 (int64 only where ``num_src`` needs
 it), so a topology may hold more than 2^31 edges; an edge's id is its position in CSC order; the destination
-vertices are the first ``num_dst`` source vertices.
+vertices are the first ``num_dst`` source vertices. In-edges of a destination ascend by source wherever sagann orders
+them; of arrays that are given, this is neither required nor checked.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class Topology:
         num_dst: int | None = None,
         edge_data: Mapping[str, Tensor] | None = None,
     ) -> Topology:
-        """Group edges by destination with a parallel counting sort; edges of one destination keep their order.
+        """Sort edges by destination, then by source; edges of the same ends keep their order.
 
         Args:
             src: integer [num_edges], source ids.
@@ -132,12 +133,15 @@ class Topology:
         _check_coo(src, dst, num_src, num_dst)
         # Imported here: Numba takes longer to import than all else of `import sagann` together.
         from sagann.graph.counting_sort import group_by_key
+        from sagann.graph.row_sort import sort_rows
 
         edge_data = {name: _edge_rows(name, rows, len(src)) for name, rows in (edge_data or {}).items()}
         grouped = group_by_key(dst, num_dst, values=src, value_dtype=id_dtype(num_src), positions=bool(edge_data))
+        indices = _present(grouped.values)
+        sort_rows(grouped.indptr, indices, grouped.positions)
         return cls(
             indptr=grouped.indptr,
-            indices=_present(grouped.values),
+            indices=indices,
             num_src=num_src,
             edge_data={name: rows.index_select(0, _present(grouped.positions)) for name, rows in edge_data.items()},
             validate=False,

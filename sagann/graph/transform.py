@@ -2,8 +2,8 @@
 
 Self-loops are added slab by slab, to where :mod:`sagann.graph.large_arrays` has them made; the other functions hold all
 edges in memory. Vertices keep their ids, so features, labels, splits and graph boundaries are shared with the input. Edges
-stay in CSC order; where a function does not reorder on purpose, the edges of one destination keep their order
-and added ones follow them. Edge data follows the edges by stated rules:
+are in CSC order, and in-edges that ascend by source still do; edges of the same ends keep their order, and added ones
+follow them. Edge data follows the edges by stated rules:
 
 ===================  ==================  =============================  =====================
 function             ``weight``          ``type``                       other edge data
@@ -49,14 +49,18 @@ def add_self_loops(graph: Graph, *, fill: Mapping[str, float] | None = None) -> 
     """
     topology = graph.topology
     missing = torch.ones(graph.num_vertices, dtype=torch.bool, device=topology.device)
+    num_before = torch.empty(graph.num_vertices, dtype=torch.int64, device=topology.device)
     for rows, edges in slabs(topology.indptr):
-        sources = topology.indices[edges]
-        missing[sources[sources == _destinations(topology, rows)].long()] = False
+        sources, destinations = topology.indices[edges], _destinations(topology, rows)
+        missing[sources[sources == destinations].long()] = False
+        num_before[rows] = offsets_of(sources < destinations)[
+            topology.indptr[rows.start : rows.stop + 1] - edges.start
+        ].diff()
     if not missing.any():
         return graph
 
-    # Every edge moves up by the number of loops added to the destinations before its own; the loop of a
-    # vertex is the last of its in-edges.
+    # Every edge moves up by the number of loops added to the destinations before its own, and by one where its
+    # source comes after its destination: there the loop has its place.
     shift = offsets_of(missing)
     indptr = topology.indptr + shift
     num_edges = topology.num_edges + int(shift[-1])
@@ -67,7 +71,7 @@ def add_self_loops(graph: Graph, *, fill: Mapping[str, float] | None = None) -> 
         for vertices, edges in slabs(topology.indptr):
             into = merged[int(indptr[vertices.start]) : int(indptr[vertices.stop])]
             new = torch.arange(vertices.start, vertices.stop, device=rows.device)[missing[vertices]]
-            loop_at = indptr[new + 1] - 1 - indptr[vertices.start]
+            loop_at = indptr[new] + num_before[new] - indptr[vertices.start]
             is_edge = torch.ones(len(into), dtype=torch.bool, device=rows.device)
             is_edge[loop_at] = False
             into[is_edge] = rows[edges].to(dtype)
@@ -224,20 +228,13 @@ def _with_reversed(topology: Topology, reversed_data: Mapping[str, Tensor]) -> T
 
 def _sort_in_edges(topology: Topology) -> Topology:
     """In-edges ascending by source, then type; equal ones keep their order."""
-    # Sorting by the least significant key first, with a sort that is stable, ends in lexicographic order
-    # without a combined key that could overflow.
-    src, dst = topology.indices, topology.edge_dst()
-    order = torch.arange(topology.num_edges, device=topology.device)
-    types = topology.edge_data.get("type")
+    src, dst, edge_data = topology.indices, topology.edge_dst(), topology.edge_data
+    types = edge_data.get("type")
     if types is not None:
+        # Edges of the same ends keep their order when they are sorted by these: that of their types.
         order = torch.sort(types, stable=True).indices
-    order = order[torch.sort(src[order], stable=True).indices]
-    return Topology.from_coo(
-        src=src[order],
-        dst=dst[order],
-        num_src=topology.num_src,
-        edge_data={name: rows[order] for name, rows in topology.edge_data.items()},
-    )
+        src, dst, edge_data = src[order], dst[order], {name: rows[order] for name, rows in edge_data.items()}
+    return Topology.from_coo(src=src, dst=dst, num_src=topology.num_src, edge_data=edge_data)
 
 
 def _first_of_equals(topology: Topology) -> Tensor:

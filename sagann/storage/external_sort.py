@@ -3,8 +3,8 @@
 The edges have been spooled to a file together with a coarse histogram of their destinations. Parts of
 consecutive destinations are chosen so that each fits memory, the spool is split into one file for each, and
 the parts are sorted and appended one after the other. A part that turns out too large is split again by a
-histogram of its own; a single destination too large for memory needs no sort, or is split by its sources
-where multi-edges are merged. The result is that of sorting everything at once, stably.
+histogram of its own, a single destination too large for memory by its sources. The result is that of sorting
+everything at once, by destination and then by source, stably.
 
 Working memory is ``memory_bytes``; disk beside the result is twice the spool.
 
@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from sagann.graph.counting_sort import group_by_key
+from sagann.graph.row_sort import sort_rows
 from sagann.storage._partition_kernels import split_by_part
 from sagann.storage.edge_chunk import EdgeColumn
 from sagann.storage.edge_run import EdgeRun
@@ -177,6 +178,7 @@ class ExternalSort:
                 positions=len(columns) > 2,
             )
             assert grouped.values is not None
+            sort_rows(grouped.indptr, grouped.values, grouped.positions)
             src, offsets = grouped.values.numpy(), grouped.indptr.numpy()
             positions = None if grouped.positions is None else grouped.positions.numpy()
             data = [column[positions] for column in columns[2:]]
@@ -186,31 +188,41 @@ class ExternalSort:
 
     def _sort_one_destination(self, run: EdgeRun, first: int, stop: int) -> int:
         """Append the in-edges of one destination from sources ``first`` to ``stop - 1``; return their number."""
-        if not self._merge:
-            for block in run.blocks():
-                self._append_edges(block[0], block[2:])
-                self._tell_sorted(len(block[0]))
+        fits = self._fits(run.num_edges, 0)
+        if fits or stop - first == 1:
+            # Of one source as well, edges stand in order, and few are left of any number where they are merged.
+            blocks = iter([run.load()]) if fits else run.blocks()
+            num_edges = self._merge_in_edges(blocks) if self._merge else self._sort_in_edges(blocks)
             run.delete()
-            return run.num_edges
-        if self._fits(run.num_edges, 0) or stop - first == 1:
-            # One source as well: whatever number of edges there is, few are left once blocks are merged.
-            whole = [run.load()] if self._fits(run.num_edges, 0) else run.blocks()
-            merged = self._no_edges()
-            for block in whole:
-                joined = [np.concatenate(pair) for pair in zip(merged, block, strict=True)]
-                src, dst, data = merge_with_data(joined[0], joined[1], joined[2:], self._rules)
-                merged = [src, dst, *data]
-                self._tell_sorted(len(block[0]))
-            run.delete()
-            src, dst, data = drop_mirrored(merged[0], merged[1], merged[2:], self._rules)
-            self._append_edges(src, data)
-            return len(src)
+            return num_edges
         histogram = Histogram.of_range(first, stop)
         for block in run.blocks():
             histogram.add(block[0])
         parts = self._split(run.blocks(), histogram, first, stop, by_src=True)
         run.delete()
         return sum(self._sort_one_destination(part, part_first, part_stop) for part, part_first, part_stop in parts)
+
+    def _merge_in_edges(self, blocks: Iterator[list[Array]]) -> int:
+        """Append what is left of one destination's edges, and return their number."""
+        merged = self._no_edges()
+        for block in blocks:
+            joined = [np.concatenate(pair) for pair in zip(merged, block, strict=True)]
+            src, dst, data = merge_with_data(joined[0], joined[1], joined[2:], self._rules)
+            merged = [src, dst, *data]
+            self._tell_sorted(len(block[0]))
+        src, dst, data = drop_mirrored(merged[0], merged[1], merged[2:], self._rules)
+        self._append_edges(src, data)
+        return len(src)
+
+    def _sort_in_edges(self, blocks: Iterator[list[Array]]) -> int:
+        """Append one destination's edges, sorted by source within a block, and return their number."""
+        num_edges = 0
+        for src, _, *data in blocks:
+            order = np.argsort(src, kind="stable")
+            self._append_edges(src[order], [column[order] for column in data])
+            self._tell_sorted(len(src))
+            num_edges += len(src)
+        return num_edges
 
     def _split(
         self, blocks: Iterator[list[Array]], histogram: Histogram, first: int, stop: int, *, by_src: bool

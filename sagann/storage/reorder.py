@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sagann.graph import Graph
+from sagann.graph import Graph, Topology
+from sagann.graph.row_sort import sort_rows
 from sagann.graph.rows import gather_ranges, take_rows
 from sagann.graph.subgraph import check_order, graphs_of
 from sagann.storage.dataset import manifest_of, tensors_of
@@ -72,11 +73,11 @@ def _arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, Tensor, Iterable
         if name in ("indptr", "features_indptr"):
             yield name, tensor, _offsets(tensor, order)
         elif name == "indices":
-            yield name, tensor, (number[ids.long()] for ids in _ranges(tensor, topology.indptr, order))
+            yield name, tensor, (sources for sources, _ in _in_edges(topology, order, number, tensor))
         elif name.startswith("edge_"):
-            yield name, tensor, _ranges(tensor, topology.indptr, order)
+            yield name, tensor, (tensor[edges] for _, edges in _in_edges(topology, order, number, tensor))
         elif name in ("features_indices", "features_values"):
-            yield name, tensor, _ranges(tensor, tensors["features_indptr"], order)
+            yield name, tensor, (tensor[at] for _, at in _ranges(tensor, tensors["features_indptr"], order))
         elif name == "graph_ptr":
             yield name, tensor, [tensor]
         else:
@@ -95,14 +96,21 @@ def _offsets(indptr: Tensor, order: Tensor) -> Iterator[Tensor]:
     yield degrees.cumsum(0).to(indptr.dtype)
 
 
-def _ranges(tensor: Tensor, indptr: Tensor, order: Tensor) -> Iterator[Tensor]:
-    """The rows of each vertex' edges, or entries, in the new order of vertices."""
+def _in_edges(topology: Topology, order: Tensor, number: Tensor, tensor: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The in-edges of each vertex in the new order, in pieces: their sources' numbers, ascending, and where they stand."""
+    for offsets, edges in _ranges(tensor, topology.indptr, order):
+        sources = number[topology.indices[edges].long()]
+        sort_rows(offsets, sources, edges)
+        yield sources, edges
+
+
+def _ranges(tensor: Tensor, indptr: Tensor, order: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Where each vertex' edges, or entries, stand, in the new order of vertices: offsets and positions, in pieces."""
     # Beside a row, its position is in memory, and another array of positions.
     most = max(1, _AT_ONCE_BYTES // (16 + tensor[:1].nbytes))
     ends = (indptr[1:] - indptr[:-1])[order].cumsum(0)
     first = done = 0
     while first < len(order):
         last = max(first + 1, int(torch.searchsorted(ends, done + most, right=True)))
-        _, at = gather_ranges(indptr, order[first:last])
-        yield tensor[at]
+        yield gather_ranges(indptr, order[first:last])
         first, done = last, int(ends[last - 1])

@@ -13,12 +13,12 @@ def example(**data):
     )
 
 
-def test_from_coo_groups_by_destination_and_keeps_the_order():
+def test_from_coo_sorts_by_destination_then_source_and_keeps_the_order_of_equals():
     topology = example(weight=torch.arange(6.0), vector=torch.arange(12).reshape(6, 2))
     assert topology.indptr.tolist() == [0, 1, 5, 6, 6]
-    assert topology.indices.tolist() == [0, 3, 0, 3, 1, 2]
-    assert topology.edge_data["weight"].tolist() == [5, 0, 1, 3, 4, 2]
-    assert topology.edge_data["vector"].tolist() == [[10, 11], [0, 1], [2, 3], [6, 7], [8, 9], [4, 5]]
+    assert topology.indices.tolist() == [0, 0, 1, 3, 3, 2]
+    assert topology.edge_data["weight"].tolist() == [5, 1, 4, 0, 3, 2]
+    assert topology.edge_data["vector"].tolist() == [[10, 11], [2, 3], [8, 9], [0, 1], [6, 7], [4, 5]]
     assert (topology.indptr.dtype, topology.indices.dtype) == (torch.int64, torch.int32)
     assert (topology.num_src, topology.num_dst, topology.num_edges) == (4, 4, 6)
 
@@ -33,7 +33,7 @@ def test_from_coo_equals_a_stable_sort(num_dst, more, data):
         src=ids[:, 0], dst=ids[:, 1], num_src=num_src, num_dst=num_dst, edge_data={"at": torch.arange(len(pairs))}
     )
     topology.validate()
-    expected = sorted(((*pair, at) for at, pair in enumerate(pairs)), key=lambda edge: edge[1])
+    expected = sorted(((*pair, at) for at, pair in enumerate(pairs)), key=lambda edge: (edge[1], edge[0]))
     assert edges_of(topology, "at") == expected
     assert topology.edge_dst().tolist() == [edge[1] for edge in expected]
 

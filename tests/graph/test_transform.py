@@ -20,10 +20,10 @@ def check_unchanged_vertices(before: Graph, after: Graph):
     after.topology.validate()
 
 
-def test_add_self_loops_keeps_loops_and_puts_new_ones_last():
+def test_add_self_loops_keeps_loops_and_puts_new_ones_where_their_sources_belong():
     graph = make_graph([(1, 0), (2, 2), (0, 2)], 4, weight=torch.tensor([0.5, 7.0, 2.0]))
     looped = add_self_loops(graph)
-    assert edges_of(looped, "weight") == [(1, 0, 0.5), (0, 0, 1), (1, 1, 1), (2, 2, 7), (0, 2, 2), (3, 3, 1)]
+    assert edges_of(looped, "weight") == [(0, 0, 1), (1, 0, 0.5), (1, 1, 1), (0, 2, 2), (2, 2, 7), (3, 3, 1)]
     assert looped.topology.edge_data["weight"].dtype == torch.float32
 
 
@@ -32,6 +32,7 @@ def test_add_self_loops_adds_only_missing_ones(graph):
     looped = add_self_loops(graph, fill={"number": -1})
     check_unchanged_vertices(graph, looped)
     edges = edges_of(looped, "number")
+    assert [e[:2] for e in edges] == sorted((e[:2] for e in edges), key=lambda e: (e[1], e[0]))
     assert [e for e in edges if e[2] != -1] == edges_of(graph, "number")
     added = [e[0] for e in edges if e[2] == -1]
     assert all(e[0] == e[1] for e in edges if e[2] == -1)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sagann.graph import Graph, coalesce
+from sagann.graph import Graph, add_self_loops, relabel
 from sagann.nn import GAT, GNN, MaxPoolGCN, build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan import equal_vertices
@@ -77,8 +77,13 @@ def test_ties_of_extrema_go_to_the_same_edges() -> None:
         assert_close(grad, first)
 
 
-def test_of_edges_that_ascend_by_source_ties_go_to_the_same_for_any_number_of_intervals() -> None:
-    graph = coalesce(labelled_graph(40, 600))
+def shuffled(graph: Graph) -> Graph:
+    return relabel(graph, torch.randperm(graph.num_vertices, generator=torch.Generator().manual_seed(1)))
+
+
+@pytest.mark.parametrize("change", [add_self_loops, shuffled, lambda graph: graph], ids=["loops", "order", "given"])
+def test_ties_go_to_the_same_edges_for_any_number_of_intervals(change: Callable[[Graph], Graph]) -> None:
+    graph = change(labelled_graph(40, 600))
     first, *others = gradients_of_ties(graph, [(count, Visits()) for count in (1, 2, 3, 7, 40)])
     for grad in others:
         assert_close(grad, first)

@@ -49,7 +49,7 @@ def pairs(graph: Graph) -> list[tuple[int, int]]:
 )
 def test_forms_of_csv(tmp_path: Path, text: str, form: dict[str, Any]) -> None:
     graph = imported(csv_file(tmp_path, text), tmp_path, EdgeListFormat(**form))
-    assert pairs(graph) == [(2, 1), (0, 1), (1, 2)]
+    assert pairs(graph) == [(0, 1), (2, 1), (1, 2)]
     assert graph.name == "edges"
 
 
@@ -71,9 +71,9 @@ def test_weights_types_and_parquet(tmp_path: Path) -> None:
     graph = imported(
         tmp_path / "e.parquet", tmp_path, EdgeListFormat(src="u", dst="v", weight="w", edge_type="kind")
     )
-    assert pairs(graph) == [(2, 1), (0, 1), (1, 2)]
-    assert graph.topology.edge_data["weight"].tolist() == [0.5, 1.5, 2.5]
-    assert graph.topology.edge_data["type"].tolist() == [1, 0, 1]
+    assert pairs(graph) == [(0, 1), (2, 1), (1, 2)]
+    assert graph.topology.edge_data["weight"].tolist() == [1.5, 0.5, 2.5]
+    assert graph.topology.edge_data["type"].tolist() == [0, 1, 1]
     assert graph.num_edge_types == 2
 
 

@@ -1,0 +1,142 @@
+"""Rows of ids put in ascending order, each by itself: what makes the in-edges of every vertex ascend by source.
+
+So edges stand in one order, whatever order they were given in: cut into intervals of sources, they still follow one
+another as in the whole graph, and the first of equal numbers is the same edge for any number of intervals.
+
+Rows that ascend already are only read. Short ones are sorted by insertion, long ones by their digits, from the least
+on (Knuth, The Art of Computer Programming 3, Sec. 5.2.5): both are stable, and take no more memory than a few of the
+longest rows. Threads take ranges of rows with a like number of ids; a row is never split.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numba import njit, prange
+from torch import Tensor
+
+from sagann.graph.counting_sort import ITEMS_PER_THREAD
+from sagann.graph.threads import pytorch_threads
+
+# Up to so many ids insertion is faster than counting their digits.
+_SHORT = 64
+_DIGIT_BITS = 8
+# Ranges of rows for each thread, as some take longer than others.
+_TASKS_PER_THREAD = 16
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def sort_rows(indptr: Tensor, ids: Tensor, positions: Tensor | None = None) -> None:
+    """Sort each row's ids, stably and in place, and carry their positions along.
+
+    Args:
+        indptr: int64 [num_rows + 1], offsets of the rows.
+        ids: int32 or int64 [N], at least 0, contiguous.
+        positions: int32 or int64 [N], contiguous: of what else there is for each id, to carry it along by indexing.
+    Example:
+        >>> ids, positions = torch.tensor([2, 1, 1, 0]), torch.arange(4)
+        >>> sort_rows(torch.tensor([0, 3, 4]), ids, positions)
+        >>> ids.tolist(), positions.tolist()
+        ([1, 1, 2, 0], [1, 2, 0, 3])
+    """
+    if ids.device.type != "cpu":
+        _sort_on_device(indptr, ids, positions)
+        return
+    # Without positions an empty array takes their place: one that may be None could not change places with another.
+    arrays = indptr.numpy(), ids.numpy(), np.empty(0, dtype=np.int32) if positions is None else positions.numpy()
+    num_rows = len(indptr) - 1
+    if len(ids) <= ITEMS_PER_THREAD:
+        _sort_range(*arrays, 0, num_rows)
+        return
+    with pytorch_threads() as threads:
+        num_tasks = min(_TASKS_PER_THREAD * threads, -(-len(ids) // ITEMS_PER_THREAD))
+        ends = torch.arange(1, num_tasks) * len(ids) // num_tasks
+        inner = torch.searchsorted(indptr, ends).clamp_(max=num_rows).tolist()
+        _sort_tasks(*arrays, np.array([0, *inner, num_rows]))
+
+
+def _sort_on_device(indptr: Tensor, ids: Tensor, positions: Tensor | None) -> None:
+    # Two stable sorts, of the ids and then of their rows: Numba's kernels run on the host.
+    rows = torch.repeat_interleave(indptr.diff(), output_size=len(ids))
+    order = torch.sort(ids, stable=True).indices
+    order = order[torch.sort(rows[order], stable=True).indices]
+    for carried in (ids, positions):
+        if carried is not None:
+            carried.copy_(carried[order])
+
+
+@njit(cache=True, parallel=True, nogil=True)
+def _sort_tasks(indptr: Array, ids: Array, positions: Array, bounds: Array) -> None:
+    for task in prange(len(bounds) - 1):
+        _sort_range(indptr, ids, positions, bounds[task], bounds[task + 1])
+
+
+@njit(cache=True, nogil=True)
+def _sort_range(indptr: Array, ids: Array, positions: Array, first: int, stop: int) -> None:
+    for row in range(first, stop):
+        begin, end = indptr[row], indptr[row + 1]
+        falls = False
+        for e in range(begin + 1, end):
+            falls |= ids[e] < ids[e - 1]
+        if not falls:
+            continue
+        if end - begin <= _SHORT:
+            _insert(ids[begin:end], positions[begin:end])
+        else:
+            _sort_digits(ids[begin:end], positions[begin:end])
+
+
+@njit(cache=True, nogil=True)
+def _insert(ids: Array, positions: Array) -> None:
+    carries = len(positions) > 0
+    for e in range(1, len(ids)):
+        moved = ids[e]
+        position = positions[e] if carries else 0
+        at = e
+        while at > 0 and ids[at - 1] > moved:
+            ids[at] = ids[at - 1]
+            if carries:
+                positions[at] = positions[at - 1]
+            at -= 1
+        ids[at] = moved
+        if carries:
+            positions[at] = position
+
+
+@njit(cache=True, nogil=True)
+def _sort_digits(ids: Array, positions: Array) -> None:
+    left = ids.max()
+    heads = np.empty(1 << _DIGIT_BITS, dtype=np.int64)
+    other_ids, other_positions = np.empty_like(ids), np.empty_like(positions)
+    shift = 0
+    # Two digits at a time, there and back.
+    while left > 0:
+        _sort_digit(ids, positions, other_ids, other_positions, shift, heads)
+        _sort_digit(other_ids, other_positions, ids, positions, shift + _DIGIT_BITS, heads)
+        shift += 2 * _DIGIT_BITS
+        left >>= 2 * _DIGIT_BITS
+
+
+@njit(cache=True, nogil=True)
+def _sort_digit(
+    ids: Array, positions: Array, into_ids: Array, into_positions: Array, shift: int, heads: Array
+) -> None:
+    mask = len(heads) - 1
+    heads[:] = 0
+    for e in range(len(ids)):
+        heads[(ids[e] >> shift) & mask] += 1
+    total = 0
+    for digit in range(len(heads)):
+        count = heads[digit]
+        heads[digit] = total
+        total += count
+    for e in range(len(ids)):
+        digit = (ids[e] >> shift) & mask
+        at = heads[digit]
+        heads[digit] = at + 1
+        into_ids[at] = ids[e]
+        if len(positions) > 0:
+            into_positions[at] = positions[e]
