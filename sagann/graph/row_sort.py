@@ -45,7 +45,7 @@ def sort_rows(indptr: Tensor, ids: Tensor, positions: Tensor | None = None) -> N
     if ids.device.type != "cpu":
         _sort_on_device(indptr, ids, positions)
         return
-    # Without positions an empty array takes their place: one that may be None could not change places with another.
+    # An empty array in place of none: what is compiled asks for its length.
     arrays = indptr.numpy(), ids.numpy(), np.empty(0, dtype=np.int32) if positions is None else positions.numpy()
     num_rows = len(indptr) - 1
     if len(ids) <= ITEMS_PER_THREAD:
