@@ -62,9 +62,7 @@ def generate(shape: Shape) -> Stored:
     pairs = _pairs(shape)
     low, high = (torch.from_numpy(ids.astype(np.int32)) for ids in divmod(pairs, shape.vertices))
     src, dst = torch.cat([low, high]), torch.cat([high, low])
-    # Ascending within a destination, as the real ones are.
-    order = torch.argsort(src, stable=True)
-    topology = Topology.from_coo(src=src[order], dst=dst[order], num_src=shape.vertices)
+    topology = Topology.from_coo(src=src, dst=dst, num_src=shape.vertices)
     generator = torch.Generator().manual_seed(SEED)
     return Stored(
         indptr=topology.indptr,
@@ -134,9 +132,7 @@ def rehearsal(num_features: int, num_classes: int) -> Stored:
     generator = torch.Generator().manual_seed(SEED)
     return Stored(
         indptr=topology.indptr,
-        src=torch.cat(
-            [in_edges.sort().values for in_edges in topology.indices.split(topology.in_degrees().tolist())]
-        ),
+        src=topology.indices,
         features=torch.randn(n, num_features, generator=generator),
         labels=torch.arange(n) % num_classes,
         train=torch.arange(0, n, 2),

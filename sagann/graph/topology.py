@@ -5,7 +5,8 @@ kernels serves the four. Invariants: ``indptr`` is int64, starts at 0, never dec
 ``num_edges``; ``indices`` holds source ids in ``[0, num_src)`` as int32 (int64 only where ``num_src`` needs
 it), so a topology may hold more than 2^31 edges; an edge's id is its position in CSC order; the destination
 vertices are the first ``num_dst`` source vertices. In-edges of a destination ascend by source wherever sagann orders
-them; of arrays that are given, this is neither required nor checked.
+them. Of arrays that are given this is neither required nor checked; but where they do not, which of several equal
+extrema gets a gradient depends on the number of intervals that the graph is cut into.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 Self-loops are added slab by slab, to where :mod:`sagann.graph.large_arrays` has them made; the other functions hold all
 edges in memory. Vertices keep their ids, so features, labels, splits and graph boundaries are shared with the input. Edges
-are in CSC order, and in-edges that ascend by source still do; edges of the same ends keep their order, and added ones
-follow them. Edge data follows the edges by stated rules:
+are in CSC order, and in-edges that ascend by source still do. Edges of the same ends keep their order, and added ones
+follow them, except that functions which reverse or merge edges order these by type. Edge data follows the edges by stated
+rules:
 
 ===================  ==================  =============================  =====================
 function             ``weight``          ``type``                       other edge data
@@ -53,9 +54,8 @@ def add_self_loops(graph: Graph, *, fill: Mapping[str, float] | None = None) -> 
     for rows, edges in slabs(topology.indptr):
         sources, destinations = topology.indices[edges], _destinations(topology, rows)
         missing[sources[sources == destinations].long()] = False
-        num_before[rows] = offsets_of(sources < destinations)[
-            topology.indptr[rows.start : rows.stop + 1] - edges.start
-        ].diff()
+        below = destinations[sources < destinations] - rows.start
+        num_before[rows] = torch.bincount(below, minlength=rows.stop - rows.start)
     if not missing.any():
         return graph
 
@@ -130,7 +130,8 @@ def coalesce(graph: Graph) -> Graph:
         >>> merged.indices.tolist(), merged.edge_data["weight"].tolist()
         ([0, 1], [2.0, 4.0])
     """
-    topology = _sort_in_edges(graph.topology)
+    given = graph.topology
+    topology = _sorted(given.indices, given.edge_dst(), given.edge_data, given.num_src)
     first = _first_of_equals(topology)
     if first.all():
         return graph.with_topology(topology)
@@ -161,7 +162,7 @@ def symmetrise(graph: Graph) -> Graph:
     forward = coalesce(graph).topology
     # Each edge stands before its mirror image, and sorting is stable: the first of equals is the edge itself
     # where there is one.
-    both = _sort_in_edges(_with_reversed(forward, forward.edge_data))
+    both = _with_reversed(forward, forward.edge_data)
     return graph.with_topology(_keep_edges(both, _first_of_equals(both)))
 
 
@@ -218,23 +219,18 @@ def _keep_edges(topology: Topology, keep: Tensor) -> Topology:
 
 def _with_reversed(topology: Topology, reversed_data: Mapping[str, Tensor]) -> Topology:
     src, dst = topology.indices, topology.edge_dst()
-    return Topology.from_coo(
-        src=torch.cat([src, dst]),
-        dst=torch.cat([dst, src]),
-        num_src=topology.num_src,
-        edge_data={name: torch.cat([rows, reversed_data[name]]) for name, rows in topology.edge_data.items()},
-    )
+    both = {name: torch.cat([rows, reversed_data[name]]) for name, rows in topology.edge_data.items()}
+    return _sorted(torch.cat([src, dst]), torch.cat([dst, src]), both, topology.num_src)
 
 
-def _sort_in_edges(topology: Topology) -> Topology:
-    """In-edges ascending by source, then type; equal ones keep their order."""
-    src, dst, edge_data = topology.indices, topology.edge_dst(), topology.edge_data
+def _sorted(src: Tensor, dst: Tensor, edge_data: Mapping[str, Tensor], num_vertices: int) -> Topology:
+    """Edges by destination, then source, then type; equal ones keep their order."""
     types = edge_data.get("type")
     if types is not None:
         # Edges of the same ends keep their order when they are sorted by these: that of their types.
         order = torch.sort(types, stable=True).indices
         src, dst, edge_data = src[order], dst[order], {name: rows[order] for name, rows in edge_data.items()}
-    return Topology.from_coo(src=src, dst=dst, num_src=topology.num_src, edge_data=edge_data)
+    return Topology.from_coo(src=src, dst=dst, num_src=num_vertices, edge_data=edge_data)
 
 
 def _first_of_equals(topology: Topology) -> Tensor:

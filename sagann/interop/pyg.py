@@ -20,8 +20,8 @@ def from_pyg(data: Data, *, num_classes: int | None = None, name: str = "pyg") -
 
     Taken over are ``edge_index`` (an edge goes from its first row to its second), ``x``, ``y``, the masks
     ``train_mask``, ``val_mask`` and ``test_mask``, ``edge_weight``, ``edge_type`` and ``edge_attr`` (as edge
-    data 'weight', 'type' and 'attr'), and ``ptr`` of a Batch. Edges are sorted by destination; the input is
-    not changed.
+    data 'weight', 'type' and 'attr'), and ``ptr`` of a Batch. Edges are sorted by destination, then source; the
+    input is not changed.
 
     Args:
         data: a homogeneous ``Data`` with ``edge_index``.

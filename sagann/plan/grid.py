@@ -63,7 +63,7 @@ class ChunkGrid:
         >>> topology = Topology.from_coo(src=torch.tensor([0, 3, 2]), dst=torch.tensor([3, 0, 0]), num_src=4)
         >>> grid = ChunkGrid(topology, (0, 2, 4))
         >>> [(chunk.src, chunk.dst, chunk.topology.indices.tolist()) for chunk in grid.into(0)]
-        [(1, 0, [1, 0])]
+        [(1, 0, [0, 1])]
     """
 
     def __init__(self, hop: Hop, bounds: Sequence[int], *, most_edges: int = MOST_EDGES) -> None:

@@ -75,9 +75,10 @@ def _arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, Tensor, Iterable
         elif name == "indices":
             yield name, tensor, (sources for sources, _ in _in_edges(topology, order, number, tensor))
         elif name.startswith("edge_"):
-            yield name, tensor, (tensor[edges] for _, edges in _in_edges(topology, order, number, tensor))
+            # Sources are read and sorted once more: their order is as long as all edges.
+            yield name, tensor, _picked(tensor, _in_edges(topology, order, number, tensor))
         elif name in ("features_indices", "features_values"):
-            yield name, tensor, (tensor[at] for _, at in _ranges(tensor, tensors["features_indptr"], order))
+            yield name, tensor, _picked(tensor, _ranges(tensor, tensors["features_indptr"], order))
         elif name == "graph_ptr":
             yield name, tensor, [tensor]
         else:
@@ -88,6 +89,11 @@ def _some(order: Tensor, tensor: Tensor) -> Iterable[Tensor]:
     """The order in pieces, of as many rows of a tensor as are read at a time."""
     row_bytes = max(1, tensor[:1].nbytes)
     return order.split(max(1, _AT_ONCE_BYTES // row_bytes))
+
+
+def _picked(tensor: Tensor, pieces: Iterable[tuple[Tensor, Tensor]]) -> Iterator[Tensor]:
+    for _, at in pieces:
+        yield tensor[at]
 
 
 def _offsets(indptr: Tensor, order: Tensor) -> Iterator[Tensor]:
@@ -106,8 +112,8 @@ def _in_edges(topology: Topology, order: Tensor, number: Tensor, tensor: Tensor)
 
 def _ranges(tensor: Tensor, indptr: Tensor, order: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Where each vertex' edges, or entries, stand, in the new order of vertices: offsets and positions, in pieces."""
-    # Beside a row, its position is in memory, and another array of positions.
-    most = max(1, _AT_ONCE_BYTES // (16 + tensor[:1].nbytes))
+    # Beside a row, its position is in memory, another array of positions, and an edge's source by either number.
+    most = max(1, _AT_ONCE_BYTES // (24 + tensor[:1].nbytes))
     ends = (indptr[1:] - indptr[:-1])[order].cumsum(0)
     first = done = 0
     while first < len(order):
