@@ -75,12 +75,15 @@ def test_a_rehearsed_forecast_is_near_what_is_measured() -> None:
     assert planned.plan.num_intervals > 1
     # Rates of copies far from what limits; the steps' are corrected by the rehearsal, whatever they are.
     machine = replace(ROUND, copy_bytes=5e9)
-    expected_s = forecast(planned, machine, on_disk=False, rehearsal=(model, graph)).timeline.seconds
     streamed = stream(model, graph, budget_bytes=budget_bytes)
-    seconds = []
-    for _ in range(5):
-        start_s = time.perf_counter()
-        streamed.loss(graph.features, lambda rows, _: rows.logsumexp(-1).sum()).backward()
-        seconds.append(time.perf_counter() - start_s)
-    # Machines that run tests are noisy; the figure that counts is bench.streaming's.
-    assert 0.4 < expected_s / median(seconds[1:]) < 2.5
+    ratios = []
+    # Machines that run tests are noisy, from one second to the next; the figure that counts is bench.streaming's.
+    for _ in range(3):
+        expected_s = forecast(planned, machine, on_disk=False, rehearsal=(model, graph)).timeline.seconds
+        seconds = []
+        for _ in range(5):
+            start_s = time.perf_counter()
+            streamed.loss(graph.features, lambda rows, _: rows.logsumexp(-1).sum()).backward()
+            seconds.append(time.perf_counter() - start_s)
+        ratios.append(expected_s / min(seconds))
+    assert 0.4 < median(ratios) < 2.5
