@@ -3,10 +3,9 @@
     python bench/build_csc.py [--edges 100e6] [--reference-edges 10e6] [--repeats 3]
 
 Prints one table. Ids are int64, as PyG and DGL hold them; each row is the median of the repeats, and includes
-everything from a list of edges to a usable topology (the check that ids are in range as well; in-edges that ascend by
-source, which the sorts beside it do not order). "per core" divides
-the rate by the number of cores; "per core-s" divides the edges by the processor time used, which other work on the
-machine does not change much.
+everything from a list of edges to a usable topology: the check that ids are in range, and in-edges that ascend by
+source, which the sorts beside it do not order. "per core" divides the rate by the number of cores; "per core-s"
+divides the edges by the processor time used, which other work on the machine does not change much.
 """
 
 from __future__ import annotations

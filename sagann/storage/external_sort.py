@@ -190,7 +190,7 @@ class ExternalSort:
         """Append the in-edges of one destination from sources ``first`` to ``stop - 1``; return their number."""
         fits = self._fits(run.num_edges, 0)
         if fits or stop - first == 1:
-            # Edges of one source go block by block: they need no sorting, and merged, few are left of any number.
+            # Edges of one source go block by block: sorting leaves these as they are, and merged, few are left.
             blocks = iter([run.load()]) if fits else run.blocks()
             num_edges = self._merge_in_edges(blocks) if self._merge else self._sort_in_edges(blocks)
             run.delete()

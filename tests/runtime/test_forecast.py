@@ -77,7 +77,8 @@ def test_a_rehearsed_forecast_is_near_what_is_measured() -> None:
     machine = replace(ROUND, copy_bytes=5e9)
     streamed = stream(model, graph, budget_bytes=budget_bytes)
     ratios = []
-    # Machines that run tests are noisy, from one second to the next; the figure that counts is bench.streaming's.
+    # Machines that run tests are noisy, from one second to the next: so the fastest epoch of each try, and the median
+    # of three tries. The figure that counts is bench.streaming's.
     for _ in range(3):
         expected_s = forecast(planned, machine, on_disk=False, rehearsal=(model, graph)).timeline.seconds
         seconds = []
