@@ -89,11 +89,11 @@ def _planned(
     """An epoch with the loss folded, by what its visits are called."""
     gradients = Gradients(program)
     whole = (0, hops[0].num_dst)
-    plan = partial(planned, program, gradients=gradients, folded=True, ahead=True)
+    plan = partial(planned, program, gradients=gradients, folded=True, same_memory=False)
     budget_bytes = plan(hop_sizes(program, hops, whole), whole, UNLIMITED).plan.peak_bytes // arguments.share
     while True:
         try:
-            bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, ahead=True)
+            bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, same_memory=False)
             sizes = hop_sizes(program, hops, bounds)
             strips = plan(sizes, bounds, budget_bytes)
             break

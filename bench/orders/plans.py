@@ -46,13 +46,19 @@ def compare(program: ModelProgram, hops: Sequence[Topology], share: int) -> Comp
     gradients = Gradients(program)
     whole = (0, hops[0].num_dst)
     dense = planned(
-        program, hop_sizes(program, hops, whole), whole, UNLIMITED, gradients=gradients, folded=True, ahead=True
+        program,
+        hop_sizes(program, hops, whole),
+        whole,
+        UNLIMITED,
+        gradients=gradients,
+        folded=True,
+        same_memory=False,
     ).plan
     wanted_bytes = budget_bytes = dense.peak_bytes // share
     while True:
         try:
             fitted = [
-                fitted_bounds(program, hops, budget_bytes, gradients=gradients, order=order, ahead=True)
+                fitted_bounds(program, hops, budget_bytes, gradients=gradients, order=order, same_memory=False)
                 for order in ORDERS
             ]
             bounds = max(fitted, key=len)
@@ -66,7 +72,7 @@ def compare(program: ModelProgram, hops: Sequence[Topology], share: int) -> Comp
                     gradients=gradients,
                     folded=True,
                     order=order,
-                    ahead=True,
+                    same_memory=False,
                 ).plan
                 for order in ORDERS
             }

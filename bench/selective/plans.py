@@ -59,16 +59,16 @@ def compare(
             gradients=gradients,
             folded=True,
             selection=selection,
-            ahead=on_disk,
+            same_memory=not on_disk,
         )
 
     dense = plan((0, hops[0].num_dst), UNLIMITED, NEVER).plan
     wanted_bytes = budget_bytes = dense.peak_bytes // share
     try:
-        bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, ahead=on_disk)
+        bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, same_memory=not on_disk)
     except BudgetError as error:
         budget_bytes = error.needed_bytes
-        bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, ahead=on_disk)
+        bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, same_memory=not on_disk)
     return Compared(
         budget_bytes=budget_bytes,
         is_raised=budget_bytes != wanted_bytes,

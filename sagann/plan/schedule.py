@@ -94,12 +94,12 @@ class Schedule:
     def constant_bytes(self) -> int:
         """Of what is the same in every epoch."""
         names = {gather.result for gather in self.program.gathers if gather.constant}
-        return sum(self.sizes.of(block) for block in self.initial() if block.name in names)
+        return sum(self.sizes.content_of(block) for block in self.initial() if block.name in names)
 
     @property
     def edge_bytes(self) -> int:
         """Of the edges, in both orders."""
-        return sum(self.sizes.of(block) for block in self.initial() if block.kind == "edges")
+        return sum(self.sizes.content_of(block) for block in self.initial() if block.kind == "edges")
 
     def upstream(self) -> list[Block]:
         """The gradient of the result, where the caller brings it, before the backward."""

@@ -22,7 +22,7 @@ from sagann.kernels.memory import SMALLEST_BYTES, allocated_bytes
 from sagann.kernels.packed import packed_bytes
 from sagann.kernels.row_dropout import dropout
 from sagann.plan.gradients import Gradients
-from sagann.plan.steps import Block
+from sagann.plan.steps import Block, BlockKind
 
 CSC, CSR, NUMBERED = "csc", "csr", "numbered csr"
 "Forms of a chunk: its edges by destination, by source, and by source with their ids."
@@ -155,24 +155,43 @@ class BlockSizes:
         hops: what its gathers go over, by numbers of hops.
         rows: vertices of each interval.
         gradients: what its backward computes.
+        in_place: which are read where they lie, and take no room: edges, and values that are constant and that stages alone
+            read. A step reads either once, in order; what edges read here and there is copied all the same.
     """
 
     def __init__(
-        self, program: ModelProgram, hops: Mapping[int, HopSize], rows: Sequence[int], gradients: Gradients
+        self,
+        program: ModelProgram,
+        hops: Mapping[int, HopSize],
+        rows: Sequence[int],
+        gradients: Gradients,
+        *,
+        in_place: frozenset[BlockKind] = frozenset(),
     ) -> None:
         self.program = program
         self.hops = hops
         self.rows = rows
         self.gradients = gradients
+        self._in_place = in_place
         self._gathers = {gather.result: gather for gather in program.gathers}
+        self._read_by_stages = _read_by_stages_alone(program)
         self._stages = [_StageSize.of(stage, gradients) for stage in program.stages]
         self._bytes: dict[Block, int] = {}
 
     def of(self, block: Block) -> int:
-        """A block's size."""
+        """What a block takes of the device's memory; nothing where it is read in place."""
         if block not in self._bytes:
-            self._bytes[block] = self._of(block)
+            self._bytes[block] = 0 if self.is_in_place(block) else self.content_of(block)
         return self._bytes[block]
+
+    def is_in_place(self, block: Block) -> bool:
+        """Whether a block is read where it lies."""
+        if block.kind not in self._in_place or block.needed_by is not None:
+            return False
+        if block.kind == "edges":
+            # Where rows are picked for a chunk, who reads them all needs other numbers than those that are kept.
+            return block.name in PICKED.values() or not self.hops[block.number].may_pick(block)
+        return block.name in self._read_by_stages
 
     def result_bytes(self, gather: Gather, part: int = 0) -> list[int]:
         """Bytes of a row of each result of a gather's forward, or of a pass of its backward, counted from 1."""
@@ -246,7 +265,8 @@ class BlockSizes:
             return self.rows[block.interval]
         return self.hops[chunk.number].num_picked(chunk)
 
-    def _of(self, block: Block) -> int:
+    def content_of(self, block: Block) -> int:
+        """A block's size, wherever it is."""
         rows = self._rows_of(block)
         # Who picks rows holds their ids meanwhile.
         ids = _PICK_BYTES * rows if block.needed_by is not None else 0
@@ -285,6 +305,17 @@ class BlockSizes:
             if output.reduce == "edge"
         ]
         return sum(math.prod(value.shape) * value.dtype.itemsize for value in values)
+
+
+def _read_by_stages_alone(program: ModelProgram) -> set[str]:
+    """Names of values that are the same in every epoch, and that no epoch's edges read."""
+    read = {
+        name
+        for gather in program.gathers
+        for name, side in zip(gather.inputs, gather.edges.sides, strict=True)
+        if side in ("src", "dst") and not gather.constant
+    }
+    return {"x", *(gather.result for gather in program.gathers if gather.constant)} - read
 
 
 def _merged(slots: int) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sagann.byte_size import format_bytes
 from sagann.plan.intervals import sizes
-from sagann.plan.steps import Move, Plan, Step
+from sagann.plan.steps import Block, Move, Plan, Step
 from sagann.plan.timeline import Lane, block_name, step_name
 from sagann.plan.visits import Visits
 from sagann.runtime.forecast import Forecast
@@ -49,18 +49,26 @@ def plan_text(planned: Planned, *, on_disk: bool = True) -> str:
         f"constant features, up to {format_bytes(plan.spilled_bytes)} of an epoch.",
     ]
     moves = [operation for operation in plan.operations if isinstance(operation, Move)]
-    for direction, verb in (("load", "Loaded"), ("store", "Stored")):
-        found: Counter[str] = Counter()
-        for move in moves:
-            if move.kind == direction:
-                found[move.block.kind] += move.num_bytes
-        parts = (f"{_KINDS[kind]} {format_bytes(size)}" for kind, size in found.most_common())
-        lines += [f"{verb}: {', '.join(parts)}."] if found else []
+    in_place = [move for move in moves if move.kind == "load" and schedule.sizes.is_in_place(move.block)]
+    lines += _by_kind("Loaded", ((move.block, move.num_bytes) for move in moves if move.kind == "load"))
+    lines += _by_kind(
+        "Read where it lies", ((each.block, schedule.sizes.content_of(each.block)) for each in in_place)
+    )
+    lines += _by_kind("Stored", ((move.block, move.num_bytes) for move in moves if move.kind == "store"))
     lines += _picked(planned)
     hungriest = max(steps, key=lambda step: step.temporary_bytes + sum(map(schedule.sizes.of, step.blocks)))
     size = hungriest.temporary_bytes + sum(map(schedule.sizes.of, hungriest.blocks))
     lines.append(f"The hungriest step, {_named(hungriest)}, takes {format_bytes(size)} by itself.")
     return "\n".join(lines)
+
+
+def _by_kind(verb: str, blocks: Iterable[tuple[Block, int]]) -> list[str]:
+    """How many bytes of each kind of block, the most first; nothing where there are none."""
+    found: Counter[str] = Counter()
+    for block, num_bytes in blocks:
+        found[block.kind] += num_bytes
+    parts = [f"{_KINDS[kind]} {format_bytes(size)}" for kind, size in found.most_common() if size]
+    return [f"{verb}: {', '.join(parts)}."] if parts else []
 
 
 def _cut(plan: Plan) -> str:

@@ -28,8 +28,9 @@ class Backend(Protocol):
     copies_rows: bool
     "Whether rows of the caller's tensors are copied as they are read, rather than by the transport."
 
-    def copies_beside(self, *, on_disk: bool) -> bool:
-        """Whether copies run beside steps, so that it is of use to load ahead."""
+    def shares_memory(self, *, on_disk: bool) -> bool:
+        """Whether what is not in use lies in the memory that computes: its cores copy, so that nothing is gained by loading
+        ahead, and what is read once, in order, may be read where it lies."""
         ...
 
     def new_host(self, folder: SpillFolder | None) -> Host:
@@ -56,9 +57,9 @@ class CpuBackend:
     grain: Grain | None = None
     copies_rows = True
 
-    def copies_beside(self, *, on_disk: bool) -> bool:
-        """Whether copies run beside steps: those from memory to memory take all cores."""
-        return on_disk
+    def shares_memory(self, *, on_disk: bool) -> bool:
+        """Whether what is not in use lies in memory as well."""
+        return not on_disk
 
     def new_host(self, folder: SpillFolder | None) -> Host:
         """Where blocks may lie that are not in use: files of a folder, or else memory."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from torch import Tensor
@@ -15,7 +16,7 @@ from sagann.plan.selection import NEVER, OTHER_END, Selection
 from sagann.plan.sizes import CSC, CSR, NUMBERED, PICKED, PICKED_NUMBERED, HopSize, is_by_destination
 from sagann.plan.steps import Block
 from sagann.runtime.compact import compact_ids, expand_ids, needed_ids
-from sagann.runtime.host import Host, copied
+from sagann.runtime.host import Host, MemoryHost, copied
 from sagann.runtime.spill import DiskHost
 
 _IDS = "ids"
@@ -117,19 +118,28 @@ class Chunks:
 
     def load(self, block: Block) -> Edges:
         """Read a chunk."""
+        host = self._host
+        return self._in_memory[block.interval, block.other] if host is None else self._read(block, host, host.get)
+
+    def view(self, block: Block) -> Edges:
+        """A chunk where it lies, of those that are kept as they are read."""
+        host = self._host
+        assert isinstance(host, MemoryHost)
+        return self._read(block, host, host.view)
+
+    def _read(self, block: Block, host: Host, get: Callable[[Block], dict[str, Tensor]]) -> Edges:
+        """A chunk, from what the host keeps of it."""
         src, dst = block.interval, block.other
-        if self._host is None:
-            return self._in_memory[src, dst]
         at: Literal["dst", "src"] = "dst" if is_by_destination(block.name) else "src"
         form = CSC if at == "dst" else CSR
-        arrays = self._host.get(self._block(form, src, dst))
+        arrays = get(self._block(form, src, dst))
         _, num_others = self._sides(form, src, dst)
         num_needed = self._needed.get((PICKED[form], src, dst))
         if block.name in OTHER_END:
             assert num_needed is not None
             num_others = num_needed
         elif num_needed is not None:
-            if not self._host.gives_copies:
+            if not host.gives_copies:
                 arrays["indices"] = copied(arrays["indices"])
             expand_ids(arrays["indices"], self.needed_by(block))
         has_ids = block.name in (NUMBERED, PICKED_NUMBERED)
@@ -138,7 +148,7 @@ class Chunks:
             indptr=arrays["indptr"],
             indices=arrays["indices"],
             num_others=num_others,
-            edge_ids=self._host.get(self._block(_IDS, src, dst))[_IDS] if has_ids else None,
+            edge_ids=get(self._block(_IDS, src, dst))[_IDS] if has_ids else None,
             edge_data={name.removeprefix(_DATA): rows for name, rows in arrays.items() if name.startswith(_DATA)},
         )
 

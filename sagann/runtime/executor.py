@@ -85,7 +85,14 @@ class Executor:
         self.device = backend.device
         self.dialect = dialect_for(self.device.type, dialect)
         sources = Sources(
-            program, plan, chunks=chunks, host=host, constants=constants, epoch=epoch, copies=backend.copies_rows
+            program,
+            plan,
+            chunks=chunks,
+            host=host,
+            constants=constants,
+            epoch=epoch,
+            is_in_place=schedule.sizes.is_in_place,
+            copies=backend.copies_rows,
         )
         self._constants = constants
         self._timeline = backend.recorder(timeline)

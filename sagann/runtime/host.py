@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -47,6 +47,15 @@ class Host(Protocol):
         ...
 
 
+@runtime_checkable
+class MemoryHost(Host, Protocol):
+    """Keeps blocks where the processor that computes can read them as they lie."""
+
+    def view(self, block: Block) -> dict[str, Tensor]:
+        """What was put last, as it lies: not to be changed, and never put again."""
+        ...
+
+
 class SharedHost:
     """Blocks in the process's memory, as they are: nothing is copied. For what nobody changes."""
 
@@ -63,6 +72,8 @@ class SharedHost:
     def get(self, block: Block) -> dict[str, Tensor]:
         """What was put last."""
         return self._blocks[block]
+
+    view = get
 
     def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
         """Copies of some rows of each tensor of what was put last."""
@@ -95,6 +106,11 @@ class RamHost:
         """Copies of what was put last."""
         layout, memory = self._blocks[block]
         return layout.views(copy_into(layout.allocate(), memory))
+
+    def view(self, block: Block) -> dict[str, Tensor]:
+        """What was put last, as it lies."""
+        layout, memory = self._blocks[block]
+        return layout.views(memory)
 
     def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
         """Copies of some rows of each tensor of what was put last."""

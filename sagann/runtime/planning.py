@@ -22,7 +22,7 @@ from sagann.plan.residency import LOOKAHEAD, BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection, needed_rows
 from sagann.plan.sizes import CSC, NUMBERED, BlockSizes, HopSize
-from sagann.plan.steps import UNLIMITED, Block, Plan, Step
+from sagann.plan.steps import UNLIMITED, Block, BlockKind, Plan, Step
 from sagann.plan.strips import strip_widths
 from sagann.plan.visits import Visits
 from sagann.runtime.capturing import gathered_hops
@@ -87,7 +87,7 @@ def fitted_bounds(
     cut: Cut = "bytes",
     order: Order = "column",
     grain: Grain | None = None,
-    ahead: bool,
+    same_memory: bool,
 ) -> tuple[int, ...]:
     """The bounds of the fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
@@ -102,30 +102,41 @@ def fitted_bounds(
         cut: what intervals have equally many of.
         order: in which passes go through the chunk grid.
         grain: as of :attr:`HopSize.grain`.
-        ahead: whether room to load ahead is of use.
+        same_memory: as of :func:`planned`; then no room is left to load ahead.
     Raises:
         BudgetError: no number of intervals fits; the message says by which budget one would.
     """
     bounds_of = cutter(program, hops[0], cut)
 
+    # Chunks may turn out to be kept for picked rows: then whole ones are copies.
+    in_place = _in_place(budget_bytes, same_memory=same_memory) - {"edges"}
+
     @cache
-    def needed(count: int) -> tuple[int, int]:
+    def work(count: int) -> list[tuple[list[Step], BlockSizes]]:
         bounds = bounds_of(count)
         sized = hop_sizes(program, hops, bounds, grain=grain)
         largest, found = largest_of(bounds, sized, POLICIES[order].telling)
-        beside, alone = 0, 0
-        for folded in (False, True):
-            schedule = Schedule(program, found, largest, gradients=gradients, folded=folded, order=order)
-            steps = [*schedule.constants(), *schedule.epoch()]
-            beside = max(beside, needed_bytes(steps, schedule.sizes.of, ahead=True))
-            alone = max(alone, needed_bytes(steps, schedule.sizes.of))
-        return beside, alone
+        once = Schedule(program, found, largest, gradients=gradients, order=order)
+        read = BlockSizes(program, found, sizes(largest), gradients, in_place=in_place)
+        epochs = [
+            Schedule(program, found, largest, gradients=gradients, folded=folded, order=order, sizes=read)
+            for folded in (False, True)
+        ]
+        return [(list(once.constants()), once.sizes), *((list(each.epoch()), read) for each in epochs)]
+
+    def needed(count: int, *, ahead: bool) -> int:
+        return max(needed_bytes(steps, read.of, ahead=ahead) for steps, read in work(count))
 
     most = max(1, min(hops[0].num_dst, MOST_INTERVALS))
-    if ahead:
+    if not same_memory:
         with suppress(BudgetError):
-            return bounds_of(least_count(lambda count: needed(count)[0], budget_bytes, most))
-    return bounds_of(least_count(lambda count: needed(count)[1], budget_bytes, most))
+            return bounds_of(least_count(partial(needed, ahead=True), budget_bytes, most))
+    return bounds_of(least_count(partial(needed, ahead=False), budget_bytes, most))
+
+
+def _in_place(budget_bytes: int, *, same_memory: bool) -> frozenset[BlockKind]:
+    """Of which blocks some are read where they lie, and so take no room; without a budget all are, and all are counted."""
+    return frozenset(["edges", "value"]) if same_memory and budget_bytes < UNLIMITED else frozenset()
 
 
 @contextmanager
@@ -156,7 +167,7 @@ def planned(
     order: Order = "column",
     selection: Selection = NEVER,
     visits: Visits | None = None,
-    ahead: bool,
+    same_memory: bool,
 ) -> Planned:
     """Plan an epoch.
 
@@ -175,11 +186,13 @@ def planned(
         order: in which passes go through the chunk grid.
         selection: of the rows that chunks need.
         visits: in which order passes go over the intervals; by default zigzag, in strips as wide as moves the fewest bytes.
-        ahead: whether loads come ahead of their steps, where there is room: where they run beside these.
+        same_memory: whether what is not in use lies in the memory that computes, whose cores copy. Then nothing is loaded
+            ahead, and edges and constants that are read once, in order, are read where they lie: they take no room.
     Raises:
         BudgetError: a step needs more than the budget.
     """
-    block_sizes = BlockSizes(program, hops, sizes(tuple(bounds)), gradients)
+    in_place = _in_place(budget_bytes, same_memory=same_memory)
+    block_sizes = BlockSizes(program, hops, sizes(tuple(bounds)), gradients, in_place=in_place)
 
     def placed(selects: bool, visits: Visits, saves: frozenset[int] = frozenset()) -> Planned:
         schedule = Schedule(
@@ -194,7 +207,9 @@ def planned(
             visits=visits,
             sizes=block_sizes,
         )
-        return Planned(program, schedule, _placed(schedule, bounds, budget_bytes, trains=trains, ahead=ahead))
+        return Planned(
+            program, schedule, _placed(schedule, bounds, budget_bytes, trains=trains, ahead=not same_memory)
+        )
 
     @cache
     def whole() -> Planned:
@@ -340,7 +355,7 @@ def planned_constants(
     budget_bytes: int,
     selection: Selection = NEVER,
     *,
-    ahead: bool,
+    same_memory: bool,
 ) -> Planned:
     """Plan what is computed once, before the first epoch; arguments as of :func:`planned`."""
     kept = {gather.result for gather in program.gathers if gather.constant}
@@ -355,7 +370,7 @@ def planned_constants(
             on_host=on_host,
             bounds=bounds,
             budget_bytes=budget_bytes,
-            lookahead=LOOKAHEAD if ahead else 0,
+            lookahead=0 if same_memory else LOOKAHEAD,
         )
         return Planned(program, schedule, plan)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -12,7 +12,7 @@ from sagann.kernels.memory import empty
 from sagann.plan.steps import UNLIMITED, Block, Plan
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.epoch import Epoch
-from sagann.runtime.host import Host, copy_alone_into, copy_into
+from sagann.runtime.host import Host, MemoryHost, copy_alone_into, copy_into
 from sagann.runtime.picking import pick_rows, read_rows
 from sagann.runtime.spill import DiskHost
 from sagann.storage.mapped import MappedRows
@@ -30,7 +30,8 @@ class Sources:
         host: has what was stored in this epoch.
         constants: has what is the same in every epoch.
         epoch: has what is the caller's.
-        copies: whether rows of the caller's tensors are copied; else they are given where they lie.
+        is_in_place: of a block, whether it is read where it lies.
+        copies: whether rows of the caller's tensors are copied otherwise.
     """
 
     def __init__(
@@ -42,9 +43,11 @@ class Sources:
         host: Host,
         constants: Host,
         epoch: Epoch,
+        is_in_place: Callable[[Block], bool],
         copies: bool = True,
     ) -> None:
         self.plan = plan
+        self._is_in_place = is_in_place
         self._copies = copies and plan.budget_bytes < UNLIMITED
         self.chunks = chunks
         self.host = host
@@ -55,7 +58,9 @@ class Sources:
         self._kept = {gather.result for gather in program.gathers if gather.constant}
 
     def load(self, block: Block) -> Any:
-        """A block's content, in memory of its own where memory is counted."""
+        """A block's content, in memory of its own where that is counted, and the block is not read in place."""
+        if self._is_in_place(block):
+            return self._view(block)
         if block.kind == "edges":
             return self.chunks[block.number].load(block)
         if block.needed_by is not None:
@@ -66,6 +71,16 @@ class Sources:
             assert self.epoch.upstream is not None
             return self._rows_of(self.epoch.upstream, block.interval)
         payload = self._host_of(block).get(block)
+        return payload.get("", payload)
+
+    def _view(self, block: Block) -> Any:
+        """A block's content, where it lies."""
+        if block.kind == "edges":
+            return self.chunks[block.number].view(block)
+        if self._is_x(block):
+            return self.epoch.x[self.plan.vertices(block.interval)].detach()
+        assert isinstance(self.constants, MemoryHost)
+        payload = self.constants.view(block)
         return payload.get("", payload)
 
     def is_at_hand(self, block: Block) -> bool:

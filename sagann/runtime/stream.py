@@ -150,7 +150,7 @@ def foretell(
         folded=folded,
         order=order,
         selection=selection,
-        ahead=backend.copies_beside(on_disk=on_disk),
+        same_memory=backend.shares_memory(on_disk=on_disk),
     )
 
 
@@ -175,7 +175,7 @@ def _fitted(
         cut=cut,
         order=order,
         grain=backend.grain,
-        ahead=backend.copies_beside(on_disk=on_disk),
+        same_memory=backend.shares_memory(on_disk=on_disk),
     )
 
 

@@ -133,7 +133,7 @@ class StreamedModel(nn.Module):
         self.timeline: Recorder | None = None
         "Where epochs are recorded as they run; set it for those of interest."
         self._folder = None if spill is None else SpillFolder(spill)
-        self._ahead = self._backend.copies_beside(on_disk=spill is not None)
+        self._same_memory = self._backend.shares_memory(on_disk=spill is not None)
         on_host = self._backend.device.type == "cpu"
         self._scratch = None if spill is None or not on_host else Scratch(spill)
         self._edges = self._new_edges()
@@ -212,7 +212,7 @@ class StreamedModel(nn.Module):
                 order=self.order,
                 selection=self.selection,
                 visits=self.visits,
-                ahead=self._ahead,
+                same_memory=self._same_memory,
             )
             if self._folder is not None:
                 kept = 0 if program.constants in self._kept else self._plans[key].schedule.constant_bytes
@@ -343,7 +343,7 @@ class StreamedModel(nn.Module):
             cut=self._cut,
             order=self.order,
             grain=self._backend.grain,
-            ahead=self._ahead,
+            same_memory=self._same_memory,
         )
         # Strips and orders are of other intervals.
         self.visits = None
@@ -375,7 +375,7 @@ class StreamedModel(nn.Module):
             self._kept.pop(program.constants, None)
             sizes = self._sizes(program)
             plan = planned_constants(
-                program, sizes, self.bounds, self.budget_bytes, self.selection, ahead=self._ahead
+                program, sizes, self.bounds, self.budget_bytes, self.selection, same_memory=self._same_memory
             )
             with CAPTURING:
                 named = tensors_of(self.model)

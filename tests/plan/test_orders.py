@@ -156,7 +156,7 @@ def test_intervals_are_fitted_to_every_order(name: str, order: Order) -> None:
     gradients = schedule_of(name, order).gradients
     counts = []
     for budget_bytes in (1 << 30, 60_000, 30_000):
-        bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, order=order, ahead=True)
+        bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, order=order, same_memory=False)
         sizes = hop_sizes(program, hops, bounds)
         for folded in (False, True):
             found = planned(
@@ -167,15 +167,18 @@ def test_intervals_are_fitted_to_every_order(name: str, order: Order) -> None:
                 gradients=gradients,
                 folded=folded,
                 order=order,
-                ahead=True,
+                same_memory=False,
             )
             assert found.plan.peak_bytes <= budget_bytes
-        assert planned_constants(program, sizes, bounds, budget_bytes, ahead=True).plan.peak_bytes <= budget_bytes
+        assert (
+            planned_constants(program, sizes, bounds, budget_bytes, same_memory=False).plan.peak_bytes
+            <= budget_bytes
+        )
         counts.append(len(bounds) - 1)
     assert counts == sorted(counts)
     assert counts[0] == 1 < counts[-1]
     with pytest.raises(BudgetError, match=r"bytes, at least \d+ are needed"):
-        fitted_bounds(program, hops, 50, gradients=gradients, order=order, ahead=True)
+        fitted_bounds(program, hops, 50, gradients=gradients, order=order, same_memory=False)
 
 
 def test_an_unknown_order_is_refused() -> None:

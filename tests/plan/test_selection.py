@@ -67,7 +67,14 @@ def plan_of(graph: Graph, selection: Selection, budget_bytes: int = 40_000) -> P
     sizes = hop_sizes(program, hops, bounds, selection)
     gradients = Gradients(program)
     return planned(
-        program, sizes, bounds, budget_bytes, gradients=gradients, folded=True, selection=selection, ahead=True
+        program,
+        sizes,
+        bounds,
+        budget_bytes,
+        gradients=gradients,
+        folded=True,
+        selection=selection,
+        same_memory=False,
     )
 
 

@@ -100,11 +100,13 @@ def test_strips_are_as_wide_as_memory_allows_and_move_fewer_bytes() -> None:
     gradients = schedule_of("gated-gcn", "column").gradients
     won = []
     for budget_bytes in (20_000, 40_000, 1 << 30):
-        bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, ahead=True)
+        bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, same_memory=False)
         sizes = hop_sizes(program, hops, bounds)
         moved = {}
         for visits in (None, Visits(), Visits(direction="ascending")):
-            found = planned(program, sizes, bounds, budget_bytes, gradients=gradients, visits=visits, ahead=True)
+            found = planned(
+                program, sizes, bounds, budget_bytes, gradients=gradients, visits=visits, same_memory=False
+            )
             assert found.plan.peak_bytes <= budget_bytes
             moved[None if visits is None else visits.direction] = found.plan.moved_bytes
         assert moved[None] <= moved["zigzag"] <= moved["ascending"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from functools import partial
 
 from sagann.nn import ModelConfig, build_model
 from sagann.plan.steps import Move
@@ -37,3 +39,16 @@ def test_intervals_are_said_by_their_sizes() -> None:
     found = planned(20_000)
     assert found.plan.num_intervals > 1
     assert first_line(found).startswith(f"P = {found.plan.num_intervals}: intervals of ")
+
+
+def test_what_is_read_in_place_is_told_apart_from_what_is_copied() -> None:
+    graph = labelled_graph(200, 900)
+    model = build_model(ModelConfig(model="gcn", hidden=16), graph)
+    foretold = partial(foretell, model, model.prepare(graph), budget_bytes=8000, cut="vertices", select="never")
+    texts = {on_disk: plan_text(foretold(on_disk=on_disk), on_disk=on_disk) for on_disk in (False, True)}
+    assert "Read where it lies" not in texts[True]
+    (line,) = [line for line in texts[False].splitlines() if line.startswith("Read where it lies: ")]
+    assert "vertex data" in line
+    (loaded,) = [line for line in texts[False].splitlines() if line.startswith("Loaded: ")]
+    assert re.search(r"\bedges \d", line)
+    assert not re.search(r"\bedges \d", loaded)

@@ -34,7 +34,7 @@ def prepared() -> tuple[nn.Module, Graph, Tensor]:
 def streamed_of(prepared: tuple[nn.Module, Graph, Tensor], budget_bytes: int = BUDGET) -> StreamedModel:
     model, graph, _ = prepared
     hops = graph.hops(model.num_hops)
-    return StreamedModel(model, hops, equal_vertices(53, 3), budget_bytes=budget_bytes, dialect="naive")
+    return StreamedModel(model, hops, equal_vertices(53, 4), budget_bytes=budget_bytes, dialect="naive")
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, step: str, times: int) -> None:

@@ -65,8 +65,12 @@ def test_every_model_of_the_zoo(name: str, count: int, order: Order, on_disk: bo
         assert_close(ours, theirs, scale=largest(*expected))
 
 
+@pytest.mark.parametrize("on_disk", [False, True])
 @pytest.mark.parametrize("name", ["gcn", "gat"])
-def test_plans_that_pick_nothing_read_the_same_chunks(name: str) -> None:
+def test_plans_that_pick_nothing_read_the_same_chunks(
+    name: str, on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sagann.runtime.planning._cheaper", lambda whole, *_: whole())
     graph = labelled_graph()
     model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=2, dropout=0.0), graph).double()
     graph = in_double(model.prepare(graph))
@@ -76,7 +80,12 @@ def test_plans_that_pick_nothing_read_the_same_chunks(name: str) -> None:
     expected, upstream = dense(model, hops, x)
     # Every chunk may have rows picked, and all blocks fit.
     streamed = StreamedModel(
-        model, hops, equal_vertices(len(x), 3), budget_bytes=1 << 30, selection=Selection(share=2.0)
+        model,
+        hops,
+        equal_vertices(len(x), 3),
+        budget_bytes=1 << 30,
+        selection=Selection(share=2.0),
+        spill=tmp_path if on_disk else None,
     )
     plan = streamed.plan(x)
     assert plan.schedule.hops[0].needed

@@ -59,9 +59,9 @@ class DeviceBackend:
             raise MissingDependencyError("triton", extra="cuda", feature="streaming to a CUDA device")
         return cls(CudaStreams(device), dialect_for(device.type, dialect))
 
-    def copies_beside(self, *, on_disk: bool) -> bool:
-        """Whether copies run beside steps: they do, in lanes of their own."""
-        return True
+    def shares_memory(self, *, on_disk: bool) -> bool:
+        """Whether what is not in use lies on the device: it never does, and copies run beside steps, in lanes of their own."""
+        return False
 
     def new_host(self, folder: SpillFolder | None) -> Host:
         """Where blocks may lie that are not in use: files of a folder, or else pinned memory."""

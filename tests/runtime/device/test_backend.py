@@ -108,6 +108,8 @@ def streamed_late(
 def least_budget(model: nn.Module, hops: Sequence[Topology], x: Tensor) -> int:
     """About the least with which the model can be streamed in four intervals: much has to move."""
     streamed = StreamedModel(model, hops, equal_vertices(len(x), 4), dialect="naive")
+    # A device reads nothing in place.
+    streamed._same_memory = False
     budget = 2 * streamed.plan(x).plan.peak_bytes
     while True:
         streamed.budget_bytes = budget * 7 // 8
