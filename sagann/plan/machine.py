@@ -29,6 +29,7 @@ UNITS: Mapping[str, str] = MappingProxyType(
         "copy_bytes": "bytes copied per second from memory to memory",
         "pick_bytes": "bytes of rows, of 512 each, picked per second by one thread, from memory to memory",
         "disk_read_bytes": "bytes read per second by one thread, not from the page cache",
+        "file_cache_bytes": "bytes read per second by one thread, from the page cache",
         "disk_write_bytes": "bytes written per second by one thread, until they are on the disk",
         "step_s": "seconds of a pass over a few edges",
         "host_to_device_bytes": "bytes copied per second from pinned memory to the device that computes",
@@ -71,6 +72,8 @@ class Machine:
     "Bytes per second of rows of 512 bytes that one thread picks, every other one of an array, into another array."
     disk_read_bytes: float
     "Bytes per second that one thread reads at positions of a file that the page cache does not hold."
+    file_cache_bytes: float
+    "The same, of a file that the page cache holds."
     disk_write_bytes: float
     "Bytes per second that one thread writes at positions of a file, synced at the end."
     step_s: float
@@ -116,7 +119,7 @@ class Machine:
             >>> Machine.from_toml("num_cores = 2", where="machine.toml")
             Traceback (most recent call last):
             ...
-            sagann.errors.InputError: a machine lacks a field: 'name' is missing, and 11 more (in machine.toml). \
+            sagann.errors.InputError: a machine lacks a field: 'name' is missing, and 12 more (in machine.toml). \
 Add it: of the processor; `sagann machine --out FILE` writes a whole one.
         """
         try:

@@ -4,8 +4,8 @@ The rules are the runtime's: steps run one after the other; loads in a lane of t
 the moment the plan comes to it, and one of picked rows after the store of what they are picked from; a step waits for the
 loads of its blocks, and for the stores of those it writes. A block that is dropped while it is being stored makes loads
 wait, and steps that do not fit beside it (:mod:`sagann.plan.leaving`). Copies take a core from steps that run meanwhile.
-Within the memory of the processor that computes, all cores copy, and whatever follows waits. What is in files is taken to come
-from the disk; what the system's cache will have of them by then is not known before.
+Within the memory of the processor that computes, all cores copy, and whatever follows waits. Files come from the disk, or,
+where the system's cache holds them all, from there: then whoever computes reads them, and whatever follows waits as well.
 
 References:
     Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2 and figure 6: simulated execution of a schedule.
@@ -14,6 +14,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from sagann.plan.leaving import Leaving
 from sagann.plan.machine import Machine
@@ -24,48 +25,56 @@ StepSeconds = Callable[[Step], float]
 "How long a step takes."
 
 
-def simulate(plan: Plan, step_s: StepSeconds, machine: Machine, *, on_disk: bool) -> Timeline:
+Host = Literal["memory", "file cache", "disk"]
+"Where blocks lie that are not in use: in memory, in files that the system's cache holds, or in files that it does not hold."
+
+
+def simulate(plan: Plan, step_s: StepSeconds, machine: Machine, *, host: Host) -> Timeline:
     """The timeline of a plan.
 
     Args:
         plan: of an epoch.
         step_s: how long a step takes with nothing beside it.
         machine: whose copies these are.
-        on_disk: whether blocks that are not in use lie in files, or in memory.
+        host: where blocks lie that are not in use.
     """
-    return _Simulation(plan, step_s, machine, on_disk=on_disk).run()
+    return _Simulation(plan, step_s, machine, host).run()
 
 
-def load_rate(machine: Machine, *, on_disk: bool) -> float:
+def load_rate(machine: Machine, host: Host) -> float:
     """Bytes loaded per second."""
-    return _rate(machine.disk_read_bytes, machine.host_to_device_bytes, machine, on_disk=on_disk)
+    file_bytes = machine.file_cache_bytes if host == "file cache" else machine.disk_read_bytes
+    return _rate(file_bytes, machine.host_to_device_bytes, machine, host)
 
 
-def store_rate(machine: Machine, *, on_disk: bool) -> float:
+def store_rate(machine: Machine, host: Host) -> float:
     """Bytes stored per second."""
-    return _rate(machine.disk_write_bytes, machine.device_to_host_bytes, machine, on_disk=on_disk)
+    return _rate(machine.disk_write_bytes, machine.device_to_host_bytes, machine, host)
 
 
-def _rate(disk_bytes: float, device_bytes: float | None, machine: Machine, *, on_disk: bool) -> float:
-    """Of copies; those between a disk and a device take both ways at once, and as long as the slower one."""
-    if not on_disk:
+def _rate(file_bytes: float, device_bytes: float | None, machine: Machine, host: Host) -> float:
+    """Of copies; those between a file and a device take both ways at once, and as long as the slower one."""
+    if host == "memory":
         return device_bytes or machine.copy_bytes
-    return min(disk_bytes, device_bytes or disk_bytes)
+    return min(file_bytes, device_bytes or file_bytes)
 
 
 class _Simulation:
-    def __init__(self, plan: Plan, step_s: StepSeconds, machine: Machine, *, on_disk: bool) -> None:
+    def __init__(self, plan: Plan, step_s: StepSeconds, machine: Machine, host: Host) -> None:
         self.plan = plan
         self.step_s = step_s
         self.rates: dict[Lane, float] = {
-            "load": load_rate(machine, on_disk=on_disk),
-            "store": store_rate(machine, on_disk=on_disk),
+            "load": load_rate(machine, host),
+            "store": store_rate(machine, host),
         }
         # In memory, rows are copied as they are picked; from a disk they have to come first, and to a device go then.
-        comes = on_disk or machine.host_to_device_bytes is not None
+        comes = host != "memory" or machine.host_to_device_bytes is not None
         self.pick_s = 1 / machine.pick_bytes + (1 / self.rates["load"] if comes else 0.0)
         self.machine = machine
-        self.is_direct = not on_disk and machine.host_to_device_bytes is None
+        # Who computes copies, before anything else.
+        self.copied_between: set[Lane] = set()
+        if machine.host_to_device_bytes is None and host != "disk":
+            self.copied_between = {"load"} if host == "file cache" else {"load", "store"}
         self.timeline = Timeline()
         self.now = 0.0
         self.free_at: dict[Lane, float] = {"load": 0.0, "store": 0.0}
@@ -130,7 +139,7 @@ class _Simulation:
         if is_picked:
             start_s = max(start_s, self.ends["store"].get(move.block.whole, 0.0))
         self.free_at[lane] = self.ends[lane][move.block] = start_s + seconds
-        if self.is_direct:
+        if lane in self.copied_between:
             self.now = start_s + seconds
         self.timeline.spans.append(
             Span(lane=lane, name=block_name(move.block), start_s=start_s, seconds=seconds, num_bytes=move.num_bytes)

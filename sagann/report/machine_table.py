@@ -22,7 +22,7 @@ def machine_table(machine: Machine) -> Table:
         f"{_bytes(machine.gather_cached_bytes)} of rows in the cache",
         "exponentials on edges": _counted(machine.exp_per_s, ""),
         "copies": f"{_bytes(machine.copy_bytes)}; of rows picked here and there, by one thread, {_bytes(machine.pick_bytes)}",
-        "disk": f"{_bytes(machine.disk_read_bytes)} read, {_bytes(machine.disk_write_bytes)} written",
+        "disk": f"{_bytes(machine.disk_read_bytes)} read, {_bytes(machine.disk_write_bytes)} written; {_bytes(machine.file_cache_bytes)} read from the page cache",
         "a step, however small": f"{1e6 * machine.step_s:.0f} µs",
     }
     if machine.host_to_device_bytes is not None and machine.device_to_host_bytes is not None:

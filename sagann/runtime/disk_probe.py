@@ -30,6 +30,8 @@ class DiskRates(NamedTuple):
 
     read: float
     "From the disk, past the system's page cache where it lets itself be told."
+    cached: float
+    "From the page cache, right after."
     write: float
     "Until the system says that they are on the disk."
 
@@ -37,7 +39,7 @@ class DiskRates(NamedTuple):
 def disk_rates(folder: Path) -> DiskRates:
     """Measure the disk that holds ``folder``; nothing is left there, even if the process is killed.
 
-    The median of a few rounds, each of which writes the file, syncs it, has the page cache drop it, and reads it. A
+    The median of a few rounds, each of which writes the file, syncs it, has the page cache drop it, and reads it twice. A
     first round makes the file and does not count, unless the disk is too slow for another one. Where a folder is memory
     (tmpfs), or the disk a virtual one that its host caches, what is measured is their speed.
 
@@ -76,15 +78,15 @@ def _file_bytes(free_bytes: int, folder: Path) -> int:
 def _measured(file: int, num_bytes: int) -> DiskRates:
     # Random bytes: some file systems store zeros, and what repeats, in no space and no time.
     piece = memoryview(np.random.default_rng(0).integers(0, 256, _PIECE_BYTES, np.uint8).data)
-    rounds: list[tuple[float, float]] = []
+    rounds: list[tuple[float, float, float]] = []
     began_s = time.perf_counter()
     while len(rounds) <= _NUM_ROUNDS and (not rounds or time.perf_counter() - began_s < _LONGEST_S):
         write_s = _seconds(lambda: _write(file, piece, num_bytes))
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file, 0, num_bytes, os.POSIX_FADV_DONTNEED)
-        rounds.append((_seconds(lambda: _read(file, num_bytes)), write_s))
-    reads, writes = zip(*(rounds[1:] or rounds), strict=True)
-    return DiskRates(read=num_bytes / median(reads), write=num_bytes / median(writes))
+        read_s, again_s = (_seconds(lambda: _read(file, num_bytes)) for _ in range(2))
+        rounds.append((read_s, again_s, write_s))
+    return DiskRates(*(num_bytes / median(seconds) for seconds in zip(*(rounds[1:] or rounds), strict=True)))
 
 
 def _seconds(run: Callable[[], None]) -> float:

@@ -6,17 +6,16 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from sagann.free_space import memory
 from sagann.graph.graph import Graph
-from sagann.plan.intervals import sizes
 from sagann.plan.machine import Machine
 from sagann.plan.refine import MOST_SIMULATIONS, Refined, refine
-from sagann.plan.simulate import StepSeconds, simulate
+from sagann.plan.simulate import Host, StepSeconds, simulate
 from sagann.plan.steps import Plan, Step
 from sagann.plan.timeline import Timeline
 from sagann.plan.visits import Visits
-from sagann.plan.work import StepWork
 from sagann.runtime.planning import Planned, revisited
-from sagann.runtime.rehearsal import Factors, key_of, rehearse
+from sagann.runtime.rehearsal import Factors, key_of, rehearse, work_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +28,8 @@ class Forecast:
     "Where."
     timeline: Timeline
     "When."
+    host: Host
+    "Where blocks are taken to lie that are not in use."
     rehearsed: bool
     "Whether steps were timed here, or only the machine's rates are known."
 
@@ -50,8 +51,9 @@ def forecast(
             machine's rates are all there is, as for a machine that is not at hand.
     """
     step_s = _step_seconds(planned, machine, rehearsal)
-    timeline = simulate(planned.plan, step_s, machine, on_disk=on_disk)
-    return Forecast(planned=planned, machine=machine, timeline=timeline, rehearsed=rehearsal is not None)
+    host = _host(planned, on_disk=on_disk, is_at_hand=rehearsal is not None)
+    timeline = simulate(planned.plan, step_s, machine, host=host)
+    return Forecast(planned=planned, machine=machine, timeline=timeline, host=host, rehearsed=rehearsal is not None)
 
 
 def refined(
@@ -77,12 +79,30 @@ def refined(
         return revisited(planned, visits).plan
 
     visits = planned.schedule.visits
-    return refine(plan_of, visits, step_s, machine, on_disk=on_disk, most_simulations=most_simulations)
+    host = _host(planned, on_disk=on_disk, is_at_hand=rehearsal is not None)
+    return refine(plan_of, visits, step_s, machine, host=host, most_simulations=most_simulations)
+
+
+def _host(planned: Planned, *, on_disk: bool, is_at_hand: bool) -> Host:
+    """Where blocks will lie that are not in use: files are cached where memory has room for all of them beside the budget.
+
+    Args:
+        planned: the epoch.
+        on_disk: whether they lie in files.
+        is_at_hand: whether this is the machine that it will run on; of others the memory is not known.
+    """
+    if not on_disk:
+        return "memory"
+    schedule, plan = planned.schedule, planned.plan
+    features = plan.bounds[-1] * schedule.sizes.row_bytes("x")
+    files = schedule.edge_bytes + schedule.constant_bytes + plan.spilled_bytes + features
+    free = memory().usable_bytes if is_at_hand else None
+    return "file cache" if free is not None and files + plan.budget_bytes <= free else "disk"
 
 
 def _step_seconds(planned: Planned, machine: Machine, rehearsal: tuple[nn.Module, Graph] | None) -> StepSeconds:
     """How long a step takes by the machine's rates, and by rehearsal where there is one."""
-    work = StepWork(planned.program, planned.schedule, sizes(planned.plan.bounds))
+    work = work_of(planned)
     factors: Factors = {} if rehearsal is None else rehearse(*rehearsal, planned, machine)
 
     def step_s(step: Step) -> float:

@@ -72,6 +72,7 @@ def probe(folder: Path, device: torch.device = _CPU) -> Machine:
         "copy_bytes": _copy_bytes(_large_bytes(cache_bytes())),
         "pick_bytes": _pick_bytes(_large_bytes(cache_bytes())),
         "disk_read_bytes": disk.read,
+        "file_cache_bytes": disk.cached,
         "disk_write_bytes": disk.write,
         "step_s": _step_s(device),
     }

@@ -31,7 +31,8 @@ from sagann.runtime.streamed import StreamedModel
 from sagann.saga.hops import count_hops
 
 MOST_EDGES = 4_000_000
-"Of the part that is rehearsed."
+"Of the part that is rehearsed, unless more take no longer than this by the machine's rates:"
+_LONGEST_S = 1.0
 _EPOCHS = 3
 
 Key = tuple[StepKind, int, int]
@@ -56,8 +57,8 @@ def rehearse(model: nn.Module, graph: Graph, planned: Planned, machine: Machine)
         planned: an epoch.
         machine: whose rates are corrected.
     """
-    bounds = _part(graph, planned.plan)
-    part = subgraph(graph, torch.arange(bounds[-1]))
+    bounds = _part(graph, planned.plan, _most_edges(graph, planned, machine))
+    part = graph if bounds[-1] == graph.num_vertices else subgraph(graph, torch.arange(bounds[-1]))
     modes = {module: module.training for module in model.modules()}
     assert part.features is not None
     times: defaultdict[Key, list[float]] = defaultdict(list)
@@ -74,7 +75,7 @@ def rehearse(model: nn.Module, graph: Graph, planned: Planned, machine: Machine)
     finally:
         for module, mode in modes.items():
             module.training = mode
-    work = StepWork(plan.program, plan.schedule, sizes(bounds))
+    work = work_of(plan)
     expected: defaultdict[Key, float] = defaultdict(float)
     for step in _steps(plan.plan):
         expected[key_of(step)] += work.of(step).seconds(machine)
@@ -96,11 +97,22 @@ def _streamed(model: nn.Module, part: Graph, bounds: tuple[int, ...], budget_byt
     return streamed
 
 
-def _part(graph: Graph, plan: Plan) -> tuple[int, ...]:
+def _most_edges(graph: Graph, planned: Planned, machine: Machine) -> int:
+    work = work_of(planned)
+    epoch_s = sum(work.of(step).seconds(machine) for step in _steps(planned.plan))
+    return max(MOST_EDGES, int(graph.num_edges * min(1.0, _LONGEST_S / epoch_s)))
+
+
+def work_of(planned: Planned) -> StepWork:
+    """What each step of a plan computes."""
+    return StepWork(planned.program, planned.schedule, sizes(planned.plan.bounds))
+
+
+def _part(graph: Graph, plan: Plan, most_edges: int) -> tuple[int, ...]:
     """The bounds of the first two intervals that are not empty, or the one there is, smaller where they have too many edges."""
     bounds = sorted(set(plan.bounds))[:3]
     indptr = graph.topology.indptr
-    end = int(torch.searchsorted(indptr[: bounds[-1] + 1].contiguous(), MOST_EDGES, right=True))
+    end = int(torch.searchsorted(indptr[: bounds[-1] + 1].contiguous(), most_edges, right=True))
     end = max(len(bounds) - 1, min(end, bounds[-1]))
     middle = [min(max(1, bound * end // bounds[-1]), end - 1) for bound in bounds[1:-1]]
     return (0, *middle, end)

@@ -25,6 +25,7 @@ MACHINE = Machine(
     copy_bytes=9.5 * 2**30,
     pick_bytes=6.5 * 2**30,
     disk_read_bytes=1.5 * 2**30,
+    file_cache_bytes=4.5 * 2**30,
     disk_write_bytes=512 * 2.0**20,
     step_s=61.7e-6,
 )

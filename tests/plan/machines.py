@@ -16,6 +16,7 @@ ROUND = Machine(
     copy_bytes=1e3,
     pick_bytes=500.0,
     disk_read_bytes=1e2,
+    file_cache_bytes=250.0,
     disk_write_bytes=50.0,
     step_s=1e-12,
 )

@@ -25,6 +25,7 @@ VALUES: dict[str, Any] = {
     "copy_bytes": 9.5e9,
     "pick_bytes": 8e9,
     "disk_read_bytes": 1.5e9,
+    "file_cache_bytes": 5e9,
     "disk_write_bytes": 1e9,
     "step_s": 6e-5,
 }
@@ -54,7 +55,7 @@ names = st.text(st.characters(exclude_categories=["Cs"]))
 
 @given(
     name=names | st.sampled_from(['"quoted" \\ # name', "two\nlines", "", "Prozessor µ ☃", "a\x7f\x00b"]),
-    rates=st.lists(positive, min_size=10, max_size=10),
+    rates=st.lists(positive, min_size=11, max_size=11),
     counts=st.lists(st.integers(1, 2**63 - 1), min_size=2, max_size=2),
 )
 def test_what_is_written_is_what_is_read(name: str, rates: list[float], counts: list[int]) -> None:
@@ -110,7 +111,7 @@ def test_copies_to_a_device_are_both_stated_or_neither() -> None:
 
 
 def test_nothing_at_all_and_a_table() -> None:
-    assert "'name' is missing, and 12 more" in refused("").value
+    assert "'name' is missing, and 13 more" in refused("").value
     assert refused("[machine]\nname = 'x'").value == "'machine'"
 
 

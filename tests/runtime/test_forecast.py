@@ -9,10 +9,13 @@ from statistics import median
 import pytest
 import torch
 
+from sagann.free_space import Memory
 from sagann.graph import Graph
+from sagann.graph.subgraph import subgraph
 from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan.steps import Step
+from sagann.report.plan_text import forecast_text
 from sagann.runtime.forecast import forecast
 from sagann.runtime.rehearsal import rehearse
 from sagann.runtime.stream import foretell, stream
@@ -52,6 +55,44 @@ def test_a_rehearsal_passes_over_intervals_without_vertices() -> None:
     streamed = StreamedModel(model, list(graph.hops(2)), (0, 0, 0, 700, 2000))
     planned = streamed.plan(graph.features, folded=True)
     assert all(factor > 0 for factor in rehearse(model, graph, planned, ROUND).values())
+
+
+@pytest.mark.parametrize("rate", [1e2, 1e9])
+def test_a_rehearsal_takes_as_much_of_the_graph_as_takes_little_time(
+    rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, graph = model_and_graph()
+    cut = []
+
+    def counted(graph: Graph, vertices: torch.Tensor) -> Graph:
+        cut.append(len(vertices))
+        return subgraph(graph, vertices)
+
+    monkeypatch.setattr("sagann.runtime.rehearsal.subgraph", counted)
+    monkeypatch.setattr("sagann.runtime.rehearsal.MOST_EDGES", 1000)
+    planned = foretell(model, graph, budget_bytes=1 << 30)
+    assert planned.plan.num_intervals == 1
+    machine = replace(ROUND, matmul_flops=1e12, stream_bytes=1e12, gather_bytes=rate, gather_cached_bytes=rate)
+    rehearse(model, graph, planned, machine)
+    # Of the slow machine some thousand edges, of the fast one all.
+    assert [0 < count < 500 for count in cut] == ([True] if rate < 1e9 else [])
+
+
+def test_files_are_taken_to_be_cached_where_memory_has_room_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, graph = model_and_graph()
+    planned = foretell(model, graph, budget_bytes=600_000, on_disk=True)
+    assert graph.features is not None
+    schedule, plan = planned.schedule, planned.plan
+    files = schedule.edge_bytes + schedule.constant_bytes + plan.spilled_bytes + graph.features.nbytes
+    for room, expected in ((600_000 + files, "file cache"), (600_000 + files - 1, "disk"), (None, "disk")):
+        found = Memory(total_bytes=room, available_bytes=room, limit_bytes=None, limit_used_bytes=None)
+        monkeypatch.setattr("sagann.runtime.forecast.memory", lambda found=found: found)
+        told = forecast(planned, ROUND, on_disk=True, rehearsal=(model, graph))
+        assert told.host == expected
+        assert ("Memory is taken to hold all files" in forecast_text(told)) == (expected == "file cache")
+        # Of a machine that is not at hand, memory is not known.
+        assert forecast(planned, ROUND, on_disk=True).host == "disk"
+        assert forecast(planned, ROUND, on_disk=False, rehearsal=(model, graph)).host == "memory"
 
 
 def test_a_forecast_has_every_step_and_copy_of_the_plan() -> None:
