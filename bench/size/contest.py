@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.epochs.graphs import SEED, write_weights
-from bench.size.limit import Ended, Limit
+from bench.size.limit import Ended, Limit, drop_cached
 from bench.workers import ROOT, THREAD_VARIABLES
 from sagann.nn import ModelConfig
 from sagann.storage import dataset_info
@@ -132,7 +132,8 @@ def _asked(task: Task) -> list[str]:
 
 def _run(task: Task, command: list[str]) -> Ended:
     environment = dict.fromkeys(THREAD_VARIABLES, str(task.threads)) | {"PYTHONPATH": str(ROOT)}
-    # Every contestant has a group of its own: what one has left in the cache of files counts for nobody else.
+    # Every contestant has a group of its own, and finds no file in the cache that another group pays for.
+    drop_cached(task.dataset)
     with Limit(f"sagann-size-{task.work.name}", task.limit_bytes) as limit:
         return limit.run(command, environment)
 

@@ -9,8 +9,9 @@ import pytest
 
 from bench.size.__main__ import PEERS, main
 from bench.size.contest import Result
-from bench.size.limit import Ended, Limit
+from bench.size.limit import Ended, Limit, drop_cached
 from bench.size.report import checked, row_of, verdict
+from sagann.storage.file_cache import is_cached
 from tests.plan.machines import ROUND
 
 HOG = "import time; held = bytearray(200 << 20); held[::4096] = b'x' * len(held[::4096]); time.sleep(1); print('lives')"
@@ -52,6 +53,18 @@ def test_without_a_controller_the_reason_is_given(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=f"No memory controller in {tmp_path}"):
         Limit("group", 1 << 20, roots=[tmp_path])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_are_dropped_from_the_cache(tmp_path: Path) -> None:
+    path = tmp_path / "below" / "file"
+    path.parent.mkdir()
+    path.write_bytes(bytes(4 << 20))
+    with path.open("rb") as file:
+        file.read()
+        if not is_cached(file.fileno(), 0, 4 << 20):
+            pytest.skip("this file system does not tell what is cached, or keeps nothing")
+        drop_cached(tmp_path)
+        assert not is_cached(file.fileno(), 0, 4 << 20)
 
 
 def test_rows_and_verdict_say_who_lived() -> None:
