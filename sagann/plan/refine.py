@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sagann.plan.machine import Machine
-from sagann.plan.simulate import Host, StepSeconds, load_rate, simulate
+from sagann.plan.simulate import StepSeconds, Tier, load_rate, simulate
 from sagann.plan.steps import Block, Move, Plan, Step
 from sagann.plan.strips import chunk_ends
 from sagann.plan.visits import PassKey, Visits
@@ -48,7 +48,7 @@ def refine(
     step_s: StepSeconds,
     machine: Machine,
     *,
-    host: Host,
+    tier: Tier,
     most_simulations: int = MOST_SIMULATIONS,
 ) -> Refined:
     """Swap chunks as long as that makes the simulated epoch shorter.
@@ -58,13 +58,13 @@ def refine(
         visits: to begin with.
         step_s: how long a step takes, as it was measured.
         machine: whose copies these are.
-        host: where blocks lie that are not in use.
+        tier: where blocks lie that are not in use.
         most_simulations: ends the search.
     """
-    rate = load_rate(machine, host)
+    rate = load_rate(machine, tier)
 
     def seconds(plan: Plan) -> float:
-        return simulate(plan, step_s, machine, host=host).seconds
+        return simulate(plan, step_s, machine, tier=tier).seconds
 
     plan = plan_of(visits)
     began_s = best_s = seconds(plan)

@@ -179,8 +179,10 @@ class _Placement:
         self._enter(block)
 
     def _enter(self, block: Block) -> None:
-        entry = (-self.uses[block][0], -self.resident[block], next(self.entries), block)
-        heapq.heappush(self.order, entry)
+        """Have a block go where room is needed; what takes none stays until nobody uses it."""
+        if self.resident[block]:
+            entry = (-self.uses[block][0], -self.resident[block], next(self.entries), block)
+            heapq.heappush(self.order, entry)
 
     def _load_ahead(self, number: int) -> None:
         """Begin the loads of coming steps, as far as they fit beside the temporaries of the steps until then."""

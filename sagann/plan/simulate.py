@@ -25,56 +25,56 @@ StepSeconds = Callable[[Step], float]
 "How long a step takes."
 
 
-Host = Literal["memory", "file cache", "disk"]
+Tier = Literal["memory", "file cache", "disk"]
 "Where blocks lie that are not in use: in memory, in files that the system's cache holds, or in files that it does not hold."
 
 
-def simulate(plan: Plan, step_s: StepSeconds, machine: Machine, *, host: Host) -> Timeline:
+def simulate(plan: Plan, step_s: StepSeconds, machine: Machine, *, tier: Tier) -> Timeline:
     """The timeline of a plan.
 
     Args:
         plan: of an epoch.
         step_s: how long a step takes with nothing beside it.
         machine: whose copies these are.
-        host: where blocks lie that are not in use.
+        tier: where blocks lie that are not in use.
     """
-    return _Simulation(plan, step_s, machine, host).run()
+    return _Simulation(plan, step_s, machine, tier).run()
 
 
-def load_rate(machine: Machine, host: Host) -> float:
+def load_rate(machine: Machine, tier: Tier) -> float:
     """Bytes loaded per second."""
-    file_bytes = machine.file_cache_bytes if host == "file cache" else machine.disk_read_bytes
-    return _rate(file_bytes, machine.host_to_device_bytes, machine, host)
+    file_bytes = machine.file_cache_bytes if tier == "file cache" else machine.disk_read_bytes
+    return _rate(file_bytes, machine.host_to_device_bytes, machine, tier)
 
 
-def store_rate(machine: Machine, host: Host) -> float:
+def store_rate(machine: Machine, tier: Tier) -> float:
     """Bytes stored per second."""
-    return _rate(machine.disk_write_bytes, machine.device_to_host_bytes, machine, host)
+    return _rate(machine.disk_write_bytes, machine.device_to_host_bytes, machine, tier)
 
 
-def _rate(file_bytes: float, device_bytes: float | None, machine: Machine, host: Host) -> float:
+def _rate(file_bytes: float, device_bytes: float | None, machine: Machine, tier: Tier) -> float:
     """Of copies; those between a file and a device take both ways at once, and as long as the slower one."""
-    if host == "memory":
+    if tier == "memory":
         return device_bytes or machine.copy_bytes
     return min(file_bytes, device_bytes or file_bytes)
 
 
 class _Simulation:
-    def __init__(self, plan: Plan, step_s: StepSeconds, machine: Machine, host: Host) -> None:
+    def __init__(self, plan: Plan, step_s: StepSeconds, machine: Machine, tier: Tier) -> None:
         self.plan = plan
         self.step_s = step_s
         self.rates: dict[Lane, float] = {
-            "load": load_rate(machine, host),
-            "store": store_rate(machine, host),
+            "load": load_rate(machine, tier),
+            "store": store_rate(machine, tier),
         }
         # In memory, rows are copied as they are picked; from a disk they have to come first, and to a device go then.
-        comes = host != "memory" or machine.host_to_device_bytes is not None
+        comes = tier != "memory" or machine.host_to_device_bytes is not None
         self.pick_s = 1 / machine.pick_bytes + (1 / self.rates["load"] if comes else 0.0)
         self.machine = machine
         # Who computes copies, before anything else.
         self.copied_between: set[Lane] = set()
-        if machine.host_to_device_bytes is None and host != "disk":
-            self.copied_between = {"load"} if host == "file cache" else {"load", "store"}
+        if machine.host_to_device_bytes is None and tier != "disk":
+            self.copied_between = {"load"} if tier == "file cache" else {"load", "store"}
         self.timeline = Timeline()
         self.now = 0.0
         self.free_at: dict[Lane, float] = {"load": 0.0, "store": 0.0}

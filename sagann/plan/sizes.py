@@ -22,7 +22,7 @@ from sagann.kernels.memory import SMALLEST_BYTES, allocated_bytes
 from sagann.kernels.packed import packed_bytes
 from sagann.kernels.row_dropout import dropout
 from sagann.plan.gradients import Gradients
-from sagann.plan.steps import Block, BlockKind
+from sagann.plan.steps import Block
 
 CSC, CSR, NUMBERED = "csc", "csr", "numbered csr"
 "Forms of a chunk: its edges by destination, by source, and by source with their ids."
@@ -155,8 +155,8 @@ class BlockSizes:
         hops: what its gathers go over, by numbers of hops.
         rows: vertices of each interval.
         gradients: what its backward computes.
-        in_place: which are read where they lie, and take no room: edges, and values that are constant and that stages alone
-            read. A step reads either once, in order; what edges read here and there is copied all the same.
+        edges_in_place: whether edges are read where they lie, and take no room.
+        values_in_place: names of the values of which the same holds: of :func:`constants_of_stages`.
     """
 
     def __init__(
@@ -166,15 +166,16 @@ class BlockSizes:
         rows: Sequence[int],
         gradients: Gradients,
         *,
-        in_place: frozenset[BlockKind] = frozenset(),
+        edges_in_place: bool = False,
+        values_in_place: frozenset[str] = frozenset(),
     ) -> None:
         self.program = program
         self.hops = hops
         self.rows = rows
         self.gradients = gradients
-        self._in_place = in_place
+        self._edges_in_place = edges_in_place
+        self._values_in_place = values_in_place
         self._gathers = {gather.result: gather for gather in program.gathers}
-        self._read_by_stages = _read_by_stages_alone(program)
         self._stages = [_StageSize.of(stage, gradients) for stage in program.stages]
         self._bytes: dict[Block, int] = {}
 
@@ -186,12 +187,10 @@ class BlockSizes:
 
     def is_in_place(self, block: Block) -> bool:
         """Whether a block is read where it lies."""
-        if block.kind not in self._in_place or block.needed_by is not None:
-            return False
-        if block.kind == "edges":
+        if block.kind == "edges" and self._edges_in_place:
             # Where rows are picked for a chunk, who reads them all needs other numbers than those that are kept.
             return block.name in PICKED.values() or not self.hops[block.number].may_pick(block)
-        return block.name in self._read_by_stages
+        return block.kind == "value" and block.needed_by is None and block.name in self._values_in_place
 
     def result_bytes(self, gather: Gather, part: int = 0) -> list[int]:
         """Bytes of a row of each result of a gather's forward, or of a pass of its backward, counted from 1."""
@@ -307,15 +306,15 @@ class BlockSizes:
         return sum(math.prod(value.shape) * value.dtype.itemsize for value in values)
 
 
-def _read_by_stages_alone(program: ModelProgram) -> set[str]:
-    """Names of values that are the same in every epoch, and that no epoch's edges read."""
+def constants_of_stages(program: ModelProgram) -> frozenset[str]:
+    """Names of values that no epoch changes, and that no epoch's edges read here and there."""
     read = {
         name
         for gather in program.gathers
         for name, side in zip(gather.inputs, gather.edges.sides, strict=True)
         if side in ("src", "dst") and not gather.constant
     }
-    return {"x", *(gather.result for gather in program.gathers if gather.constant)} - read
+    return frozenset(["x", *(gather.result for gather in program.gathers if gather.constant)]) - read
 
 
 def _merged(slots: int) -> int:

@@ -143,7 +143,7 @@ def forecast_text(forecast: Forecast) -> str:
     known = (
         "steps timed on a part of this graph" if forecast.rehearsed else "the machine's rates alone, which is rough"
     )
-    cached = " Memory is taken to hold all files, in the system's cache." if forecast.host == "file cache" else ""
+    cached = " Memory is taken to hold all files, in the system's cache." if forecast.tier == "file cache" else ""
     return "\n".join(
         [
             f"Expected: {timeline.seconds:.3g} s an epoch on {machine.num_cores} cores of {machine.name}; known from {known}.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, cast
 
 from torch import Tensor
 
@@ -122,9 +122,10 @@ class Chunks:
         return self._in_memory[block.interval, block.other] if host is None else self._read(block, host, host.get)
 
     def view(self, block: Block) -> Edges:
-        """A chunk where it lies, of those that are kept as they are read."""
-        host = self._host
-        assert isinstance(host, MemoryHost)
+        """A chunk where it lies, of those that are kept as they are read, in memory."""
+        if self._host is None:
+            return self._in_memory[block.interval, block.other]
+        host = cast("MemoryHost", self._host)
         return self._read(block, host, host.view)
 
     def _read(self, block: Block, host: Host, get: Callable[[Block], dict[str, Tensor]]) -> Edges:

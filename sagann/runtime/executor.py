@@ -232,7 +232,12 @@ class Executor:
         name = self.program.output
         assert self.epoch.loss_of is not None
         self._require_gradient(tape)
-        rows = results[name].detach().requires_grad_(tape.leads_from(name))
+        given = {value.untyped_storage().data_ptr() for value in self._inputs(step).values()}
+        rows = results[name].detach()
+        if rows.untyped_storage().data_ptr() in given:
+            # The caller's function gets no view of what is read in place, nor of what the backward reads.
+            rows = rows.clone()
+        rows.requires_grad_(tape.leads_from(name))
         loss = loss_of_rows(self.epoch.loss_of, rows, self.plan.vertices(step.interval))
         self.epoch.loss = loss.detach() if self.epoch.loss is None else self.epoch.loss + loss.detach()
         upstream = {}

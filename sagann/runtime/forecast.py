@@ -10,7 +10,7 @@ from sagann.free_space import memory
 from sagann.graph.graph import Graph
 from sagann.plan.machine import Machine
 from sagann.plan.refine import MOST_SIMULATIONS, Refined, refine
-from sagann.plan.simulate import Host, StepSeconds, simulate
+from sagann.plan.simulate import StepSeconds, Tier, simulate
 from sagann.plan.steps import Plan, Step
 from sagann.plan.timeline import Timeline
 from sagann.plan.visits import Visits
@@ -28,7 +28,7 @@ class Forecast:
     "Where."
     timeline: Timeline
     "When."
-    host: Host
+    tier: Tier
     "Where blocks are taken to lie that are not in use."
     rehearsed: bool
     "Whether steps were timed here, or only the machine's rates are known."
@@ -50,10 +50,10 @@ def forecast(
         rehearsal: the model and the graph of the plan, to time steps of on this machine first; without it, the
             machine's rates are all there is, as for a machine that is not at hand.
     """
+    tier = _tier(planned, machine, on_disk=on_disk, is_at_hand=rehearsal is not None)
     step_s = _step_seconds(planned, machine, rehearsal)
-    host = _host(planned, on_disk=on_disk, is_at_hand=rehearsal is not None)
-    timeline = simulate(planned.plan, step_s, machine, host=host)
-    return Forecast(planned=planned, machine=machine, timeline=timeline, host=host, rehearsed=rehearsal is not None)
+    timeline = simulate(planned.plan, step_s, machine, tier=tier)
+    return Forecast(planned=planned, machine=machine, timeline=timeline, tier=tier, rehearsed=rehearsal is not None)
 
 
 def refined(
@@ -73,21 +73,24 @@ def refined(
         rehearsal: as of :func:`forecast`.
         most_simulations: ends the search.
     """
+    tier = _tier(planned, machine, on_disk=on_disk, is_at_hand=rehearsal is not None)
     step_s = _step_seconds(planned, machine, rehearsal)
 
     def plan_of(visits: Visits) -> Plan:
         return revisited(planned, visits).plan
 
     visits = planned.schedule.visits
-    host = _host(planned, on_disk=on_disk, is_at_hand=rehearsal is not None)
-    return refine(plan_of, visits, step_s, machine, host=host, most_simulations=most_simulations)
+    return refine(plan_of, visits, step_s, machine, tier=tier, most_simulations=most_simulations)
 
 
-def _host(planned: Planned, *, on_disk: bool, is_at_hand: bool) -> Host:
+def _tier(planned: Planned, machine: Machine, *, on_disk: bool, is_at_hand: bool) -> Tier:
     """Where blocks will lie that are not in use: files are cached where memory has room for all of them beside the budget.
+
+    Asked before a rehearsal, which takes memory and keeps some.
 
     Args:
         planned: the epoch.
+        machine: whose budget is of a device's memory where it has one.
         on_disk: whether they lie in files.
         is_at_hand: whether this is the machine that it will run on; of others the memory is not known.
     """
@@ -96,8 +99,9 @@ def _host(planned: Planned, *, on_disk: bool, is_at_hand: bool) -> Host:
     schedule, plan = planned.schedule, planned.plan
     features = plan.bounds[-1] * schedule.sizes.row_bytes("x")
     files = schedule.edge_bytes + schedule.constant_bytes + plan.spilled_bytes + features
+    beside = plan.budget_bytes if machine.host_to_device_bytes is None else 0
     free = memory().usable_bytes if is_at_hand else None
-    return "file cache" if free is not None and files + plan.budget_bytes <= free else "disk"
+    return "file cache" if free is not None and files + beside <= free else "disk"
 
 
 def _step_seconds(planned: Planned, machine: Machine, rehearsal: tuple[nn.Module, Graph] | None) -> StepSeconds:

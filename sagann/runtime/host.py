@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -47,12 +47,11 @@ class Host(Protocol):
         ...
 
 
-@runtime_checkable
 class MemoryHost(Host, Protocol):
     """Keeps blocks where the processor that computes can read them as they lie."""
 
     def view(self, block: Block) -> dict[str, Tensor]:
-        """What was put last, as it lies: not to be changed, and never put again."""
+        """What was put last, as it lies: not to be changed, by nobody, and not to be put again while it is read."""
         ...
 
 
@@ -96,7 +95,7 @@ class RamHost:
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
         """Copy a block's tensors."""
         layout, known = Layout(tensors), self._blocks.get(block)
-        # Nobody reads what was put before: what is read is a copy.
+        # Nobody reads what was put before: what is read are copies, and views are of what is put once.
         memory = known[1] if known and known[0].num_bytes == layout.num_bytes else layout.allocate(_POOL)
         for name, view in layout.views(memory).items():
             copy_into(view, tensors[name].detach())

@@ -21,8 +21,8 @@ from sagann.plan.orders import POLICIES, Order
 from sagann.plan.residency import LOOKAHEAD, BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection, needed_rows
-from sagann.plan.sizes import CSC, NUMBERED, BlockSizes, HopSize
-from sagann.plan.steps import UNLIMITED, Block, BlockKind, Plan, Step
+from sagann.plan.sizes import CSC, NUMBERED, BlockSizes, HopSize, constants_of_stages
+from sagann.plan.steps import UNLIMITED, Block, Plan, Step
 from sagann.plan.strips import strip_widths
 from sagann.plan.visits import Visits
 from sagann.runtime.capturing import gathered_hops
@@ -108,8 +108,8 @@ def fitted_bounds(
     """
     bounds_of = cutter(program, hops[0], cut)
 
-    # Chunks may turn out to be kept for picked rows: then whole ones are copies.
-    in_place = _in_place(budget_bytes, same_memory=same_memory) - {"edges"}
+    # Chunks may turn out to be kept for picked rows, and features to be mapped from a file: then they are copied.
+    in_place = _in_place(program, budget_bytes, same_memory=same_memory, has_mapped_x=True)
 
     @cache
     def work(count: int) -> list[tuple[list[Step], BlockSizes]]:
@@ -117,7 +117,7 @@ def fitted_bounds(
         sized = hop_sizes(program, hops, bounds, grain=grain)
         largest, found = largest_of(bounds, sized, POLICIES[order].telling)
         once = Schedule(program, found, largest, gradients=gradients, order=order)
-        read = BlockSizes(program, found, sizes(largest), gradients, in_place=in_place)
+        read = BlockSizes(program, found, sizes(largest), gradients, values_in_place=in_place)
         epochs = [
             Schedule(program, found, largest, gradients=gradients, folded=folded, order=order, sizes=read)
             for folded in (False, True)
@@ -134,9 +134,17 @@ def fitted_bounds(
     return bounds_of(least_count(partial(needed, ahead=False), budget_bytes, most))
 
 
-def _in_place(budget_bytes: int, *, same_memory: bool) -> frozenset[BlockKind]:
-    """Of which blocks some are read where they lie, and so take no room; without a budget all are, and all are counted."""
-    return frozenset(["edges", "value"]) if same_memory and budget_bytes < UNLIMITED else frozenset()
+def _in_place(program: ModelProgram, budget_bytes: int, *, same_memory: bool, has_mapped_x: bool) -> frozenset[str]:
+    """The values that are read where they lie, and so take no room."""
+    if not _has_room_of_its_own(budget_bytes, same_memory=same_memory):
+        return frozenset()
+    # Pages of a map are files all the same: they are read by position.
+    return constants_of_stages(program) - ({"x"} if has_mapped_x else set())
+
+
+def _has_room_of_its_own(budget_bytes: int, *, same_memory: bool) -> bool:
+    """Whether blocks are copied from memory to memory; without a budget all are read where they lie, and counted."""
+    return same_memory and budget_bytes < UNLIMITED
 
 
 @contextmanager
@@ -168,6 +176,7 @@ def planned(
     selection: Selection = NEVER,
     visits: Visits | None = None,
     same_memory: bool,
+    has_mapped_x: bool = False,
 ) -> Planned:
     """Plan an epoch.
 
@@ -187,12 +196,19 @@ def planned(
         selection: of the rows that chunks need.
         visits: in which order passes go over the intervals; by default zigzag, in strips as wide as moves the fewest bytes.
         same_memory: whether what is not in use lies in the memory that computes, whose cores copy. Then nothing is loaded
-            ahead, and edges and constants that are read once, in order, are read where they lie: they take no room.
+            ahead, and edges, and constants that stages alone read, are read where they lie: they take no room.
+        has_mapped_x: whether features are mapped from a file, and so read by position.
     Raises:
         BudgetError: a step needs more than the budget.
     """
-    in_place = _in_place(budget_bytes, same_memory=same_memory)
-    block_sizes = BlockSizes(program, hops, sizes(tuple(bounds)), gradients, in_place=in_place)
+    block_sizes = BlockSizes(
+        program,
+        hops,
+        sizes(tuple(bounds)),
+        gradients,
+        edges_in_place=_has_room_of_its_own(budget_bytes, same_memory=same_memory),
+        values_in_place=_in_place(program, budget_bytes, same_memory=same_memory, has_mapped_x=has_mapped_x),
+    )
 
     def placed(selects: bool, visits: Visits, saves: frozenset[int] = frozenset()) -> Planned:
         schedule = Schedule(
@@ -359,9 +375,11 @@ def planned_constants(
 ) -> Planned:
     """Plan what is computed once, before the first epoch; arguments as of :func:`planned`."""
     kept = {gather.result for gather in program.gathers if gather.constant}
+    edges_in_place = _has_room_of_its_own(budget_bytes, same_memory=same_memory)
+    known = BlockSizes(program, hops, sizes(tuple(bounds)), Gradients(program), edges_in_place=edges_in_place)
 
     def placed(selects: bool) -> Planned:
-        schedule = Schedule(program, hops, bounds, selects=selects)
+        schedule = Schedule(program, hops, bounds, selects=selects, sizes=known)
         on_host = [block for block in schedule.initial() if block.name not in kept]
         steps = list(schedule.constants())
         plan = place(

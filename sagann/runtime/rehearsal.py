@@ -31,8 +31,13 @@ from sagann.runtime.streamed import StreamedModel
 from sagann.saga.hops import count_hops
 
 MOST_EDGES = 4_000_000
-"Of the part that is rehearsed, unless more take no longer than this by the machine's rates:"
+"Of the part that is rehearsed, where more would take too long or too much."
 _LONGEST_S = 1.0
+"More are rehearsed where an epoch of the part takes no longer, by the machine's rates;"
+_MOST_QUICK_EDGES = 8 * MOST_EDGES
+"but no more than so many, which are cut anew;"
+_COPIED_BYTES = 256 << 20
+"and, unless it is the whole graph, no more vertices than have so many bytes of features, which are copied."
 _EPOCHS = 3
 
 Key = tuple[StepKind, int, int]
@@ -57,7 +62,7 @@ def rehearse(model: nn.Module, graph: Graph, planned: Planned, machine: Machine)
         planned: an epoch.
         machine: whose rates are corrected.
     """
-    bounds = _part(graph, planned.plan, _most_edges(graph, planned, machine))
+    bounds = _part(graph, planned.plan, _quick_edges(graph, planned, machine))
     part = graph if bounds[-1] == graph.num_vertices else subgraph(graph, torch.arange(bounds[-1]))
     modes = {module: module.training for module in model.modules()}
     assert part.features is not None
@@ -97,10 +102,11 @@ def _streamed(model: nn.Module, part: Graph, bounds: tuple[int, ...], budget_byt
     return streamed
 
 
-def _most_edges(graph: Graph, planned: Planned, machine: Machine) -> int:
+def _quick_edges(graph: Graph, planned: Planned, machine: Machine) -> int:
+    """How many edges of the graph are rehearsed at most."""
     work = work_of(planned)
     epoch_s = sum(work.of(step).seconds(machine) for step in _steps(planned.plan))
-    return max(MOST_EDGES, int(graph.num_edges * min(1.0, _LONGEST_S / epoch_s)))
+    return max(MOST_EDGES, min(_MOST_QUICK_EDGES, int(graph.num_edges * min(1.0, _LONGEST_S / epoch_s))))
 
 
 def work_of(planned: Planned) -> StepWork:
@@ -108,12 +114,20 @@ def work_of(planned: Planned) -> StepWork:
     return StepWork(planned.program, planned.schedule, sizes(planned.plan.bounds))
 
 
-def _part(graph: Graph, plan: Plan, most_edges: int) -> tuple[int, ...]:
+def _part(graph: Graph, plan: Plan, quick_edges: int) -> tuple[int, ...]:
     """The bounds of the first two intervals that are not empty, or the one there is, smaller where they have too many edges."""
     bounds = sorted(set(plan.bounds))[:3]
-    indptr = graph.topology.indptr
-    end = int(torch.searchsorted(indptr[: bounds[-1] + 1].contiguous(), most_edges, right=True))
-    end = max(len(bounds) - 1, min(end, bounds[-1]))
+    offsets = graph.topology.indptr[: bounds[-1] + 1].contiguous()
+
+    def most_vertices(most_edges: int) -> int:
+        return min(int(torch.searchsorted(offsets, most_edges, right=True)), bounds[-1])
+
+    end = most_vertices(quick_edges)
+    if end < graph.num_vertices:
+        assert graph.features is not None
+        copied = _COPIED_BYTES // max(1, graph.features[:1].nbytes)
+        end = min(end, max(most_vertices(MOST_EDGES), copied))
+    end = max(len(bounds) - 1, end)
     middle = [min(max(1, bound * end // bounds[-1]), end - 1) for bound in bounds[1:-1]]
     return (0, *middle, end)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -79,8 +79,7 @@ class Sources:
             return self.chunks[block.number].view(block)
         if self._is_x(block):
             return self.epoch.x[self.plan.vertices(block.interval)].detach()
-        assert isinstance(self.constants, MemoryHost)
-        payload = self.constants.view(block)
+        payload = cast("MemoryHost", self.constants).view(block)
         return payload.get("", payload)
 
     def is_at_hand(self, block: Block) -> bool:

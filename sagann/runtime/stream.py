@@ -36,6 +36,7 @@ from sagann.runtime.planning import (
 from sagann.runtime.probe import measured_selection
 from sagann.runtime.streamed import StreamedModel
 from sagann.saga.hops import count_hops
+from sagann.storage.mapped import mapped_rows
 
 
 def stream(
@@ -55,7 +56,7 @@ def stream(
     Args:
         model: of SAGA layers and operators on rows, with ``num_hops``; it keeps its parameters, which lie on ``device``.
         graph: prepared for the model, with features; on the CPU. Features and edges may be mapped from files.
-        budget_bytes: what vertex data, edges and temporaries may take together.
+        budget_bytes: what vertex data, edges and temporaries may take together; what is read where it lies takes nothing.
         spill: a folder for what is not in use; without it, that lies in memory too, beyond the budget.
         cut: what intervals have equally many of.
         num_intervals: P; by default the least that fits the budget, and where copies run beside steps (with a spill folder,
@@ -151,6 +152,7 @@ def foretell(
         order=order,
         selection=selection,
         same_memory=backend.shares_memory(on_disk=on_disk),
+        has_mapped_x=graph.features is not None and mapped_rows(graph.features.detach()) is not None,
     )
 
 

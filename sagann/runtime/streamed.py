@@ -198,7 +198,8 @@ class StreamedModel(nn.Module):
         self._see_changes(program)
         trained = trained_in(program, self.model)
         trains = torch.is_grad_enabled() and (x.requires_grad or bool(trained))
-        key = (id(program), x.requires_grad, trained, trains, folded)
+        has_mapped_x = self._mapped(x) is not None
+        key = (id(program), x.requires_grad, has_mapped_x, trained, trains, folded)
         if key not in self._plans:
             gradients = Gradients(program, wanted_x=x.requires_grad, trained=trained)
             self._plans[key] = planned(
@@ -213,6 +214,7 @@ class StreamedModel(nn.Module):
                 selection=self.selection,
                 visits=self.visits,
                 same_memory=self._same_memory,
+                has_mapped_x=has_mapped_x,
             )
             if self._folder is not None:
                 kept = 0 if program.constants in self._kept else self._plans[key].schedule.constant_bytes

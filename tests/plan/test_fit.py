@@ -17,8 +17,8 @@ from sagann.plan.fit import hop_size, largest_of, least_count, needed_bytes
 from sagann.plan.gradients import Gradients
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
-from sagann.plan.sizes import BlockSizes
-from sagann.plan.steps import Block, BlockKind, Step
+from sagann.plan.sizes import BlockSizes, constants_of_stages
+from sagann.plan.steps import Block, Step
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.host import RamHost
 from sagann.runtime.stream import foretell, stream
@@ -84,8 +84,8 @@ def test_a_budget_decides_the_number_of_intervals(name: str, tmp_path: Path, *, 
             fewer = equal_vertices(200, plan.num_intervals - 1)
             sizes = {0: hop_size(graph.topology, fewer)}
             fewer, sizes = largest_of(fewer, sizes)
-            in_place = frozenset[BlockKind]() if on_disk else frozenset[BlockKind](["value"])
-            known = BlockSizes(program, sizes, intervals.sizes(fewer), Gradients(program), in_place=in_place)
+            in_place = frozenset[str]() if on_disk else constants_of_stages(program) - {"x"}
+            known = BlockSizes(program, sizes, intervals.sizes(fewer), Gradients(program), values_in_place=in_place)
             coarser = Schedule(program, sizes, fewer, sizes=known)
             assert needed_bytes(list(coarser.epoch()), coarser.sizes.of, ahead=plan.ahead) > budget
         counts.append(plan.num_intervals)

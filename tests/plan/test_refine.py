@@ -35,26 +35,26 @@ def seconds_of(step: Step) -> float:
 @pytest.mark.parametrize("name", ["gat", "gated-gcn", "maxpool-gcn"])
 def test_refinement_is_never_worse_than_where_it_began(name: str) -> None:
     begin = Visits(widths={PassKey("gather_grad", 0): 2})
-    found = refine(lambda visits: plan_of(name, visits), begin, seconds_of, SLOW, host="disk", most_simulations=25)
-    again = refine(lambda visits: plan_of(name, visits), begin, seconds_of, SLOW, host="disk", most_simulations=25)
+    found = refine(lambda visits: plan_of(name, visits), begin, seconds_of, SLOW, tier="disk", most_simulations=25)
+    again = refine(lambda visits: plan_of(name, visits), begin, seconds_of, SLOW, tier="disk", most_simulations=25)
     assert found == again
     assert found.num_simulations <= 25
     assert found.seconds <= found.began_s
     plan = plan_of(name, found.visits)
-    assert found.began_s == simulate(plan_of(name, begin), seconds_of, SLOW, host="disk").seconds
-    assert found.seconds == simulate(plan, seconds_of, SLOW, host="disk").seconds
+    assert found.began_s == simulate(plan_of(name, begin), seconds_of, SLOW, tier="disk").seconds
+    assert found.seconds == simulate(plan, seconds_of, SLOW, tier="disk").seconds
     schedule = schedule_of(name, "column", visits=found.visits)
     blocks = {block for step in schedule.epoch() for block in step.blocks}
     obey(plan, {block: schedule.sizes.of(block) for block in blocks}, {*schedule.initial(), *schedule.upstream()})
 
 
 def test_swaps_gain_where_chunks_differ() -> None:
-    found = refine(lambda visits: plan_of("gat", visits), Visits(), seconds_of, SLOW, host="disk")
+    found = refine(lambda visits: plan_of("gat", visits), Visits(), seconds_of, SLOW, tier="disk")
     assert found.visits.refined
     assert found.seconds < found.began_s
     counts = [
         refine(
-            lambda visits: plan_of("gat", visits), Visits(), seconds_of, SLOW, host="disk", most_simulations=most
+            lambda visits: plan_of("gat", visits), Visits(), seconds_of, SLOW, tier="disk", most_simulations=most
         ).seconds
         for most in (1, 5, 20)
     ]

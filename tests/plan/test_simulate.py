@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sagann.plan.machine import Machine
-from sagann.plan.simulate import Host, simulate
+from sagann.plan.simulate import Tier, simulate
 from sagann.plan.steps import UNLIMITED, Block, Move, Plan, Step
 from sagann.plan.timeline import Timeline
 from tests.plan.machines import ROUND
@@ -15,7 +15,7 @@ from tests.plan.machines import ROUND
 A, B, C = (Block("value", name, 0) for name in "abc")
 # More cores than copies can take anything noticeable from.
 MANY_CORES = replace(ROUND, num_cores=1 << 20, disk_read_bytes=1e3, disk_write_bytes=1e3)
-HOSTS_OF_A_DEVICE: tuple[tuple[Host, float, float], ...] = (
+TIERS_OF_A_DEVICE: tuple[tuple[Tier, float, float], ...] = (
     ("memory", 0.5, 2.5),
     ("file cache", 0.5, 2.5),
     ("disk", 1.0, 2.5),
@@ -28,10 +28,10 @@ def step(*reads: Block, writes: tuple[Block, ...] = (), kind: str = "transform")
 
 
 def simulated(
-    *operations: Step | Move, host: Host = "disk", budget_bytes: int = 1000, machine: Machine = MANY_CORES
+    *operations: Step | Move, tier: Tier = "disk", budget_bytes: int = 1000, machine: Machine = MANY_CORES
 ) -> Timeline:
     plan = Plan(operations=operations, bounds=(0, 1), budget_bytes=budget_bytes, peak_bytes=0, ahead=True)
-    return simulate(plan, lambda step: 1.0, machine, host=host)
+    return simulate(plan, lambda step: 1.0, machine, tier=tier)
 
 
 def starts(timeline: Timeline) -> dict[str, list[float]]:
@@ -57,15 +57,15 @@ def test_a_store_is_waited_for_by_whoever_drops_or_changes_its_block() -> None:
 
 def test_the_host_decides_the_rates() -> None:
     moves = (Move("load", A, 100), Move("store", B, 100))
-    assert simulated(*moves, host="memory", machine=ROUND).seconds == pytest.approx(0.2)
+    assert simulated(*moves, tier="memory", machine=ROUND).seconds == pytest.approx(0.2)
     assert simulated(*moves, machine=ROUND).seconds == pytest.approx(2.0)
-    assert simulated(*moves, host="file cache", machine=ROUND).seconds == pytest.approx(0.4 + 2.0)
+    assert simulated(*moves, tier="file cache", machine=ROUND).seconds == pytest.approx(0.4 + 2.0)
     assert simulated(*moves, machine=ROUND, budget_bytes=UNLIMITED).seconds == 0.0
 
 
 def test_within_memory_whatever_follows_a_copy_waits_for_it() -> None:
     moves = (Move("load", A, 500), Move("store", B, 100), Move("load", C, 400))
-    found = simulated(*moves, step(A), step(C), host="memory")
+    found = simulated(*moves, step(A), step(C), tier="memory")
     assert starts(found) == {"compute": [1.0, 2.0], "load": [0.0, 0.6], "store": [0.5]}
     assert found.hidden == 0.0
 
@@ -73,7 +73,7 @@ def test_within_memory_whatever_follows_a_copy_waits_for_it() -> None:
 def test_whatever_follows_a_load_from_the_file_cache_waits_for_it_and_stores_run_beside() -> None:
     moves = (Move("load", A, 500), Move("store", B, 1000), Move("load", C, 250))
     machine = replace(MANY_CORES, file_cache_bytes=500.0)
-    found = simulated(*moves, step(A), step(C), host="file cache", machine=machine)
+    found = simulated(*moves, step(A), step(C), tier="file cache", machine=machine)
     assert starts(found) == {"compute": [1.5, 2.5], "load": [0.0, 1.0], "store": [1.0]}
 
 
@@ -81,8 +81,8 @@ def test_copies_to_a_device_have_rates_of_their_own_and_take_no_core() -> None:
     machine = replace(ROUND, host_to_device_bytes=200.0, device_to_host_bytes=40.0)
     operations = (Move("load", A, 100), Move("store", B, 100), step(C), step(C))
     plan = Plan(operations=operations, bounds=(0, 1), budget_bytes=1000, peak_bytes=0, ahead=True)
-    for host, load_s, store_s in HOSTS_OF_A_DEVICE:
-        found = simulate(plan, lambda step: 1.0, machine, host=host)
+    for tier, load_s, store_s in TIERS_OF_A_DEVICE:
+        found = simulate(plan, lambda step: 1.0, machine, tier=tier)
         assert [span.seconds for span in found.of("load")] == [load_s]
         assert [span.seconds for span in found.of("store")] == [store_s]
         assert [span.seconds for span in found.of("compute")] == [1.0, 1.0]
@@ -91,7 +91,7 @@ def test_copies_to_a_device_have_rates_of_their_own_and_take_no_core() -> None:
 def test_picked_rows_wait_for_the_store_of_what_they_are_picked_of() -> None:
     picked = A._replace(needed_by=Block("edges", "csc", 0, 0))
     operations = (step(writes=(A,)), Move("store", A, 1000), Move("load", picked, 100), step(picked))
-    found = simulated(*operations, host="memory")
+    found = simulated(*operations, tier="memory")
     assert starts(found) == {"compute": [0.0, 2.2], "load": [2.0], "store": [1.0]}
     # From a disk rows come first, and are picked then.
     assert starts(simulated(*operations)) == {"compute": [0.0, 2.3], "load": [2.0], "store": [1.0]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from sagann.graph import Graph
 from sagann.nn import ModelConfig, build_model
 from sagann.plan import equal_vertices
-from sagann.plan.steps import Step
+from sagann.plan.steps import UNLIMITED, Step
 from sagann.runtime.call import DeviceMemoryError
 from sagann.runtime.executor import Executor
 from sagann.runtime.streamed import StreamedModel
@@ -86,6 +87,27 @@ def test_the_epoch_begins_again_and_has_the_same_numbers(
     again = epoch(streamed, x, folded=folded)
     for ours, theirs in zip(again, expected, strict=True):
         assert_close(ours, theirs, scale=largest(*expected))
+
+
+@pytest.mark.parametrize("step", ["_transform", "_gather_grad"])
+@pytest.mark.parametrize("wanted_x", [False, True])
+def test_an_epoch_without_a_budget_begins_again_within_one(
+    step: str, wanted_x: bool, prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = prepared[0].eval(), prepared[2].detach().requires_grad_(wanted_x)
+
+    def run(streamed: StreamedModel) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(streamed(x).square().sum(), list(model.parameters()))
+
+    expected = run(streamed_of(prepared, UNLIMITED))
+    failing(monkeypatch, step, 1)
+    streamed = streamed_of(prepared, UNLIMITED)
+    for warns in (pytest.warns(RuntimeWarning, match="begins again"), nullcontext()):
+        with warns:
+            found = run(streamed)
+        for ours, theirs in zip(found, expected, strict=True):
+            assert_close(ours, theirs, scale=largest(*expected))
+    assert streamed.budget_bytes < UNLIMITED
 
 
 @pytest.mark.parametrize("step", ["_gather", "_gather_grad"])

@@ -88,11 +88,11 @@ def test_files_are_taken_to_be_cached_where_memory_has_room_for_them(monkeypatch
         found = Memory(total_bytes=room, available_bytes=room, limit_bytes=None, limit_used_bytes=None)
         monkeypatch.setattr("sagann.runtime.forecast.memory", lambda found=found: found)
         told = forecast(planned, ROUND, on_disk=True, rehearsal=(model, graph))
-        assert told.host == expected
+        assert told.tier == expected
         assert ("Memory is taken to hold all files" in forecast_text(told)) == (expected == "file cache")
         # Of a machine that is not at hand, memory is not known.
-        assert forecast(planned, ROUND, on_disk=True).host == "disk"
-        assert forecast(planned, ROUND, on_disk=False, rehearsal=(model, graph)).host == "memory"
+        assert forecast(planned, ROUND, on_disk=True).tier == "disk"
+        assert forecast(planned, ROUND, on_disk=False, rehearsal=(model, graph)).tier == "memory"
 
 
 def test_a_forecast_has_every_step_and_copy_of_the_plan() -> None:

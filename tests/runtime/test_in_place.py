@@ -16,8 +16,10 @@ from sagann.plan import equal_vertices
 from sagann.plan.steps import UNLIMITED, Block, Move
 from sagann.runtime.planning import Planned
 from sagann.runtime.sources import Sources
+from sagann.runtime.stream import foretell
 from sagann.runtime.streamed import StreamedModel
 from sagann.saga import SagaLayer
+from sagann.storage import open_graph, save_graph
 from tests.graphs import labelled_graph, random_topology
 from tests.runtime.streams import dense, in_double
 from tests.tolerances import assert_close, largest
@@ -139,3 +141,45 @@ def test_what_edges_read_here_and_there_is_copied(wanted_x: bool) -> None:
     found_grads = torch.autograd.grad(out, leaves, upstream)
     for ours, theirs in zip((out, *found_grads), [expected[0], *expected[1 if wanted_x else 2 :]], strict=True):
         assert_close(ours, theirs, scale=largest(*expected))
+
+
+class Sliced(nn.Module):
+    """Gives a view of what it gathers, or of its features."""
+
+    num_hops = 1
+
+    def __init__(self, *, of_x: bool) -> None:
+        super().__init__()
+        self.plain, self.of_x = Plain(), of_x
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        return x.view(-1, 2, 2) if self.of_x else self.plain(hops[0], x)[:, 1:]
+
+
+@pytest.mark.parametrize("of_x", [False, True])
+def test_a_loss_that_changes_its_rows_changes_nothing_else(of_x: bool) -> None:
+    model, topology, x = Sliced(of_x=of_x).double(), random_topology(31, 200), torch.randn(31, 4).double()
+    before = x.clone()
+    streamed = StreamedModel(model, [topology], equal_vertices(31, COUNT), budget_bytes=1 << 30)
+    with torch.no_grad():
+        losses = [float(streamed.loss(x, lambda rows, _: rows.mul_(2).sum())) for _ in range(3)]
+    assert losses == [losses[0]] * 3
+    assert torch.equal(x, before)
+
+
+def test_mapped_features_are_read_by_position(tmp_path: Path) -> None:
+    graph = labelled_graph()
+    save_graph(graph, tmp_path / "graph")
+    stored = open_graph(tmp_path / "graph")
+    model = build_model(ModelConfig(model="gat", hidden=8, heads=2, layers=2, dropout=0.0), graph)
+    assert graph.features is not None
+    assert stored.features is not None
+    numbers = {}
+    for each, x, in_place in ((graph, graph.features, True), (stored, stored.features, False)):
+        streamed = streamed_of(model, each, budget_bytes=1 << 30)
+        found = loads(streamed.plan(x))
+        assert all((found[Block("value", "x", number)] == 0) == in_place for number in range(COUNT))
+        foretold = loads(foretell(model, each, budget_bytes=1 << 30, folded=False, select="never"))
+        assert (foretold[Block("value", "x", 0)] == 0) == in_place
+        numbers[in_place] = streamed(x)
+    assert torch.equal(numbers[True], numbers[False])

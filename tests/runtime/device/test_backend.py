@@ -22,6 +22,7 @@ from sagann.plan.schedule import Schedule
 from sagann.plan.selection import ALWAYS, Selection
 from sagann.plan.steps import Block, Step
 from sagann.plan.timeline import LANES
+from sagann.runtime.backend import CpuBackend
 from sagann.runtime.device import transport
 from sagann.runtime.device.backend import DeviceBackend
 from sagann.runtime.dialects import dialect_for
@@ -105,11 +106,16 @@ def streamed_late(
     return StreamedModel(model, hops, bounds, dialect=dialect, backend=backend, **options), streams
 
 
+class Apart(CpuBackend):
+    """A processor that plans as a device does, which reads nothing in place."""
+
+    def shares_memory(self, *, on_disk: bool) -> bool:
+        return False
+
+
 def least_budget(model: nn.Module, hops: Sequence[Topology], x: Tensor) -> int:
     """About the least with which the model can be streamed in four intervals: much has to move."""
-    streamed = StreamedModel(model, hops, equal_vertices(len(x), 4), dialect="naive")
-    # A device reads nothing in place.
-    streamed._same_memory = False
+    streamed = StreamedModel(model, hops, equal_vertices(len(x), 4), dialect="naive", backend=Apart())
     budget = 2 * streamed.plan(x).plan.peak_bytes
     while True:
         streamed.budget_bytes = budget * 7 // 8
