@@ -92,10 +92,19 @@ class Floor:
             left -= len(self.source)
 
 
-def load(specification: dict, folder: Path) -> Stored:
-    """The graph, with self-loops where the model has them."""
+def require_yardstick() -> None:
+    """Check that the C++ loops can be compiled and run.
+
+    Raises:
+        UnsupportedError: they cannot.
+    """
     if shutil.which("g++") is None or "avx512f" not in Path("/proc/cpuinfo").read_text():
         raise UnsupportedError("the floor's gathers need g++ and AVX-512")
+
+
+def load(specification: dict, folder: Path) -> Stored:
+    """The graph, with self-loops where the model has them."""
+    require_yardstick()
     stored = read_stored(folder)
     return stored.with_self_loops() if specification["model"] in SELF_LOOPS else stored
 

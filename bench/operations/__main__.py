@@ -63,7 +63,7 @@ def _contestants(dgl: str | None) -> list[Contestant]:
         found.append(
             Contestant(name="dgl", command=(dgl, str(ROOT / "bench" / "standalone" / "dgl_operations.py")))
         )
-    return found
+    return [*found, Contestant(name="floor", command=(*ours, "bench.operations.floor_worker"))]
 
 
 def _write(folder: Path, dataset: str, features: int) -> None:
@@ -94,6 +94,8 @@ def _check(contestants: Sequence[Contestant], arguments: argparse.Namespace, rul
         specification = _specification(arguments, operation, folder)
         expected: dict[str, np.ndarray] = {}
         for who in contestants:
+            if who.system == "floor":
+                continue
             try:
                 found = results_of(who, specification(who), 1, rules)
             except WorkerEndedError as end:
@@ -118,7 +120,8 @@ def _report(arguments: argparse.Namespace, results: Results, settings: Mapping[s
         f"`{command_line('bench.operations', sys.argv[1:])}` at {', '.join(results.origins)}; "
         f"{arguments.threads} threads, PyTorch {torch.__version__}.{without}",
         "",
-        f"Rows require a gradient. Seconds are medians of {settings['rounds']} rounds in alternation.",
+        f"Rows require a gradient. Seconds are medians of {settings['rounds']} rounds in alternation. The floor is "
+        "`bench/operations/floor.py`: the rows that edges must read, by C++, and the other bytes by copying.",
     ]
     speedups = {(row.dataset, row.task): row.speedup for row in rows if row.speedup is not None and not row.wrong}
     targets = [
