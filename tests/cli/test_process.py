@@ -119,7 +119,7 @@ def test_ctrl_c_while_starting_exits_130(delay_s: float, blocks: Path, tmp_path:
         time.sleep(delay_s)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 130
+    assert process.returncode == 130, err
     # Typer ends so without a word, unless the interrupt has become another error.
     assert err in ("", "Error: interrupted\n")
 
