@@ -7,21 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from torch import Tensor, fx
-
 from sagann.compiler.model_program import Gather, ModelProgram
-from sagann.compiler.program import Stage
-from sagann.compiler.trace import ROWS, is_rows
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype, local_id_dtype
-from sagann.kernels.dense import NUM_PARTS, add_, linear, relu_
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import reduced_results
 from sagann.kernels.edge.work import Grain, most_items, most_slots, most_splits
 from sagann.kernels.memory import SMALLEST_BYTES, allocated_bytes
 from sagann.kernels.packed import packed_bytes
-from sagann.kernels.row_dropout import dropout
 from sagann.plan.gradients import Gradients
+from sagann.plan.stage_size import StageSize
 from sagann.plan.steps import Block
 
 CSC, CSR, NUMBERED = "csc", "csr", "numbered csr"
@@ -43,14 +38,6 @@ _WALK_BYTES = 40
 _ITEM_BYTES, _MERGE_BYTES, _SPLIT_BYTES = 40, 24, 8
 # Copies of the rows that were cut, while their pieces are merged into what they were before.
 _MERGED_AT_ONCE = 8
-# Operators by what their gradient reads: these are other names of an operand's memory,
-_ALIASES = frozenset(
-    ["view", "reshape", "unsqueeze", "squeeze", "expand", "slice", "permute", "select", "t", "detach"]
-)
-# these are read by their result alone,
-_FROM_RESULT = frozenset(["relu", "sigmoid", "tanh", "exp", "sqrt", "_softmax"])
-# and of these nothing is read. Of others operands and result are counted.
-_FROM_NOTHING = frozenset(["add", "sub", "neg", "cat", "sum"])
 # Of matrix products, in the time in which a byte is copied: 100 GFLOP/s and 3 GB/s, say.
 _FLOPS_PER_BYTE = 32
 # A loss on rows of the result: logarithms of probabilities, their gradient, and the rows' own, with one to spare.
@@ -176,7 +163,7 @@ class BlockSizes:
         self._edges_in_place = edges_in_place
         self._values_in_place = values_in_place
         self._gathers = {gather.result: gather for gather in program.gathers}
-        self._stages = [_StageSize.of(stage, gradients) for stage in program.stages]
+        self._stages = [StageSize.of(stage, gradients) for stage in program.stages]
         self._bytes: dict[Block, int] = {}
 
     def of(self, block: Block) -> int:
@@ -320,98 +307,3 @@ def constants_of_stages(program: ModelProgram) -> frozenset[str]:
 def _merged(slots: int) -> int:
     """What a tree of merges adds to so many slots, at most: two groups of a row that has just more than one of them."""
     return slots // 16 + 2
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _StageSize:
-    """Bytes per row of what a stage computes, and of its largest weight."""
-
-    computed: int
-    "Everything, with the masks of dropout."
-    kept: tuple[int, ...]
-    "What the gradient reads of that, tensor by tensor."
-    largest: int
-    "The largest tensor."
-    flops: int
-    "Of matrix products."
-    peak: int
-    "What lives at the same time, at most, besides inputs and outputs."
-    weight: int
-    "The parts that the largest gradient of a weight is summed of; not per row."
-
-    @classmethod
-    def of(cls, stage: Stage, gradients: Gradients) -> _StageSize:
-        computed = [node for node in stage.module.graph.nodes if node.op == "call_function"]
-        each = [bytes_per_row(node) for node in computed]
-        masks = sum(bytes_per_row(node) for node in computed if node.target is dropout)
-        maps = [node.args[1] for node in computed if node.target is linear]
-        weights = [weight.meta["val"] for weight in maps if isinstance(weight, fx.Node)]
-        return cls(
-            computed=sum(each) + masks,
-            kept=tuple(_kept(stage, gradients)),
-            largest=max(each, default=0),
-            flops=sum(2 * weight.numel() for weight in weights),
-            peak=_peak_bytes(stage, computed),
-            weight=NUM_PARTS * max((weight.numel() * weight.element_size() for weight in weights), default=0),
-        )
-
-
-def _kept(stage: Stage, gradients: Gradients) -> list[int]:
-    """Bytes per row of each tensor that a stage makes and its gradient reads, at most."""
-    wanted = gradients.nodes(stage)
-    alias: dict[fx.Node, fx.Node] = {}
-    found: dict[fx.Node, int] = {}
-    masks = []
-    for node in stage.module.graph.nodes:
-        if node.op == "placeholder":
-            # Its memory is not the stage's.
-            found[node] = 0
-            continue
-        if node.op != "call_function" or node not in wanted:
-            continue
-        name = str(getattr(node.target, "overloadpacket", node.target)).rpartition(".")[2]
-        if name in _ALIASES:
-            alias[node] = alias.get(node.all_input_nodes[0], node.all_input_nodes[0])
-            continue
-        if node.target is dropout:
-            masks.append(bytes_per_row(node))
-            continue
-        if node.target is linear:
-            read = [node.args[0]] if node.args[1] in wanted else []
-        elif node.target is relu_ or name in _FROM_RESULT:
-            read = [node]
-        else:
-            adds = name in _FROM_NOTHING or node.target is add_
-            read = [] if adds else [*node.all_input_nodes, node]
-        for each in read:
-            assert isinstance(each, fx.Node)
-            root = alias.get(each, each)
-            found.setdefault(root, bytes_per_row(root))
-    return [*filter(None, found.values()), *masks]
-
-
-def bytes_per_row(node: fx.Node) -> int:
-    """Of a row of a node's value, or of all of them; 0 for what has no rows."""
-    value = node.meta.get("val")
-    return sum(map(_value_bytes, value)) if isinstance(value, (tuple, list)) else _value_bytes(value)
-
-
-def _value_bytes(value: object) -> int:
-    """Of a row; 0 for what has no rows."""
-    if not isinstance(value, Tensor) or value.ndim == 0 or not is_rows(value.shape[0]):
-        return 0
-    return math.prod(value.shape) // ROWS * value.dtype.itemsize
-
-
-def _peak_bytes(stage: Stage, computed: Sequence[fx.Node]) -> int:
-    (results,) = (node.args[0] for node in stage.module.graph.nodes if node.op == "output")
-    outputs = set(results) if isinstance(results, (tuple, list)) else set()
-    last = {argument: index for index, node in enumerate(computed) for argument in node.all_input_nodes}
-    alive: dict[fx.Node, int] = {}
-    peak = 0
-    for index, node in enumerate(computed):
-        alive[node] = 0 if node in outputs else bytes_per_row(node)
-        mask = bytes_per_row(node) if node.target is dropout else 0
-        peak = max(peak, sum(alive.values()) + mask)
-        alive = {each: size for each, size in alive.items() if last.get(each, -1) > index}
-    return peak

@@ -109,7 +109,8 @@ def fitted_bounds(
     bounds_of = cutter(program, hops[0], cut)
 
     # Chunks may turn out to be kept for picked rows, and features to be mapped from a file: then they are copied.
-    in_place = _in_place(program, budget_bytes, same_memory=same_memory, has_mapped_x=True)
+    in_place = _reads_in_place(budget_bytes, same_memory=same_memory)
+    values = constants_of_stages(program) - {"x"} if in_place else frozenset()
 
     @cache
     def work(count: int) -> list[tuple[list[Step], BlockSizes]]:
@@ -117,7 +118,7 @@ def fitted_bounds(
         sized = hop_sizes(program, hops, bounds, grain=grain)
         largest, found = largest_of(bounds, sized, POLICIES[order].telling)
         once = Schedule(program, found, largest, gradients=gradients, order=order)
-        read = BlockSizes(program, found, sizes(largest), gradients, values_in_place=in_place)
+        read = BlockSizes(program, found, sizes(largest), gradients, values_in_place=values)
         epochs = [
             Schedule(program, found, largest, gradients=gradients, folded=folded, order=order, sizes=read)
             for folded in (False, True)
@@ -134,16 +135,8 @@ def fitted_bounds(
     return bounds_of(least_count(partial(needed, ahead=False), budget_bytes, most))
 
 
-def _in_place(program: ModelProgram, budget_bytes: int, *, same_memory: bool, has_mapped_x: bool) -> frozenset[str]:
-    """The values that are read where they lie, and so take no room."""
-    if not _has_room_of_its_own(budget_bytes, same_memory=same_memory):
-        return frozenset()
-    # Pages of a map are files all the same: they are read by position.
-    return constants_of_stages(program) - ({"x"} if has_mapped_x else set())
-
-
-def _has_room_of_its_own(budget_bytes: int, *, same_memory: bool) -> bool:
-    """Whether blocks are copied from memory to memory; without a budget all are read where they lie, and counted."""
+def _reads_in_place(budget_bytes: int, *, same_memory: bool) -> bool:
+    """Whether edges and constants are read where they lie, and take no room; without a budget everything is, and counted."""
     return same_memory and budget_bytes < UNLIMITED
 
 
@@ -201,13 +194,11 @@ def planned(
     Raises:
         BudgetError: a step needs more than the budget.
     """
+    in_place = _reads_in_place(budget_bytes, same_memory=same_memory)
+    # Pages of a map are a file's all the same.
+    values = constants_of_stages(program) - ({"x"} if has_mapped_x else set()) if in_place else frozenset()
     block_sizes = BlockSizes(
-        program,
-        hops,
-        sizes(tuple(bounds)),
-        gradients,
-        edges_in_place=_has_room_of_its_own(budget_bytes, same_memory=same_memory),
-        values_in_place=_in_place(program, budget_bytes, same_memory=same_memory, has_mapped_x=has_mapped_x),
+        program, hops, sizes(tuple(bounds)), gradients, edges_in_place=in_place, values_in_place=values
     )
 
     def placed(selects: bool, visits: Visits, saves: frozenset[int] = frozenset()) -> Planned:
@@ -375,8 +366,8 @@ def planned_constants(
 ) -> Planned:
     """Plan what is computed once, before the first epoch; arguments as of :func:`planned`."""
     kept = {gather.result for gather in program.gathers if gather.constant}
-    edges_in_place = _has_room_of_its_own(budget_bytes, same_memory=same_memory)
-    known = BlockSizes(program, hops, sizes(tuple(bounds)), Gradients(program), edges_in_place=edges_in_place)
+    in_place = _reads_in_place(budget_bytes, same_memory=same_memory)
+    known = BlockSizes(program, hops, sizes(tuple(bounds)), Gradients(program), edges_in_place=in_place)
 
     def placed(selects: bool) -> Planned:
         schedule = Schedule(program, hops, bounds, selects=selects, sizes=known)

@@ -142,6 +142,7 @@ def foretell(
     hops, program = _captured_on(model, graph, backend.device)
     bounds = _fitted(program, hops, graph, budget_bytes, backend, cut, order, on_disk=on_disk)
     selection = _selection(select, budget_bytes, bounds, backend.device, on_disk=on_disk)
+    same_memory = backend.shares_memory(on_disk=on_disk)
     return planned(
         program,
         hop_sizes(program, hops, bounds, selection, backend.grain),
@@ -151,8 +152,10 @@ def foretell(
         folded=folded,
         order=order,
         selection=selection,
-        same_memory=backend.shares_memory(on_disk=on_disk),
-        has_mapped_x=graph.features is not None and mapped_rows(graph.features.detach()) is not None,
+        same_memory=same_memory,
+        has_mapped_x=same_memory
+        and graph.features is not None
+        and mapped_rows(graph.features.detach()) is not None,
     )
 
 

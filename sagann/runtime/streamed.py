@@ -198,7 +198,8 @@ class StreamedModel(nn.Module):
         self._see_changes(program)
         trained = trained_in(program, self.model)
         trains = torch.is_grad_enabled() and (x.requires_grad or bool(trained))
-        has_mapped_x = self._mapped(x) is not None
+        # What is copied in any case need not be looked up.
+        has_mapped_x = self._same_memory and self._mapped(x) is not None
         key = (id(program), x.requires_grad, has_mapped_x, trained, trains, folded)
         if key not in self._plans:
             gradients = Gradients(program, wanted_x=x.requires_grad, trained=trained)
