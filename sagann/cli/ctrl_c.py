@@ -1,7 +1,8 @@
-"""Ctrl-C: an import or a compilation that is under way is finished first.
+"""Ctrl-C: an import, a compilation or an ``eval`` that is under way is finished first.
 
 A KeyboardInterrupt inside one of them leaves half-made modules behind, becomes an error of another kind on its way up, or
-is lost in a callback, after which the run goes on as if nobody had asked it to stop.
+is lost in a callback, after which the run goes on as if nobody had asked it to stop. One that comes out of an ``eval`` or
+``exec`` of a string (PyTorch's tracing is full of them) makes ``python -m`` end itself by SIGINT, whatever the exit code.
 """
 
 from __future__ import annotations
@@ -55,9 +56,16 @@ class CtrlC:
 
 
 def _is_unsafe(frame: FrameType | None) -> bool:
-    """Whether what runs in ``frame`` was called by an import or a compiler."""
+    """Whether what runs in ``frame`` was called by an import, a compiler or an ``eval`` or ``exec`` of a string."""
     while frame is not None:
         if str(frame.f_globals.get("__name__")).partition(".")[0] in _UNSAFE:
+            return True
+        # The outermost is the program itself, which ``python -c`` has as a string.
+        if (
+            frame.f_code.co_filename == "<string>"
+            and frame.f_code.co_name == "<module>"
+            and frame.f_back is not None
+        ):
             return True
         frame = frame.f_back
     return False

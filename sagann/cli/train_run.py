@@ -21,7 +21,7 @@ from sagann.report.metrics_table import metrics_table
 from sagann.report.progress import short_seconds
 from sagann.report.terminal import Terminal
 from sagann.saga.engine import using_engine
-from sagann.storage.durable import write_whole
+from sagann.storage.durable import TEMPORARY_PREFIX, write_whole
 from sagann.train import Trainer, TrainResult
 from sagann.train.resources import resolve_device
 from sagann.train.run_folder import RUN_FILE, RunFolder
@@ -142,10 +142,12 @@ def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
             where=str(run_dir),
             fix="Continue it with --resume, replace it with --overwrite, or choose another folder with --out.",
         )
-    if any(run_dir.iterdir()) and not is_run:
+    # A start that was interrupted while it wrote the settings leaves a temporary file and nothing else.
+    others = sum(not path.name.startswith(TEMPORARY_PREFIX) for path in run_dir.iterdir())
+    if others and not is_run:
         raise InputError(
             "the folder holds something else than a run",
-            value=f"{sum(1 for _ in run_dir.iterdir())} files and folders, no {RUN_FILE}",
+            value=f"{others} files and folders, no {RUN_FILE}",
             where=str(run_dir),
             fix="Choose an empty or a new folder with --out.",
         )

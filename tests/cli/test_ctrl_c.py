@@ -1,4 +1,4 @@
-"""Ctrl-C while modules are imported, and while kernels are compiled."""
+"""Ctrl-C while modules are imported, kernels are compiled, and strings are evaluated."""
 
 from __future__ import annotations
 
@@ -51,6 +51,12 @@ def test_an_import_is_finished_first_unless_pressed_again(tmp_path: Path, presse
 def test_a_compilation_is_finished_first(tmp_path: Path) -> None:
     module = f"PRESSED = 1\n{SLOW}"
     assert run(tmp_path, "import numba; numba.work()", name="numba", module=module) == "True (0.0, 0.0) False\n"
+
+
+@pytest.mark.parametrize("built_in", ["eval", "exec"])
+def test_a_string_is_evaluated_first(tmp_path: Path, built_in: str) -> None:
+    body = f"{built_in}('(os.kill(os.getpid(), signal.SIGINT), time.sleep(0.2))')"
+    assert run(tmp_path, body) == "True (0.0, 0.0) False\n"
 
 
 def test_elsewhere_it_comes_at_once(tmp_path: Path) -> None:

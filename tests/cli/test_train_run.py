@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tomllib
 from pathlib import Path
@@ -137,6 +138,22 @@ def test_a_folder_with_something_else_is_refused(invoke: Invoke, blocks: Path, t
     assert outcome.code == 2
     assert "the run folder is a file" in outcome.err
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_start_that_was_interrupted_does_not_occupy_its_folder(
+    invoke: Invoke, blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+
+    def interrupted(handle: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", interrupted)
+        assert invoke("train", "--data", blocks, *QUICK, "--out", folder).code == 130
+    assert [path.name for path in folder.iterdir()] == [".tmp-config.toml"]
+    assert invoke("train", "--data", blocks, *QUICK, "--out", folder).code == 0
+    assert ".tmp-config.toml" not in {path.name for path in folder.iterdir()}
 
 
 def test_resume_goes_on_and_equals_the_whole_run(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
