@@ -38,10 +38,13 @@ class Floor:
         self.source, self.target = torch.ones(half), torch.ones(half)
 
     @cached_property
-    def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """What is gathered, and where to."""
+    def rows(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """What is gathered, and where to: features and results, and gradients of these and of those."""
         widest = max(self.work.gathers, default=0)
-        return torch.ones(self.topology.num_src * widest), torch.ones(self.topology.num_dst * widest)
+        return [
+            (torch.ones(self.topology.num_src * widest), torch.ones(self.topology.num_dst * widest))
+            for _ in range(2)
+        ]
 
     def run(self) -> float:
         """One epoch's floor."""
@@ -75,8 +78,9 @@ class Floor:
             torch.mm(left, right, out=self.product[: m * n].view(m, n))
 
     def _gathers(self) -> None:
-        x, out = self.rows if self.work.gathers else (self.source, self.target)
-        for width in self.work.gathers:
+        # In order of width, so that two of a width, forward and backward, do not find the other's rows in the cache.
+        for number, width in enumerate(sorted(self.work.gathers)):
+            x, out = self.rows[number % 2]
             self.yardstick.run("sum", x, out, num_features=width)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Fuse rows: pointwise work of vertices between matrix products becomes one pass over the rows.
+"""Fuse rows: work of vertices between matrix products, pointwise or within a vertex, becomes one pass over the rows.
 
 PyTorch reads and writes whole tensors for each operator; a GRU's gates alone are a dozen. Such a region of a stage is
 lowered as the edges are, over the graph in which every vertex has one edge, to itself. Its backward is derived in the
@@ -40,20 +40,21 @@ _VIEWS = frozenset(
         _aten.alias.default,
     ]
 )
+_REDUCTIONS = frozenset([_aten.sum.dim_IntList, _aten.mean.dim, _aten.amax.default, _aten.amin.default])
 _KEEPING: dict[Any, Any] = {overwriting: target for target, overwriting in OVERWRITING.items()}
 # Computed again in the backward, and reading its own inputs there: a region must save this much in the forward.
 _SAVED = 2
 
 
 def fuse_rows(stage: Stage) -> tuple[Stage, list[Note]]:
-    """The stage with its pointwise regions as one call each, and what was done. Changes the stage's module."""
+    """The stage with its regions as one call each, and what was done. Changes the stage's module."""
     graph = stage.module.graph
     works: list[EdgeWork] = []
     notes, gone = [], set[fx.Node]()
     with graph.inserting_before(next(iter(graph.nodes))):
         run_rows = graph.placeholder("run_rows")
     for root in reversed(list(graph.nodes)):
-        if root in gone or not _is_pointwise(root) or not root.meta["val"].is_floating_point():
+        if root in gone or not _is_within_rows(root) or not root.meta["val"].is_floating_point():
             continue
         if (found := _region(root, graph)) is None:
             continue
@@ -85,7 +86,7 @@ def _region(root: fx.Node, graph: fx.Graph) -> tuple[list[fx.Node], list[fx.Node
     for node in reversed(list(graph.nodes)):
         if (
             node not in inside
-            and (_is_pointwise(node) or _is_view(node))
+            and (_is_within_rows(node) or _is_view(node))
             and node.users
             and inside.issuperset(node.users)
         ):
@@ -134,9 +135,10 @@ def _work(module: fx.GraphModule, region: Sequence[fx.Node], inputs: Sequence[fx
     )
 
 
-def _is_pointwise(node: fx.Node) -> bool:
+def _is_within_rows(node: fx.Node) -> bool:
+    """Whether the node is pointwise, or reduces features of each vertex, and not its rows: the lowering refuses that."""
     target = node.target
-    if target in _KEEPING:
+    if target in _KEEPING or target in _REDUCTIONS:
         return _of_tensors(node)
     if not isinstance(target, torch._ops.OpOverload) or torch.Tag.pointwise not in target.tags or is_random(node):
         return False

@@ -4,7 +4,8 @@ What a layer returns is tens of megabytes that live for a part of an epoch. The 
 back to the system, and asked for again every page of them is made and cleared anew. Here blocks are kept for the
 next result of about the same size. Blocks come back when the tensor on them is freed.
 
-Never more is held than was once in use at the same time: before a block is made, those longest unused make room.
+Never more is held than was once in use at the same time: before a block is made, those longest unused make room; and
+rather than that, a tensor takes a larger block.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ SMALLEST_BYTES = 1 << 20
 _HUGE_PAGE_BYTES = 2 << 20
 # Sizes are rounded up to a multiple of an eighth of the power of two below.
 _STEPS = 8
+# Times a tensor's size that the block may be which it takes rather than that others make room for a new one.
+_LARGEST_SHARE = 8
 
 _NUMPY = {torch.float64: np.float64, torch.float32: np.float32, torch.int64: np.int64, torch.int32: np.int32}
 
@@ -110,27 +113,38 @@ class Pool:
         with self._lock:
             self._settle()
             block = self._reused(num_bytes)
-            used = self._used_bytes + num_bytes
-            most = max(self._most_used_bytes, used)
             if block is None:
-                limit = min([most, *self._limits])
+                used = self._used_bytes + num_bytes
+                limit = min([max(self._most_used_bytes, used), *self._limits])
                 while self._free and used + self._free_bytes > limit:
                     self._forget_oldest()
                 block = _Block(num_bytes)
-            self._used_bytes, self._most_used_bytes = used, most
+            self._used_bytes += block.num_bytes
+            self._most_used_bytes = max(self._most_used_bytes, self._used_bytes)
             return block
 
     def _reused(self, num_bytes: int) -> _Block | None:
-        """The free block of that size used last, which caches may still hold."""
+        """The free block of that size used last, which caches may still hold; or a larger one, in a new one's place."""
         for key in reversed(self._free):
             if self._free[key].num_bytes == num_bytes:
-                self._free_bytes -= num_bytes
-                return self._free.pop(key)
-        return None
+                return self._unfree(key)
+        room = self._most_used_bytes - self._used_bytes
+        # Under a limit every byte was planned. Otherwise a new block would be kept with the others if there is room.
+        if self._limits or num_bytes + self._free_bytes <= room:
+            return None
+        largest = min(_LARGEST_SHARE * num_bytes, room)
+        fitting = [
+            (block.num_bytes, key) for key, block in self._free.items() if num_bytes < block.num_bytes <= largest
+        ]
+        return self._unfree(min(fitting)[1]) if fitting else None
+
+    def _unfree(self, key: int) -> _Block:
+        block = self._free.pop(key)
+        self._free_bytes -= block.num_bytes
+        return block
 
     def _forget_oldest(self) -> None:
-        _, oldest = self._free.popitem(last=False)
-        self._free_bytes -= oldest.num_bytes
+        self._unfree(next(iter(self._free)))
 
     def _settle(self) -> None:
         while self._returned:

@@ -25,6 +25,9 @@ from sagann.kernels.memory import empty
 from sagann.runtime.degrees import divisors
 from sagann.runtime.dialects import Dialect, ScattersExtrema, run_pass
 
+SCATTERED_FROM = 6
+"In-edges per destination from which on an extremum's gradient is moved feature by feature: less than reading every edge."
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Call:
@@ -117,7 +120,8 @@ def _in_form(gradient: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
 
 def _scatters(call: _Call) -> bool:
     """Whether the gradient is moved feature by feature instead of edge by edge."""
-    return call.edges.extremum_of_source and isinstance(call.dialect, ScattersExtrema)
+    many_edges = call.topology.num_edges >= SCATTERED_FROM * call.topology.num_dst
+    return call.edges.extremum_of_source and many_edges and isinstance(call.dialect, ScattersExtrema)
 
 
 def _slots(call: _Call) -> Tensor | None:

@@ -25,6 +25,8 @@ VERTEX: dict[str, Any] = {
     "slices": lambda m, v, a: torch.sigmoid(v[:, 1:3] + a[:, :2]) * v[:, 2:] + a[:, 3:],
     "parameters": lambda m, v, a: F.gelu(m.a * v + m.v) * m.b + torch.where(a > m.v, a, v),
     "two regions": lambda m, v, a: F.linear((v * a + v).tanh() * a, m.w).sigmoid().mul(v).add(a),
+    "a sum of features": lambda m, v, a: (v * a * m.v).sum(-1, keepdim=True) + m.b,
+    "heads": lambda m, v, a: (v.view(-1, 2, 2) * m.v.view(2, 2)).mean(-1) * a[:, :2].amax(-1, True) * a[:, 2:],
     "a chain": lambda m, v, a: F.elu(F.silu(a * 2) - 1).exp().sqrt(),
 }
 
@@ -70,6 +72,22 @@ def test_what_is_read_elsewhere_is_not_computed_twice() -> None:
     (text, *others) = regions(Layer(vertex=vertex).double())
     assert "sigmoid" not in text
     assert others == []
+
+
+def test_scores_of_heads_are_one_pass_for_each_end() -> None:
+    """The attention as most write it: a product with a parameter, summed within each head."""
+
+    def edge(m: Any, e: Any) -> Any:
+        value, other = e.src.view(-1, 2, 2), e.dst.view(-1, 2, 2)
+        score = (value * m.w[:2, :2]).sum(-1) + (other * m.w[2:, 2:]).sum(-1)
+        return F.leaky_relu(score), value
+
+    layer = Layer(edge, lambda m, v, a: a.flatten(1), accumulator="softmax").double()
+    texts = regions(layer)
+    assert texts == ["mul, sum, in one pass over the vertices"] * 2
+    topology = random_topology(53, 401)
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
+    assert_compiles_right(layer, topology, x)
 
 
 def test_random_and_unknown_operators_stay_outside() -> None:

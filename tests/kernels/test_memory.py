@@ -72,6 +72,30 @@ def test_no_more_is_held_than_was_once_in_use() -> None:
     assert held_bytes(pool) < most / 2
 
 
+def test_a_larger_block_is_taken_rather_than_given_back() -> None:
+    pool = Pool()
+    addresses = {each.data_ptr() for each in [block(pool, 4), block(pool, 4)]}
+    small = block(pool)
+    assert small.data_ptr() in addresses
+    large = block(pool, 4)
+    assert {small.data_ptr(), large.data_ptr()} == addresses
+    # Nothing is free: now more is in use than ever was.
+    assert block(pool).data_ptr() not in addresses
+
+
+def test_under_a_limit_no_block_is_larger_than_what_is_on_it() -> None:
+    pool = Pool()
+    addresses = {each.data_ptr() for each in [block(pool, 4), block(pool, 4)]}
+    with pool.limited(10 * SMALLEST_BYTES * 2):
+        assert block(pool).data_ptr() not in addresses
+
+
+def test_what_is_much_larger_is_not_taken() -> None:
+    pool = Pool()
+    address = block(pool, 16).data_ptr()
+    assert block(pool).data_ptr() != address
+
+
 def test_released_memory_goes_back_to_the_system() -> None:
     def resident_bytes() -> int:
         with open("/proc/self/statm") as file:

@@ -23,6 +23,7 @@ from sagann.kernels import dense
 from sagann.kernels.edge import naive
 from sagann.kernels.memory import POOL
 from sagann.nn import GAT, GCN, GIN, SAGE, GatedGCN, ModelConfig, build_model
+from sagann.runtime import edge_pass
 from sagann.runtime.engine import CompiledEngine
 from sagann.saga import Edge, NaiveEngine, SagaLayer, current_engine, set_engine, using_engine
 from tests.compiler.layers import Layer, assert_compiles_right, program_of, results
@@ -526,3 +527,18 @@ def test_several_threads_may_run_layers_at_once() -> None:
             found = threads.map(lambda layer: [engine.run(layer, topology, x, None) for _ in range(20)], layers)
     for outs, out in zip(found, expected, strict=True):
         assert all(torch.equal(each, out) for each in outs)
+
+
+@pytest.mark.parametrize("accumulator", ["max", "min"])
+def test_gradients_of_extrema_are_the_same_by_features_and_by_edges(
+    accumulator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology, layer = skewed(), Layer(accumulator=accumulator).double()
+    # Few values, so that there are ties.
+    x = (rows(topology) * 2).round()
+    monkeypatch.setattr(edge_pass, "SCATTERED_FROM", 0)
+    _, by_features, _ = results(CompiledEngine(), layer, topology, x)
+    monkeypatch.setattr(edge_pass, "SCATTERED_FROM", topology.num_edges)
+    _, by_edges, _ = results(CompiledEngine(), layer, topology, x)
+    assert by_features["x"].abs().sum() > 0
+    assert torch.equal(by_features["x"], by_edges["x"])
