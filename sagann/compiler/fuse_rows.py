@@ -136,7 +136,7 @@ def _work(module: fx.GraphModule, region: Sequence[fx.Node], inputs: Sequence[fx
 
 
 def _is_within_rows(node: fx.Node) -> bool:
-    """Whether the node is pointwise, or reduces features of each vertex, and not its rows: the lowering refuses that."""
+    """Whether the node is pointwise or reduces features of each row; what reduces rows is not lowered."""
     target = node.target
     if target in _KEEPING or target in _REDUCTIONS:
         return _of_tensors(node)

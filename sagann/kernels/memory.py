@@ -4,8 +4,8 @@ What a layer returns is tens of megabytes that live for a part of an epoch. The 
 back to the system, and asked for again every page of them is made and cleared anew. Here blocks are kept for the
 next result of about the same size. Blocks come back when the tensor on them is freed.
 
-Never more is held than was once in use at the same time: before a block is made, those longest unused make room; and
-rather than that, a tensor takes a larger block.
+Never more is held than was once in use at the same time: a tensor takes a larger
+block rather than have others make room for a new one, and if there is none, those longest unused make room.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ SMALLEST_BYTES = 1 << 20
 _HUGE_PAGE_BYTES = 2 << 20
 # Sizes are rounded up to a multiple of an eighth of the power of two below.
 _STEPS = 8
-# Times a tensor's size that the block may be which it takes rather than that others make room for a new one.
-_LARGEST_SHARE = 8
+# A block may be so many times a tensor's size, where others would have to make room for a new one.
+_MOST_TIMES = 8
 
 _NUMPY = {torch.float64: np.float64, torch.float32: np.float32, torch.int64: np.int64, torch.int32: np.int32}
 
@@ -132,7 +132,7 @@ class Pool:
         # Under a limit every byte was planned. Otherwise a new block would be kept with the others if there is room.
         if self._limits or num_bytes + self._free_bytes <= room:
             return None
-        largest = min(_LARGEST_SHARE * num_bytes, room)
+        largest = min(_MOST_TIMES * num_bytes, room)
         fitting = [
             (block.num_bytes, key) for key, block in self._free.items() if num_bytes < block.num_bytes <= largest
         ]
