@@ -1,8 +1,9 @@
 """Contestants in processes of their own, kept alive and asked one at a time.
 
-The parent talks to each over a pipe, one line of JSON for a request and one for its answer (the worker's end is
-:mod:`bench.standalone.serve`). So contestants alternate within one run though they need different environments,
-memory is each process's own, and one that runs out of memory takes nobody with it.
+The parent talks to each over pipes, one line of JSON for a request and one for its answer (the worker's end is
+:mod:`bench.standalone.serve`); what a worker or its libraries print is kept apart, as its last words. So contestants
+alternate within one run though they need different environments, memory is each process's own, and one that runs out of
+memory takes nobody with it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Worker:
     """One worker process; a context manager, which ends it.
 
     Args:
-        command: how to start it; the specification is appended as one argument, in JSON.
+        command: how to start it; the specification in JSON and the pipe for answers are appended as arguments.
         specification: what it is to be; ``threads`` also sets the thread variables of its environment.
         timeout_s: longest wait for an answer.
         memory_bytes: most that the process may hold of memory of its own, or None for no limit.
@@ -69,14 +70,20 @@ class Worker:
         environment = dict(os.environ, PYTHONPATH=str(ROOT))
         threads = str(specification.get("threads", "")) or None
         environment |= dict.fromkeys(THREAD_VARIABLES, threads) if threads else {}
-        self._process = subprocess.Popen(
-            [*command, json.dumps(specification)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            cwd=ROOT,
-            env=environment,
-        )
+        reading, answers = os.pipe()
+        self._answers = os.fdopen(reading, "rb", buffering=0)
+        try:
+            self._process = subprocess.Popen(
+                [*command, json.dumps(specification), str(answers)],
+                stdin=subprocess.PIPE,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=[answers],
+                cwd=ROOT,
+                env=environment,
+            )
+        finally:
+            os.close(answers)
         try:
             Path(f"/proc/{self._process.pid}/oom_score_adj").write_text(str(FIRST_TO_GO))
             if memory_bytes is not None:
@@ -106,10 +113,10 @@ class Worker:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._log):
+        assert self._process.stdin is not None
+        for pipe in (self._process.stdin, self._answers, self._log):
             try:
-                if pipe is not None:
-                    pipe.close()
+                pipe.close()
             except BrokenPipeError:
                 continue
 
@@ -143,15 +150,14 @@ class Worker:
 
     def _line(self) -> bytes:
         """The next line of the worker's, or nothing where it ended."""
-        assert self._process.stdout is not None
         end = time.monotonic() + self._timeout_s
         with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
+            selector.register(self._answers, selectors.EVENT_READ)
             while b"\n" not in self._unread:
                 if not selector.select(max(0.0, end - time.monotonic())):
                     self.close()
                     raise WorkerEndedError("too slow", f"no answer within {self._timeout_s:g} s")
-                read = os.read(self._process.stdout.fileno(), 1 << 16)
+                read = self._answers.read(1 << 16)
                 if not read:
                     return b""
                 self._unread += read

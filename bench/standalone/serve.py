@@ -52,16 +52,16 @@ def serve(
     build: Callable[[dict, Any], Runner],
     added: Mapping[str, Callable[[Any, Any], dict]] | None = None,
 ) -> None:
-    """Serve the contestant that the specification (the only argument, in JSON) describes.
+    """Serve the contestant that the specification (the first argument, in JSON) describes.
+
+    Answers go to the pipe that the second argument names, where nothing is between them that a library prints.
 
     Args:
         load: (specification, folder) -> the graph, in the form in which the contestant wants to keep it.
         build: (specification, what ``load`` gave) -> the contestant.
         added: further requests by name: (the contestant, the request's value) -> the answer.
     """
-    # Whatever a library prints must not end up between the answers.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    answers = os.fdopen(int(sys.argv[2]), "w")
     warnings.simplefilter("ignore")
 
     def answer(message: dict) -> None:

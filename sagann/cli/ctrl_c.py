@@ -8,6 +8,7 @@ is lost in a callback, after which the run goes on as if nobody had asked it to 
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -21,6 +22,7 @@ class CtrlC:
 
     def __init__(self) -> None:
         self._pressed = False
+        self._unsafe_before = 0
 
     @contextmanager
     def at_safe_moments(self) -> Iterator[None]:
@@ -29,6 +31,7 @@ class CtrlC:
         if before is not signal.default_int_handler:
             yield
             return
+        self._unsafe_before = _num_unsafe(sys._getframe())
         signal.signal(signal.SIGINT, self._on_press)
         try:
             yield
@@ -39,33 +42,32 @@ class CtrlC:
     def _on_press(self, number: int, frame: FrameType | None) -> None:
         again, self._pressed = self._pressed, True
         # Windows has no timer that interrupts the main thread.
-        if again or not _is_unsafe(frame) or not hasattr(signal, "setitimer"):
+        if again or self._is_safe(frame) or not hasattr(signal, "setitimer"):
             self._stop_waiting()
             raise KeyboardInterrupt
         signal.signal(signal.SIGALRM, self._on_alarm)
         signal.setitimer(signal.ITIMER_REAL, _RETRY_S, _RETRY_S)
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
-        if not _is_unsafe(frame):
+        if self._is_safe(frame):
             self._stop_waiting()
             raise KeyboardInterrupt
+
+    def _is_safe(self, frame: FrameType | None) -> bool:
+        """Whether nothing unsafe was begun since the block was entered; what called it may be a string, or an import."""
+        return _num_unsafe(frame) <= self._unsafe_before
 
     def _stop_waiting(self) -> None:
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _is_unsafe(frame: FrameType | None) -> bool:
-    """Whether what runs in ``frame`` was called by an import, a compiler or an ``eval`` or ``exec`` of a string."""
+def _num_unsafe(frame: FrameType | None) -> int:
+    """How many of the calls that led to ``frame`` are of an import, a compiler, or an ``eval`` or ``exec`` of a string."""
+    count = 0
     while frame is not None:
-        if str(frame.f_globals.get("__name__")).partition(".")[0] in _UNSAFE:
-            return True
-        # The outermost is the program itself, which ``python -c`` has as a string.
-        if (
-            frame.f_code.co_filename == "<string>"
-            and frame.f_code.co_name == "<module>"
-            and frame.f_back is not None
-        ):
-            return True
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        is_string = frame.f_code.co_filename == "<string>" and frame.f_code.co_name == "<module>"
+        count += package in _UNSAFE or is_string
         frame = frame.f_back
-    return False
+    return count

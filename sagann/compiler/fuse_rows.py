@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor, fx
@@ -116,6 +116,8 @@ def _work(module: fx.GraphModule, region: Sequence[fx.Node], inputs: Sequence[fx
     alone = fx.GraphModule(module, graph)
     names = tuple(node.name for node in inputs)
     sides: tuple[Side, ...] = tuple("dst" if _has_rows(node) else "param" for node in inputs)
+    if "dst" not in sides:
+        return None
     examples = {name: (side, node.meta["val"]) for name, side, node in zip(names, sides, inputs, strict=True)}
     try:
         function = lower(alone, examples, "sum")
@@ -136,9 +138,12 @@ def _work(module: fx.GraphModule, region: Sequence[fx.Node], inputs: Sequence[fx
 
 
 def _is_within_rows(node: fx.Node) -> bool:
-    """Whether the node is pointwise or reduces features of each row; what reduces rows is not lowered."""
+    """Whether the node is pointwise, or reduces features of each row."""
     target = node.target
-    if target in _KEEPING or target in _REDUCTIONS:
+    if target in _REDUCTIONS:
+        (operand,) = node.all_input_nodes
+        return _of_tensors(node) and _has_rows(operand) and operand.meta["val"].is_floating_point()
+    if target in _KEEPING:
         return _of_tensors(node)
     if not isinstance(target, torch._ops.OpOverload) or torch.Tag.pointwise not in target.tags or is_random(node):
         return False
@@ -150,13 +155,20 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def _of_tensors(node: fx.Node) -> bool:
-    """Whether the node has rows, and reads nothing but tensors and constants."""
-    return _has_rows(node) and all(isinstance(each.meta.get("val"), Tensor) for each in node.all_input_nodes)
+    """Whether the node has rows, and reads nothing but rows, parameters and constants."""
+    return _has_rows(node) and all(_has_rows(each) or _is_parameter(each) for each in node.all_input_nodes)
 
 
 def _has_rows(node: fx.Node) -> bool:
     """Whether the node has a row per vertex, of a type that is computed in as it is."""
     value = node.meta.get("val")
-    if not isinstance(value, Tensor) or value.ndim == 0 or value.shape[0] != ROWS:
-        return False
-    return value.dtype in (torch.float32, torch.float64, torch.bool)
+    return _is_of_rows(value) and value.dtype in (torch.float32, torch.float64, torch.bool)
+
+
+def _is_parameter(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and not _is_of_rows(value)
+
+
+def _is_of_rows(value: Any) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == ROWS

@@ -23,7 +23,7 @@ End = Literal["src", "dst"]
 
 
 RunRows = Callable[["EdgeWork", Sequence[Tensor]], Tensor]
-"Computes a pointwise region of a stage from what it reads."
+"Computes a region of a stage, within rows, from what it reads."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +38,7 @@ class Stage:
     "Names of nodes of the layer's graph."
 
     rows: tuple[EdgeWork, ...] = ()
-    "Pointwise regions that are one call each in the module, as work of an edge from each vertex to itself."
+    "Regions within rows that are one call each in the module, as work of an edge from each vertex to itself."
 
     def run(self, values: Mapping[str, Tensor], run_rows: RunRows) -> dict[str, Tensor]:
         """Compute the outputs from the inputs among ``values``.
@@ -120,7 +120,7 @@ class EdgeWork:
     random: bool
     "Whether an edge draws random numbers."
     extremum_of_source: bool
-    "Whether max or min is taken of a row of the source as it is loaded: its gradient is a scatter."
+    "Whether max or min is taken of a row of the source as it is loaded: its gradient may be moved feature by feature."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, weakref_slot=True, eq=False)

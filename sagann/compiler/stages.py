@@ -37,7 +37,7 @@ def cut(
 
 
 def fused_rows(run: Callable[..., Tensor], number: int, *arrays: Tensor) -> Tensor:
-    """The stage's pointwise region of that number."""
+    """The stage's region within rows of that number."""
     return run(number, *arrays)
 
 

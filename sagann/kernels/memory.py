@@ -4,8 +4,9 @@ What a layer returns is tens of megabytes that live for a part of an epoch. The 
 back to the system, and asked for again every page of them is made and cleared anew. Here blocks are kept for the
 next result of about the same size. Blocks come back when the tensor on them is freed.
 
-Never more is held than was once in use at the same time: a tensor takes a larger
-block rather than have others make room for a new one, and if there is none, those longest unused make room.
+The blocks held never take more than the blocks once in use at the same time: rather than have others make room for a new
+one, a tensor takes a larger block, and if there is none, those longest unused make room. So a block in use may take several
+times what is on it, and the tensors themselves less than the blocks.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ SMALLEST_BYTES = 1 << 20
 _HUGE_PAGE_BYTES = 2 << 20
 # Sizes are rounded up to a multiple of an eighth of the power of two below.
 _STEPS = 8
-# A block may be so many times a tensor's size, where others would have to make room for a new one.
 _MOST_TIMES = 8
 
 _NUMPY = {torch.float64: np.float64, torch.float32: np.float32, torch.int64: np.int64, torch.int32: np.int32}
@@ -38,9 +38,13 @@ class Pool:
     """Blocks of memory by size, in use and free.
 
     Any thread may ask, and tensors may be freed anywhere.
+
+    Args:
+        most_times: how many times a tensor's size a block may take, where others would have to make room for a new one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_times: int = _MOST_TIMES) -> None:
+        self._most_times = most_times
         self.enabled = hasattr(mmap, "MADV_HUGEPAGE")
         "Whether new tensors come from here; only Linux has what it takes."
         # What is in use and free together may not exceed, as far as that is for the free blocks to decide.
@@ -89,7 +93,10 @@ class Pool:
 
     @contextmanager
     def limited(self, num_bytes: int) -> Iterator[None]:
-        """Inside the ``with`` block, make new blocks only in the place of free ones beyond ``num_bytes`` in all."""
+        """Inside the ``with`` block, make new blocks only in the place of free ones beyond ``num_bytes`` in all.
+
+        Every byte is taken to be planned: no tensor gets a larger block than it needs.
+        """
         self._limits.append(num_bytes)
         try:
             yield
@@ -124,15 +131,15 @@ class Pool:
             return block
 
     def _reused(self, num_bytes: int) -> _Block | None:
-        """The free block of that size used last, which caches may still hold; or a larger one, in a new one's place."""
+        """The free block of that size used last, which caches may still hold; or the least larger one, for a new one."""
         for key in reversed(self._free):
             if self._free[key].num_bytes == num_bytes:
                 return self._unfree(key)
         room = self._most_used_bytes - self._used_bytes
-        # Under a limit every byte was planned. Otherwise a new block would be kept with the others if there is room.
+        # Where there is room, a new block is kept with the others.
         if self._limits or num_bytes + self._free_bytes <= room:
             return None
-        largest = min(_MOST_TIMES * num_bytes, room)
+        largest = min(self._most_times * num_bytes, room)
         fitting = [
             (block.num_bytes, key) for key, block in self._free.items() if num_bytes < block.num_bytes <= largest
         ]

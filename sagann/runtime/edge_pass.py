@@ -25,8 +25,8 @@ from sagann.kernels.memory import empty
 from sagann.runtime.degrees import divisors
 from sagann.runtime.dialects import Dialect, ScattersExtrema, run_pass
 
-SCATTERED_FROM = 6
-"In-edges per destination from which on an extremum's gradient is moved feature by feature: less than reading every edge."
+SCATTERED_FROM = 10
+"From so many in-edges per destination on, to move an extremum's gradient feature by feature costs less than to read every edge."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,8 +15,8 @@ from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
 from sagann.runtime.picking import pick_rows
 
-_POOL = Pool()
-"Of blocks that lie in the process's memory: a pool of their own, as the other one is kept within a budget."
+_POOL = Pool(most_times=1)
+"Of blocks that lie in the process's memory: a pool of their own, as the other one is kept within a budget. They stay for long."
 # A thread that held the lock does not live on in a child.
 os.register_at_fork(after_in_child=_POOL.unlock)
 

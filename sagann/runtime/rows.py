@@ -1,4 +1,4 @@
-"""Pointwise work of vertices as a pass of its own, where it is large enough to be worth one."""
+"""Work within vertices' rows as a pass of its own, where it is large enough to be worth one."""
 
 from __future__ import annotations
 

@@ -11,6 +11,10 @@ import numpy as np
 
 from bench.standalone.serve import UnsupportedError, serve
 
+# As some libraries do while they are imported.
+sys.stdout.write("What a library prints must not end up before the answers.\n")
+sys.stdout.flush()
+
 
 class Fake:
     """Counts its runs, or ends as it is told to."""
@@ -24,7 +28,8 @@ class Fake:
             {"killed": _die, "fails": _fail, "sleeps": _sleep, "grows": _grow, "exits": _leave}.get(
                 self.ending, int
             )()
-        sys.stdout.write("What a library prints must not end up between the answers.\n")
+        sys.stdout.write("Nor between them.\n")
+        sys.stdout.flush()
         return float(self.runs)
 
     def result(self) -> dict[str, np.ndarray]:

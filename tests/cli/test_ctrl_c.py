@@ -59,6 +59,16 @@ def test_a_string_is_evaluated_first(tmp_path: Path, built_in: str) -> None:
     assert run(tmp_path, body) == "True (0.0, 0.0) False\n"
 
 
+def test_it_comes_at_once_though_the_program_itself_is_a_string(tmp_path: Path) -> None:
+    # As with python -m cProfile.
+    body = "os.kill(os.getpid(), signal.SIGINT); time.sleep(5)"
+    (tmp_path / "program.py").write_text(PROGRAM.format(body=body))
+    done = subprocess.run(
+        [sys.executable, "-c", "exec('import program')"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "False (0.0, 0.0) True\n"
+
+
 def test_elsewhere_it_comes_at_once(tmp_path: Path) -> None:
     # No timer was ever set.
     assert run(tmp_path, "os.kill(os.getpid(), signal.SIGINT); time.sleep(5)") == "False (0.0, 0.0) True\n"

@@ -1,4 +1,4 @@
-"""Pointwise work of vertices in one pass."""
+"""Work of vertices, pointwise or within their rows, in one pass."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ VERTEX: dict[str, Any] = {
     "two regions": lambda m, v, a: F.linear((v * a + v).tanh() * a, m.w).sigmoid().mul(v).add(a),
     "a sum of features": lambda m, v, a: (v * a * m.v).sum(-1, keepdim=True) + m.b,
     "heads": lambda m, v, a: (v.view(-1, 2, 2) * m.v.view(2, 2)).mean(-1) * a[:, :2].amax(-1, True) * a[:, 2:],
+    "over heads": lambda m, v, a: (v.view(-1, 2, 2) * a.view(-1, 2, 2)).sum(1).sigmoid() * a[:, 2:],
+    "several dimensions": lambda m, v, a: (v.view(-1, 2, 2) * a.view(-1, 2, 2)).mean((1, 2))[:, None] * a * v,
+    "no feature": lambda m, v, a: (v * a * m.v).tanh().sum(-1),
+    "extrema": lambda m, v, a: (v.amax(-1, True) * a.amin(1, True) * m.v).sigmoid() * a,
+    "another type": lambda m, v, a: v.sum(-1, keepdim=True, dtype=torch.float64).exp() * a.tanh() * m.v,
     "a chain": lambda m, v, a: F.elu(F.silu(a * 2) - 1).exp().sqrt(),
 }
 
@@ -47,6 +52,35 @@ def test_a_region_equals_its_operators(name: str, dialect: str) -> None:
     topology = random_topology(53, 401)
     x = torch.randn(topology.num_src, 4, dtype=torch.float64)
     assert_compiles_right(layer, topology, x, engine=CompiledEngine(dialect=dialect))
+
+
+def test_ties_share_a_gradient_and_nan_spreads() -> None:
+    topology = random_topology(53, 401)
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64).round()
+    x[7, 2] = float("nan")
+    layer = Layer(vertex=VERTEX["extrema"]).double()
+    assert (x == x.amax(1, True)).sum(1).max() > 1
+    assert_compiles_right(layer, topology, x)
+
+
+# What rows of other types and reductions of other dimensions read is left to PyTorch, what is around them fused.
+OTHER: dict[str, Any] = {
+    "half": lambda m, v, a: v[:, :1].half().sum(-1, keepdim=True, dtype=torch.float64) * a.exp().tanh() * v,
+    "half alone": lambda m, v, a: v[:, :1].half().sum(-1, keepdim=True, dtype=torch.float64).exp().tanh() * a,
+    "wide half": lambda m, v, a: (v.half().mean(-1, keepdim=True, dtype=torch.float64) * a + v).tanh() * v,
+    "bool": lambda m, v, a: torch.where((v > 0).amax(-1, keepdim=True), a, v).tanh() * a.exp(),
+    "transposed": lambda m, v, a: v.t().sum(0)[:, None] * a.tanh().exp() * v,
+}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_reductions_that_are_not_lowered_stay_outside(name: str) -> None:
+    layer = Layer(vertex=OTHER[name]).double()
+    (text,) = regions(layer)
+    assert not {"sum", "mean", "amax"} & set(text.split(", "))
+    topology = random_topology(53, 401)
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
+    assert_compiles_right(layer, topology, x)
 
 
 def test_a_gru_is_two_products_and_one_pass() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 
 import pytest
@@ -21,7 +22,8 @@ def block(pool: Pool, size: int = 1) -> torch.Tensor:
 
 def held_bytes(pool: Pool) -> int:
     """Of blocks in use and free."""
-    pool.empty((SMALLEST_BYTES,), torch.float32)
+    # Counts what has come back, and gives nothing to the system.
+    pool.shrink(sys.maxsize)
     return pool._used_bytes + pool._free_bytes
 
 
@@ -80,6 +82,23 @@ def test_a_larger_block_is_taken_rather_than_given_back() -> None:
     large = block(pool, 4)
     assert {small.data_ptr(), large.data_ptr()} == addresses
     # Nothing is free: now more is in use than ever was.
+    assert block(pool).data_ptr() not in addresses
+
+
+def test_blocks_held_are_no_more_than_blocks_once_in_use() -> None:
+    pool, most = Pool(), 0
+    kept: list[torch.Tensor] = []
+    for size in (4, 4, -2, 1, 1, 4, 2, -3, 3, 1, 8, -2, 1, 1, 1, 5):
+        kept = kept[-size:] if size < 0 else [*kept, block(pool, size)]
+        held = held_bytes(pool)
+        most = max(most, pool._used_bytes)
+        assert held <= most
+        assert pool._used_bytes <= 8 * sum(each.nbytes for each in kept)
+
+
+def test_a_pool_may_be_told_to_hand_out_no_larger_block() -> None:
+    pool = Pool(most_times=1)
+    addresses = {each.data_ptr() for each in [block(pool, 4), block(pool, 4)]}
     assert block(pool).data_ptr() not in addresses
 
 

@@ -20,7 +20,7 @@ from sagann.compiler import CompilerOptions, explain
 from sagann.errors import InputError
 from sagann.graph import Graph, Topology
 from sagann.kernels import dense
-from sagann.kernels.edge import naive
+from sagann.kernels.edge import cpu, naive
 from sagann.kernels.memory import POOL
 from sagann.nn import GAT, GCN, GIN, SAGE, GatedGCN, ModelConfig, build_model
 from sagann.runtime import edge_pass
@@ -533,12 +533,30 @@ def test_several_threads_may_run_layers_at_once() -> None:
 def test_gradients_of_extrema_are_the_same_by_features_and_by_edges(
     accumulator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topology, layer = skewed(), Layer(accumulator=accumulator).double()
-    # Few values, so that there are ties.
-    x = (rows(topology) * 2).round()
-    monkeypatch.setattr(edge_pass, "SCATTERED_FROM", 0)
-    _, by_features, _ = results(CompiledEngine(), layer, topology, x)
-    monkeypatch.setattr(edge_pass, "SCATTERED_FROM", topology.num_edges)
-    _, by_edges, _ = results(CompiledEngine(), layer, topology, x)
-    assert by_features["x"].abs().sum() > 0
-    assert torch.equal(by_features["x"], by_edges["x"])
+    layer, scattered = Layer(accumulator=accumulator).double(), []
+    scatter_extremum = cpu.scatter_extremum
+
+    def counting(*arguments: Any) -> Tensor:
+        scattered.append(arguments)
+        return scatter_extremum(*arguments)
+
+    monkeypatch.setattr(cpu, "scatter_extremum", counting)
+    for fewer in (0, 1):
+        # As many as from which on it is done feature by feature, or one less.
+        ends = torch.arange(50 * edge_pass.SCATTERED_FROM - fewer)
+        topology = Topology.from_coo(
+            src=ends % 47, dst=ends % 50, num_src=50, edge_data={"weight": torch.ones(len(ends))}
+        )
+        # Few values, so that there are ties.
+        x = (rows(topology) * 2).round()
+        gradients = []
+        for threshold in (edge_pass.SCATTERED_FROM, 0, 1000):
+            with monkeypatch.context() as patch:
+                patch.setattr(edge_pass, "SCATTERED_FROM", threshold)
+                _, found, _ = results(CompiledEngine(), layer, topology, x)
+            gradients.append(found["x"])
+            assert len(scattered) == (threshold == 0 or (threshold < 1000 and not fewer))
+            scattered.clear()
+        assert gradients[0].abs().sum() > 0
+        assert torch.equal(gradients[0], gradients[1])
+        assert torch.equal(gradients[0], gradients[2])
