@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench.epochs.floor_worker import Floor, require_yardstick
 from bench.operations.floor import work_of
-from bench.standalone.operation import HEADS
+from bench.standalone.operation import num_heads
 from bench.standalone.serve import serve
 from bench.standalone.stored import Stored, read_stored
 from sagann.graph import Topology
@@ -20,12 +20,13 @@ def load(specification: dict, folder: Path) -> Stored:
 
 def build(specification: dict, stored: Stored) -> Floor:
     """The floor of the operation on this graph; every graph here is symmetric, so backward gathers are the same."""
+    num_features = stored.features.shape[1]
     work = work_of(
         specification["operation"],
         vertices=stored.num_vertices,
         edges=len(stored.src),
-        features=stored.features.shape[1],
-        heads=HEADS,
+        features=num_features,
+        heads=num_heads(num_features),
     )
     topology = Topology(indptr=stored.indptr, indices=stored.src, num_src=stored.num_vertices, validate=False)
     return Floor(work, topology)

@@ -14,7 +14,7 @@ from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import softmax, spmm
 
 from bench.epochs.pyg_worker import VARIANTS, edges_of
-from bench.standalone.operation import HEADS, SLOPE, Operation, attention
+from bench.standalone.operation import SLOPE, Operation, attention
 from bench.standalone.serve import UnsupportedError, serve
 from bench.standalone.stored import read_stored
 
@@ -64,7 +64,7 @@ class Softmax(MessagePassing):
 
     def forward(self, x: Tensor, edges: Tensor, weights: Tensor | None) -> Tensor:
         """Propagate, heads side by side."""
-        value = x.view(-1, HEADS, x.shape[1] // HEADS)
+        value = x.view(-1, *self.vectors[0].shape)
         score = tuple((value * vector).sum(-1) for vector in self.vectors)
         return self.propagate(edges, x=value, score=score).flatten(1)
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bench.epochs.sagann_worker import choose_engine
-from bench.standalone.operation import HEADS, SLOPE, Operation, attention
+from bench.standalone.operation import SLOPE, Operation, attention
 from bench.standalone.serve import serve
 from bench.standalone.stored import read_stored
 from sagann.graph import Topology
@@ -88,9 +88,8 @@ def load(specification: dict, folder: Path) -> Loaded:
 
 def build(specification: dict, loaded: Loaded) -> Operation:
     """The layer that the specification names."""
-    name, num_features = specification["operation"], loaded.x.shape[1]
-    assert num_features % HEADS == 0
-    layer = Softmax(num_features) if name == "softmax" else LAYERS[name]()
+    name = specification["operation"]
+    layer = Softmax(loaded.x.shape[1]) if name == "softmax" else LAYERS[name]()
     return Operation(lambda x: layer(loaded.topology, x), loaded.x)
 
 

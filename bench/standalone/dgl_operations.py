@@ -10,7 +10,7 @@ import dgl.function as fn
 import dgl.ops as ops
 import torch
 import torch.nn.functional as F
-from operation import HEADS, SLOPE, Operation, attention
+from operation import SLOPE, Operation, attention
 from serve import serve
 from stored import read_stored
 from torch import Tensor
@@ -27,7 +27,7 @@ class Loaded(NamedTuple):
 def softmax(graph: dgl.DGLGraph, x: Tensor) -> Tensor:
     """Attention over the in-edges."""
     source, destination = attention(x.shape[1])
-    value = x.view(-1, HEADS, x.shape[1] // HEADS)
+    value = x.view(-1, *source.shape)
     of_source, of_destination = ((value * vector).sum(-1, keepdim=True) for vector in (source, destination))
     score = F.leaky_relu(ops.u_add_v(graph, of_source, of_destination), SLOPE)
     return ops.u_mul_e_sum(graph, value, ops.edge_softmax(graph, score)).flatten(1)

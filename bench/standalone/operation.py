@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-HEADS = 4
-"Heads of the softmax gather."
 SLOPE = 0.2
 "Of its LeakyReLU."
 SAMPLED_ROWS = 100
 "Rows that stand for the result where contestants are compared."
 
 
+def num_heads(num_features: int) -> int:
+    """Heads of the softmax gather: 4, or as many of them as divide the row."""
+    return math.gcd(num_features, 4)
+
+
 def attention(num_features: int) -> tuple[Tensor, Tensor]:
-    """Fixed attention vectors of source and destination, each [HEADS, num_features / HEADS]."""
-    source = torch.linspace(-1, 1, num_features).view(HEADS, -1)
+    """Fixed attention vectors of source and destination, each [heads, num_features / heads]."""
+    source = torch.linspace(-1, 1, num_features).view(num_heads(num_features), -1)
     return source, source.flip(1) / 2
 
 

@@ -9,6 +9,7 @@ import typer
 
 from sagann.cli.options import Given, Shared, with_default, with_settings
 from sagann.cli.settings import SETTINGS
+from sagann.errors import InputError
 
 SHOWN = ("program", "kernels", "steps")
 
@@ -79,6 +80,10 @@ def plan(
 
     Example: sagann plan --data demo --model gat
     """
+    if show not in SHOWN:
+        raise InputError(
+            "cannot show that", value=f"'{show}'", where="--show", fix=f"Choose one of {', '.join(SHOWN)}."
+        )
     from sagann.cli.plan_run import plan_run
     from sagann.cli.plan_streaming import Wish
 

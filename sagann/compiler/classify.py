@@ -1,7 +1,8 @@
 """Classify: where each node of a traced layer can be computed, by what it depends on.
 
 ``param``: on parameters alone. ``src``, ``dst``: on the rows of one side (and parameters): once per vertex.
-``edge``: on edge data, on both sides, or on random numbers of an edge. ``vertex``: on what was gathered.
+``edge``: on edge data, on both sides, or on random numbers of an edge. ``vertex``: on what was gathered, or random numbers of
+a vertex.
 ``constant``: on nothing but the number of rows (and parameters), so it is made anew wherever it is read.
 
 References:
@@ -40,9 +41,10 @@ def place_of(node: fx.Node) -> Place:
         return "param"
     if node.op == "output" or node.target is GATHER:
         return "vertex"
-    if is_random(node):
-        return "edge" if node.meta["phase"] == "edge" else "vertex"
     places = {argument.meta["place"] for argument in node.all_input_nodes} - {"constant"}
+    # Dropout of a parameter is drawn once, for all rows.
+    if is_random(node) and (_has_rows(node) or not places <= {"param"}):
+        return "edge" if node.meta["phase"] == "edge" else "vertex"
     if "vertex" in places:
         return "vertex"
     if places <= {"param"}:

@@ -248,7 +248,7 @@ def _edge_work(
         function=function,
         backward=None if function is None else Backward(function),
         tensor_bytes=_stage_bytes(stage),
-        random=any(is_random(node) for node in module.graph.nodes if node.meta["phase"] == "edge"),
+        random=any(is_random(node) for node in module.graph.nodes if node.meta["place"] == "edge"),
         extremum_of_source=accumulator in ("max", "min") and function is not None and _is_source(function),
     )
 

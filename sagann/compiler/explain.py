@@ -12,7 +12,6 @@ _TITLES = {
     "typed": "maps by edge type",
     "hoisted": "moved off the edges",
     "shared": "shared",
-    "invariant": "kept",
     "fused": "fused",
     "not fused": "NOT fused",
 }

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.traceback import set_stack_trace
@@ -20,11 +21,14 @@ from sagann.compiler.builder import Builder, arithmetic_dtype
 from sagann.compiler.composites import COMPOSITES
 from sagann.compiler.operators import DROPOUT
 from sagann.compiler.trace import ROWS, TraceError, is_rows, make_graph
+from sagann.kernels.dense import linear
 from sagann.kernels.edge.function import COMPARISONS, UNARY, Arg, EdgeFunction, Input, Output, Shape, Side
 from sagann.kernels.edge.kinds import KINDS
 from sagann.kernels.row_dropout import dropout
 
 _aten = torch.ops.aten
+# What stages run in the place of an operator, as it is to be traced.
+_AS_TRACED: dict[Any, Any] = {dropout: DROPOUT, linear: F.linear}
 # The dialects agree on these where they compute in integers; the rest of the language is for floating numbers.
 _ON_INTEGERS = COMPARISONS | {"add", "sub", "mul", "neg", "sum"}
 
@@ -63,14 +67,14 @@ def lower(
 
 
 class _Annotated(fx.Interpreter):
-    """Runs a stage so that new nodes inherit the user's lines, and with dropout as the marker that it was."""
+    """Runs a stage so that new nodes inherit the user's lines, with PyTorch's linear map, and dropout as the marker that it was."""
 
     def run_node(self, n: fx.Node) -> Any:
         set_stack_trace([n.meta.get("line", "")])
         return super().run_node(n)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return super().call_function(DROPOUT if target is dropout else target, args, kwargs)
+        return super().call_function(_AS_TRACED.get(target, target), args, kwargs)
 
 
 class _Lowering:
@@ -95,8 +99,11 @@ class _Lowering:
             elif node.op == "get_attr":
                 self.names[node] = self.constant(getattr(self.module, node.target))
             elif node.op == "output":
-                values = tuple(self.row(value) for value in node.args[0])
-                return self.b.build([Output(reduce=reduce, values=values)], "dst")
+                *score, value = (self.row(value) for value in node.args[0])
+                if score and self.b.dtype(score[0]) == torch.float64:
+                    # Both are reduced in the values' type.
+                    value = self.b.cast(value, torch.float64)
+                return self.b.build([Output(reduce=reduce, values=(*score, value))], "dst")
             elif node.op == "call_function":
                 self.names[node] = self.translate(node)
         raise AssertionError("a graph ends with its output")
@@ -236,11 +243,10 @@ def _logical(op: str) -> Callable[..., str]:
 
 def _div(low: _Lowering, node: fx.Node, x: Any, y: Any, *, rounding_mode: str | None = None) -> str:
     quotient = low.pointwise("div", node, x, y)
-    if rounding_mode is None:
-        return quotient
-    if rounding_mode == "floor":
-        return low.b.op("floor", quotient)
-    raise NotFusedError("a division that truncates has no fused form")
+    if rounding_mode is not None:
+        # PyTorch corrects the rounded quotient by the remainder.
+        raise NotFusedError(f"operator {node.target} rounded by '{rounding_mode}' has no fused form")
+    return quotient
 
 
 def _where(low: _Lowering, node: fx.Node, condition: fx.Node, x: Any, y: Any) -> str:

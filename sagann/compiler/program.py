@@ -61,9 +61,7 @@ class Stage:
 class Note:
     """Something that the compiler did, or did not do and why."""
 
-    kind: Literal[
-        "split", "commuted", "typed", "hoisted", "shared", "left on edges", "invariant", "fused", "not fused"
-    ]
+    kind: Literal["split", "commuted", "typed", "hoisted", "shared", "fused", "not fused"]
     "What."
     text: str
     "To whom, in words."

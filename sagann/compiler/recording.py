@@ -156,7 +156,7 @@ class Recorder:
         known = self.layers[id(layer)]
         like = torch.empty(1, *shape, dtype=dtype, device=hop.device)
         data = None if layer.edge_data is None else _few_rows(hop.real.edge_data[layer.edge_data], hop.device)
-        known.twin.check_functions(like, data)
+        known.twin.check_functions(like, data, again=True)
         graphs = layer_graphs(known.twin, like, data, options=self.options, x_is_constant=constant)
         return Call(layer=known, graphs=graphs, first_gather=len(self.gathers))
 

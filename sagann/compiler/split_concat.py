@@ -61,11 +61,11 @@ def _split(module: fx.GraphModule, node: fx.Node, parts: list[fx.Node]) -> None:
             piece = insert(module, node, _aten.slice.Tensor, weight, dim, start, start + width(part))
             terms.append(insert(module, node, node.target, part, piece))
             start += width(part)
-        terms.sort(key=lambda term: term.meta["place"] == "edge")
+        terms.sort(key=lambda term: term.meta["place"] in ("edge", "constant"))
         if bias is not None:
             terms[0] = insert(module, node, _aten.add.Tensor, terms[0], bias[1])
-        # Terms of one end first, so that their sum is computed there.
-        terms.sort(key=lambda term: ("src", "dst", "edge").index(term.meta["place"]))
+        # Terms of one end first, so that their sum is computed there; what has the same row everywhere joins the first.
+        terms.sort(key=lambda term: ("src", "constant", "dst", "edge").index(term.meta["place"]))
         total = terms[0]
         for term in terms[1:]:
             total = insert(module, node, _aten.add.Tensor, total, term)

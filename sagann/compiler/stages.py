@@ -59,12 +59,14 @@ class _Cut:
         self.module = module
         self.in_place = in_place
         self.given = given
+        self.wanted: set[fx.Node] = set()
         self.graph = fx.Graph()
         self.copies: dict[fx.Node, Any] = {}
         self.rows: fx.Node | None = None
         self.sizes: dict[int, fx.Node] = {}
 
     def run(self, wanted: Sequence[fx.Node]) -> Stage:
+        self.wanted = set(wanted)
         order = self._needed(wanted)
         inputs = [node for node in order if node in self.given]
         for node in inputs:
@@ -103,7 +105,7 @@ class _Cut:
         return copy
 
     def _overwritten(self, node: fx.Node) -> fx.Node | None:
-        """The operand whose memory the result may take: made here, read by nobody else, and not by its own gradient."""
+        """The operand whose memory the result may take: made here for nobody else, and not read by its own gradient."""
         if not self.in_place or node.target not in OVERWRITING or node.kwargs:
             return None
         operands = [each for each in node.args if isinstance(each, fx.Node)]
@@ -114,7 +116,8 @@ class _Cut:
 
     def _is_ours(self, operand: fx.Node, node: fx.Node) -> bool:
         made_here = operand not in self.given and operand.target in (LINEAR, _aten.mm.default, _aten.add.Tensor)
-        return made_here and len(operand.users) == 1 and operand.meta["val"].shape == node.meta["val"].shape
+        for_node_alone = operand not in self.wanted and len(operand.users) == 1
+        return made_here and for_node_alone and operand.meta["val"].shape == node.meta["val"].shape
 
     def _biased(self, node: fx.Node) -> fx.Node | None:
         """A linear map and the bias added to it, as one call."""
@@ -127,7 +130,8 @@ class _Cut:
             if weight is None or mapped in self.given or bias.meta["place"] != "param":
                 continue
             assert isinstance(weight, fx.Node)
-            if bias.meta["val"].shape == weight.meta["val"].shape[:1]:
+            bias_like, weight_like = bias.meta["val"], weight.meta["val"]
+            if bias_like.shape == weight_like.shape[:1] and bias_like.dtype == weight_like.dtype:
                 args = tuple(self.copies[argument] for argument in (*mapped.all_input_nodes, bias))
                 merged = self.graph.call_function(linear, args)
                 merged.meta = dict(node.meta)

@@ -11,12 +11,14 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
+from sagann.errors import InputError
 from sagann.graph.topology import Topology
 from sagann.kernels.edge import naive
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.state import Run
 
+DIALECTS = ("auto", "naive", "cpu", "gpu")
 # Others run in plain PyTorch.
 _FASTEST = {"cpu": "cpu", "cuda": "gpu"}
 _SUPPORTED: WeakKeyDictionary[EdgeFunction, bool] = WeakKeyDictionary()
@@ -40,9 +42,35 @@ class ScattersExtrema(Protocol):
         ...
 
 
+def check_dialect(name: str) -> None:
+    """Refuse what is no dialect's name.
+
+    Raises:
+        InputError: it is none.
+    """
+    if name not in DIALECTS:
+        raise InputError(
+            "no such dialect of kernels",
+            value=repr(name),
+            where="dialect",
+            fix=f"Choose one of {', '.join(DIALECTS)}.",
+        )
+
+
 @cache
 def dialect_for(device_type: str, name: str = "auto") -> Dialect:
-    """The dialect of that name; "auto" takes the fastest one that a kind of device has."""
+    """The dialect of that name; "auto" takes the fastest one that a kind of device has.
+
+    Raises:
+        InputError: its kernels do not run on such a device.
+    """
+    if name == "cpu" and device_type != "cpu":
+        raise InputError(
+            "the kernels of dialect 'cpu' read the processor's memory alone",
+            value=f"edges on a device of type '{device_type}'",
+            where="dialect",
+            fix="Choose 'auto', or move topology and features with .to('cpu').",
+        )
     if name == "auto":
         name = _FASTEST.get(device_type, "naive")
         # Triton is an extra.

@@ -20,7 +20,7 @@ from sagann.compiler.trace import tensors_of
 from sagann.graph.topology import Topology
 from sagann.runtime.allocator import give_back_freed_memory
 from sagann.runtime.configuration import Key, configuration, has_hooks
-from sagann.runtime.dialects import Dialect, dialect_for
+from sagann.runtime.dialects import Dialect, check_dialect, dialect_for
 from sagann.runtime.edge_pass import gather_fused
 from sagann.runtime.invariants import Invariants
 from sagann.runtime.rows import compute_rows
@@ -49,6 +49,9 @@ class CompiledEngine:
             again, and freed memory goes back to the system.
         invariant_bytes: bytes of gathers of constant features kept at most; None for no limit, 0 for none.
         tile_edges: edges at a time, where they cannot be fused.
+
+    Raises:
+        InputError: there is no such dialect.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class CompiledEngine:
         invariant_bytes: int | None = None,
         tile_edges: int = TILE_EDGES,
     ) -> None:
+        check_dialect(dialect)
         self.dialect = dialect
         self.tile_edges = tile_edges
         self.lean = lean
@@ -70,8 +74,6 @@ class CompiledEngine:
 
     def run(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
         """Run a layer on checked input."""
-        with CAPTURING:
-            layer.check_functions(x, data)
         if self.lean and topology.device.type == "cpu":
             give_back_freed_memory()
         many_sources = topology.num_src > MANY * topology.num_dst
@@ -119,6 +121,7 @@ class CompiledEngine:
     def _compile(
         self, layer: SagaLayer, x: Tensor, data: Tensor | None, constant: bool, many_sources: bool
     ) -> LayerProgram | str:
+        layer.check_functions(x, data, again=True)
         if not x.is_floating_point():
             return "vertex features are not of a floating type"
         try:

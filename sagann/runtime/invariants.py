@@ -1,7 +1,7 @@
 """What is gathered from constant features, kept: computed in the first epoch and read in all others.
 
-A kept tensor belongs to one program, one topology and one tensor of features in one version; it goes when any of
-them does. What would exceed the budget is not kept.
+A kept tensor belongs to one program, one topology and one tensor of features; it goes when any of them does, and when the
+features or the edge data have changed. What would exceed the budget is not kept.
 
 References:
     Ma et al., NGra, 2018, Sec. 3.2 hoists within an epoch; this is the same across epochs.
@@ -20,7 +20,9 @@ from sagann.compiler.program import LayerProgram
 from sagann.graph.topology import Topology
 from sagann.graph.versions import version_of
 
-Key = tuple[int, int, int, int, int]
+Key = tuple[int, int, int]
+Versions = tuple[int, int]
+"Of the features, and of the edge data or -1."
 
 
 class Invariants:
@@ -33,7 +35,7 @@ class Invariants:
     def __init__(self, budget_bytes: int | None = None) -> None:
         self.budget_bytes = budget_bytes
         self.held_bytes = 0
-        self._kept: dict[Key, tuple[Tensor, list[Any]]] = {}
+        self._kept: dict[Key, tuple[Tensor, Versions, list[Any]]] = {}
         self._constant: dict[int, weakref.ref[Tensor]] = {}
 
     def is_constant(self, x: Tensor) -> bool:
@@ -54,8 +56,7 @@ class Invariants:
         """Whether what the program gathers, of that size, is kept or would be."""
         if x.is_inference() or (data is not None and data.is_inference()):
             return False
-        fits = self.budget_bytes is None or self.held_bytes + size_bytes <= self.budget_bytes
-        return fits or _key(program, topology, x, data) in self._kept
+        return self._find(program, topology, x, data) is not None or self._has_room(size_bytes)
 
     def get(
         self,
@@ -76,20 +77,35 @@ class Invariants:
         """
         if x.is_inference() or (data is not None and data.is_inference()):
             return compute()
-        key = _key(program, topology, x, data)
-        if key in self._kept:
-            return self._kept[key][0]
+        known = self._find(program, topology, x, data)
+        if known is not None:
+            return known
         result = compute()
         size = result.numel() * result.element_size()
         if result.is_inference():
             # It could not be used in training.
             return result
-        if self.budget_bytes is None or self.held_bytes + size <= self.budget_bytes:
+        if self._has_room(size):
+            key = _key(program, topology, x)
             forget = lambda _: self._forget(key)  # noqa: E731 - one callback for the three of them.
             owners = [weakref.ref(owner, forget) for owner in (program, topology, x)]
-            self._kept[key] = (result, owners)
+            self._kept[key] = (result, _versions(x, data), owners)
             self.held_bytes += size
         return result
+
+    def _find(self, program: LayerProgram, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor | None:
+        """What is kept; of another version it is let go."""
+        key = _key(program, topology, x)
+        if key not in self._kept:
+            return None
+        result, versions, _ = self._kept[key]
+        if versions == _versions(x, data):
+            return result
+        self._forget(key)
+        return None
+
+    def _has_room(self, size_bytes: int) -> bool:
+        return self.budget_bytes is None or self.held_bytes + size_bytes <= self.budget_bytes
 
     def _forget(self, key: Key) -> None:
         kept = self._kept.pop(key, None)
@@ -97,5 +113,9 @@ class Invariants:
             self.held_bytes -= kept[0].numel() * kept[0].element_size()
 
 
-def _key(program: LayerProgram, topology: Topology, x: Tensor, data: Tensor | None) -> Key:
-    return (id(program), id(topology), id(x), version_of(x), -1 if data is None else version_of(data))
+def _key(program: LayerProgram, topology: Topology, x: Tensor) -> Key:
+    return id(program), id(topology), id(x)
+
+
+def _versions(x: Tensor, data: Tensor | None) -> Versions:
+    return version_of(x), -1 if data is None else version_of(data)

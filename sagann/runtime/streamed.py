@@ -38,6 +38,7 @@ from sagann.runtime.call import SHRINK, Call, DeviceMemoryError, Streamed, warn_
 from sagann.runtime.capturing import captured, edge_data_of, gathered_hops, like_on, trained_in
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.configuration import configuration, has_hooks
+from sagann.runtime.dialects import check_dialect
 from sagann.runtime.epoch import Epoch, LossOf
 from sagann.runtime.executor import Executor
 from sagann.runtime.host import Host, SharedHost
@@ -97,7 +98,7 @@ class StreamedModel(nn.Module):
     where a step needs more than the budget, and InputError within autocast.
 
     Raises:
-        InputError: there is no such order, or the model or the hops lie elsewhere.
+        InputError: there is no such order or dialect, or the model or the hops lie elsewhere.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class StreamedModel(nn.Module):
     ) -> None:
         super().__init__()
         require_order(order)
+        check_dialect(dialect)
         self.model = model
         self._backend = backend or CpuBackend()
         require_places(model, hops, self._backend.device)

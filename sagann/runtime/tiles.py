@@ -20,6 +20,7 @@ from sagann.kernels.edge.merge import NEUTRAL, merge
 from sagann.kernels.edge.naive import reduce_rows
 from sagann.kernels.first_order import first_order_only
 from sagann.runtime.degrees import divisors
+from sagann.runtime.random_numbers import seeded
 
 TILE_EDGES = 1 << 16
 "Edges per tile at most."
@@ -149,9 +150,7 @@ def _evaluate(call: _Call, tile: _Tile, rows: list[Tensor]) -> tuple[Tensor, ...
     """The message of every edge of the tile, or its score and value."""
     if not call.edges.random:
         return tuple(call.edges.stage.module.forward(*rows))
-    devices = [call.topology.device] if call.topology.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(call.seed + tile.first_edge)
+    with seeded(call.seed + tile.first_edge, call.topology.device):
         return tuple(call.edges.stage.module.forward(*rows))
 
 

@@ -63,15 +63,20 @@ class IndependenceCheck:
     def __init__(self) -> None:
         self._passed: set[tuple[object, ...]] = set()
 
-    def check(self, layer: SagaLayer, x: Tensor, data: Tensor | None) -> None:
+    def check(self, layer: SagaLayer, x: Tensor, data: Tensor | None, *, again: bool = False) -> None:
         """Check both functions of ``layer`` for rows like those of ``x`` and ``data``.
 
+        Args:
+            layer: whose functions.
+            x: vertex features.
+            data: the edge data that the layer reads.
+            again: also if they have passed, for the layer may have changed.
         Raises:
             LayerError: a function mixes rows, branches on values, has side effects, or fails.
         """
         key: tuple[object, ...] = (layer.training, layer.accumulator, x.dtype, x.device, x.shape[1:])
         key += () if data is None else (data.dtype, data.shape[1:])
-        if key in self._passed or torch.compiler.is_compiling():
+        if (key in self._passed and not again) or torch.compiler.is_compiling():
             return
         with EXCLUSIVE, _undisturbed(layer, x.device):
             _check_layer(layer, x, data)

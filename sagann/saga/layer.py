@@ -83,16 +83,17 @@ class SagaLayer(nn.Module):
         _check_input(topology, x, where)
         return current_engine().run(self, topology, x, self._read_edge_data(topology, where))
 
-    def check_functions(self, x: Tensor, data: Tensor | None) -> None:
+    def check_functions(self, x: Tensor, data: Tensor | None, *, again: bool = False) -> None:
         """Check that ApplyEdge treats edges, and ApplyVertex vertices, independently; engines do before they run.
 
         Args:
             x: vertex features, of which form and type are read.
             data: the edge data that the layer reads.
+            again: also if they have passed, for the layer may have changed.
         Raises:
             LayerError: they do not.
         """
-        self._independence.check(self, x, data)
+        self._independence.check(self, x, data, again=again)
 
     def _read_edge_data(self, topology: Topology, where: str) -> Tensor | None:
         if self.edge_data is None:

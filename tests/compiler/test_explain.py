@@ -1,4 +1,5 @@
 import torch
+import torch.nn.functional as F
 
 from sagann.compiler import CompilerOptions, compile_layer, explain
 from sagann.nn import GCN, GatedGCN
@@ -22,6 +23,11 @@ def test_a_fused_layer_in_words() -> None:
 def test_what_is_kept_and_what_commutes_is_said() -> None:
     assert "kept: what is gathered depends on constant features alone" in text(GCN(8, 4), 8, x_is_constant=True)
     assert "commuted: linear map before the gather: 4 features travel, not 8  [gcn.py:" in text(GCN(8, 4), 8)
+
+
+def test_a_linear_map_that_stays_on_the_edges_is_named() -> None:
+    said = text(Layer(lambda m, e: F.linear(torch.relu(e.src + e.dst), m.w)), 4)
+    assert "NOT fused: operator aten.mm.default has no fused form (test_explain.py:" in said
 
 
 def test_why_a_layer_is_not_fused_is_said() -> None:

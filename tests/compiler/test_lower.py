@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from sagann.compiler import CompilerOptions
 from sagann.runtime.engine import CompiledEngine
-from sagann.saga import NaiveEngine
+from sagann.saga import NaiveEngine, using_engine
 from tests.compiler.layers import Layer, assert_compiles_right, program_of, results
 from tests.graphs import odd_topologies
 
@@ -185,6 +185,77 @@ def test_an_operator_without_an_integer_form_is_not_fused(name: str) -> None:
 def test_narrow_integers_are_not_fused(dtype: torch.dtype) -> None:
     reason = why_not_fused(Layer(lambda _, e: e.src * e.data[:, None]), dtype)
     assert reason == f"values of type {dtype} have no fused form; convert them to int64 or a floating type"
+
+
+CONSTANTS: dict[str, Callable[[Layer, Any], Any]] = {
+    "alike in six digits": lambda _, e: torch.where((e.data >= 1_700_000_000) & (e.data < 1_700_003_600), 2.0, 1.0)[:, None] * e.src,
+    "beyond single precision": lambda _, e: (e.data == 2**53 + 1)[:, None] * e.src,
+    "close floats": lambda _, e: e.src * 1.0000001 + e.dst * 1.0000002,
+    "nan": lambda _, e: torch.where(e.src > e.dst, e.src, float("nan")),
+    "infinities": lambda _, e: torch.where(e.src > e.dst, e.src, float("-inf")) + torch.where(e.src > 0, 0.0, float("inf")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+@pytest.mark.parametrize("dialect", ["naive", "cpu"])
+def test_constants_are_what_they_are(name: str, dialect: str) -> None:
+    topology = odd_topologies()["skewed"]
+    times = torch.arange(topology.num_edges) * 1000 + 1_700_000_000 - 3000
+    times[::3] = 2**53 + torch.arange(len(times[::3])) % 3
+    topology = topology.with_edge_data(weight=times)
+    layer = Layer(CONSTANTS[name], accumulator="max" if name in ("nan", "infinities") else "sum").double()
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with using_engine(NaiveEngine()):
+        expected = layer(topology, x)
+    with using_engine(CompiledEngine(dialect=dialect)) as engine:
+        actual = layer(topology, x)
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12, equal_nan=True)
+    assert program_of(layer, topology, x, engine).edges.function is not None
+
+
+@pytest.mark.parametrize("mode", ["floor", "trunc"])
+def test_a_rounded_division_is_pytorchs(mode: Any) -> None:
+    topology = odd_topologies()["skewed"]
+    topology = topology.with_edge_data(weight=torch.arange(topology.num_edges) % 30 / 10)
+    layer = Layer(lambda m, e: e.src * e.dst * torch.div(e.data, 0.1, rounding_mode=mode)[:, None]).double()
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    engine = assert_compiles_right(layer, topology, x)
+    notes = program_of(layer, topology, x, engine).notes
+    assert any(f"rounded by '{mode}' has no fused form" in note.text for note in notes)
+
+
+@pytest.mark.parametrize("dialect", ["naive", "cpu"])
+@pytest.mark.parametrize("fuse", [True, False])
+def test_scores_are_not_rounded_to_the_type_of_the_values(dialect: str, fuse: bool) -> None:
+    """Times as scores: seconds since 1970 differ by less than single precision shows."""
+    topology = odd_topologies()["skewed"]
+    seconds = 1.7e9 + torch.arange(topology.num_edges, dtype=torch.float64) % 7
+    topology = topology.with_edge_data(weight=seconds)
+    layer = Layer(lambda m, e: (e.data, e.src * e.dst), accumulator="softmax")
+    x = torch.randn(topology.num_src, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    found = []
+    for engine in (
+        NaiveEngine(),
+        CompiledEngine(dialect=dialect, options=CompilerOptions(fuse=fuse), tile_edges=50),
+    ):
+        with using_engine(engine):
+            out = layer(topology, x)
+        found.append((out, *torch.autograd.grad(out.square().sum(), x)))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-5)
+    assert found[0][0].dtype == torch.float32
+
+
+@pytest.mark.parametrize("features", [65, 129])
+@pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "softmax"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_of_one_lane_more_than_tiles_hold(features: int, accumulator: str, dtype: torch.dtype) -> None:
+    def edge(m: Layer, e: Any) -> Any:
+        value = torch.sigmoid(e.src) * e.dst
+        return (e.data, value) if accumulator == "softmax" else value
+
+    topology = odd_topologies()["skewed"]
+    x = torch.randn(topology.num_src, features, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    assert_compiles_right(Layer(edge, accumulator=accumulator).to(dtype), topology, x)
 
 
 def test_a_concatenation_of_nothing_has_no_features() -> None:

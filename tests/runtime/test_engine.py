@@ -17,14 +17,16 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sagann.compiler import CompilerOptions, explain
-from sagann.errors import InputError
+from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, Topology
 from sagann.kernels import dense
 from sagann.kernels.edge import cpu, naive
 from sagann.kernels.memory import POOL
 from sagann.nn import GAT, GCN, GIN, SAGE, GatedGCN, ModelConfig, build_model
 from sagann.runtime import edge_pass
+from sagann.runtime.dialects import dialect_for
 from sagann.runtime.engine import CompiledEngine
+from sagann.runtime.streamed import StreamedModel
 from sagann.saga import Edge, NaiveEngine, SagaLayer, current_engine, set_engine, using_engine
 from tests.compiler.layers import Layer, assert_compiles_right, program_of, results
 from tests.graphs import block_of, odd_topologies, random_topology
@@ -86,6 +88,30 @@ def test_a_changed_attribute_is_noticed() -> None:
         assert_close(layer(topology, x), 3 * once)
         layer.apply_edge = lambda edge: edge.dst
         assert_close(layer(topology, x), x * topology.in_degrees()[:, None])
+
+
+def test_a_changed_layer_is_checked_again() -> None:
+    engine, topology = CompiledEngine(), skewed()
+    layer, x = Layer(lambda m, e: e.src - e.src.mean(0) if m.centred else e.src * 1.0), rows(topology)
+    layer.centred = False
+    with using_engine(engine):
+        layer(topology, x)
+        layer.centred = True
+        with pytest.raises(LayerError, match="must treat rows independently"):
+            layer(topology, x)
+
+
+@pytest.mark.parametrize("name", ["numba", "merge", ""])
+def test_an_unknown_dialect_is_refused(name: str) -> None:
+    model = nn.Linear(1, 1)
+    for make in (lambda: CompiledEngine(dialect=name), lambda: StreamedModel(model, [], (0,), dialect=name)):
+        with pytest.raises(InputError, match=rf"no such dialect.*'{name}'.*auto, naive, cpu, gpu"):
+            make()
+
+
+def test_the_processors_kernels_are_refused_on_a_device() -> None:
+    with pytest.raises(InputError, match=r"dialect 'cpu'.*type 'cuda'"):
+        dialect_for("cuda", "cpu")
 
 
 def test_changed_parameters_are_read() -> None:
@@ -213,6 +239,26 @@ def test_what_both_ends_need_is_computed_once(block: bool) -> None:
     assert_compiles_right(layer, topology, rows(topology))
 
 
+def test_what_destinations_share_is_not_overwritten() -> None:
+    """A map that the edges read through a ReLU, and the destinations as it is."""
+    layer = Layer(lambda m, e: torch.relu(F.linear(e.src, m.w)), lambda m, v, a: a + F.linear(v, m.w)).double()
+    program = program_of(layer, skewed(), rows(skewed()), CompiledEngine())
+    assert [partner for _, partner in program.shared] == ["linear"]
+    assert_compiles_right(layer, skewed(), rows(skewed()))
+
+
+def test_a_bias_of_another_type_is_added_as_it_is_written() -> None:
+    topology = skewed()
+    layer = Layer(vertex=lambda m, v, a: F.linear(a, m.w.bfloat16()) + m.v.float())
+    x = rows(topology, dtype=torch.bfloat16)
+    with using_engine(NaiveEngine()):
+        expected = layer(topology, x)
+    with using_engine(CompiledEngine()):
+        actual = layer(topology, x)
+    assert actual.dtype == expected.dtype == torch.float32
+    torch.testing.assert_close(actual, expected, rtol=0.02, atol=0.1)
+
+
 def test_maps_by_other_weights_are_not_shared() -> None:
     layer = Layer(lambda m, e: F.linear(e.src, m.w).tanh() * F.linear(e.dst, m.w * 2).tanh()).double()
     assert program_of(layer, skewed(), rows(skewed()), CompiledEngine()).shared == ()
@@ -306,6 +352,18 @@ def test_dropout_at_the_edges_is_the_same_in_the_backward() -> None:
         assert torch.equal(run(x, layer.v), run(x, layer.v))
         assert not torch.equal(layer(topology, x), layer(topology, x))
         assert torch.autograd.gradcheck(run, (x, layer.v))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_dropout_of_a_parameter_is_drawn_once(fused: bool) -> None:
+    """One mask for all rows, as the layer is written: DropConnect, say."""
+    topology, x = random_topology(200, 3000), torch.ones(200, 4)
+    layer = Layer(lambda m, e: e.src * F.dropout(m.v, 0.5), lambda m, v, a: a * F.dropout(m.v, 0.5))
+    with using_engine(CompiledEngine(options=CompilerOptions(fuse=fused))):
+        out = layer(topology, x) / topology.in_degrees().clamp(min=1)[:, None]
+        reached = out[topology.in_degrees() > 0]
+        assert_close(reached, reached[:1].expand_as(reached))
+        assert len({tuple(layer(topology, x).ne(0).any(0).tolist()) for _ in range(50)}) > 1
 
 
 def test_dropout_equals_the_plain_pass_of_the_same_seed() -> None:
@@ -443,6 +501,17 @@ def test_hidden_features_without_gradients_are_not_taken_for_constant(monkeypatc
             evaluated = layer(topology, hidden)
             assert any(note.kind == "commuted" for note in engine.program(layer, hidden).notes)
         assert torch.equal(layer(topology, hidden.clone().requires_grad_()), evaluated)
+
+
+def test_what_was_kept_of_changed_features_goes() -> None:
+    topology, layer, x = skewed(), Counted(), rows(skewed())
+    with using_engine(CompiledEngine()) as engine:
+        layer(topology, x)
+        held = engine.invariants.held_bytes
+        for _ in range(3):
+            x.mul_(2)
+            layer(topology, x)
+            assert engine.invariants.held_bytes == held > 0
 
 
 @pytest.mark.parametrize("budget", [0, 100])

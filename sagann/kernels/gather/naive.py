@@ -88,7 +88,7 @@ def gather_softmax(topology: Topology, score: Tensor, value: Tensor) -> Tensor:
         score: [num_edges] or [num_edges, H]; its shape is the beginning of ``value``'s.
         value: [num_edges, F] or [num_edges, H, D].
     Returns:
-        [num_dst, F] or [num_dst, H, D].
+        [num_dst, F] or [num_dst, H, D], of the values' type.
     """
 
     def softmax(score: Tensor, value: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ def gather_softmax(topology: Topology, score: Tensor, value: Tensor) -> Tensor:
         isolated = _columns(topology.in_degrees() == 0, total.ndim)
         return accum / _columns(total.masked_fill(isolated, 1), accum.ndim)
 
-    return _in_float32(softmax, score, value)
+    return _in_float32(softmax, score, value).to(value.dtype)
 
 
 def gather_concat(topology: Topology, values: Tensor, max_degree: int) -> Tensor:

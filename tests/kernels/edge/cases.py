@@ -16,7 +16,14 @@ from tests.kernels.edge.functions import Builder, arrays_of, attention, gated
 Run = Callable[..., tuple[Tensor, ...]]
 "The ``run`` of a dialect."
 TOPOLOGIES = odd_topologies()
-KNOWN = {"gated": gated(41), "no features": gated(0), "heads": attention(8, 8), "one head": attention(1, 20)}
+KNOWN = {
+    "gated": gated(41),
+    "no features": gated(0),
+    "heads": attention(8, 8),
+    "one head": attention(1, 20),
+    "a lane beyond the tiles": gated(129),
+    "a lane beyond the tiles, float64": gated(65, torch.float64),
+}
 
 
 def assert_equals_naive(

@@ -57,6 +57,10 @@ class Expressions:
         count = lanes(value)
         return self.tile if self.tile and count > 1 else count
 
+    def offset(self, value: Input | Op) -> str:
+        """What is added to the place of a value's first lane in memory: where the tile begins, also one of one lane."""
+        return " + first" if self.tile and lanes(value) > 1 else ""
+
     def define(self, name: str, value: str) -> str:
         """Name a helper at the top of the generated module."""
         name = name.replace(".", "_").replace("-", "m").replace("+", "")
@@ -65,8 +69,9 @@ class Expressions:
 
     def fill(self, kind: str, count: int, number: float) -> str:
         """An expression for a block of one number."""
-        text = {math.inf: "inf", -math.inf: "minus_inf"}.get(number) or f"{number:g}"
-        shown = f'float("{number}")' if math.isinf(number) else repr(number)
+        short = f"{number:g}"
+        text = {"inf": "inf", "-inf": "minus_inf"}.get(short) or (short if float(short) == number else repr(number))
+        shown = repr(number) if math.isfinite(number) else f'float("{number}")'
         return (
             self.define(
                 f"fill_{kind}_{count}_{text}", f'block.filler("{kind}", {count}, {self.layout.width}, {shown})'
@@ -106,14 +111,14 @@ class Expressions:
         if op.op == "cast":
             return self.converted(str(op.args[0]), kind_of(op))
         if op.op == "full":
-            return self.fill(kind_of(op), self.lanes(op), float(op.args[0]))
+            number, kind = op.args[0], kind_of(op)
+            return self.fill(kind, self.lanes(op), float(number) if kind.startswith("f") else int(number))
         if op.op == "edge_id":
             return f"block.as_scalar({self.edge_global})"
         if op.op == "random":
             p, salt = op.attrs["p"], op.attrs["salt"]
             made = f'access.drawer("{kind_of(op)}", {self.lanes(op)}, {self.layout.width}, {p!r}, {salt})'
-            first = "first" if self.tile and self.lanes(op) > 1 else "0"
-            return f"{self.define_list('draw', made)}({self.edge_global}, seed, {first})"
+            return f"{self.define_list('draw', made)}({self.edge_global}, seed, 0{self.offset(op)})"
         return self.moved(op)
 
     def operation(self, name: str) -> str:

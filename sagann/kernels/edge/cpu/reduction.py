@@ -18,7 +18,7 @@ class Reduction:
         self.rows, self.output, self.number, self.result = rows, output, number, result
         self.value = rows.function.value(output.values[-1])
         self.count, self.kind = rows.lanes(self.value), "f8" if kind_of(self.value) == "f8" else "f4"
-        self.first = " + first" if rows.tile and self.count > 1 else ""
+        self.first = rows.offset(self.value)
         self.name = rows.converted(self.value.name, self.kind)
 
     def zero(self) -> str:

@@ -31,11 +31,10 @@ class Rows:
             name = self.expressions.define(
                 f"load_{stored}_{count}", f'block.loader("{stored}", {count}, {self.expressions.layout.width})'
             )
-            offset = " + first" if self.expressions.tile and count > 1 else ""
             of_edge = "edge" if given.name in self.expressions.form.in_order else self.expressions.edge_local
             row = {self.own: "row", "param": None, "edge": of_edge}.get(given.side, "other")
             index = "0" if row is None else f"{row} * stride_{given.name}"
-            loaded = f"{name}(p_{given.name}, {index}{offset})"
+            loaded = f"{name}(p_{given.name}, {index}{self.expressions.offset(given)})"
             if stored in ("i4", "i8") and stored != KINDS[given.dtype]:
                 loaded = (
                     self.expressions.define(
@@ -58,7 +57,7 @@ class Rows:
                 continue
             count = self.expressions.lanes(given)
             name = self.expressions.define(f"prefetch_{stored}_{count}", f'access.prefetcher("{stored}", {count})')
-            offset = " + first" if self.expressions.tile and count > 1 else ""
+            offset = self.expressions.offset(given)
             lines.append(f"{name}(p_{given.name}, ahead * stride_{given.name}{offset})")
         return lines
 
