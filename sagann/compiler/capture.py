@@ -22,8 +22,8 @@ from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.model_stages import cut_into_stages
 from sagann.compiler.operators import GATHER, GATHERED, SAGA_LAYER
 from sagann.compiler.options import CompilerOptions
-from sagann.compiler.recording import Call, Recorder, traced_model
-from sagann.compiler.trace import merge_equal
+from sagann.compiler.recording import Call, Recorder, cannot_be_captured, traced_model
+from sagann.compiler.trace import TraceError, merge_equal
 from sagann.graph.topology import Topology
 
 CAPTURING = threading.RLock()
@@ -61,7 +61,10 @@ def capture(
     merge_equal(module)
     # On other devices pointwise work runs operator by operator, and takes the memory of each of them.
     fuses_rows = recorder.options.fuse and x.device.type == "cpu"
-    return cut_into_stages(module, recorder, fuses_rows=fuses_rows)
+    try:
+        return cut_into_stages(module, recorder, fuses_rows=fuses_rows)
+    except TraceError as error:
+        raise cannot_be_captured(model, error) from error
 
 
 def _inline(module: fx.GraphModule, node: fx.Node, call: Call) -> None:
@@ -97,7 +100,7 @@ def _inline(module: fx.GraphModule, node: fx.Node, call: Call) -> None:
                 new.meta = dict(original.meta)
         elif original.op == "get_attr":
             name = f"constant_{sum(each.op == 'get_attr' for each in module.graph.nodes)}"
-            setattr(module, name, getattr(original.graph.owning_module, str(original.target)))
+            module.register_buffer(name, getattr(original.graph.owning_module, str(original.target)))
             new = module.graph.get_attr(name)
         else:
             for argument in original.all_input_nodes:

@@ -46,6 +46,8 @@ class _Assembly:
         self.nodes = list(module.graph.nodes)
         self.gathers = [node for node in self.nodes if node.target is GATHERED]
         self.stage_of: dict[fx.Node, int] = {}
+        self.made_anywhere: set[fx.Node] = set()
+        "Rows that depend on no vertex: any stage makes them."
         for node in self.nodes:
             self._place(node)
 
@@ -60,6 +62,11 @@ class _Assembly:
         has_rows = isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == ROWS
         of_parameters = all(each.meta["place"] == "param" for each in read) and not has_rows
         node.meta["place"] = "param" if of_parameters and node.op != "output" else "vertex"
+        if has_rows and not draws(node) and all(self._is_everywhere(each) for each in read):
+            self.made_anywhere.add(node)
+
+    def _is_everywhere(self, node: fx.Node) -> bool:
+        return node.meta["place"] == "param" or node in self.made_anywhere
 
     def _available(self, node: fx.Node) -> int:
         """The first stage that can read a node."""
@@ -125,9 +132,10 @@ class _Assembly:
             return False
         if node.target is GATHERED or not isinstance(node.meta.get("val"), Tensor):
             return False
-        return node is output or any(
-            user.target is GATHERED or self.stage_of[user] > stage for user in node.users if user.op != "output"
-        )
+        readers = [user for user in node.users if user.op != "output"]
+        if node is output or any(user.target is GATHERED for user in readers):
+            return True
+        return node not in self.made_anywhere and any(self.stage_of[user] > stage for user in readers)
 
     def _gather(self, node: fx.Node) -> Gather:
         read, number = _gathered_parts(node)

@@ -7,6 +7,7 @@ a node in its place. The hops that the model passes on are stand-ins, of which n
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,18 +18,23 @@ import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils import _pytree as pytree
 
 from sagann.compiler.compile import LayerGraph, LayerGraphs, layer_graphs
 from sagann.compiler.model_program import EdgeType
 from sagann.compiler.operators import WholeOperators
 from sagann.compiler.options import CompilerOptions
+from sagann.compiler.rewrite import name_of
 from sagann.compiler.trace import (
     ROWS,
     TraceError,
     check_not_set,
     check_trace,
     fake_rows,
+    is_rows,
     make_graph,
+    name_placeholders,
+    parameter_names,
     tensors_of,
     without_side_effects,
 )
@@ -37,6 +43,10 @@ from sagann.graph.topology import Topology
 from sagann.saga.engine import current_engine, using_engine
 from sagann.saga.independence import NUM_ROWS
 from sagann.saga.layer import SagaLayer
+
+_OTHER_ROWS = 987_654_323
+"The number of rows in a second trace, which tells what depends on it."
+_CHANGES = "it does something else when it is traced again, with another number of vertices"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,15 +87,15 @@ class _Hop(Topology):
 
     __slots__ = ("number", "on", "real")
 
-    def __init__(self, number: int, topology: Topology, on: torch.device) -> None:
+    def __init__(self, number: int, topology: Topology, on: torch.device, num_rows: int) -> None:
         self.number = number
         self.on = on
         self.real = topology
-        self.num_src = ROWS
+        self.num_src = num_rows
 
     @property
     def num_dst(self) -> int:
-        return ROWS
+        return self.num_src
 
     @property
     def device(self) -> torch.device:
@@ -130,12 +140,13 @@ class Recorder:
         "By hop and edge data: below how many its types must be."
 
         self._thread = threading.get_ident()
-        self._engine_of_others = current_engine()
+        self.engine_of_others = current_engine()
+        "Of other threads, while a model is traced."
 
     def run(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
         """Record a call."""
-        if threading.get_ident() != self._thread:
-            return self._engine_of_others.run(layer, topology, x, data)
+        if self.is_foreign():
+            return self.engine_of_others.run(layer, topology, x, data)
         if not isinstance(topology, _Hop):
             raise TraceError(f"the layer {type(layer).__name__} is called with a topology that is none of the hops")
         if id(layer) not in self.layers:
@@ -146,9 +157,17 @@ class Recorder:
             call = thread.submit(self._compiled, layer, topology, x.shape[1:], x.dtype, constant).result()
         self.calls.append(call)
         self._add_gathers(call.graphs, topology.number, layer.edge_data)
-        shape = list(call.graphs.parts[0].output.meta["val"].shape[1:])
-        out: Tensor = torch.ops.sagann.saga_layer(x, len(self.calls) - 1, shape)
+        return self.leave_node(len(self.calls) - 1, x)
+
+    def leave_node(self, number: int, x: Tensor) -> Tensor:
+        """The node of a call in the place of what the layer returns for ``x``."""
+        shape = list(self.calls[number].graphs.parts[0].output.meta["val"].shape[1:])
+        out: Tensor = torch.ops.sagann.saga_layer(x, number, shape)
         return out
+
+    def is_foreign(self) -> bool:
+        """Whether another thread than the trace's asks."""
+        return threading.get_ident() != self._thread
 
     def _compiled(
         self, layer: SagaLayer, hop: _Hop, shape: tuple[int, ...], dtype: torch.dtype, constant: bool
@@ -178,10 +197,29 @@ class Recorder:
         return len(self.hops) + self.edge_types.index(edge_type)
 
 
+class _Again:
+    """The engine of a second trace: the calls of the first one, in their order."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._num_calls = 0
+
+    def run(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
+        """Leave the next call's node."""
+        if self._recorder.is_foreign():
+            return self._recorder.engine_of_others.run(layer, topology, x, data)
+        if self._num_calls == len(self._recorder.calls):
+            raise TraceError(_CHANGES)
+        self._num_calls += 1
+        return self._recorder.leave_node(self._num_calls - 1, x)
+
+
 def _twin(layer: SagaLayer) -> SagaLayer:
-    """A copy of a layer."""
+    """A copy of a layer that reads the tensors among its attributes where they are."""
+    attributes = [value for module in layer.modules() for value in vars(module).values()]
+    shared = {id(value): value for value in attributes if isinstance(value, Tensor) and not value.requires_grad}
     try:
-        return copy.deepcopy(layer)
+        return copy.deepcopy(layer, shared)
     except (RuntimeError, TypeError) as error:
         # Tensors with a history, locks, open files.
         raise LayerError(
@@ -219,32 +257,83 @@ def traced_model(model: nn.Module, recorder: Recorder, x: Tensor) -> fx.GraphMod
     parameters = [fake.from_tensor(tensor.detach()) for tensor in tensors.values()]
     # Hops over the same edges have one number.
     known = {id(topology): number for number, topology in reversed(list(enumerate(recorder.hops)))}
-    hops = [_Hop(known[id(topology)], topology, x.device) for topology in recorder.hops]
 
-    def whole(*args: Tensor) -> Tensor:
-        given = dict(zip(tensors, args, strict=False))
-        with _reparametrize_module(model, given), WholeOperators():
-            recorder.x = args[-1]
-            result: Tensor = model(hops, args[-1])
-            check_not_set(model, given)
-        return result
+    def traced(engine: Recorder | _Again, num_rows: int) -> fx.GraphModule:
+        hops = [_Hop(known[id(topology)], topology, x.device, num_rows) for topology in recorder.hops]
+
+        def whole(*args: Tensor) -> Tensor:
+            given = dict(zip(tensors, args, strict=False))
+            with _reparametrize_module(model, given), WholeOperators():
+                if engine is recorder:
+                    recorder.x = args[-1]
+                result: Tensor = model(hops, args[-1])
+                check_not_set(model, given)
+            return result
+
+        with using_engine(engine), without_side_effects(model):
+            return make_graph(fake, whole, *parameters, fake_rows(fake, x, num_rows))
 
     try:
-        with using_engine(recorder), without_side_effects(model):
-            module = make_graph(fake, whole, *parameters, fake_rows(fake, x))
-        placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-        for node, name in zip(placeholders, [*tensors, None], strict=True):
-            node.meta["parameter"] = name
-            node.name = node.target = "x" if name is None else f"parameter_{name.replace('.', '_')}"
+        module = traced(recorder, ROWS)
+        _check_sizes(module, traced(_Again(recorder), _OTHER_ROWS))
+        name_placeholders(module, [*tensors, None], [*parameter_names(tensors), "x"])
         check_trace(module)
     except TraceError as error:
-        raise LayerError(
-            "the model cannot be captured",
-            value=str(error),
-            where=f"{type(model).__name__}.forward",
-            fix="Build it of SAGA layers, which get their hop as it is passed, and of operators on rows.",
-        ) from error
+        raise cannot_be_captured(model, error) from error
     return module
+
+
+def cannot_be_captured(model: nn.Module, error: TraceError) -> LayerError:
+    """What is said of a model that does what a trace does not show."""
+    return LayerError(
+        "the model cannot be captured",
+        value=str(error),
+        where=f"{type(model).__name__}.forward",
+        fix="Build it of SAGA layers, which get their hop as it is passed, and of operators on rows.",
+    )
+
+
+def _check_sizes(module: fx.GraphModule, other: fx.GraphModule) -> None:
+    """Refuse a model that reads the number of vertices as anything but a size: a trace would keep the number it was made with.
+
+    Args:
+        module: traced with :data:`ROWS` rows.
+        other: the same model, traced with another number.
+    Raises:
+        TraceError: the graphs differ in more than sizes.
+    """
+    nodes = list(zip(module.graph.nodes, other.graph.nodes, strict=False))
+    same = dict(nodes)
+    if len(module.graph.nodes) != len(other.graph.nodes) or any(
+        a.target != b.target for a, b in nodes if a.op == b.op == "call_function"
+    ):
+        raise TraceError(_CHANGES)
+    for node, again in nodes:
+        if node.op == "get_attr":
+            pairs: list[tuple[Any, Any]] = [(getattr(module, node.target), getattr(other, again.target))]
+        else:
+            leaves = [pytree.tree_leaves((each.args, each.kwargs)) for each in (node, again)]
+            pairs = list(zip(*leaves, strict=True)) if len(leaves[0]) == len(leaves[1]) else [(0, 1)]
+        for value, changed in pairs:
+            if not _is_same(value, changed, same):
+                line = node.meta.get("stack_trace")
+                raise TraceError(
+                    f"operator {name_of(node)} reads a number that depends on the number of vertices"
+                    + (f" ({line})" if line else "")
+                )
+
+
+def _is_same(value: Any, changed: Any, same: Mapping[fx.Node, fx.Node]) -> bool:
+    if isinstance(value, fx.Node):
+        return same[value] is changed
+    if is_rows(value):
+        return bool(changed == value // ROWS * _OTHER_ROWS)
+    if isinstance(value, Tensor):
+        same_entries = (value == changed) | ((value != value) & (changed != changed))
+        return value.shape == changed.shape and bool(same_entries.all())
+    if isinstance(value, float):
+        return value == changed or (math.isnan(value) and math.isnan(changed))
+    return not isinstance(value, (bool, int, complex)) or value == changed
 
 
 def _few_rows(data: Tensor, device: torch.device) -> Tensor:

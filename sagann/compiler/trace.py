@@ -11,7 +11,8 @@ The independence check has run before, so rows are never mixed, and nothing bran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -63,14 +64,39 @@ def trace_layer(layer: SagaLayer, x: Tensor, data: Tensor | None) -> fx.GraphMod
 
     with without_side_effects(layer):
         module = make_graph(fake, whole, *parameters, *ends)
-    names = [*tensors, *("src", "dst", "data")[: len(ends)]]
-    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    for index, (node, name) in enumerate(zip(placeholders, names, strict=True)):
-        node.meta["parameter"] = name if index < len(tensors) else None
-        node.name = node.target = f"parameter_{name.replace('.', '_')}" if index < len(tensors) else name
+    name_placeholders(
+        module, [*tensors, *[None] * len(ends)], [*parameter_names(tensors), *("src", "dst", "data")[: len(ends)]]
+    )
     check_trace(module)
     _finish(module)
     return module
+
+
+def parameter_names(tensors: Iterable[str]) -> list[str]:
+    """Names of parameters and buffers in a trace: 'a.b' and 'a_b' are two."""
+    names: list[str] = []
+    for tensor in tensors:
+        plain = name = f"parameter_{tensor.replace('.', '_')}"
+        for number in itertools.count(2):
+            if name not in names:
+                break
+            name = f"{plain}_{number}"
+        names.append(name)
+    return names
+
+
+def name_placeholders(module: fx.GraphModule, parameters: Sequence[str | None], names: Sequence[str]) -> None:
+    """Name what a trace is given.
+
+    Args:
+        module: the trace.
+        parameters: the parameter that each placeholder is, or None.
+        names: the placeholders' own.
+    """
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for node, parameter, name in zip(placeholders, parameters, names, strict=True):
+        node.meta["parameter"] = parameter
+        node.name = node.target = name
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
@@ -110,10 +136,10 @@ def without_side_effects(root: nn.Module) -> Iterator[None]:
         raise TraceError(changed[0])
 
 
-def fake_rows(fake: FakeTensorMode, like: Tensor) -> Tensor:
+def fake_rows(fake: FakeTensorMode, like: Tensor, num_rows: int = ROWS) -> Tensor:
     """A fake tensor with the features of ``like`` and as many rows as a trace has."""
     with fake:
-        return torch.empty(ROWS, *like.shape[1:], dtype=like.dtype, device=like.device)
+        return torch.empty(num_rows, *like.shape[1:], dtype=like.dtype, device=like.device)
 
 
 def is_rows(size: object) -> bool:

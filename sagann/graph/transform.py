@@ -31,7 +31,7 @@ from sagann.graph.rows import offsets_of
 from sagann.graph.topology import Topology
 
 
-def add_self_loops(graph: Graph, *, fill: Mapping[str, float] | None = None) -> Graph:
+def add_self_loops(graph: Graph, *, fill: Mapping[str, float] | None = None, leave_out: bool = False) -> Graph:
     """Add the edge v -> v to every vertex that has none.
 
     A vertex with a self-loop keeps it, and its data (as PyG's ``add_remaining_self_loops``, except that
@@ -41,6 +41,7 @@ def add_self_loops(graph: Graph, *, fill: Mapping[str, float] | None = None) -> 
     Args:
         graph: any graph.
         fill: value of the new loops' edge data, by name; 'weight' defaults to 1, 'type' to the new type.
+        leave_out: if loops are added, leave out edge data without a value for them, instead of refusing it.
     Raises:
         InputError: the graph has edge data without a value for the new loops.
     Example:
@@ -79,13 +80,14 @@ def add_self_loops(graph: Graph, *, fill: Mapping[str, float] | None = None) -> 
         return merged
 
     values = {"weight": 1.0, "type": float(graph.num_edge_types), **(fill or {})}
+    kept = {name: rows for name, rows in topology.edge_data.items() if name in values}
     for name in topology.edge_data:
-        if name not in values:
+        if name not in kept and not leave_out:
             raise InputError(
                 "edge data has no value for new self-loops",
                 value=f"{int(shift[-1])} vertices without a self-loop",
                 where=f"edge data '{name}' of graph '{graph.name}'",
-                fix=f"Pass one, add_self_loops(graph, fill={{'{name}': 0}}), or drop the edge data.",
+                fix=f"Pass one, add_self_loops(graph, fill={{'{name}': 0}}), or leave the edge data out, leave_out=True.",
             )
     new_topology = Topology(
         indptr=indptr,
@@ -93,7 +95,7 @@ def add_self_loops(graph: Graph, *, fill: Mapping[str, float] | None = None) -> 
         num_src=topology.num_src,
         edge_data={
             name: insert(rows, values[name], _wide_types(rows[:0]).dtype if name == "type" else rows.dtype)
-            for name, rows in topology.edge_data.items()
+            for name, rows in kept.items()
         },
         validate=False,
     )

@@ -201,6 +201,14 @@ def _check_features(graph: Graph) -> None:
             "features",
             "Convert the features with .float(), one row per vertex.",
         )
+    if features.layout not in (torch.strided, torch.sparse_csr):
+        raise _error(
+            graph,
+            "features have a layout that is not supported",
+            f"{features.layout}, expected torch.strided or torch.sparse_csr",
+            "features",
+            "Convert them with .to_sparse_csr(), or .to_dense().",
+        )
     if features.layout == torch.sparse_csr:
         _check_sparse_features(graph, features)
         return

@@ -48,7 +48,8 @@ def from_pyg(data: Data, *, num_classes: int | None = None, name: str = "pyg") -
             "data has no edges",
             value=f"edge_index is {None if edge_index is None else list(edge_index.shape)}, expected [2, num_edges]",
             where="from_pyg",
-            fix="Set data.edge_index; a SparseTensor adj_t converts with its coo().",
+            fix="Set data.edge_index; of a SparseTensor adj_t, whose rows are destinations, "
+            "row, col, _ = adj_t.coo() gives torch.stack([col, row]).",
         )
     edge_data: dict[str, Tensor] = {}
     for name_here, name_there in (("weight", "edge_weight"), ("type", "edge_type"), ("attr", "edge_attr")):
@@ -121,7 +122,7 @@ def _labels(y: Tensor | None, num_vertices: int) -> Tensor | None:
         return None
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    if y.shape[0] != num_vertices:
+    if y.ndim == 0 or y.shape[0] != num_vertices:
         raise InputError(
             "data has no vertex labels",
             value=f"y {list(y.shape)}, but there are {num_vertices} vertices",

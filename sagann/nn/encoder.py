@@ -53,8 +53,8 @@ class EmbeddingEncoder(nn.Module):
         nn.init.xavier_uniform_(self.rows)
 
     def forward(self, x: Tensor | None) -> Tensor:
-        """The learned rows; ``x`` must be None."""
-        if x is not None:
+        """The learned rows; ``x`` must be None, or without features."""
+        if x is not None and x.shape[1]:
             raise InputError(
                 "a model with an embedding per vertex takes no features",
                 value=f"features {list(x.shape)}",

@@ -57,8 +57,8 @@ class GAT(SagaLayer):
 
     @staticmethod
     def prepare(graph: Graph) -> Graph:
-        """Add self-loops."""
-        return add_self_loops(graph)
+        """Add self-loops; where some are missing, edge data besides 'weight' and 'type' is left out."""
+        return add_self_loops(graph, leave_out=True)
 
     def apply_edge(self, edge: Edge) -> tuple[Tensor, Tensor]:
         """Scores [num_edges, H] and values [num_edges, H, D]."""

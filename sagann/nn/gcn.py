@@ -34,9 +34,13 @@ class GCN(SagaLayer):
 
     @staticmethod
     def prepare(graph: Graph) -> Graph:
-        """Add self-loops and symmetric degree weights; a graph that has them stays as it is."""
+        """Add self-loops and symmetric degree weights; a graph that has them stays as it is.
+
+        Where loops are added, edge data besides 'weight' and 'type' is left out: it has no value for them.
+        """
         dtype = torch.float32 if graph.features is None else graph.features.dtype
-        return normalise(add_self_loops(graph), "symmetric", name="gcn_weight", dtype=dtype)
+        looped = add_self_loops(graph, leave_out=True)
+        return normalise(looped, "symmetric", name="gcn_weight", dtype=dtype)
 
     def apply_edge(self, edge: Edge) -> Tensor:
         """The source's row times the edge's weight."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, zip_longest
@@ -16,6 +17,8 @@ from sagann.plan.steps import Block, Step
 # Doubling the number of intervals so often without needing at least so much less ends the search.
 _MOST_IN_VAIN = 2
 _WORTH_IT = 0.98
+# Grids whose sizes a topology keeps: a search tries some sixteen, and comes back to the last of them.
+_MOST_GRIDS = 16
 
 
 def hop_size(hop: Hop, bounds: Sequence[int]) -> HopSize:
@@ -31,16 +34,14 @@ def hop_size(hop: Hop, bounds: Sequence[int]) -> HopSize:
         edges = {(src, dst): int(found[src, dst]) for dst, src in found.T.nonzero().tolist()}
         return HopSize.of(topology, edges)
 
-    if of_type is None:
-        size: HopSize = topology.derived(("hop_size", tuple(bounds)), count)
-        return size
+    kept: OrderedDict[object, HopSize] = topology.derived(("hop_sizes", of_type), OrderedDict)
     # Types may be changed in place.
-    kept: dict[int, HopSize] = topology.derived(("hop_size", of_type, tuple(bounds)), dict)
-    version = version_of(topology.edge_data[of_type[0]])
-    if version not in kept:
-        kept.clear()
-        kept[version] = count()
-    return kept[version]
+    key = tuple(bounds), None if of_type is None else version_of(topology.edge_data[of_type[0]])
+    found = kept.pop(key, None)
+    kept[key] = count() if found is None else found
+    if len(kept) > _MOST_GRIDS:
+        kept.popitem(last=False)
+    return kept[key]
 
 
 def largest_of(

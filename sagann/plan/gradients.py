@@ -50,7 +50,8 @@ class Gradients:
 
     def has(self, name: str) -> bool:
         """Whether a value of vertices gets a gradient."""
-        return name in self._leading and self._forms[name].dtype.is_floating_point
+        dtype = self._forms[name].dtype
+        return name in self._leading and (dtype.is_floating_point or dtype.is_complex)
 
     def leads_from(self, stage: Stage) -> bool:
         """Whether a stage gives anything that gets a gradient."""

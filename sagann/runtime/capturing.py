@@ -48,15 +48,7 @@ def captured(
                 where=type(model).__name__,
                 fix="Run the model once on a small graph with the same features, or state the widths.",
             )
-    for topology in hops:
-        for name, data in topology.edge_data.items():
-            if data.requires_grad:
-                raise InputError(
-                    "edge data gets no gradient in a streamed model",
-                    value=f"'{name}' requires one",
-                    where="stream",
-                    fix="Detach it, or run the model in memory.",
-                )
+    require_constant_edges(hops)
     program = capture(model, hops, x, options=options, x_is_constant=x_is_constant)
     for gather in program.gathers:
         if gather.edges.function is None or gather.edges.accumulator == "concat":
@@ -67,6 +59,23 @@ def captured(
                 fix="`sagann plan --show program` says why. Use operators that fuse, and another accumulator than concat.",
             )
     return program
+
+
+def require_constant_edges(hops: Sequence[Topology]) -> None:
+    """Refuse edge data that is trained.
+
+    Raises:
+        InputError: some requires a gradient.
+    """
+    for topology in hops:
+        for name, data in topology.edge_data.items():
+            if data.requires_grad:
+                raise InputError(
+                    "edge data gets no gradient in a streamed model",
+                    value=f"'{name}' requires one",
+                    where="stream",
+                    fix="Detach it, or run the model in memory.",
+                )
 
 
 def like_on(x: Tensor, device: torch.device) -> Tensor:

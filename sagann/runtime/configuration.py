@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sagann.compiler.trace import tensors_of
+from sagann.graph.versions import version_of
 from sagann.saga.layer import SagaLayer
 
 Key = tuple[object, ...]
@@ -82,7 +83,8 @@ def _frozen(value: Any, depth: int) -> object:
         # Not kept alive by a key; a part of the layer is looked at where it stands.
         return "module", id(value)
     if isinstance(value, Tensor):
-        return "tensor", id(value)
+        # A number is part of the program; of larger tensors the program reads what they hold when it runs.
+        return ("tensor", _Same(value), version_of(value)) if value.numel() == 1 else ("tensor", id(value))
     if depth == 0:
         return _Same(value)
     if isinstance(value, (list, tuple)):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
+from sagann.compiler.builder import arithmetic_dtype
 from sagann.errors import InputError
 from sagann.graph.large_arrays import Allocate
 from sagann.storage.mapped import MappedRows
@@ -38,13 +39,15 @@ class Epoch:
     out: Tensor | None = None
     "The result, once it is complete."
     loss: Tensor | None = None
-    "Of the intervals so far."
+    "Of the intervals so far, in float32 at least."
+    loss_dtype: torch.dtype | None = None
+    "Of the loss that the caller gets."
     upstream: Tensor | None = None
     "The result's gradient, where the caller brings it."
     of_x: Tensor | None = None
     "The features' gradient."
     of_shared: dict[str, Tensor] = field(default_factory=dict)
-    "Gradients of parameters and derived values, so far."
+    "Gradients of parameters and derived values, so far, in float32 at least."
 
     def give(self, rows: Tensor, vertices: slice, num_vertices: int) -> None:
         """Copy a part of the result to the caller, who may change it: what it lies in may be read again.
@@ -64,13 +67,19 @@ class Epoch:
         result = self.out if self.loss_of is None else self.loss
         assert result is not None
         self.out = self.loss = None
-        return result
+        return result if self.loss_dtype is None else result.to(self.loss_dtype)
+
+    def add_loss(self, loss: Tensor) -> None:
+        """Add the loss of an interval."""
+        part = _wide(loss.detach())
+        self.loss_dtype = loss.dtype
+        self.loss = part if self.loss is None else self.loss + part
 
     def add_shared(self, name: str, gradient: Tensor | None) -> None:
         """Add to the gradient of a parameter or of a derived value."""
         if gradient is not None:
             known = self.of_shared.get(name)
-            self.of_shared[name] = gradient if known is None else known + gradient
+            self.of_shared[name] = _wide(gradient) if known is None else known + gradient
 
     def parameter_gradients(self, names: Sequence[str], derived: Sequence[str]) -> list[Tensor | None]:
         """The gradients of the parameters, those of derived values taken back to them.
@@ -86,15 +95,20 @@ class Epoch:
             found = torch.autograd.grad(
                 [self.shared[name] for name in derived],
                 wanted,
-                [self.of_shared[name] for name in derived],
+                [self.of_shared[name].to(self.shared[name].dtype) for name in derived],
                 allow_unused=True,
             )
             through = {id(leaf): grad for leaf, grad in zip(wanted, found, strict=True) if grad is not None}
         gradients: list[Tensor | None] = []
         for name, leaf in zip(names, self.parameters, strict=True):
             parts = [part for part in (self.of_shared.get(name), through.get(id(leaf))) if part is not None]
-            gradients.append(sum(parts[1:], parts[0]) if parts and leaf.requires_grad else None)
+            gradients.append(sum(parts[1:], parts[0]).to(leaf.dtype) if parts and leaf.requires_grad else None)
         return gradients
+
+
+def _wide(value: Tensor) -> Tensor:
+    """The value as it is added up over intervals: sums of half precision are rounded once, as they are in memory."""
+    return value.to(arithmetic_dtype(value.dtype))
 
 
 def loss_of_rows(loss_of: LossOf, rows: Tensor, vertices: slice) -> Tensor:

@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from sagann.compiler.builder import arithmetic_dtype
 from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.compiler.program import EdgeWork
 from sagann.compiler.vjp import ARGUMENT, GRAD, LSE, BackwardPass
@@ -239,7 +240,7 @@ class Executor:
             rows = rows.clone()
         rows.requires_grad_(tape.leads_from(name))
         loss = loss_of_rows(self.epoch.loss_of, rows, self.plan.vertices(step.interval))
-        self.epoch.loss = loss.detach() if self.epoch.loss is None else self.epoch.loss + loss.detach()
+        self.epoch.add_loss(loss)
         upstream = {}
         if loss.requires_grad:
             (upstream[name],) = torch.autograd.grad(loss, [rows])
@@ -363,7 +364,9 @@ class Executor:
         gather = self.program.gathers[step.number]
         grad: Tensor = self.resident[Block("grad", gather.result, step.interval)]
         if gather.edges.accumulator == "mean":
-            grad = grad / self._divisors(gather, step, grad)
+            # In half precision a degree may be infinite.
+            exact = grad.to(arithmetic_dtype(grad.dtype))
+            grad = (exact / self._divisors(gather, step, exact)).to(grad.dtype)
         given = {GRAD: grad}
         if gather.edges.accumulator == "softmax":
             assert gather.edges.function is not None
@@ -396,7 +399,7 @@ class Executor:
         for name, result in zip(_results(work, of_edges=False), state.finish(), strict=True):
             value = values[name]
             if value in self.epoch.shared:
-                self.epoch.add_shared(value, _alone(result.to(self.epoch.shared[value].dtype)))
+                self.epoch.add_shared(value, _alone(result))
             else:
                 self._add_gradient(value, step.interval, result)
         self.resident.discard(Block("state", gather.result, step.interval, number=step.part + 1))

@@ -184,7 +184,7 @@ class DiskHost:
         self._num_reads: dict[Block, int] = {}
         "Since it was written."
         # Blocks of an epoch that never came to its backward go as well.
-        self._remove = finalize(self, _unlink, self._paths)
+        self._remove = finalize(self, _unlink, self._paths, os.getpid())
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
         """Write a block's tensors.
@@ -276,7 +276,10 @@ class DiskHost:
         self._remove()
 
 
-def _unlink(paths: Mapping[Block, Path]) -> None:
+def _unlink(paths: Mapping[Block, Path], owner: int) -> None:
+    # A child that was forked off does not own what it has inherited.
+    if os.getpid() != owner:
+        return
     for path in paths.values():
         # The folder may be gone.
         with suppress(OSError):

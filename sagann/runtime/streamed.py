@@ -24,7 +24,7 @@ from sagann.compiler.trace import tensors_of
 from sagann.errors import InputError, LayerError, require_type
 from sagann.graph.topology import Topology
 from sagann.graph.versions import version_of
-from sagann.plan.edges_of_type import EdgesOfType, Hop
+from sagann.plan.edges_of_type import EdgesOfType, Hop, topology_of
 from sagann.plan.gradients import Gradients
 from sagann.plan.grid import CUT_BYTES, MOST_EDGES, ChunkGrid
 from sagann.plan.orders import Order, require_order
@@ -35,7 +35,14 @@ from sagann.plan.steps import UNLIMITED
 from sagann.plan.visits import Visits
 from sagann.runtime.backend import Backend, CpuBackend
 from sagann.runtime.call import SHRINK, Call, DeviceMemoryError, Streamed, warn_of_less
-from sagann.runtime.capturing import captured, edge_data_of, gathered_hops, like_on, trained_in
+from sagann.runtime.capturing import (
+    captured,
+    edge_data_of,
+    gathered_hops,
+    like_on,
+    require_constant_edges,
+    trained_in,
+)
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.configuration import configuration, has_hooks
 from sagann.runtime.dialects import check_dialect
@@ -148,7 +155,7 @@ class StreamedModel(nn.Module):
         self._kept: dict[object, _Kept] = {}
         self._features: _Features | None = None
         self._edge_versions: dict[int, int] = {}
-        "Of the edge data that programs read, by their addresses."
+        "Of the edge data as it was cut, by its address."
         self._has_shrunk = False
 
     def _new_edges(self) -> Host | None:
@@ -192,6 +199,7 @@ class StreamedModel(nn.Module):
             folded: whether :meth:`loss` is what is called.
         """
         self._check(x)
+        require_constant_edges(self.hops)
         with CAPTURING:
             return self._planned(x, folded)
 
@@ -407,6 +415,8 @@ class StreamedModel(nn.Module):
         for key, hop in missing.items():
             grid = ChunkGrid(hop, self.bounds, most_edges=min(MOST_EDGES, self.budget_bytes // CUT_BYTES))
             self._chunks[key] = Chunks(grid, self._edges, next(self._numbers), self.selection)
+            for data in topology_of(hop).edge_data.values():
+                self._edge_versions.setdefault(id(data), version_of(data))
         return {number: self._chunks[_key(hop)] for number, hop in hops.items()}
 
     def _mapped(self, x: Tensor) -> MappedRows | None:

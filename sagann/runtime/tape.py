@@ -134,6 +134,8 @@ class _Record:
 
     def pack(self, tensor: Tensor) -> Tensor | _Handle:
         """What autograd keeps instead of a tensor."""
+        # What is put together again from storage, shape and strides must not be conjugated or negated beside.
+        tensor = tensor.resolve_conj().resolve_neg()
         value, address = tensor.detach(), _address(tensor)
         if not value.numel() or not value.ndim or address in self._shared:
             return value

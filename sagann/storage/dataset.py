@@ -143,7 +143,7 @@ def dataset_info(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _folder(path: str | os.PathLike[str]) -> Path:
     folder = Path(path)
-    recover(Path(os.path.abspath(folder)))
+    recover(Path(os.path.realpath(folder)))
     if not folder.is_dir():
         raise DatasetError(
             "dataset not found",

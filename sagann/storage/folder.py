@@ -43,7 +43,8 @@ def new_folder(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Pat
     Raises:
         DatasetError: something stands at ``path`` that may not be replaced, or the disk refuses.
     """
-    path = Path(os.path.abspath(path))
+    # Of a link, the folder that it leads to.
+    path = Path(os.path.realpath(path))
     try:
         recover(path)
         _check_target(path, overwrite=overwrite)

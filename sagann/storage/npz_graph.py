@@ -152,6 +152,12 @@ def describe_npz(path: Path) -> NpzDescription:
         ) from error
 
 
+def is_edge_index(archive: NpzArchive, name: str) -> bool:
+    """Whether an array has the shape [2, E]."""
+    shape = archive.members[name].shape
+    return len(shape) == 2 and shape[0] == 2
+
+
 def refuse_foreign(archive: NpzArchive) -> None:
     """Refuse an archive that is no graph with a vertex task.
 
@@ -160,7 +166,7 @@ def refuse_foreign(archive: NpzArchive) -> None:
             archive has targets for whole graphs.
     """
     found = ", ".join(sorted(archive.members)) or "nothing"
-    if "edge_index" not in archive.members or archive.members["edge_index"].shape[:1] != (2,):
+    if "edge_index" not in archive.members or not is_edge_index(archive, "edge_index"):
         raise DatasetError(
             "archive has no edges",
             value=f"no array 'edge_index' [2, E]; it holds {found}",
@@ -225,8 +231,13 @@ def _features(archive: NpzArchive) -> Tensor | None:
 def _labels(archive: NpzArchive) -> Tensor | None:
     if "labels" not in archive.members:
         return None
-    if len(archive.members["labels"].shape) == 1:
-        return _integers(archive, "labels", ndim=1).long()
+    shape = archive.members["labels"].shape
+    if len(shape) == 1 or (len(shape) == 2 and shape[1] == 1):
+        # Imported here: it brings the reader of tables.
+        from sagann.storage.vertex_files import label_rows
+
+        rows = label_rows(_read(archive, "labels", ndim=len(shape), kinds="iuf"), f"{archive.path}, labels")
+        return torch.from_numpy(np.concatenate([np.empty(0, np.int64), *(chunk.rows for chunk in rows.chunks())]))
     array = _read(archive, "labels", ndim=2, kinds="biu")
     if array.size and (array.min() < 0 or array.max() > 1):
         raise _wrong(archive, "labels", f"values from {array.min()} to {array.max()}, expected 0 and 1")
@@ -258,7 +269,7 @@ def _read(archive: NpzArchive, name: str, *, ndim: int, kinds: str) -> np.ndarra
     return archive.read(name)
 
 
-_KINDS = {"b": "booleans", "iu": "integers", "biu": "integers 0 and 1", "biuf": "numbers"}
+_KINDS = {"b": "booleans", "iu": "integers", "iuf": "integers", "biu": "integers 0 and 1", "biuf": "numbers"}
 
 
 def _wrong(archive: NpzArchive, name: str, value: str) -> DatasetError:

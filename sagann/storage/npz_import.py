@@ -19,7 +19,7 @@ from sagann.graph import SPLIT_NAMES
 from sagann.storage.edge_chunk import EdgeChunk, EdgeColumn
 from sagann.storage.importer import CsrRows, ImportOptions, ImportSource, import_dataset
 from sagann.storage.npz import NpzArchive
-from sagann.storage.npz_graph import count_vertices, describe_npz, refuse_foreign
+from sagann.storage.npz_graph import count_vertices, describe_npz, is_edge_index, refuse_foreign
 from sagann.storage.vertex_arrays import RowChunk, RowSource
 from sagann.storage.vertex_files import LabelRows, label_rows
 
@@ -111,7 +111,7 @@ class NpzEdges:
     def chunks(self) -> Iterator[EdgeChunk]:
         """The edges; sources and destinations are read side by side."""
         member = self.archive.members[self.edge_index]
-        if len(member.shape) != 2 or member.dtype.kind not in "iu":
+        if not is_edge_index(self.archive, self.edge_index) or member.dtype.kind not in "iu":
             raise _wrong_form(self.archive, self.edge_index, "integers [2, E]")
         for array, form in self.data.values():
             shape, kind = self.archive.members[array].shape, self.archive.members[array].dtype.kind

@@ -53,7 +53,8 @@ def save_reordered(
             for name, tensor, pieces in _arrays(replace(graph, graph_ptr=graph_ptr), order)
         }
         known = manifest_of(graph, arrays) if manifest is None else replace(manifest, arrays=arrays)
-        write_manifest(folder, replace(known, graph_names=graph_names))
+        num_graphs = 1 if graph_ptr is None else len(graph_ptr) - 1
+        write_manifest(folder, replace(known, graph_names=graph_names, num_graphs=num_graphs))
 
 
 def _written(path: Path, like: Tensor, pieces: Iterable[Tensor]) -> ArraySpec:

@@ -36,6 +36,7 @@ PARQUET_SUFFIXES = (".parquet", ".pq")
 BATCH_ROWS = 2**19
 _BLOCK_BYTES = 2**22
 _INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE | re.ASCII)
 _UNREADABLE = (
     pa.ArrowException,
@@ -81,6 +82,9 @@ class CsvTable:
                 "separator is not one character", value=repr(separator), where=str(path), fix="Pass ',' or '\\t'."
             )
         first, num_lines, num_rows = self._first_line()
+        places = [str(place) for place in range(len(first))]
+        self.may_be_numbered = header is None and len(first) > 2 and [field.strip() for field in first] == places
+        """Whether the first row, taken for numbers, may be names: 0, 1, 2, ..."""
         if header is None:
             numbers = [bool(_NUMBER.fullmatch(field.strip())) for field in first]
             if any(numbers) and not all(numbers):
@@ -91,6 +95,13 @@ class CsvTable:
                     fix="Mend it, or say whether it names the columns (--header, --no-header).",
                 )
             header = not all(numbers)
+            if header and not all(name.strip() for name in first):
+                raise DatasetError(
+                    "a column has no name",
+                    value=separator.join(first)[:80],
+                    where=f"{path}, row 1",
+                    fix="An index perhaps: write the file without it (pandas: to_csv(..., index=False)), or name the column.",
+                )
         self._header = header
         self.names = [name.strip() for name in first] if header else [f"column {i}" for i in range(len(first))]
         _refuse_doubles(self.names, self.path)
@@ -228,9 +239,12 @@ class ParquetTable:
                 self.num_rows: int = file.metadata.num_rows
         except _UNREADABLE as error:
             raise _unreadable(self.path, error) from error
-        self.names: list[str] = self._schema.names
+        # A row's label in pandas is nothing that the file is about.
+        self.names = [name for name in self._schema.names if not _PANDAS_INDEX.fullmatch(name)]
         _refuse_doubles(self.names, self.path)
         self.first_row = 0
+        self.may_be_numbered = False
+        """Never: columns have names of their own."""
 
     def estimate_rows(self) -> int:
         """Number of rows, from the file's footer."""

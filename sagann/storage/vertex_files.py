@@ -100,6 +100,14 @@ def open_features(path: str | os.PathLike[str]) -> RowSource:
             array=array, file=str(path), dtype=keep, chunk_rows=max(1, _CHUNK_BYTES // max(1, array.shape[1] * 8))
         )
     table = open_table(path)
+    if table.may_be_numbered:
+        raise DatasetError(
+            "the first row may be data or names",
+            value=f"0, 1, ..., {len(table.names) - 1}",
+            where=f"{path}, row 1",
+            fix="Take it out of the file if it numbers the columns (pandas: to_csv(..., header=False)); give the columns names "
+            "if it is a vertex's.",
+        )
     return TableRows(table=table, dtype="float32", row_shape=(len(table.names),))
 
 

@@ -63,13 +63,22 @@ def test_new_self_loops_get_a_type_of_their_own():
     assert add_self_loops(graph, fill={"type": 0}).num_edge_types == 2
 
 
+def test_edge_data_without_a_value_for_new_loops_may_be_left_out():
+    graph = make_graph([(0, 1)], 2, year=torch.tensor([1999]), weight=torch.tensor([0.5]))
+    looped = add_self_loops(graph, leave_out=True)
+    assert list(looped.topology.edge_data) == ["weight"]
+    assert edges_of(looped, "weight") == [(0, 0, 1), (0, 1, 0.5), (1, 1, 1)]
+    whole = add_self_loops(graph, fill={"year": 0})
+    assert add_self_loops(whole, leave_out=True) is whole
+
+
 def test_add_self_loops_refuses_edge_data_it_cannot_invent():
     graph = make_graph([(0, 1)], 2, year=torch.tensor([1999]))
     with pytest.raises(InputError) as error:
         add_self_loops(graph)
     assert str(error.value) == (
         "edge data has no value for new self-loops: 2 vertices without a self-loop (in edge data 'year' of graph "
-        "'graph'). Pass one, add_self_loops(graph, fill={'year': 0}), or drop the edge data."
+        "'graph'). Pass one, add_self_loops(graph, fill={'year': 0}), or leave the edge data out, leave_out=True."
     )
 
 

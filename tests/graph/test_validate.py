@@ -77,6 +77,11 @@ CASES = {
         "(in features of graph 'toy'). "
         "Build the matrix again, with torch.sparse_csr_tensor(..., check_invariants=True).",
     ),
+    "features of another layout": (
+        lambda: good(features=torch.zeros(4, 3).to_sparse()),
+        "features have a layout that is not supported: torch.sparse_coo, expected torch.strided or torch.sparse_csr "
+        "(in features of graph 'toy'). Convert them with .to_sparse_csr(), or .to_dense().",
+    ),
     "integer features": (
         lambda: good(features=torch.zeros(4, 3, dtype=torch.int64)),
         "features have the wrong form: torch.int64 [4, 3], expected floating point [num_vertices, num_features] "

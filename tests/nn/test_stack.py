@@ -71,6 +71,6 @@ def test_a_linear_encoder_of_sparse_rows_equals_the_dense_one() -> None:
 
 def test_an_embedding_takes_no_features() -> None:
     encoder = EmbeddingEncoder(5, 2)
-    assert encoder(None) is encoder.rows
+    assert encoder(None) is encoder(torch.ones(5, 0)) is encoder.rows
     with pytest.raises(InputError, match="takes no features"):
         encoder(torch.ones(5, 2))

@@ -32,6 +32,20 @@ def test_a_graph_without_features_gets_an_embedding(model: str) -> None:
     assert run(ModelConfig(model=model, hidden=16), graph).shape == (graph.num_vertices, 3)
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_features_of_width_zero_are_none(model: str) -> None:
+    graph = replace(labelled_graph(), features=torch.empty(labelled_graph().num_vertices, 0))
+    assert run(ModelConfig(model=model, hidden=16), graph).shape == (graph.num_vertices, 3)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_edge_data_that_no_layer_reads_does_no_harm(model: str) -> None:
+    graph = labelled_graph(types=2 if model == "ggnn" else 0)
+    vectors = torch.rand(graph.num_edges, 3)
+    graph = replace(graph, topology=graph.topology.with_edge_data(vector=vectors))
+    assert run(ModelConfig(model=model, hidden=16), graph).shape == (graph.num_vertices, 3)
+
+
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
 @pytest.mark.parametrize("encoder", ["auto", "linear"])
 @pytest.mark.parametrize("model", MODELS)

@@ -20,6 +20,7 @@ STAGES: dict[str, Stage] = {
     "views of what is given": lambda x, w: x[:, 1:3].reshape(-1, 1, 2) * w[0, 0] + x[:, :2].unsqueeze(1).exp(),
     "views of what is made": lambda x, w: (h := x @ w).view(ROWS, 2, -1)[:, 1].sigmoid() * h[:, :3].tanh(),
     "norm and softmax": lambda x, w: torch.softmax(F.layer_norm(x @ w, (DIM,)), 1) * x,
+    "a spectrum and its conjugate": lambda x, w: ((f := torch.fft.rfft(x @ w)) * f.conj()).real,
     "a copy in another type": lambda x, w: (x.double() @ w.double()).exp().to(x.dtype),
 }
 

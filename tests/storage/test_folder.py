@@ -52,6 +52,22 @@ def test_place_taken_meanwhile_is_not_taken_over(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["g"]
 
 
+def test_of_a_link_the_dataset_is_replaced(tmp_path: Path) -> None:
+    save_graph(make_graph(), tmp_path / "first")
+    (tmp_path / "current").symlink_to("first")
+    save_graph(make_graph(labels="multi"), tmp_path / "current", overwrite=True)
+    assert (tmp_path / "current").is_symlink()
+    assert_same_graph(open_graph(tmp_path / "first"), make_graph(labels="multi"))
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["current", "first"]
+
+
+def test_a_link_to_nothing_leads_to_the_new_dataset(tmp_path: Path) -> None:
+    (tmp_path / "current").symlink_to("new")
+    save_graph(make_graph(), tmp_path / "current")
+    assert_same_graph(open_graph(tmp_path / "new"), make_graph())
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["current", "new"]
+
+
 def test_name_with_pattern_letters_does_not_match_others(tmp_path: Path) -> None:
     bystander = tmp_path / ".gx.partial-1-00000000"
     bystander.mkdir()

@@ -101,7 +101,8 @@ def test_direction_follows_the_description(tmp_path: Path) -> None:
     [
         ({"edge_index": np.array([[0, 1], [1, 3]]), "labels": np.array([0, 1, 1])}, r"id out of range: 3 .*g\.npz"),
         ({"edge_index": np.array([[0, -1], [1, 0]])}, r"id out of range: -1"),
-        ({"edge_index": np.array([0, 1])}, r"int64 \[2\], expected 2 dimensions of integers"),
+        ({"edge_index": np.array([0, 1])}, r"no array .edge_index. \[2, E\]; it holds edge_index"),
+        ({"labels": np.array([0, 0.5, 1])}, r"label is not an integer: 0\.5 .*g\.npz, labels, row 1"),
         ({"edge_index": np.array([[0], [1], [2]])}, r"no array .edge_index. \[2, E\]; it holds edge_index"),
         ({"edge_index": np.array([[0.5], [1]])}, r"float64 \[2, 1\], expected 2 dimensions of integers"),
         ({"labels": np.array([{}], dtype=object)}, r"archive holds pickled objects: array 'labels'.*never does"),

@@ -57,6 +57,27 @@ def test_layouts_of_archives(tmp_path: Path, *, packed: bool, fortran: bool) -> 
 
 
 @pytest.mark.parametrize(
+    "labels", [[[0], [1], [1]], [0.0, np.nan, 2.0], [[2.0], [np.nan], [0.0]], [[0, 1], [1, 1], [0, 0]]]
+)
+def test_labels_are_read_as_they_are_imported(tmp_path: Path, labels: Any) -> None:
+    np.savez(tmp_path / "g.npz", edge_index=np.array([[0, 1], [1, 2]]), labels=np.array(labels))
+    import_npz(tmp_path / "g.npz", tmp_path / "g")
+    assert_same_graph(read_npz(tmp_path / "g.npz"), open_graph(tmp_path / "g"))
+
+
+@pytest.mark.parametrize("ids", [[0, 1], [[0, 1], [1, 2], [2, 0], [0, 2]], [[[0, 1]], [[1, 2]]]])
+def test_edges_of_another_shape_are_refused(tmp_path: Path, ids: Any) -> None:
+    np.savez(tmp_path / "g.npz", edge_index=np.array(ids))
+    with pytest.raises(DatasetError, match=r"no array 'edge_index' \[2, E\]"):
+        import_npz(tmp_path / "g.npz", tmp_path / "g")
+    with (
+        NpzArchive(tmp_path / "g.npz") as archive,
+        pytest.raises(DatasetError, match=r"expected integers \[2, E\]"),
+    ):
+        list(NpzEdges(archive=archive, edge_index="edge_index").chunks())
+
+
+@pytest.mark.parametrize(
     ("arrays", "message"),
     [
         (

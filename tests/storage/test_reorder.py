@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import DatasetError, InputError
-from sagann.graph import Graph, relabel
+from sagann.graph import Graph, Topology, relabel
 from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.storage import check_dataset, open_graph, save_graph
 from sagann.storage.manifest import read_manifest, write_manifest
@@ -79,6 +79,13 @@ def test_names_are_kept_and_graphs_may_change_places(tmp_path: Path) -> None:
     found = read_manifest(tmp_path / "found")
     assert (found.class_names, found.graph_names) == (names, ("large", "small"))
     assert_same(open_graph(tmp_path / "found"), relabel(graph, order))
+
+
+def test_empty_graphs_are_left_out(tmp_path: Path) -> None:
+    topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=3)
+    graph = Graph(topology=topology, graph_ptr=torch.tensor([0, 2, 2, 3]))
+    save_reordered(graph, torch.arange(3), tmp_path / "found")
+    assert_same(open_graph(tmp_path / "found"), relabel(graph, torch.arange(3)))
 
 
 def test_what_is_no_order_leaves_nothing(tmp_path: Path) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sagann.errors import DatasetError
-from sagann.storage.tables import CsvTable
+from sagann.storage.tables import CsvTable, ParquetTable
+from sagann.storage.vertex_files import open_features
 
 
 def written(folder: Path, text: str, *, packed: bool = False) -> Path:
@@ -73,3 +76,28 @@ def test_a_column_may_be_ids_and_weights(tmp_path: Path) -> None:
     table = CsvTable(written(tmp_path, "src,dst\n16777217,1\n"))
     (batch,) = table.batches(["src", "dst", "src"], ["int64", "int64", "float32"])
     assert [column.tolist() for column in batch.columns] == [[16777217], [1], [16777216.0]]
+
+
+@pytest.mark.parametrize("top", [",src,dst", "src,,dst", "src,dst,", "# note\n,src,dst"])
+def test_a_column_without_a_name_is_refused(tmp_path: Path, top: str) -> None:
+    """pandas writes its index so, which would be taken for the sources."""
+    with pytest.raises(DatasetError, match=r"a column has no name: .*row 1\).*index=False"):
+        CsvTable(written(tmp_path, f"{top}\n0,5,7\n1,6,8\n"))
+
+
+def test_features_whose_columns_are_numbered_are_refused(tmp_path: Path) -> None:
+    """pandas numbers columns without names, and the numbers would be taken for a vertex's features."""
+    with pytest.raises(DatasetError, match=r"first row may be data or names: 0, 1, ..., 2 .*header=False"):
+        open_features(written(tmp_path, "0,1,2\n9,9,9\n8,8,8\n"))
+    (chunk,) = open_features(written(tmp_path, "0,1\n9,9\n")).chunks()
+    assert chunk.rows.tolist() == [[0, 1], [9, 9]]
+    assert not CsvTable(written(tmp_path, "0,1,2\n9,9,9\n"), header=False).may_be_numbered
+
+
+def test_labels_of_rows_in_pandas_are_no_column(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    columns = {"a": pa.array([0.5, 0.25]), "__index_level_0__": pa.array([7, 9])}
+    pq.write_table(pa.table(columns), path)
+    assert ParquetTable(path).names == ["a"]
+    (chunk,) = open_features(path).chunks()
+    assert chunk.rows.tolist() == [[0.5], [0.25]]

@@ -1,0 +1,270 @@
+"""Models that are written in unusual ways have the numbers that they have in memory, or are refused by name."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sagann.errors import InputError, LayerError
+from sagann.graph import Graph, Topology
+from sagann.nn import GNN, SAGE
+from sagann.plan import equal_vertices
+from sagann.plan.fit import hop_size
+from sagann.runtime.stream import stream
+from sagann.runtime.streamed import StreamedModel
+from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
+from tests.graphs import random_topology
+from tests.tolerances import assert_close
+
+NUM_VERTICES = 60
+
+
+class Model(nn.Module):
+    """A sum over neighbours between two linear maps, and whatever a function makes of them."""
+
+    num_hops = 1
+
+    def __init__(self, forward: Callable[[Model, Sequence[Topology], Tensor], Tensor] | None = None) -> None:
+        super().__init__()
+        self.function = forward
+        self.layer, self.first, self.second = SagaLayer(), nn.Linear(4, 8), nn.Linear(4, 8)
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        return self.second(self.layer(hops[0], x)) if self.function is None else self.function(self, hops, x)
+
+
+def ring(num_vertices: int = NUM_VERTICES, **data: Tensor) -> Topology:
+    src = torch.arange(num_vertices)
+    return Topology.from_coo(src=src, dst=(src + 1) % num_vertices, num_src=num_vertices, edge_data=data)
+
+
+def rows(dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(NUM_VERTICES, 4, dtype=dtype, generator=torch.Generator().manual_seed(0))
+
+
+def streamed(model: nn.Module, topology: Topology, count: int = 3, **settings: Any) -> StreamedModel:
+    return StreamedModel(
+        model, [topology] * getattr(model, "num_hops", 1), equal_vertices(topology.num_dst, count), **settings
+    )
+
+
+def assert_same(model: nn.Module, topology: Topology, x: Tensor, count: int = 3) -> None:
+    """Values and gradients are those in memory."""
+    found = []
+    for run in (lambda: model([topology] * model.num_hops, x), lambda: streamed(model, topology, count)(x)):
+        model.zero_grad()
+        with using_engine(NaiveEngine()):
+            out = run()
+            out.square().sum().backward()
+        found.append([out, *(parameter.grad for parameter in model.parameters())])
+    for ours, theirs in zip(*found[::-1], strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            assert_close(ours, theirs)
+
+
+def complex_stages(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    early = torch.view_as_complex(model.first(x).view(-1, 4, 2))
+    late = torch.view_as_complex(model.second(model.layer(hops[0], x)).view(-1, 4, 2))
+    return torch.view_as_real(early * late).flatten(1)
+
+
+def conjugated(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    spectrum = torch.fft.rfft(model.first(x), dim=-1)
+    return model.layer(hops[0], (spectrum * spectrum.conj()).real)
+
+
+def zeros_between(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    gathered = model.layer(hops[0], x)
+    clamped = torch.where(gathered > 0, gathered, torch.zeros_like(gathered))
+    return model.second(model.layer(hops[0], clamped + gathered.new_ones(len(gathered), 1)))
+
+
+def rows_as_sizes(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    token = model.first.bias.expand(len(x), -1)
+    both = torch.cat([model.first(x), token], -1).view(len(x), 2, -1)
+    return model.layer(hops[0], both.flatten(1))
+
+
+@pytest.mark.parametrize("forward", [complex_stages, conjugated, zeros_between, rows_as_sizes])
+@pytest.mark.parametrize("count", [1, 3])
+def test_unusual_models_have_the_numbers_of_memory(forward: Callable[..., Tensor], count: int) -> None:
+    assert_same(Model(forward).double(), ring(), rows().requires_grad_(), count)
+
+
+COUNTED: dict[str, Callable[[Model, Sequence[Topology], Tensor], Tensor]] = {
+    "a root": lambda m, h, x: m.second(m.layer(h[0], x)) / math.sqrt(x.shape[0]),
+    "an inverse": lambda m, h, x: m.second(m.layer(h[0], x)) * (1 / len(x)),
+    "one less": lambda m, h, x: m.second(m.layer(h[0], x)) * (x.size(0) - 1),
+    "a sum of two": lambda m, h, x: m.second(m.layer(h[0], x)) + (h[0].num_dst + h[0].num_src),
+    "a tensor": lambda m, h, x: m.second(m.layer(h[0], x)) * torch.tensor(1 / len(x)),
+    "filled rows": lambda m, h, x: m.second(m.layer(h[0], x)) * torch.full((len(x), 1), 1 / len(x)),
+    "a smaller one": lambda m, h, x: m.second(m.layer(h[0], x)) * min(len(x), 10**9),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_the_number_of_vertices_is_a_size_and_nothing_else(name: str) -> None:
+    with pytest.raises(LayerError, match=r"operator \w+ .*depends on (the number of vertices|their number)"):
+        streamed(Model(COUNTED[name]), ring())(rows(torch.float32))
+
+
+TURNS = itertools.cycle([True, False])
+
+
+def test_a_model_that_changes_from_trace_to_trace_is_refused() -> None:
+    def forward(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        out = model.second(model.layer(hops[0], x))
+        return out.relu() if next(TURNS) else out
+
+    with pytest.raises(LayerError, match="cannot be captured: it does something else when it is traced again"):
+        streamed(Model(forward), ring())(rows(torch.float32))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_of_half_precision_are_summed_as_in_memory(dtype: torch.dtype) -> None:
+    """256 intervals of 5 vertices: in half precision the running sum would lose units."""
+    topology, x = ring(1280), torch.ones(1280, 4, dtype=dtype)
+    model = Model().to(dtype)
+    streamed(model, topology, 256)(x).sum().backward()
+    assert model.second.bias.grad.dtype == dtype
+    assert model.second.bias.grad.tolist() == [1280] * 8
+    loss = streamed(model, topology, 256).loss(x, lambda z, _: torch.ones_like(z[:, 0]).sum() + 0 * z.sum())
+    assert loss.dtype == dtype
+    assert float(loss.detach()) == 1280
+
+
+def test_a_mean_in_half_precision_at_a_hub() -> None:
+    num_edges = 70_000
+    topology = Topology.from_coo(
+        src=torch.arange(num_edges) % 50, dst=torch.zeros(num_edges, dtype=torch.int64), num_src=50
+    )
+    model = Model(lambda m, h, x: m.layer(h[0], x * m.first.bias[:4])).half()
+    model.layer.accumulator = "mean"
+    nn.init.ones_(model.first.bias)
+    streamed(model, topology, 2)(torch.full((50, 4), 8.0).half()).sum().backward()
+    torch.testing.assert_close(model.first.bias.grad[:4].float(), torch.full((4,), 8.0), rtol=2e-3, atol=0)
+
+
+class Weighted(SagaLayer):
+    """A sum by weights."""
+
+    edge_data = "weight"
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return edge.src * edge.data[:, None]
+
+
+@pytest.mark.parametrize("reader_is_late", [False, True])
+def test_edge_data_changed_before_the_first_call_is_seen(reader_is_late: bool) -> None:
+    topology = ring(weight=torch.ones(NUM_VERTICES, dtype=torch.float64))
+    model = Model().double()
+    model.layer = SagaLayer() if reader_is_late else Weighted()
+    graph = Graph(topology=topology, features=rows())
+    chunked = stream(model, graph, budget_bytes=1 << 20, num_intervals=3)
+    if reader_is_late:
+        chunked(rows())
+        model.layer = Weighted()
+    topology.edge_data["weight"].mul_(3)
+    assert_close(chunked(rows()), model([topology], rows()))
+
+
+def test_edge_data_that_is_trained_later_is_refused() -> None:
+    topology = ring(weight=torch.ones(NUM_VERTICES))
+    model = Model()
+    model.layer = Weighted()
+    chunked = streamed(model, topology)
+    chunked(rows(torch.float32))
+    topology.edge_data["weight"].requires_grad_()
+    with pytest.raises(InputError, match=r"edge data gets no gradient .*'weight' requires one"):
+        chunked(rows(torch.float32))
+
+
+class Scaled(SagaLayer):
+    """Reads a tensor that is no buffer, at the edges or at the vertices."""
+
+    def __init__(self, *, at_edges: bool) -> None:
+        super().__init__()
+        self.at_edges, self.alpha = at_edges, torch.tensor(1.0, dtype=torch.float64)
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return torch.tanh(edge.src + edge.dst * self.alpha) if self.at_edges else edge.src
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return accum if self.at_edges else accum * self.alpha
+
+
+@pytest.mark.parametrize("at_edges", [False, True])
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_tensors_among_a_layers_attributes_are_read_as_they_are(
+    at_edges: bool, streams: bool, in_place: bool
+) -> None:
+    model, topology, x = Model().double(), ring(), rows()
+    model.layer = Scaled(at_edges=at_edges)
+    run: Callable[[], Tensor] = (
+        (lambda chunked: lambda: chunked(x))(streamed(model, topology)) if streams else lambda: model([topology], x)
+    )
+    for value in (1.0, 5.0, 2.0, 7.0):
+        if in_place:
+            model.layer.alpha.fill_(value)
+        else:
+            model.layer.alpha = torch.tensor(value, dtype=torch.float64)
+        found = run()
+        with using_engine(NaiveEngine()):
+            assert_close(found, model([topology], x))
+
+
+class TwoMaps(SagaLayer):
+    """Parameters whose names differ by a dot alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+        self.mlp_2 = nn.Linear(4, 4)
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.mlp_2(self.mlp(accum))
+
+
+def test_names_that_differ_by_a_dot_are_two() -> None:
+    topology, x = ring(), rows().requires_grad_()
+    layer = TwoMaps().double()
+    model = Model(lambda m, h, x: m.mlp_2(m.layer(h[0], m.mlp(x)))).double()
+    model.layer, model.mlp, model.mlp_2 = layer, layer.mlp, nn.Linear(4, 4).double()
+    out = layer(topology, x)
+    with using_engine(NaiveEngine()):
+        assert_close(out, layer(topology, x))
+    assert_same(model, topology, x)
+
+
+def test_a_forked_child_leaves_the_files(tmp_path: Path) -> None:
+    model, x = Model().double(), rows()
+    chunked = streamed(model, ring(), spill=tmp_path, budget_bytes=1 << 20)
+    out = chunked(x)
+    if (child := os.fork()) == 0:
+        del chunked, out
+        gc.collect()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert_close(chunked(x), out)
+
+
+def test_sizes_of_few_grids_are_kept() -> None:
+    topology = random_topology(200, 900)
+    found = [hop_size(topology, equal_vertices(200, count)) for count in range(1, 60)]
+    kept = topology.derived(("hop_sizes", None), dict)
+    assert len(kept) <= 16
+    assert hop_size(topology, equal_vertices(200, 59)) is found[-1]
+    assert hop_size(topology, equal_vertices(200, 1)).edges == found[0].edges
+    model = GNN([SAGE(4, 2)])
+    assert streamed(model, topology, 5)(torch.randn(200, 4)).shape == (200, 2)
