@@ -28,7 +28,9 @@ def evaluate_run(
     if split is None and data is None:
         graph = training_graph(settings.data, seed=seed, say=terminal.say)
     else:
-        graph = open_checked(_data(settings, data), keep_splits=split is None)
+        graph = open_checked(
+            _data(settings, data), keep_splits=split is None, num_edge_types=predictor.contract.num_edge_types
+        )
         graph = graph if split is None else apply_split(graph, split, seed=seed)
     metrics = predictor.evaluate(graph)
     terminal.show(metrics_table(metrics, title=f"{settings.model.model} on {graph.name}"))
@@ -39,9 +41,9 @@ def predict_run(
 ) -> None:
     """Write class and probability of every vertex to ``out``."""
     check_target(out, (".csv", ".parquet", ".npy"), overwrite=overwrite)
-    predictor, graph, source = _load(run_dir, data, model, device, shared)
+    predictor, graph, sources = _load(run_dir, data, model, device, shared)
     probabilities = predictor.predict(graph, probabilities=True)
-    names = class_names_of(source, predictor.contract.num_classes)
+    names = class_names_of(sources, predictor.contract.num_classes)
     write_predictions(out, probabilities.float(), names, multi_label=predictor.contract.multi_label)
     Terminal(quiet=shared.quiet).show(f"Predictions of {graph.num_vertices} vertices written to {out}")
 
@@ -60,12 +62,14 @@ def embed_run(
 
 def _load(
     run_dir: Path, data: str | None, model: str | None, device: str, shared: Shared
-) -> tuple[Predictor, Graph, str]:
+) -> tuple[Predictor, Graph, list[str]]:
+    """The model, the graph, and the datasets that may name the classes: the one that the model was trained on first."""
     settings = _settings(run_dir, model, shared)
     config = _data(settings, data)
     predictor = load_run(run_dir, model=model, device=device)
     # Splits play no part, so bad ones are no reason to refuse.
-    return predictor, open_checked(config, keep_splits=False), config.data
+    graph = open_checked(config, keep_splits=False, num_edge_types=predictor.contract.num_edge_types)
+    return predictor, graph, [settings.data.data, config.data]
 
 
 def _settings(run_dir: Path, model: str | None, shared: Shared) -> RunSettings:
@@ -79,7 +83,8 @@ def _settings(run_dir: Path, model: str | None, shared: Shared) -> RunSettings:
         )
     settings = settings_of(read_tables(file))
     if model is not None and ".py:" in model:
-        shared.user_files.add(model.rpartition(":")[0])
+        # As Python names the file of a frame.
+        shared.user_files.add(str(Path(model.rpartition(":")[0]).absolute()))
     return settings
 
 

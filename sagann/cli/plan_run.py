@@ -21,6 +21,7 @@ from sagann.report.terminal import Terminal
 from sagann.runtime.engine import CompiledEngine
 from sagann.saga import SagaLayer
 from sagann.saga.engine import using_engine
+from sagann.saga.hops import count_hops
 from sagann.train.predictor import features_as, parameter_dtype
 
 # Programs do not depend on the number of rows; a few show all that a training step compiles.
@@ -69,7 +70,7 @@ def _step(model: Any, graph: Graph) -> None:
     graph = _prepared(model, graph)
     if graph.features is not None:
         graph = subgraph(graph, torch.arange(min(NUM_VERTICES, graph.num_vertices)))
-    out = model(graph.hops(model.num_hops), graph.features)
+    out = model(graph.hops(count_hops(model)), graph.features)
     out.sum().backward()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,12 +42,13 @@ def training_graph(config: DataConfig, *, seed: int, say: Callable[[str], None])
     return graph
 
 
-def open_checked(config: DataConfig, *, keep_splits: bool) -> Graph:
+def open_checked(config: DataConfig, *, keep_splits: bool, num_edge_types: int = 0) -> Graph:
     """Open the graph that ``config`` names, check every value, and change it as asked.
 
     Args:
         config: which graph; its split is not looked at.
         keep_splits: whether the dataset's own splits are wanted; else they may be anything.
+        num_edge_types: of the graph that a model was trained on, as it was changed; 0 where there is no model yet.
     """
     graph = load_graph(config.data)
     if not keep_splits:
@@ -57,13 +58,17 @@ def open_checked(config: DataConfig, *, keep_splits: bool) -> Graph:
     if config.undirected:
         graph = symmetrise(graph)
     if config.inverse_edges:
+        # Inverses are numbered from the number of types on: a graph without the last ones has the model's all the same.
+        if "type" in graph.topology.edge_data:
+            graph = replace(graph, num_edge_types=max(graph.num_edge_types, num_edge_types // 2))
         graph = add_inverse_edges(graph)
     return normalise_features(graph) if config.normalise_features else graph
 
 
-def class_names_of(source: str, num_classes: int) -> tuple[str, ...]:
-    """Names of a dataset's classes; their numbers where it has none."""
-    return stored_class_names(source, num_classes) or tuple(str(number) for number in range(num_classes))
+def class_names_of(sources: Sequence[str], num_classes: int) -> tuple[str, ...]:
+    """Names of the classes, of the first dataset that has any; their numbers where none has."""
+    found = (stored_class_names(source, num_classes) for source in sources)
+    return next(filter(None, found), tuple(str(number) for number in range(num_classes)))
 
 
 def stored_class_names(source: str, num_classes: int) -> tuple[str, ...]:

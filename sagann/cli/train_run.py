@@ -24,8 +24,11 @@ from sagann.saga.engine import using_engine
 from sagann.storage.durable import TEMPORARY_PREFIX, write_whole
 from sagann.train import Trainer, TrainResult
 from sagann.train.resources import resolve_device
-from sagann.train.run_folder import RUN_FILE, RunFolder
-from sagann.train.streaming import Streaming
+from sagann.train.run_folder import HISTORY_FILE, LOCK_FILE, RUN_FILE, RunFolder
+from sagann.train.streaming import OWN_FOLDER, Streaming
+
+_BEFORE_RUN = {CONFIG_FILE, HISTORY_FILE, LOCK_FILE, OWN_FOLDER}
+"What a run that was killed before its first epoch may have left."
 
 
 def train_run(
@@ -134,7 +137,11 @@ def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
             "the run folder is a file", value="a folder is needed", where=str(run_dir), fix="Choose another --out."
         )
     folder = RunFolder(run_dir)
-    is_run = folder.exists or (run_dir / CONFIG_FILE).exists()
+    # A start that was interrupted while it wrote the settings leaves a temporary file and nothing else.
+    others = [path.name for path in run_dir.iterdir() if not path.name.startswith(TEMPORARY_PREFIX)]
+    has_settings = CONFIG_FILE in others
+    # Settings alone are those of a run that was killed before its first epoch; beside other files they may be anybody's.
+    is_run = folder.exists or (has_settings and (folder.has_work or {*others} <= _BEFORE_RUN))
     if is_run and folder.has_work and not overwrite:
         raise InputError(
             "the folder holds a run",
@@ -142,12 +149,10 @@ def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
             where=str(run_dir),
             fix="Continue it with --resume, replace it with --overwrite, or choose another folder with --out.",
         )
-    # A start that was interrupted while it wrote the settings leaves a temporary file and nothing else.
-    others = sum(not path.name.startswith(TEMPORARY_PREFIX) for path in run_dir.iterdir())
     if others and not is_run:
         raise InputError(
             "the folder holds something else than a run",
-            value=f"{others} files and folders, no {RUN_FILE}",
+            value=f"{len(others)} files and folders, no {RUN_FILE}",
             where=str(run_dir),
             fix="Choose an empty or a new folder with --out.",
         )

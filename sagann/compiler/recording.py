@@ -7,7 +7,6 @@ a node in its place. The hops that the model passes on are stand-ins, of which n
 from __future__ import annotations
 
 import copy
-import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,20 +17,18 @@ import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils.stateless import _reparametrize_module
-from torch.utils import _pytree as pytree
 
 from sagann.compiler.compile import LayerGraph, LayerGraphs, layer_graphs
 from sagann.compiler.model_program import EdgeType
 from sagann.compiler.operators import WholeOperators
 from sagann.compiler.options import CompilerOptions
-from sagann.compiler.rewrite import name_of
+from sagann.compiler.size_check import CHANGES, OTHER_ROWS, check_sizes
 from sagann.compiler.trace import (
     ROWS,
     TraceError,
     check_not_set,
     check_trace,
     fake_rows,
-    is_rows,
     make_graph,
     name_placeholders,
     parameter_names,
@@ -43,10 +40,6 @@ from sagann.graph.topology import Topology
 from sagann.saga.engine import current_engine, using_engine
 from sagann.saga.independence import NUM_ROWS
 from sagann.saga.layer import SagaLayer
-
-_OTHER_ROWS = 987_654_323
-"The number of rows in a second trace, which tells what depends on it."
-_CHANGES = "it does something else when it is traced again, with another number of vertices"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -209,7 +202,7 @@ class _Again:
         if self._recorder.is_foreign():
             return self._recorder.engine_of_others.run(layer, topology, x, data)
         if self._num_calls == len(self._recorder.calls):
-            raise TraceError(_CHANGES)
+            raise TraceError(CHANGES)
         self._num_calls += 1
         return self._recorder.leave_node(self._num_calls - 1, x)
 
@@ -275,7 +268,7 @@ def traced_model(model: nn.Module, recorder: Recorder, x: Tensor) -> fx.GraphMod
 
     try:
         module = traced(recorder, ROWS)
-        _check_sizes(module, traced(_Again(recorder), _OTHER_ROWS))
+        check_sizes(module, traced(_Again(recorder), OTHER_ROWS))
         name_placeholders(module, [*tensors, None], [*parameter_names(tensors), "x"])
         check_trace(module)
     except TraceError as error:
@@ -291,49 +284,6 @@ def cannot_be_captured(model: nn.Module, error: TraceError) -> LayerError:
         where=f"{type(model).__name__}.forward",
         fix="Build it of SAGA layers, which get their hop as it is passed, and of operators on rows.",
     )
-
-
-def _check_sizes(module: fx.GraphModule, other: fx.GraphModule) -> None:
-    """Refuse a model that reads the number of vertices as anything but a size: a trace would keep the number it was made with.
-
-    Args:
-        module: traced with :data:`ROWS` rows.
-        other: the same model, traced with another number.
-    Raises:
-        TraceError: the graphs differ in more than sizes.
-    """
-    nodes = list(zip(module.graph.nodes, other.graph.nodes, strict=False))
-    same = dict(nodes)
-    if len(module.graph.nodes) != len(other.graph.nodes) or any(
-        a.target != b.target for a, b in nodes if a.op == b.op == "call_function"
-    ):
-        raise TraceError(_CHANGES)
-    for node, again in nodes:
-        if node.op == "get_attr":
-            pairs: list[tuple[Any, Any]] = [(getattr(module, node.target), getattr(other, again.target))]
-        else:
-            leaves = [pytree.tree_leaves((each.args, each.kwargs)) for each in (node, again)]
-            pairs = list(zip(*leaves, strict=True)) if len(leaves[0]) == len(leaves[1]) else [(0, 1)]
-        for value, changed in pairs:
-            if not _is_same(value, changed, same):
-                line = node.meta.get("stack_trace")
-                raise TraceError(
-                    f"operator {name_of(node)} reads a number that depends on the number of vertices"
-                    + (f" ({line})" if line else "")
-                )
-
-
-def _is_same(value: Any, changed: Any, same: Mapping[fx.Node, fx.Node]) -> bool:
-    if isinstance(value, fx.Node):
-        return same[value] is changed
-    if is_rows(value):
-        return bool(changed == value // ROWS * _OTHER_ROWS)
-    if isinstance(value, Tensor):
-        same_entries = (value == changed) | ((value != value) & (changed != changed))
-        return value.shape == changed.shape and bool(same_entries.all())
-    if isinstance(value, float):
-        return value == changed or (math.isnan(value) and math.isnan(changed))
-    return not isinstance(value, (bool, int, complex)) or value == changed
 
 
 def _few_rows(data: Tensor, device: torch.device) -> Tensor:

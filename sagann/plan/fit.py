@@ -38,10 +38,10 @@ def hop_size(hop: Hop, bounds: Sequence[int]) -> HopSize:
     # Types may be changed in place.
     key = tuple(bounds), None if of_type is None else version_of(topology.edge_data[of_type[0]])
     found = kept.pop(key, None)
-    kept[key] = count() if found is None else found
+    size = kept[key] = count() if found is None else found
     if len(kept) > _MOST_GRIDS:
         kept.popitem(last=False)
-    return kept[key]
+    return size
 
 
 def largest_of(

@@ -29,7 +29,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     path.touch()
     mode = path.stat().st_mode
     try:
-        save_file(dict(tensors), path)
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
     except SafetensorError as error:
         raise OSError(None, str(error), str(path)) from error
     # safetensors makes files that only their owner may read, whatever the umask.

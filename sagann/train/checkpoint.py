@@ -72,6 +72,12 @@ class CheckpointFolder:
                 remove_folder(self._folder(epoch))
         return final
 
+    def remove_after(self, epoch: int) -> None:
+        """Remove the checkpoints of later epochs."""
+        for later in self.epochs():
+            if later > epoch:
+                remove_folder(self._folder(later))
+
     def read(self, epoch: int) -> Checkpoint:
         """Read one checkpoint and verify its checksums.
 

@@ -144,6 +144,8 @@ def try_policies(config: TrainConfig) -> None:
         # SparseAdam takes gradients of sparse embeddings only; it steps without one.
         parameter.grad = torch.zeros_like(parameter)
     for _ in range(min(config.epochs, _TRIED_EPOCHS) if scheduler else 1):
+        if scheduler is not None:
+            check_rates(scheduler, optimizer)
         try:
             optimizer.step(lambda: 0.0)
         except REFUSALS as error:
@@ -160,23 +162,33 @@ def step_scheduler(scheduler: LRScheduler, optimizer: torch.optim.Optimizer, mon
         optimizer: whose learning rates it changes.
         monitored: the monitored metric where it was measured in this epoch, else None.
     Raises:
-        InputError: torch refuses an option, or a learning rate becomes negative or too large for float32.
+        InputError: torch refuses an option.
     """
-    name = type(scheduler).__name__
     try:
         if not isinstance(scheduler, ReduceLROnPlateau):
             scheduler.step()
         elif monitored is not None:
             scheduler.step(monitored)
     except REFUSALS as error:
-        raise torch_refuses("scheduler", name, error) from error
+        raise torch_refuses("scheduler", type(scheduler).__name__, error) from error
+
+
+def check_rates(scheduler: LRScheduler, optimizer: torch.optim.Optimizer) -> None:
+    """Check the learning rates of the next step.
+
+    Args:
+        scheduler: which has set them.
+        optimizer: which will use them.
+    Raises:
+        InputError: one is negative or too large for float32.
+    """
     for group in optimizer.param_groups:
         lr = float(group["lr"])
         if not 0 <= lr <= _LARGEST_LR:
             raise InputError(
                 "the scheduler leaves the range of learning rates",
                 value=f"{lr:g} after {scheduler.last_epoch} steps, expected 0 to {_LARGEST_LR:.3g}",
-                where=f"TrainConfig.scheduler_options of {name}",
+                where=f"TrainConfig.scheduler_options of {type(scheduler).__name__}",
                 fix="Correct its options; a factor (gamma) is between 0 and 1, a period at least 1.",
             )
 

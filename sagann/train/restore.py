@@ -26,7 +26,7 @@ def restore(
     config: TrainConfig,
     on_message: Callable[[str], None],
     noted: Mapping[str, Any] | None = None,
-) -> None:
+) -> str:
     """Continue the run of a folder in a new session; the folder's history is cut to where the session is.
 
     Args:
@@ -37,6 +37,8 @@ def restore(
         config: how to train from here on; what may change in a run stands in ``FREE_OPTIONS``.
         on_message: is told what the user should know: other versions, damaged checkpoints.
         noted: what else run.json says of the run from here on.
+    Returns:
+        The digest of the run's identity.
     Raises:
         CheckpointError: the run cannot be continued as it is asked to be.
     """
@@ -53,19 +55,24 @@ def restore(
         before = saved["versions"].get(name)
         if before != now:
             on_message(f"The run was started with {name} {before}, this is {now}: its last bits may differ.")
+    # As it was written: an option may be 1 now that was 1.0 then.
+    run = digest_of(saved["identity"])
     checkpoint = folder.checkpoints.newest(on_damaged=on_message)
     if checkpoint is None:
         _refuse_lost_checkpoints(folder, saved)
         on_message("There is no checkpoint yet; the run starts from its first epoch.")
         folder.cut_history(0)
     else:
-        _restore_checkpoint(session, folder, checkpoint, run=digest_of(identity), epochs=config.epochs)
+        _restore_checkpoint(session, folder, checkpoint, run=run, epochs=config.epochs)
+        # Damaged ones: they would count among those that are kept.
+        folder.checkpoints.remove_after(checkpoint.epoch)
     # All else in run.json stays what the run was started with.
     options = config.to_json()
     free = {name: options[name] for name in FREE_OPTIONS}
     folder.write_run({**saved, "train": {**saved["train"], **free}, **(noted or {})})
     if not session.finished:
         folder.clear_result()
+    return run
 
 
 def _refuse_lost_checkpoints(folder: RunFolder, saved: dict[str, Any]) -> None:

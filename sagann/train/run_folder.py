@@ -44,7 +44,7 @@ RESULT_FILES = ("metrics.json", "model.safetensors")
 PROFILE_FILE, PICTURE_FILE = "profile.json", "profile.png"
 "When steps and copies ran."
 _DESCRIPTION = ("model", "train", "contract", "versions", "identity")
-_LOCK = ".lock"
+HISTORY_FILE, LOCK_FILE = "metrics.jsonl", ".lock"
 
 
 class RunFolder:
@@ -71,7 +71,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _unusable(self.path, error) from error
-        with (self.path / _LOCK).open("ab") as file:
+        with (self.path / LOCK_FILE).open("ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -95,10 +95,17 @@ class RunFolder:
     @property
     def has_work(self) -> bool:
         """Whether an epoch was trained here, so that something would be lost; also where run.json is missing."""
-        history = self.path / "metrics.jsonl"
+        history = self.path / HISTORY_FILE
         return (
             self.has_result or bool(self.checkpoints.epochs()) or (history.exists() and history.stat().st_size > 0)
         )
+
+    @property
+    def foreign(self) -> list[str]:
+        """What a new run would replace, and no run has made: there is no run.json, which goes last."""
+        names = (self.checkpoints.path.name, "events", PROFILE_FILE, PICTURE_FILE)
+        is_run = self.exists or self.has_work
+        return [] if is_run else [name for name in names if (self.path / name).exists()]
 
     @property
     def has_result(self) -> bool:
@@ -109,7 +116,7 @@ class RunFolder:
         """Remove what a run left. Checkpoints go first, so that a kill leaves nothing to resume wrongly."""
         remove_folder(self.checkpoints.path)
         remove_folder(self.path / "events")
-        for name in (*RESULT_FILES, PROFILE_FILE, PICTURE_FILE, "metrics.jsonl", RUN_FILE):
+        for name in (*RESULT_FILES, PROFILE_FILE, PICTURE_FILE, HISTORY_FILE, RUN_FILE):
             (self.path / name).unlink(missing_ok=True)
         sync_folder(self.path)
 
@@ -163,7 +170,7 @@ class RunFolder:
         """Add a line to metrics.jsonl."""
         with disk_errors(self.path):
             if self._lines is None:
-                self._lines = (self.path / "metrics.jsonl").open("ab")
+                self._lines = (self.path / HISTORY_FILE).open("ab")
             self._lines.write((json.dumps(record.to_json(), allow_nan=False) + "\n").encode())
             self._lines.flush()
 
@@ -181,7 +188,7 @@ class RunFolder:
         Raises:
             CheckpointError: they are not there.
         """
-        path = self.path / "metrics.jsonl"
+        path = self.path / HISTORY_FILE
         try:
             content = path.read_bytes()[:num_bytes] if num_bytes else b""
             records = [EpochRecord.from_json(json.loads(line)) for line in content.splitlines()]
@@ -196,13 +203,13 @@ class RunFolder:
 
     def count_history(self) -> int:
         """Number of lines of metrics.jsonl; 0 where there is none."""
-        path = self.path / "metrics.jsonl"
+        path = self.path / HISTORY_FILE
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
     def cut_history(self, num_bytes: int) -> None:
         """Cut metrics.jsonl back to its first ``num_bytes``."""
         self.close()
-        with (self.path / "metrics.jsonl").open("ab") as file:
+        with (self.path / HISTORY_FILE).open("ab") as file:
             file.truncate(num_bytes)
             os.fsync(file.fileno())
 

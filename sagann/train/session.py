@@ -16,7 +16,7 @@ from sagann.train.checkpoint import Checkpoint
 from sagann.train.codec import decode, encode
 from sagann.train.config import TrainConfig
 from sagann.train.metrics import Metrics, loss_of
-from sagann.train.policies import REFUSALS, step_scheduler, torch_refuses
+from sagann.train.policies import REFUSALS, check_rates, step_scheduler, torch_refuses
 from sagann.train.predictor import Predictor, PreparedGraph, evaluate_splits, labelled_rows
 from sagann.train.reporter import EpochRecord
 from sagann.train.rng import capture_rng, restore_rng
@@ -77,6 +77,8 @@ class TrainSession:
             InputError: the loss or an evaluated metric became NaN or infinite, or the schedule is over.
         """
         epoch = self.epoch + 1
+        if self.scheduler is not None:
+            check_rates(self.scheduler, self.optimizer)
         lr = float(self.optimizer.param_groups[0]["lr"])
         started_s = self._now_s()
         loss = self._step(epoch)
@@ -129,6 +131,8 @@ class TrainSession:
 
     def _loss_and_gradients(self, epoch: int) -> Tensor:
         self.optimizer.zero_grad()
+        # Of parameters that the optimizer leaves alone as well: they would add up.
+        self.model.zero_grad()
         try:
             if self.config.profile:
                 from sagann.runtime.recorder import Recorder
@@ -151,7 +155,8 @@ class TrainSession:
                 ) from error
             raise
         if self.config.clip_norm is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
+            trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+            nn.utils.clip_grad_norm_(trained, self.config.clip_norm)
         return loss.detach()
 
     def _loss_of(self, logits: Tensor, vertices: slice) -> Tensor:

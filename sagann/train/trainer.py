@@ -287,7 +287,7 @@ class Trainer:
             scheduler=session.scheduler,
         )
         if resume:
-            restore(
+            return restore(
                 session,
                 folder,
                 identity,
@@ -295,13 +295,19 @@ class Trainer:
                 on_message=self._reporter.on_message,
                 noted={_AUTOMATIC: self._automatic_bytes},
             )
-            return digest_of(identity)
         if folder.has_work and not overwrite:
             raise InputError(
                 "the run folder holds a run",
                 value="neither resume nor overwrite was asked for",
                 where=str(folder.path),
                 fix="Continue it with fit(resume=True), replace it with fit(overwrite=True), or choose another folder.",
+            )
+        if folder.foreign:
+            raise InputError(
+                "the run folder holds something else than a run",
+                value=f"{', '.join(folder.foreign)}, but no run.json",
+                where=str(folder.path),
+                fix="Choose another folder, or move them away.",
             )
         folder.clear()
         folder.write_run(

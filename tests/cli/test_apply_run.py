@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from sagann.graph import Graph, rmat_graph, sbm_graph
+from sagann.graph import Graph, Topology, rmat_graph, sbm_graph
 from sagann.storage import load_graph, save_graph
 from sagann.train import load_run
 from tests.cli.conftest import Invoke
@@ -26,8 +27,6 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_evaluate_says_what_training_said(invoke: Invoke, trained: Path) -> None:
-    import json
-
     outcome = invoke("evaluate", "--run", trained)
     assert outcome.code == 0
     assert outcome.err == ""
@@ -58,6 +57,87 @@ def test_predict_csv(invoke: Invoke, trained: Path, blocks: Path, tmp_path: Path
     assert [row["class_name"] for row in rows] == [row["class"] for row in rows]
     found = torch.tensor([float(row["probability"]) for row in rows])
     torch.testing.assert_close(found, expected.max(dim=1).values)
+
+
+def test_classes_have_the_names_that_the_model_was_trained_with(invoke: Invoke, tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    labels, part = np.arange(60) % 2, np.arange(60) % 3
+    arrays = {
+        "edge_index": generator.integers(0, 60, (2, 300)),
+        "features": (np.eye(2)[labels] * 4).astype("f4"),
+        "labels": labels,
+        "train_mask": part == 0,
+        "val_mask": part == 1,
+    }
+    for name, names in (("a", ["cat", "dog"]), ("b", ["dog", "cat"]), ("c", [])):
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        (tmp_path / f"{name}.json").write_text(json.dumps({"class_names": names} if names else {}))
+    run = tmp_path / "run"
+    assert invoke("train", "--data", tmp_path / "a.npz", "--epochs", 3, "--out", run).code == 0
+    found = []
+    for name in ("a", "b", "c"):
+        out = tmp_path / f"{name}.csv"
+        assert invoke("predict", "--run", run, "--data", tmp_path / f"{name}.npz", "--out", out).code == 0
+        found.append(out.read_text())
+    assert found[0] == found[1] == found[2]
+    assert "cat" in found[0]
+
+
+def test_inverse_edges_are_numbered_as_in_training(invoke: Invoke, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    src, dst = torch.randint(60, (2, 400), generator=generator)
+    types, part = torch.randint(3, (400,), generator=generator), torch.arange(60) % 3
+
+    def graph(types: torch.Tensor, count: int) -> Graph:
+        return Graph(
+            topology=Topology.from_coo(src=src, dst=dst, num_src=60, edge_data={"type": types}),
+            features=torch.randn(60, 4, generator=torch.Generator().manual_seed(1)),
+            labels=torch.arange(60) % 2,
+            num_classes=2,
+            num_edge_types=count,
+            splits={"train": part == 0, "val": part == 1, "test": part == 2},
+        )
+
+    save_graph(graph(types, 3), tmp_path / "typed")
+    run = tmp_path / "run"
+    arguments = ("--model", "ggnn", "--hidden", 8, "--epochs", 2, "--inverse-edges", "--out", run)
+    assert invoke("train", "--data", tmp_path / "typed", *arguments).code == 0
+    found = []
+    for count in (3, 2):
+        save_graph(graph(types.clamp(max=1), count), tmp_path / f"of {count}")
+        out = tmp_path / f"{count}.csv"
+        assert invoke("predict", "--run", run, "--data", tmp_path / f"of {count}", "--out", out).code == 0
+        found.append((out.read_text(), invoke("evaluate", "--run", run, "--data", tmp_path / f"of {count}").out))
+    assert found[0][0] == found[1][0]
+    assert found[0][1].splitlines()[1:] == found[1][1].splitlines()[1:]
+
+
+LATER = """
+from torch import nn
+from sagann.nn import SAGE
+
+class Net(nn.Module):
+    def __init__(self, in_dim, out_dim):
+        super().__init__()
+        self.layer = SAGE(in_dim, out_dim)
+    def forward(self, hops, x):
+        if len(x) == 40:
+            raise ValueError("not forty")
+        return self.layer(hops[0], x)
+"""
+
+
+def test_a_model_of_the_users_own_by_a_relative_path(
+    invoke: Invoke, blocks: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net.py").write_text(LATER)
+    monkeypatch.chdir(tmp_path)
+    assert invoke("plan", "--data", blocks, "--model", "net.py:Net").code == 0
+    assert invoke("train", "--data", blocks, "--model", "net.py:Net", "--epochs", 1, "--out", "run").code == 0
+    outcome = invoke("evaluate", "--run", "run", "--model", "net.py:Net", "--data", other)
+    assert outcome.code == 2
+    assert "not forty" in outcome.err
+    assert "net.py" in outcome.err
 
 
 def test_predict_parquet_and_npy_agree(invoke: Invoke, trained: Path, other: Path, tmp_path: Path) -> None:

@@ -81,11 +81,13 @@ def test_a_split_that_is_asked_for_replaces_a_bad_one(ring: Graph, tmp_path: Pat
 
 
 def test_class_names(ring: Graph, tmp_path: Path) -> None:
-    assert class_names_of("demo", 3) == ("0", "1", "2")
+    assert class_names_of(["demo"], 3) == ("0", "1", "2")
     save_graph(ring, tmp_path / "ring")
-    assert class_names_of(str(tmp_path / "ring"), 2) == ("0", "1")
+    assert class_names_of([str(tmp_path / "ring")], 2) == ("0", "1")
     np.savez(tmp_path / "n.npz", edge_index=np.zeros((2, 0), dtype=np.int64), labels=np.array([0, 1]))
     (tmp_path / "n.json").write_text(json.dumps({"class_names": ["cat", "dog"]}))
-    assert class_names_of(str(tmp_path / "n.npz"), 2) == ("cat", "dog")
+    assert class_names_of([str(tmp_path / "n.npz")], 2) == ("cat", "dog")
+    # Of the first dataset that has any, be it gone or there.
+    assert class_names_of(["gone", str(tmp_path / "ring"), str(tmp_path / "n.npz")], 2) == ("cat", "dog")
     # Names that do not fit are worse than numbers.
-    assert class_names_of(str(tmp_path / "n.npz"), 3) == ("0", "1", "2")
+    assert class_names_of([str(tmp_path / "n.npz")], 3) == ("0", "1", "2")

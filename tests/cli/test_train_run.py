@@ -140,6 +140,18 @@ def test_a_folder_with_something_else_is_refused(invoke: Invoke, blocks: Path, t
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
+def test_a_folder_with_settings_of_something_else_is_refused(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('title = "my site"')
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events" / "kept").write_text("x")
+    before = {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    for extra in ([], ["--overwrite"]):
+        outcome = invoke("train", "--data", blocks, *QUICK, "--out", tmp_path, *extra)
+        assert outcome.code == 2
+        assert "the folder holds something else than a run: 2 files and folders, no run.json" in outcome.err
+    assert {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
 def test_a_start_that_was_interrupted_does_not_occupy_its_folder(
     invoke: Invoke, blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

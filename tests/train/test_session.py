@@ -9,9 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
-from sagann.errors import CheckpointError
+from sagann.errors import CheckpointError, InputError
 from sagann.nn import ModelConfig, build_model
 from sagann.train import TrainConfig, Trainer, load_run, read_run
 from tests.train.runs import (
@@ -137,6 +138,92 @@ def test_best_weights_from_before_the_checkpoint_survive(tmp_path):
 def test_early_stopping_resumes(tmp_path):
     result = check_resume(tmp_path, epochs=200, patience=6, lr=0.2, monitor="val/loss", eval_every=2)
     assert result.stopped_early
+
+
+def test_parameters_that_the_optimizer_leaves_alone_do_not_count(tmp_path):
+    """Their gradients would add up, be clipped with the others, and be missing after a resume."""
+
+    def make(run_dir, stop_after=None):
+        return Trainer(
+            seeded_model(),
+            community_graph(),
+            TrainConfig(
+                epochs=12, checkpoint_every=3, device="cpu", optimizer="SGD", lr=0.1, clip_norm=0.05, weights="last"
+            ),
+            run_dir=run_dir,
+            param_groups=lambda model, decay: [{"params": list(model.second.parameters())}],
+            reporter=StopAfter(stop_after),
+        )
+
+    whole = make(tmp_path / "whole")
+    whole.fit()
+    with pytest.raises(CrashError):
+        make(tmp_path / "broken", 8).fit()
+    resumed = make(tmp_path / "broken")
+    resumed.fit(resume=True)
+    assert_same_bits(weights_of(resumed.model), weights_of(whole.model))
+    assert_same_bits(weights_of(resumed.model.first), weights_of(seeded_model().first))
+
+
+def test_a_parameter_that_is_not_contiguous_is_written(tmp_path):
+    def transposed():
+        model = seeded_model(Plain)
+        model.linear.weight = nn.Parameter(torch.randn(8, 3, generator=torch.Generator().manual_seed(0)).t())
+        return model
+
+    trainer = trainer_of(tmp_path, model=transposed(), epochs=2)
+    trainer.fit()
+    model = transposed()
+    assert_same_bits(weights_of(load_run(tmp_path, model=model).model), weights_of(trainer.model))
+
+
+@pytest.mark.parametrize(("before", "now"), [(1, 1.0), (1.0, 1)])
+def test_an_option_may_be_written_in_another_way(tmp_path, before, now):
+    trainer_of(tmp_path, epochs=2, optimizer="SGD", lr=before).fit()
+    result = trainer_of(tmp_path, epochs=4, optimizer="SGD", lr=now).fit(resume=True)
+    assert result.epochs == 4
+    assert trainer_of(tmp_path, epochs=5, optimizer="SGD", lr=before).fit(resume=True).epochs == 5
+
+
+def test_damaged_checkpoints_do_not_count_among_those_that_are_kept(tmp_path):
+    with pytest.raises(CrashError):
+        trainer_of(tmp_path, stop_after=10, keep_checkpoints=3).fit()
+    (tmp_path / "checkpoints/epoch-000009/state.json").unlink()
+    with pytest.raises(CrashError):
+        trainer_of(tmp_path, stop_after=8, keep_checkpoints=1, checkpoint_every=1).fit(resume=True)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["epoch-000008"]
+    assert trainer_of(tmp_path).fit(resume=True).epochs == 12
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "events", "profile.json"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_no_run_has_made_is_left_alone(tmp_path, name, overwrite):
+    foreign = tmp_path / name
+    if name.endswith("json"):
+        foreign.write_text("weeks")
+    else:
+        foreign.mkdir()
+        foreign = foreign / "best.pt"
+        foreign.write_text("weeks")
+    with pytest.raises(InputError, match=rf"holds something else than a run: {name}, but no run\.json"):
+        trainer_of(tmp_path).fit(overwrite=overwrite)
+    assert foreign.read_text() == "weeks"
+
+
+@pytest.mark.parametrize("epochs", [12, 1100])
+def test_the_rate_after_the_last_step_may_be_anything(epochs):
+    """OneCycleLR's line goes on below 0, where no step is taken."""
+    options = {"max_lr": 0.2, "total_steps": epochs, "anneal_strategy": "linear"}
+    config = TrainConfig(
+        epochs=epochs,
+        optimizer="SGD",
+        optimizer_options={"momentum": 0.9},
+        scheduler="OneCycleLR",
+        scheduler_options=options,
+        device="cpu",
+        eval_every=epochs,
+    )
+    assert Trainer(seeded_model(Plain), community_graph(), config).fit().epochs == epochs
 
 
 def test_models_of_the_zoo_resume_bitwise(tmp_path):
