@@ -8,7 +8,7 @@ from pathlib import Path
 from sagann.cli.options import Shared
 from sagann.cli.prepare import class_names_of, open_checked, training_graph
 from sagann.cli.result_file import check_target, write_embeddings, write_predictions
-from sagann.cli.run_settings import CONFIG_FILE, DataConfig, RunSettings, read_tables, settings_of
+from sagann.cli.run_settings import CONFIG_FILE, DataConfig, RunSettings, absolute_path, read_tables, settings_of
 from sagann.cli.split_choice import apply_split
 from sagann.errors import CheckpointError
 from sagann.graph import Graph
@@ -81,7 +81,7 @@ def _settings(run_dir: Path, model: str | None, shared: Shared) -> RunSettings:
             where=str(run_dir),
             fix="Name the folder of a run that 'sagann train' wrote; open others with sagann.load_run.",
         )
-    settings = settings_of(read_tables(file))
+    settings = settings_of(read_tables(file), stored=True)
     if model is not None and ".py:" in model:
         # As Python names the file of a frame.
         shared.user_files.add(str(Path(model.rpartition(":")[0]).absolute()))
@@ -89,4 +89,4 @@ def _settings(run_dir: Path, model: str | None, shared: Shared) -> RunSettings:
 
 
 def _data(settings: RunSettings, data: str | None) -> DataConfig:
-    return settings.data if data is None else replace(settings.data, data=data, split=None)
+    return settings.data if data is None else replace(settings.data, data=absolute_path(data), split=None)

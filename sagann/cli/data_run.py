@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sagann.cli.options import Shared
 from sagann.cli.prepare import stored_class_names
+from sagann.cli.run_settings import absolute_path
 from sagann.graph import validate_graph
 from sagann.report.dataset_table import dataset_table
 from sagann.report.terminal import Terminal
@@ -16,7 +17,7 @@ def info_run(dataset: str, *, shared: Shared) -> None:
     """Print what a dataset holds."""
     graph = load_graph(dataset)
     # Offsets are read below, and a damaged file must not look like a graph.
-    names = stored_class_names(dataset, graph.num_classes)
+    names = stored_class_names(absolute_path(dataset), graph.num_classes)
     Terminal(quiet=shared.quiet).show(dataset_table(graph, class_names=names, path=Path(dataset)))
 
 

@@ -12,6 +12,7 @@ from sagann.errors import InputError
 from sagann.graph import Graph, add_inverse_edges, symmetrise, validate_graph
 from sagann.graph.feature_norm import normalise_features
 from sagann.storage import dataset_info, load_graph
+from sagann.storage.load import EMBEDDED, embedded_graph
 from sagann.storage.npz_graph import describe_npz
 
 
@@ -50,7 +51,8 @@ def open_checked(config: DataConfig, *, keep_splits: bool, num_edge_types: int =
         keep_splits: whether the dataset's own splits are wanted; else they may be anything.
         num_edge_types: of the graph that a model was trained on, as it was changed; 0 where there is no model yet.
     """
-    graph = load_graph(config.data)
+    # A path would be absolute.
+    graph = embedded_graph(config.data) if config.data in EMBEDDED else load_graph(config.data)
     if not keep_splits:
         graph = replace(graph, splits={})
     # Before anything is computed on it: a folder is opened without a look at its values.
@@ -73,6 +75,8 @@ def class_names_of(sources: Sequence[str], num_classes: int) -> tuple[str, ...]:
 
 def stored_class_names(source: str, num_classes: int) -> tuple[str, ...]:
     """The names that a dataset has for its classes; empty where it has none, or not for ``num_classes``."""
+    if source in EMBEDDED:
+        return ()
     path = Path(source)
     names: tuple[str, ...] = ()
     if path.is_dir():

@@ -12,6 +12,7 @@ from sagann.cli.settings import ENGINES, SECTIONS, SETTINGS
 from sagann.cli.toml_file import format_toml, read_toml
 from sagann.errors import InputError
 from sagann.nn import ModelConfig
+from sagann.storage.load import EMBEDDED
 from sagann.storage.manifest import is_unicode
 from sagann.train import TrainConfig
 from sagann.train.policies import closest
@@ -104,9 +105,12 @@ def merge(tables: Tables, given: Mapping[str, Any]) -> Tables:
     return merged
 
 
-def settings_of(tables: Tables) -> RunSettings:
+def settings_of(tables: Tables, *, stored: bool = False) -> RunSettings:
     """Check merged tables and make the configurations of them.
 
+    Args:
+        tables: sections of settings.
+        stored: whether they are a run's, whose paths are absolute: a name is that of an embedded graph.
     Raises:
         InputError: there is no data, the engine is unknown, or a configuration refuses a value.
     """
@@ -134,7 +138,7 @@ def settings_of(tables: Tables) -> RunSettings:
             fix="Leave out one of engine and memory.",
         )
     settings = RunSettings(
-        data=DataConfig(**{**tables["data"], "data": _absolute(tables["data"]["data"])}),
+        data=DataConfig(**{**tables["data"], "data": _source(tables["data"]["data"], stored=stored)}),
         model=ModelConfig(**{**tables["model"], "model": _absolute_model(tables["model"].get("model", "gcn"))}),
         train=TrainConfig.from_json(train),
         engine=engine,
@@ -149,7 +153,11 @@ def settings_of(tables: Tables) -> RunSettings:
     return settings
 
 
-def _absolute(source: str) -> str:
+def _source(data: str, *, stored: bool) -> str:
+    return data if stored and data in EMBEDDED else absolute_path(data)
+
+
+def absolute_path(source: str) -> str:
     """A path as seen from anywhere, because a run is continued and evaluated from other folders; else the name."""
     path = Path(source)
     try:
@@ -161,4 +169,4 @@ def _absolute(source: str) -> str:
 
 def _absolute_model(model: str) -> str:
     file, colon, name = model.rpartition(":")
-    return f"{_absolute(file)}:{name}" if colon and file.endswith(".py") else model
+    return f"{absolute_path(file)}:{name}" if colon and file.endswith(".py") else model

@@ -46,7 +46,7 @@ def train_run(
     """
     terminal = Terminal(quiet=shared.quiet)
     tables = _tables(out, file, resume=resume, overwrite=overwrite)
-    settings = settings_of(merge(tables, given))
+    settings = settings_of(merge(tables, given), stored=resume and file is None)
     if ".py:" in settings.model.model:
         shared.user_files.add(settings.model.model.rpartition(":")[0])
     run_dir = out or _free_folder(settings)

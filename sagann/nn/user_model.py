@@ -1,6 +1,7 @@
 """The user's own layer or model, named as ``path/to/file.py:ClassName``.
 
-The file is executed, as any Python program the user runs; it is never taken from a dataset or a checkpoint.
+The file is executed, as any Python program the user runs, and may import what lies beside it; it is never taken from a dataset
+or a checkpoint.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ def load_class(reference: str) -> type[nn.Module]:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    # Last, so that nothing installed is hidden; for good, since functions may import when they run.
+    folder = str(path.absolute().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
     # Registered, so that dataclasses and inspection of the source work in the user's file.
     sys.modules[spec.name] = module
     try:

@@ -40,13 +40,19 @@ def load_graph(source: str | os.PathLike[str]) -> Graph:
             fix="Convert it with 'sagann data import'.",
         )
     if str(source) in EMBEDDED:
-        # Imported here: it generates a graph, which needs Numba.
-        from sagann.graph.demo import demo_graph
-
-        return demo_graph()
+        return embedded_graph(str(source))
     raise DatasetError(
         "graph not found",
         value="no file, folder or embedded graph of that name",
         where=f"'{source}'",
         fix=f"Give a folder made by 'sagann data import', an .npz file, or one of: {', '.join(EMBEDDED)}.",
     )
+
+
+def embedded_graph(name: str) -> Graph:
+    """The embedded graph of that name, whatever stands beside."""
+    assert name in EMBEDDED
+    # Imported here: it generates a graph, which needs Numba.
+    from sagann.graph.demo import demo_graph
+
+    return demo_graph()

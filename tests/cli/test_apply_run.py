@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,6 +84,22 @@ def test_classes_have_the_names_that_the_model_was_trained_with(invoke: Invoke, 
     assert "cat" in found[0]
 
 
+def test_the_embedded_graph_stays_itself_beside_a_folder_of_its_name(
+    invoke: Invoke, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `--data demo --out demo` makes one."""
+    monkeypatch.chdir(tmp_path)
+    assert invoke("train", "--data", "demo", "--hidden", 4, "--epochs", 1, "--out", "demo").code == 0
+    said = invoke("evaluate", "--run", "demo")
+    assert said.code == 0
+    assert invoke("train", "--resume", "--out", "demo", "--epochs", 2).code == 0
+    assert invoke("predict", "--run", "demo", "--out", "p.csv").code == 0
+    # A path that is given goes first, as ever.
+    refused = invoke("evaluate", "--run", "demo", "--data", "demo")
+    assert refused.code == 2
+    assert str(tmp_path / "demo") in refused.err
+
+
 def test_inverse_edges_are_numbered_as_in_training(invoke: Invoke, tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     src, dst = torch.randint(60, (2, 400), generator=generator)
@@ -125,6 +142,16 @@ class Net(nn.Module):
             raise ValueError("not forty")
         return self.layer(hops[0], x)
 """
+
+
+def test_a_model_may_import_what_lies_beside_it(
+    invoke: Invoke, blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "sibling_of_a_model.py").write_text("from sagann.nn import SAGE as Layer")
+    (tmp_path / "own.py").write_text("import sibling_of_a_model\nclass Own(sibling_of_a_model.Layer):\n    pass\n")
+    arguments = ("--data", blocks, "--model", f"{tmp_path}/own.py:Own", "--epochs", 1, "--out", tmp_path / "run")
+    assert invoke("train", *arguments).code == 0
 
 
 def test_a_model_of_the_users_own_by_a_relative_path(
