@@ -93,8 +93,8 @@ class PinnedHost:
 
 
 def _return(streams: Streams, pool: PinnedPool, blocks: dict[Block, tuple[Layout, Tensor]]) -> None:
-    streams.finish(streams.mark("load"))
-    streams.finish(streams.mark("store"))
+    for lane in ("load", "store", "compute"):
+        streams.finish(streams.mark(lane))
     while blocks:
         _, (_, memory) = blocks.popitem()
         pool.give(memory)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Protocol
 from weakref import finalize
 
@@ -153,6 +153,9 @@ class CudaStreams:
         with torch.cuda.device(self.device):
             code = int(cudart.cudaHostRegister(address, len(memory), 0))
         if code:
+            # CUDA keeps its error for the next operator, which has nothing to do with it.
+            with suppress(RuntimeError):
+                torch.zeros(1, device=self.device)
             raise InputError(
                 "host memory cannot be pinned",
                 value=f"{num_bytes} bytes, CUDA's error {code}",

@@ -46,12 +46,27 @@ def assert_close(actual: tuple[Tensor, ...], expected: tuple[Tensor, ...], rtol:
         torch.testing.assert_close(a.cpu(), b, rtol=rtol, atol=rtol * max(scale, 1.0), equal_nan=True)
 
 
+def assert_reads_no_row_without_edges(run: Run, device: str = "cpu") -> None:
+    """Run on an array that has rows for the first vertices alone; what lies beyond it is nobody's memory.
+
+    Its stride says that rows are 4 MiB apart, so that reading one that is not there ends the process.
+    """
+    make = Builder(torch.float32)
+    x, grad = make.input("src", (16,)), make.input("dst", (16,))
+    function = make.function(("sum", make.op("where", make.op("gt", x, 0.0), grad, 0.0)), at="src")
+    topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([0]), num_src=1000, num_dst=1).to(device)
+    rows = torch.ones(1, 16, device=device).as_strided((1, 16), (1 << 20, 1))
+    (found,) = run(function, topology, {x: rows, grad: torch.full((1, 16), 3.0, device=device)})
+    assert found[0].tolist() == [3] * 16
+    assert not found[1:].any()
+
+
 def hub(num_edges: int) -> Topology:
-    """One vertex with that many in-edges, and one with as many out-edges, so that both are cut into work items."""
+    """Vertex 47 with that many in-edges and as many out-edges, so that both are cut into work items."""
     generator = torch.Generator().manual_seed(3)
-    zeros = torch.zeros(num_edges, dtype=torch.int64)
-    src = torch.cat([torch.randint(50, (num_edges,), generator=generator), zeros])
-    dst = torch.cat([zeros, torch.randint(50, (num_edges,), generator=generator)])
+    middle = torch.full((num_edges,), 47)
+    src = torch.cat([torch.randint(50, (num_edges,), generator=generator), middle])
+    dst = torch.cat([middle, torch.randint(50, (num_edges,), generator=generator)])
     return Topology.from_coo(src=src, dst=dst, num_src=50)
 
 

@@ -18,6 +18,10 @@ def assert_equals_naive(function: EdgeFunction, topology: Topology, rtol: float)
     cases.assert_equals_naive(cpu.run, function, topology, rtol)
 
 
+def test_rows_that_no_edge_reaches_are_not_read() -> None:
+    cases.assert_reads_no_row_without_edges(cpu.run)
+
+
 @pytest.mark.parametrize("name", TOPOLOGIES)
 @pytest.mark.parametrize("function", KNOWN)
 def test_odd_topologies(name: str, function: str) -> None:

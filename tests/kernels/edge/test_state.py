@@ -125,6 +125,20 @@ def test_rows_cut_into_several_items_on_a_device(at: str) -> None:
     assert_equals_whole("gpu", cases.all_reductions(at), by_source(cases.hub(1500)), "2 runs", rtol=1e-10)
 
 
+def test_totals_and_edges_beside_a_row_that_is_cut_on_a_device() -> None:
+    """The row's number is beyond the edges and beyond a total's only row."""
+    gpu = pytest.importorskip("sagann.kernels.edge.gpu", reason="triton is not installed: pip install sagann[cuda]")
+    function = cases.all_reductions("dst")
+    topology = Topology.from_coo(src=torch.arange(200), dst=torch.full((200,), 450), num_src=500)
+    arrays = arrays_of(function, topology)
+    found = []
+    for run in (gpu.run, naive.run):
+        state = GatherState(function, num_rows=500, num_edges=400, device="cpu")
+        state.accumulate(run, topology, arrays, edge_offset=200)
+        found.append(state.finish())
+    cases.assert_close(*found, rtol=1e-10)
+
+
 @pytest.mark.parametrize("at", ["dst", "src"])
 def test_bitwise_the_same_for_any_number_of_threads(at: str) -> None:
     function, topology = cases.all_reductions(at), cases.hub(30_000)

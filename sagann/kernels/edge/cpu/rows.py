@@ -32,7 +32,7 @@ class Rows:
                 f"load_{stored}_{count}", f'block.loader("{stored}", {count}, {self.expressions.layout.width})'
             )
             of_edge = "edge" if given.name in self.expressions.form.in_order else self.expressions.edge_local
-            row = {self.own: "row", "param": None, "edge": of_edge}.get(given.side, "other")
+            row = {self.own: "own", "param": None, "edge": of_edge}.get(given.side, "other")
             index = "0" if row is None else f"{row} * stride_{given.name}"
             loaded = f"{name}(p_{given.name}, {index}{self.expressions.offset(given)})"
             if stored in ("i4", "i8") and stored != KINDS[given.dtype]:
@@ -43,7 +43,7 @@ class Rows:
                     + f"({loaded})"
                 )
             line = f"v_{given.name} = {loaded}"
-            if row in (None, "row"):
+            if row in (None, "own"):
                 self.at_row.append(line)
                 self.constant.add(given.name)
             else:
@@ -104,6 +104,8 @@ class Rows:
             # Rows that no edge of a chunk reaches stay as they are.
             *(["        if begin == end:", "            continue"] if self.expressions.form.continued else []),
             "        at = slot if slot >= 0 else row",
+            # An array may have rows for those vertices alone that an edge reaches.
+            "        own = row if begin < end else 0",
             *_indented(2, [*self.at_row, *per_row]),
             "        for edge in range(begin, end):",
             *_indented(3, ["other = other_end(p_indices, edge)"] if reads_other else []),

@@ -43,6 +43,8 @@ class _Kernel(Expressions):
         after = [line for reduction in reductions for line in reduction.after()]
         row = [
             "at = tl.where(slot >= 0, slot, row)",
+            # An array may have rows for those vertices alone that an edge reaches.
+            "own = tl.where(end > begin, row, 0)",
             *self.lines[ROW],
             *start,
             "for first in range(begin, end, EDGES):",

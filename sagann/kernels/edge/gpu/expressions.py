@@ -126,11 +126,11 @@ class Expressions:
         """One line per input."""
         shape = self.shape(given)
         of_edge = "edge" if given.name in self.in_order or self.function.at == "dst" else self.edge_local
-        row = {self.function.at: "row", "param": None, "edge": of_edge}.get(given.side, "other")
-        level = {None: PROGRAM, "row": ROW}.get(row, EDGE)
+        row = {self.function.at: "own", "param": None, "edge": of_edge}.get(given.side, "other")
+        level = {None: PROGRAM, "own": ROW}.get(row, EDGE)
         at = f"p_{given.name}"
         if level == ROW:
-            at += f" + row * stride_{given.name}"
+            at += f" + own * stride_{given.name}"
         elif level == EDGE:
             at += " + " + self.edges(f"({row} * stride_{given.name})", len(shape))
         if shape or level != EDGE:

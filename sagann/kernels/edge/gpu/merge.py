@@ -156,7 +156,10 @@ def merge_more_rows(
     """
     if not levels:
         return
-    known = [out[split_rows] for out in outs]
+    of_rows = [
+        output.reduce not in ("edge", "total") for output in function.outputs for _ in range(output.num_results)
+    ]
+    known = [out[split_rows] if mine else out for out, mine in zip(outs, of_rows, strict=True)]
     merge_rows(function, outs, slots, levels)
     result = 0
     for output in function.outputs:

@@ -147,6 +147,8 @@ class Reduction:
                 "heavy = device.exp(log_weight - top)",
                 f"weight = tl.sum(weight_{number} * share, 0, keep_dims=True) + heavy",
                 f"total = tl.sum(sum_{number} * {self.beside('share')}, 0, keep_dims=True) + {weighed}",
+                # No warp may write the logarithm before all have read it.
+                *(["tl.debug_barrier()"] if self.writer.layout.warps > 1 else []),
                 self.stored(row, "at", self.shape, self.num_lanes, f"total / {self.beside('weight')}"),
                 self.stored(more, "at", self.score_shape, self.num_scores, "top + tl.log(weight)"),
             ]

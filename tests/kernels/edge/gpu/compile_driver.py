@@ -73,7 +73,12 @@ def signature_of(function: EdgeFunction, names: list[str], results: tuple) -> di
 
 
 def report(
-    name: str, entry: object, types: dict[str, str], constants: dict[str, object], aligned: set[str]
+    name: str,
+    entry: object,
+    types: dict[str, str],
+    constants: dict[str, object],
+    aligned: set[str],
+    warps: int = 1,
 ) -> None:
     """Compile and print."""
     names = entry.arg_names  # type: ignore[attr-defined]
@@ -81,7 +86,7 @@ def report(
     types = {arg: "constexpr" if arg in constants else types[arg] for arg in names}
     at = {(names.index(arg),): value for arg, value in constants.items()}
     source = ASTSource(fn=entry, signature=types, constexprs=at, attrs=attrs)
-    ptx = triton.compile(source, target=TARGET, options={"num_warps": 1}).asm["ptx"]
+    ptx = triton.compile(source, target=TARGET, options={"num_warps": warps}).asm["ptx"]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.ptx"
         path.write_text(ptx)
@@ -105,7 +110,7 @@ def compile_function(name: str, function: EdgeFunction, *, continued: bool = Fal
         for given in function.inputs
         if given.side != "param" and math.prod(given.shape) % 16 == 0
     }
-    report(name, kernel.entry, types, {}, aligned)
+    report(name, kernel.entry, types, {}, aligned, kernel.warps)
 
 
 def moved_lanes() -> EdgeFunction:
@@ -143,13 +148,16 @@ def main() -> None:
         "heads, odd": attention(5, 7),
         "all reductions": cases.all_reductions("dst"),
         "all reductions of out-edges": cases.all_reductions("src"),
+        "wide heads": attention(4, 256),
         "moved lanes": moved_lanes(),
         "float32": every_unary(torch.float32),
         "float64": every_unary(torch.float64),
     }
     for name, function in functions.items():
         compile_function(name, function)
-    continued = {name: functions[name] for name in ("gated", "heads, odd", "all reductions of out-edges")}
+    continued = {
+        name: functions[name] for name in ("gated", "heads, odd", "wide heads", "all reductions of out-edges")
+    }
     for name, function in (continued | {"one head": attention(1, 256)}).items():
         compile_function(f"{name}, continued", function, continued=True)
     sum_types = {"p_groups": "*i64", "p_slots": "*fp32", "p_out": "*fp32", "num_lanes": "i32"}

@@ -53,6 +53,10 @@ def test_random_functions(function: EdgeFunction, name: str) -> None:
     assert_equals_naive(function, TOPOLOGIES[name], rtol=1e-11)
 
 
+def test_rows_that_no_edge_reaches_are_not_read() -> None:
+    cases.assert_reads_no_row_without_edges(gpu.run, DEVICE)
+
+
 @pytest.mark.parametrize("at", ["dst", "src"])
 def test_rows_cut_into_several_items(at: str) -> None:
     # At 64 edges an item, enough for two levels of merges.
