@@ -23,6 +23,7 @@ from sagann.saga import SagaLayer
 from sagann.saga.engine import using_engine
 from sagann.saga.hops import count_hops
 from sagann.train.predictor import features_as, parameter_dtype
+from sagann.train.run_folder import RunFolder
 
 # Programs do not depend on the number of rows; a few show all that a training step compiles.
 NUM_VERTICES = 16
@@ -39,7 +40,9 @@ def plan_run(given: Given, *, show: str, streaming: Wish | None, file: Path | No
         shared: options that every command has.
     """
     terminal = Terminal(quiet=shared.quiet)
-    settings = settings_of(merge({} if file is None else read_tables(file), given))
+    from_run = file is not None and RunFolder(file.parent).exists
+    tables = {} if file is None else read_tables(file)
+    settings = settings_of(merge(tables, given), stored=from_run and "data" not in given)
     if ".py:" in settings.model.model:
         shared.user_files.add(settings.model.model.rpartition(":")[0])
     if streaming is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from sagann.cli.run_settings import DataConfig
 from sagann.cli.split_choice import DEFAULT_SPLIT, apply_split
-from sagann.errors import InputError
+from sagann.errors import DatasetError, InputError
 from sagann.graph import Graph, add_inverse_edges, symmetrise, validate_graph
 from sagann.graph.feature_norm import normalise_features
 from sagann.storage import dataset_info, load_graph
@@ -68,9 +69,15 @@ def open_checked(config: DataConfig, *, keep_splits: bool, num_edge_types: int =
 
 
 def class_names_of(sources: Sequence[str], num_classes: int) -> tuple[str, ...]:
-    """Names of the classes, of the first dataset that has any; their numbers where none has."""
-    found = (stored_class_names(source, num_classes) for source in sources)
-    return next(filter(None, found), tuple(str(number) for number in range(num_classes)))
+    """Names of the classes, of the first dataset that has any; their numbers where none has.
+
+    A dataset may be gone, damaged, or somebody else's by now.
+    """
+    for source in sources:
+        with suppress(OSError, DatasetError):
+            if names := stored_class_names(source, num_classes):
+                return names
+    return tuple(str(number) for number in range(num_classes))
 
 
 def stored_class_names(source: str, num_classes: int) -> tuple[str, ...]:

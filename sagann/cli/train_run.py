@@ -46,7 +46,8 @@ def train_run(
     """
     terminal = Terminal(quiet=shared.quiet)
     tables = _tables(out, file, resume=resume, overwrite=overwrite)
-    settings = settings_of(merge(tables, given), stored=resume and file is None)
+    from_run = (resume and file is None) or (file is not None and RunFolder(file.parent).exists)
+    settings = settings_of(merge(tables, given), stored=from_run and "data" not in given)
     if ".py:" in settings.model.model:
         shared.user_files.add(settings.model.model.rpartition(":")[0])
     run_dir = out or _free_folder(settings)
@@ -141,7 +142,7 @@ def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
     others = [path.name for path in run_dir.iterdir() if not path.name.startswith(TEMPORARY_PREFIX)]
     has_settings = CONFIG_FILE in others
     # Settings alone are those of a run that was killed before its first epoch; beside other files they may be anybody's.
-    is_run = folder.exists or (has_settings and (folder.has_work or {*others} <= _BEFORE_RUN))
+    is_run = folder.is_run or (has_settings and (folder.has_work or {*others} <= _BEFORE_RUN))
     if is_run and folder.has_work and not overwrite:
         raise InputError(
             "the folder holds a run",
@@ -152,7 +153,7 @@ def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
     if others and not is_run:
         raise InputError(
             "the folder holds something else than a run",
-            value=f"{len(others)} files and folders, no {RUN_FILE}",
+            value=f"{len(others)} files and folders, no {RUN_FILE} of a run",
             where=str(run_dir),
             fix="Choose an empty or a new folder with --out.",
         )

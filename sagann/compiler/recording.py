@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils import _pytree as pytree
 
 from sagann.compiler.compile import LayerGraph, LayerGraphs, layer_graphs
 from sagann.compiler.model_program import EdgeType
@@ -201,16 +202,19 @@ class _Again:
         """Leave the next call's node."""
         if self._recorder.is_foreign():
             return self._recorder.engine_of_others.run(layer, topology, x, data)
-        if self._num_calls == len(self._recorder.calls):
+        number, calls = self._num_calls, self._recorder.calls
+        if number == len(calls) or calls[number].layer is not self._recorder.layers.get(id(layer)):
             raise TraceError(CHANGES)
         self._num_calls += 1
-        return self._recorder.leave_node(self._num_calls - 1, x)
+        return self._recorder.leave_node(number, x)
 
 
 def _twin(layer: SagaLayer) -> SagaLayer:
     """A copy of a layer that reads the tensors among its attributes where they are."""
-    attributes = [value for module in layer.modules() for value in vars(module).values()]
-    shared = {id(value): value for value in attributes if isinstance(value, Tensor) and not value.requires_grad}
+    parts = ("_parameters", "_buffers", "_modules")
+    attributes = [value for module in layer.modules() for name, value in vars(module).items() if name not in parts]
+    found = (leaf for leaf in pytree.tree_leaves(attributes) if isinstance(leaf, Tensor))
+    shared = {id(tensor): tensor for tensor in found if not tensor.requires_grad}
     try:
         return copy.deepcopy(layer, shared)
     except (RuntimeError, TypeError) as error:

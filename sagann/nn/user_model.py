@@ -1,7 +1,7 @@
 """The user's own layer or model, named as ``path/to/file.py:ClassName``.
 
-The file is executed, as any Python program the user runs, and may import what lies beside it; it is never taken from a dataset
-or a checkpoint.
+The file is executed, as any Python program the user runs; it is never taken from a dataset or a checkpoint. It stands alone, so
+that its content tells whether a run is continued with the same model: what it imports is installed, or on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -37,10 +37,6 @@ def load_class(reference: str) -> type[nn.Module]:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Last, so that nothing installed is hidden; for good, since functions may import when they run.
-    folder = str(path.absolute().parent)
-    if folder not in sys.path:
-        sys.path.append(folder)
     # Registered, so that dataclasses and inspection of the source work in the user's file.
     sys.modules[spec.name] = module
     try:
@@ -51,7 +47,9 @@ def load_class(reference: str) -> type[nn.Module]:
             "model file failed to run",
             value=f"{type(error).__name__}: {error}",
             where=f"'{path}'",
-            fix="Run it with python to see the whole error.",
+            fix="Run it with python to see the whole error; what lies beside it is found where PYTHONPATH names its folder."
+            if isinstance(error, ModuleNotFoundError)
+            else "Run it with python to see the whole error.",
         ) from error
     cls = getattr(module, class_name, None)
     if not (isinstance(cls, type) and issubclass(cls, nn.Module)):

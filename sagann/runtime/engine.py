@@ -83,7 +83,8 @@ class CompiledEngine:
             tensors = tensors_of(layer)
         if isinstance(program, str):
             return self._naive.run(layer, topology, x, data)
-        return self._run(self._ordered(program, topology, x, data), tensors, topology, x, data)
+        program = self._ordered(layer, program, topology, x, data)
+        return self._run(layer, program, tensors, topology, x, data)
 
     def program(self, layer: SagaLayer, x: Tensor, data: Tensor | None = None) -> LayerProgram | None:
         """The program that input like this runs, or None where the layer runs as it is written."""
@@ -131,20 +132,28 @@ class CompiledEngine:
         except TraceError as error:
             return str(error)
 
-    def _ordered(self, program: LayerProgram, topology: Topology, x: Tensor, data: Tensor | None) -> LayerProgram:
+    def _ordered(
+        self, layer: SagaLayer, program: LayerProgram, topology: Topology, x: Tensor, data: Tensor | None
+    ) -> LayerProgram:
         """The program, or the same with its maps by edge type last where that moves fewer bytes in this topology."""
         last = program.maps_last
         if last is None:
             return program
         assert data is not None
         kept = last.invariant and self.invariants.keeps(
-            gathered_bytes(last, topology, data), last, topology, x, data
+            gathered_bytes(last, topology, data), self.invariants.owner(layer, last), topology, x, data
         )
         cheaper = moved_bytes(last, topology, data, kept=kept) < moved_bytes(program, topology, data)
         return last if cheaper else program
 
     def _run(
-        self, program: LayerProgram, tensors: dict[str, Tensor], topology: Topology, x: Tensor, data: Tensor | None
+        self,
+        layer: SagaLayer,
+        program: LayerProgram,
+        tensors: dict[str, Tensor],
+        topology: Topology,
+        x: Tensor,
+        data: Tensor | None,
     ) -> Tensor:
         values = {name: tensors[parameter] for name, parameter in program.parameters}
         values["src"], values["dst"] = x, _first(x, topology)
@@ -158,7 +167,8 @@ class CompiledEngine:
             values[name] = _first(values[source], topology)
         values |= program.dst.run(values, run_rows)
         if program.invariant:
-            accum = self.invariants.get(program, topology, x, data, lambda: self._gather(program, topology, values))
+            owner = self.invariants.owner(layer, program)
+            accum = self.invariants.get(owner, topology, x, data, lambda: self._gather(program, topology, values))
         else:
             accum = self._gather(program, topology, values)
         values[program.accum] = accum

@@ -1,7 +1,8 @@
 """What is gathered from constant features, kept: computed in the first epoch and read in all others.
 
-A kept tensor belongs to one program, one topology and one tensor of features; it goes when any of them does, and when the
-features or the edge data have changed. What would exceed the budget is not kept.
+A kept tensor belongs to one owner, one topology and one tensor of features; it goes when any of them does, and when the
+features or the edge data have changed. What would exceed the budget is not kept. Programs of a layer that gather the same, as
+those of training and evaluation, have one owner.
 
 References:
     Ma et al., NGra, 2018, Sec. 3.2 hoists within an epoch; this is the same across epochs.
@@ -11,7 +12,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -20,9 +22,18 @@ from sagann.compiler.program import LayerProgram
 from sagann.graph.topology import Topology
 from sagann.graph.versions import version_of
 
+if TYPE_CHECKING:
+    from sagann.saga.layer import SagaLayer
+
 Key = tuple[int, int, int]
-Versions = tuple[int, int]
-"Of the features, and of the edge data or -1."
+Versions = tuple[int, int, int]
+"Of the features, which edge data or 0, and its version or -1."
+
+
+class Owner:
+    """Of what a layer gathers of constant features."""
+
+    __slots__ = ("__weakref__",)
 
 
 class Invariants:
@@ -37,6 +48,8 @@ class Invariants:
         self.held_bytes = 0
         self._kept: dict[Key, tuple[Tensor, Versions, list[Any]]] = {}
         self._constant: dict[int, weakref.ref[Tensor]] = {}
+        self._owners: WeakKeyDictionary[SagaLayer, dict[object, Owner]] = WeakKeyDictionary()
+        self._owner_of: WeakKeyDictionary[LayerProgram, Owner] = WeakKeyDictionary()
 
     def is_constant(self, x: Tensor) -> bool:
         """Whether ``x`` is constant: it needs no gradient although gradients are recorded, now or earlier.
@@ -50,17 +63,26 @@ class Invariants:
             self._constant[key] = weakref.ref(x, lambda _: self._constant.pop(key, None))
         return key in self._constant
 
-    def keeps(
-        self, size_bytes: int, program: LayerProgram, topology: Topology, x: Tensor, data: Tensor | None
-    ) -> bool:
-        """Whether what the program gathers, of that size, is kept or would be."""
+    def owner(self, layer: SagaLayer, program: LayerProgram) -> Owner:
+        """The owner of what a program of the layer gathers."""
+        if program not in self._owner_of:
+            owner, edges = Owner(), program.edges
+            # What is not fused, and what follows from pairs with edge types, is not compared.
+            if edges.function is not None and program.typed is None:
+                content = edges.accumulator, edges.max_degree, edges.dtype, repr(edges.function.content)
+                owner = self._owners.setdefault(layer, {}).setdefault(content, owner)
+            self._owner_of[program] = owner
+        return self._owner_of[program]
+
+    def keeps(self, size_bytes: int, owner: Owner, topology: Topology, x: Tensor, data: Tensor | None) -> bool:
+        """Whether what the owner's programs gather, of that size, is kept or would be."""
         if x.is_inference() or (data is not None and data.is_inference()):
             return False
-        return self._find(program, topology, x, data) is not None or self._has_room(size_bytes)
+        return self._find(owner, topology, x, data) is not None or self._has_room(size_bytes)
 
     def get(
         self,
-        program: LayerProgram,
+        owner: Owner,
         topology: Topology,
         x: Tensor,
         data: Tensor | None,
@@ -69,7 +91,7 @@ class Invariants:
         """What ``compute`` returns, from the second call on without computing it.
 
         Args:
-            program: its gather depends on x, topology and edge data alone.
+            owner: of a gather that depends on x, topology and edge data alone.
             topology: the edges.
             x: features that need no gradient.
             data: edge data that needs none.
@@ -77,7 +99,7 @@ class Invariants:
         """
         if x.is_inference() or (data is not None and data.is_inference()):
             return compute()
-        known = self._find(program, topology, x, data)
+        known = self._find(owner, topology, x, data)
         if known is not None:
             return known
         result = compute()
@@ -86,16 +108,16 @@ class Invariants:
             # It could not be used in training.
             return result
         if self._has_room(size):
-            key = _key(program, topology, x)
+            key = _key(owner, topology, x)
             forget = lambda _: self._forget(key)  # noqa: E731 - one callback for the three of them.
-            owners = [weakref.ref(owner, forget) for owner in (program, topology, x)]
+            owners = [weakref.ref(each, forget) for each in (owner, topology, x)]
             self._kept[key] = (result, _versions(x, data), owners)
             self.held_bytes += size
         return result
 
-    def _find(self, program: LayerProgram, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor | None:
+    def _find(self, owner: Owner, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor | None:
         """What is kept; of another version it is let go."""
-        key = _key(program, topology, x)
+        key = _key(owner, topology, x)
         if key not in self._kept:
             return None
         result, versions, _ = self._kept[key]
@@ -113,9 +135,9 @@ class Invariants:
             self.held_bytes -= kept[0].numel() * kept[0].element_size()
 
 
-def _key(program: LayerProgram, topology: Topology, x: Tensor) -> Key:
-    return id(program), id(topology), id(x)
+def _key(owner: Owner, topology: Topology, x: Tensor) -> Key:
+    return id(owner), id(topology), id(x)
 
 
 def _versions(x: Tensor, data: Tensor | None) -> Versions:
-    return version_of(x), -1 if data is None else version_of(data)
+    return (version_of(x), 0, -1) if data is None else (version_of(x), id(data), version_of(data))

@@ -95,13 +95,6 @@ class CsvTable:
                     fix="Mend it, or say whether it names the columns (--header, --no-header).",
                 )
             header = not all(numbers)
-            if header and not all(name.strip() for name in first):
-                raise DatasetError(
-                    "a column has no name",
-                    value=separator.join(first)[:80],
-                    where=f"{path}, row 1",
-                    fix="An index perhaps: write the file without it (pandas: to_csv(..., index=False)), or name the column.",
-                )
         self._header = header
         self.names = [name.strip() for name in first] if header else [f"column {i}" for i in range(len(first))]
         _refuse_doubles(self.names, self.path)
@@ -313,12 +306,29 @@ def column_name(table: CsvTable | ParquetTable, column: Column) -> str:
         return column
     position = int(column) if isinstance(column, int) or column.isdecimal() else -1
     if 0 <= position < len(table.names):
-        return table.names[position]
+        return named(table, table.names[position])
     raise DatasetError(
         "column not found",
         value=f"no column {column!r}; there are {', '.join(_quoted(name) for name in table.names[:20])}",
         where=str(table.path),
         fix="Choose a column by name or by position from 0; check the separator.",
+    )
+
+
+def named(table: CsvTable | ParquetTable, column: str) -> str:
+    """The column that nobody has named, if it has a name.
+
+    Raises:
+        DatasetError: it has none in a header that names others: it may be an index.
+    """
+    if column:
+        return column
+    raise DatasetError(
+        "a column has no name",
+        value=", ".join(repr(name) for name in table.names[:20]),
+        where=str(table.path),
+        fix="An index perhaps: write the file without it (pandas: to_csv(..., index=False)), choose columns by their names, "
+        "or name the column.",
     )
 
 

@@ -68,15 +68,11 @@ class CheckpointFolder:
             remove_folder(final)
             aside.rename(final)
             sync_folder(self.path)
-            for epoch in self.epochs()[self.keep :]:
+            # Later ones could not be read, and do not count.
+            known = [epoch for epoch in self.epochs() if epoch <= checkpoint.epoch]
+            for epoch in known[self.keep :]:
                 remove_folder(self._folder(epoch))
         return final
-
-    def remove_after(self, epoch: int) -> None:
-        """Remove the checkpoints of later epochs."""
-        for later in self.epochs():
-            if later > epoch:
-                remove_folder(self._folder(later))
 
     def read(self, epoch: int) -> Checkpoint:
         """Read one checkpoint and verify its checksums.

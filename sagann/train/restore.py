@@ -64,8 +64,6 @@ def restore(
         folder.cut_history(0)
     else:
         _restore_checkpoint(session, folder, checkpoint, run=run, epochs=config.epochs)
-        # Damaged ones: they would count among those that are kept.
-        folder.checkpoints.remove_after(checkpoint.epoch)
     # All else in run.json stays what the run was started with.
     options = config.to_json()
     free = {name: options[name] for name in FREE_OPTIONS}

@@ -81,7 +81,8 @@ class RunFolder:
                     where=str(self.path),
                     fix="Wait for it, stop it, or choose another folder.",
                 ) from error
-            remove_leftovers(self.path)
+            if not self.foreign:
+                remove_leftovers(self.path)
             try:
                 yield
             finally:
@@ -101,11 +102,19 @@ class RunFolder:
         )
 
     @property
+    def is_run(self) -> bool:
+        """Whether a run has made what is here: its run.json, which goes last, or what it trained."""
+        try:
+            found = json.loads((self.path / RUN_FILE).read_bytes())
+        except (OSError, ValueError):
+            found = None
+        return self.has_work or (isinstance(found, dict) and {"format", "identity"} <= found.keys())
+
+    @property
     def foreign(self) -> list[str]:
-        """What a new run would replace, and no run has made: there is no run.json, which goes last."""
-        names = (self.checkpoints.path.name, "events", PROFILE_FILE, PICTURE_FILE)
-        is_run = self.exists or self.has_work
-        return [] if is_run else [name for name in names if (self.path / name).exists()]
+        """What a new run would replace, and no run has made."""
+        names = (RUN_FILE, self.checkpoints.path.name, "events", PROFILE_FILE, PICTURE_FILE)
+        return [] if self.is_run else [name for name in names if (self.path / name).exists()]
 
     @property
     def has_result(self) -> bool:

@@ -305,7 +305,7 @@ class Trainer:
         if folder.foreign:
             raise InputError(
                 "the run folder holds something else than a run",
-                value=f"{', '.join(folder.foreign)}, but no run.json",
+                value=f"{', '.join(folder.foreign)}, which no run has made",
                 where=str(folder.path),
                 fix="Choose another folder, or move them away.",
             )

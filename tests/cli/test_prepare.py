@@ -87,7 +87,10 @@ def test_class_names(ring: Graph, tmp_path: Path) -> None:
     np.savez(tmp_path / "n.npz", edge_index=np.zeros((2, 0), dtype=np.int64), labels=np.array([0, 1]))
     (tmp_path / "n.json").write_text(json.dumps({"class_names": ["cat", "dog"]}))
     assert class_names_of([str(tmp_path / "n.npz")], 2) == ("cat", "dog")
-    # Of the first dataset that has any, be it gone or there.
-    assert class_names_of(["gone", str(tmp_path / "ring"), str(tmp_path / "n.npz")], 2) == ("cat", "dog")
+    # Of the first dataset that has any, be it gone or damaged.
+    save_graph(ring, tmp_path / "damaged")
+    (tmp_path / "damaged" / "manifest.json").unlink()
+    sources = ["gone", str(tmp_path / "damaged"), str(tmp_path / "ring"), str(tmp_path / "n.npz")]
+    assert class_names_of(sources, 2) == ("cat", "dog")
     # Names that do not fit are worse than numbers.
     assert class_names_of([str(tmp_path / "n.npz")], 3) == ("0", "1", "2")

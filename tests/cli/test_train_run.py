@@ -148,7 +148,9 @@ def test_a_folder_with_settings_of_something_else_is_refused(invoke: Invoke, blo
     for extra in ([], ["--overwrite"]):
         outcome = invoke("train", "--data", blocks, *QUICK, "--out", tmp_path, *extra)
         assert outcome.code == 2
-        assert "the folder holds something else than a run: 2 files and folders, no run.json" in outcome.err
+        assert (
+            "the folder holds something else than a run: 2 files and folders, no run.json of a run" in outcome.err
+        )
     assert {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 

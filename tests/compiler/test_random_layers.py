@@ -30,6 +30,8 @@ LEAVES: list[Expression] = [
     lambda m, e: m.v * e.src,
     lambda m, e: e.dst * m.a + m.b,
     lambda m, e: torch.cat([e.src[:, 2:], 2 * e.dst[:, :2]], 1),
+    lambda m, e: torch.relu(F.linear(e.src, m.w)),
+    lambda m, e: F.linear(torch.cat([e.src, torch.ones_like(e.dst)], -1), m.wide)[:, :4],
 ]
 UNARY: list[Callable[[Tensor], Tensor]] = [
     torch.tanh,
@@ -59,6 +61,7 @@ UNARY: list[Callable[[Tensor], Tensor]] = [
     lambda x: torch.cat([x[:, 1::2], x[:, ::2]], 1),
     lambda x: torch.stack([x[:, 0], x[:, 3], x[:, 1], x[:, 2]], 1),
     lambda x: x.masked_fill(x > 0.5, 0.25),
+    lambda x: torch.where(x > 1.0000001, x, 1.0000002 * x),
 ]
 BINARY: list[Callable[[Tensor, Tensor], Tensor]] = [
     torch.add,
@@ -77,6 +80,9 @@ VERTEX: list[Callable[..., Tensor]] = [
     lambda m, v, a: F.linear(a, m.w[:1], m.b) + v[:, :1],
     lambda m, v, a: torch.relu(F.linear(m.a * v + a, m.w[:2])),
     lambda m, v, a: torch.cat([v, a], 1) @ m.wide.T,
+    # What the edges may read as well.
+    lambda m, v, a: a + F.linear(v, m.w),
+    lambda m, v, a: torch.relu(F.linear(v, m.w)) * a + v,
 ]
 
 

@@ -503,6 +503,26 @@ def test_hidden_features_without_gradients_are_not_taken_for_constant(monkeypatc
         assert torch.equal(layer(topology, hidden.clone().requires_grad_()), evaluated)
 
 
+def test_programs_that_gather_the_same_keep_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology, x = skewed(), rows(skewed())
+    layer = Layer(lambda m, e: e.src * e.data[:, None], lambda m, v, a: a * m.factor).double()
+    topology = topology.with_edge_data(weight=topology.edge_data["weight"].double())
+    ran = passes(monkeypatch)
+    with using_engine(CompiledEngine(dialect="naive")) as engine:
+        for factor in range(20):
+            layer.factor = float(factor)
+            for training in (True, False):
+                layer.train(training)
+                with using_engine(NaiveEngine()):
+                    expected = layer(topology, x)
+                assert_close(layer(topology, x), expected)
+        assert len(ran) == 1
+        assert engine.invariants.held_bytes == x.nbytes
+        layer.edge_function = lambda m, e: e.src * 2 * e.data[:, None]
+        assert_close(layer(topology, x), 2 * expected)
+        assert len(ran) == 2
+
+
 def test_what_was_kept_of_changed_features_goes() -> None:
     topology, layer, x = skewed(), Counted(), rows(skewed())
     with using_engine(CompiledEngine()) as engine:

@@ -195,12 +195,13 @@ class Scaled(SagaLayer):
     def __init__(self, *, at_edges: bool) -> None:
         super().__init__()
         self.at_edges, self.alpha = at_edges, torch.tensor(1.0, dtype=torch.float64)
+        self.tables = {"rows": [torch.ones(4, dtype=torch.float64)]}
 
     def apply_edge(self, edge: Edge) -> Tensor:
         return torch.tanh(edge.src + edge.dst * self.alpha) if self.at_edges else edge.src
 
     def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-        return accum if self.at_edges else accum * self.alpha
+        return (accum if self.at_edges else accum * self.alpha) * self.tables["rows"][0]
 
 
 @pytest.mark.parametrize("at_edges", [False, True])
@@ -217,6 +218,7 @@ def test_tensors_among_a_layers_attributes_are_read_as_they_are(
     for value in (1.0, 5.0, 2.0, 7.0):
         if in_place:
             model.layer.alpha.fill_(value)
+            model.layer.tables["rows"][0].mul_(2)
         else:
             model.layer.alpha = torch.tensor(value, dtype=torch.float64)
         found = run()

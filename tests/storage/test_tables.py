@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sagann.errors import DatasetError
-from sagann.storage.tables import CsvTable, ParquetTable
+from sagann.storage.tables import CsvTable, ParquetTable, column_name
 from sagann.storage.vertex_files import open_features
 
 
@@ -78,11 +78,16 @@ def test_a_column_may_be_ids_and_weights(tmp_path: Path) -> None:
     assert [column.tolist() for column in batch.columns] == [[16777217], [1], [16777216.0]]
 
 
-@pytest.mark.parametrize("top", [",src,dst", "src,,dst", "src,dst,", "# note\n,src,dst"])
-def test_a_column_without_a_name_is_refused(tmp_path: Path, top: str) -> None:
-    """pandas writes its index so, which would be taken for the sources."""
-    with pytest.raises(DatasetError, match=r"a column has no name: .*row 1\).*index=False"):
-        CsvTable(written(tmp_path, f"{top}\n0,5,7\n1,6,8\n"))
+@pytest.mark.parametrize("header", [None, True])
+def test_a_column_without_a_name_is_chosen_by_nobody(tmp_path: Path, header: bool | None) -> None:
+    """pandas writes its index so, which would be taken for the sources, or for a feature."""
+    path = written(tmp_path, ",src,dst\n0,5,7\n1,6,8\n")
+    table = CsvTable(path, header=header)
+    assert [column_name(table, column) for column in (1, 2, "src", "dst")] == ["src", "dst", "src", "dst"]
+    with pytest.raises(DatasetError, match=r"a column has no name: '', 'src', 'dst' .*index=False"):
+        column_name(table, 0)
+    with pytest.raises(DatasetError, match="a column has no name"):
+        open_features(path)
 
 
 def test_features_whose_columns_are_numbered_are_refused(tmp_path: Path) -> None:

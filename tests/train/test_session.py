@@ -191,23 +191,26 @@ def test_damaged_checkpoints_do_not_count_among_those_that_are_kept(tmp_path):
     (tmp_path / "checkpoints/epoch-000009/state.json").unlink()
     with pytest.raises(CrashError):
         trainer_of(tmp_path, stop_after=8, keep_checkpoints=1, checkpoint_every=1).fit(resume=True)
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["epoch-000008"]
+    # The damaged one, which is not removed either, until there is another of its epoch.
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"epoch-000008", "epoch-000009"}
     assert trainer_of(tmp_path).fit(resume=True).epochs == 12
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "events", "profile.json"])
+@pytest.mark.parametrize("name", ["checkpoints", "events", "profile.json", "run.json"])
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_what_no_run_has_made_is_left_alone(tmp_path, name, overwrite):
-    foreign = tmp_path / name
+    foreign, temporary = tmp_path / name, tmp_path / ".tmp-mine"
+    temporary.write_text("mine")
     if name.endswith("json"):
         foreign.write_text("weeks")
     else:
         foreign.mkdir()
         foreign = foreign / "best.pt"
         foreign.write_text("weeks")
-    with pytest.raises(InputError, match=rf"holds something else than a run: {name}, but no run\.json"):
+    with pytest.raises(InputError, match=rf"holds something else than a run: {name}, which no run has made"):
         trainer_of(tmp_path).fit(overwrite=overwrite)
     assert foreign.read_text() == "weeks"
+    assert temporary.read_text() == "mine"
 
 
 @pytest.mark.parametrize("epochs", [12, 1100])

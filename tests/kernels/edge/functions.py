@@ -93,7 +93,10 @@ def functions(draw: st.DrawFn, dtype: torch.dtype = torch.float64) -> EdgeFuncti
     """Random functions: inputs on all sides, a dozen ops, several outputs."""
     make = Builder(dtype)
     heads, features = draw(
-        st.sampled_from([(1, 1), (1, 5), (1, 16), (1, 41), (1, 150), (3, 4), (8, 8), (2, 16), (5, 7)])
+        # A lane more than whole registers, and than tiles of one to eight of them.
+        st.sampled_from(
+            [(1, 1), (1, 5), (1, 16), (1, 17), (1, 33), (1, 41), (1, 65), (1, 150), (3, 4), (8, 8), (2, 16), (5, 7)]
+        )
     )
     shapes: list[Shape] = (
         [(), (features,)] if heads == 1 else [(), (heads,), (heads, features), (heads * features,), (heads, 1)]
@@ -123,7 +126,8 @@ def _random_op(draw: st.DrawFn, make: Builder, values: list[str]) -> str:
         lambda: make.op(draw(st.sampled_from(SMOOTH_UNARY)), make.op("minimum", value, 3.0)),
         lambda: make.op(draw(st.sampled_from(POSITIVE_UNARY)), make.op("add", make.op("abs", value), 0.5)),
         lambda: _random_binary(draw, make, value, values),
-        lambda: make.op("mul", value, draw(st.sampled_from([0.5, -2.0, 3]))),
+        # Two of them differ in the eighth digit.
+        lambda: make.op("mul", value, draw(st.sampled_from([0.5, -2.0, 3, 1.0000001, 1.0000002]))),
         lambda: make.op("sub", 1.5, value),
         lambda: make.op("random", shape=shape, p=0.3, salt=draw(st.integers(0, 3))),
         lambda: make.op("full", 0.25, shape=shape),
