@@ -68,6 +68,13 @@ def has_tensor(node: fx.Node) -> bool:
     )
 
 
+def has_row_each(node: fx.Node) -> bool:
+    """Whether the node's tensors have one row for each vertex or edge, as their first dimension."""
+    value = node.meta.get("val")
+    tensors = value if isinstance(value, (tuple, list)) else [value]
+    return all(tensor.ndim > 0 and tensor.shape[0] == ROWS for tensor in tensors if isinstance(tensor, Tensor))
+
+
 def row_bytes(node: fx.Node) -> int:
     """Bytes of one row of the node's value."""
     value = node.meta["val"]

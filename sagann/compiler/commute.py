@@ -125,6 +125,8 @@ def _map_first(module: fx.GraphModule, gather: fx.Node, message: Message, *, kep
     other = None
     if reader.target is _aten.add.Tensor and not reader.kwargs and _only_user(reader) is not None:
         other = reader.args[1] if reader.args[0] is gather else reader.args[0]
+    if other is gather:
+        return []
     target = reader if other is None else _only_user(reader)
     linear = linear_parts(target)
     if target is None or linear is None or linear[0] is not (gather if other is None else reader):

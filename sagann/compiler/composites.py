@@ -233,8 +233,5 @@ COMPOSITES: dict[Any, Callable[..., Any]] = {
     _aten.split.Tensor: _split,
     _aten.split_with_sizes.default: _split_with_sizes,
     _aten.celu.default: lambda x, alpha=1.0: _elu(x, alpha, 1.0, 1 / alpha),
-    _aten.exp2.default: lambda x: torch.exp(x * math.log(2)),
-    _aten.log2.default: lambda x: torch.log(x) / math.log(2),
-    _aten.log10.default: lambda x: torch.log(x) / math.log(10),
 }
 "For :func:`sagann.compiler.trace.make_graph`: what stands on the left never reaches the lowering."

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import torch
 from torch import fx
 
-from sagann.compiler.classify import has_tensor, row_bytes
+from sagann.compiler.classify import has_row_each, has_tensor, row_bytes
 from sagann.compiler.min_cut import min_cut
 from sagann.compiler.rewrite import gathered
 
@@ -92,7 +92,10 @@ def on_edges(node: fx.Node, enabled: bool) -> bool:
     """Whether the node must be computed on the edges."""
     if node.op in ("placeholder", "get_attr"):
         return False
-    return node.meta["place"] in ("edge", "constant") or (not enabled and node.meta["place"] in ("src", "dst"))
+    if node.meta["place"] in ("src", "dst"):
+        # What edges read of an end is looked up by its number.
+        return not enabled or not has_row_each(node)
+    return node.meta["place"] in ("edge", "constant")
 
 
 def _cheapest(frontier: Iterable[fx.Node]) -> set[fx.Node]:
@@ -117,5 +120,7 @@ def _may_sink(node: fx.Node) -> bool:
     if node.op != "call_function" or node.meta["place"] not in ("src", "dst"):
         return False
     name = getattr(node.target, "__name__", "").partition(".")[0]
-    constant = any(argument.meta["place"] == "constant" for argument in _operands(node))
-    return name in _CHEAP and isinstance(node.meta["val"], torch.Tensor) and not constant
+    operands = _operands(node)
+    constant = any(argument.meta["place"] == "constant" for argument in operands)
+    of_rows = all(has_row_each(argument) for argument in operands if argument.meta["place"] in ("src", "dst"))
+    return name in _CHEAP and isinstance(node.meta["val"], torch.Tensor) and of_rows and not constant

@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.traceback import set_stack_trace
 
-from sagann.compiler.builder import Builder, arithmetic_dtype
+from sagann.compiler.builder import HALF, Builder, arithmetic_dtype
 from sagann.compiler.composites import COMPOSITES
 from sagann.compiler.operators import DROPOUT
 from sagann.compiler.trace import ROWS, TraceError, is_rows, make_graph
@@ -175,6 +175,13 @@ class _Lowering:
             op = {"add": "or", "mul": "and"}.get(op, op)
         if not dtype.is_floating_point:
             _refuse_on_integers(op, node)
+        if op in COMPARISONS and len(values) == 2:
+            # PyTorch rounds a number to the type of the tensor that it is compared with.
+            common = torch.result_type(
+                *(each.meta["val"] if isinstance(each, fx.Node) else each for each in values)
+            )
+            if common in HALF:
+                args = [arg if isinstance(arg, str) else torch.tensor(arg, dtype=common).item() for arg in args]
         last = args[-1]
         if not isinstance(last, str) and not any(isinstance(arg, str) for arg in args):
             args[-1] = self.b.full(last, shape, dtype)
@@ -357,11 +364,17 @@ def _reduction(op: str) -> Callable[..., str]:
 
 
 def _full(low: _Lowering, node: fx.Node, size: Any, value: float, **kwargs: Any) -> str:
-    return low.b.full(value, low.shape(node), low.dtype(node))
+    return low.b.full(_of_type(node, value), low.shape(node), low.dtype(node))
 
 
 def _scalar(low: _Lowering, node: fx.Node, value: float, **kwargs: Any) -> str:
-    return low.b.full(value, (), low.dtype(node))
+    return low.b.full(_of_type(node, value), (), low.dtype(node))
+
+
+def _of_type(node: fx.Node, value: float) -> float:
+    """The number as a tensor of the node's type holds it: constants are folded into what reads them."""
+    number: float = torch.full((), value, dtype=node.meta["val"].dtype).item()
+    return number
 
 
 def _dropout(low: _Lowering, node: fx.Node, x: fx.Node, p: float) -> str:

@@ -108,7 +108,12 @@ class WholeOperators(TorchFunctionMode):
         if func in (F.dropout, torch.dropout):
             return (_dropout if func is F.dropout else _torch_dropout)(*args, **kwargs)
         if func in _CELLS:
-            return _CELLS[func](*args)
+            return _CELLS[func](*args, **kwargs)
+        # Functional tensors would hand on themselves, and their gradients.
+        if func == Tensor.data.__get__:  # type: ignore[attr-defined]
+            return args[0].detach()
+        if func == Tensor.data.__set__:  # type: ignore[attr-defined]
+            raise NotShown("it sets the data of a tensor")
         if func is torch._C._set_grad_enabled:
             raise NotShown("it switches gradients off or on")
         if func in _READS_VALUES:
@@ -124,15 +129,16 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 def _cell(gates: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
     """A recurrent cell: ``gates`` of the maps of input and hidden state, and of the hidden state."""
 
+    # Named as PyTorch's.
     def cell(
-        x: Tensor,
-        hidden: Tensor,
-        weight_x: Tensor,
-        weight_hidden: Tensor,
-        bias_x: Tensor | None = None,
-        bias_hidden: Tensor | None = None,
+        input: Tensor,
+        hx: Tensor,
+        w_ih: Tensor,
+        w_hh: Tensor,
+        b_ih: Tensor | None = None,
+        b_hh: Tensor | None = None,
     ) -> Tensor:
-        return gates(_linear(x, weight_x, bias_x), _linear(hidden, weight_hidden, bias_hidden), hidden)
+        return gates(_linear(input, w_ih, b_ih), _linear(hx, w_hh, b_hh), hx)
 
     return cell
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-from torch import fx
+from torch import Tensor, fx
+
+from sagann.compiler.classify import has_row_each
 
 
 def shared_rows(
@@ -36,7 +38,8 @@ def shared_rows(
         if node in seen:
             continue
         seen.add(node)
-        partner = partners.get(forms[node]) if node.meta["place"] == "dst" else None
+        may_share = node.meta["place"] == "dst" and isinstance(node.meta["val"], Tensor) and has_row_each(node)
+        partner = partners.get(forms[node]) if may_share else None
         if partner is not None:
             shared[node] = partner
         else:

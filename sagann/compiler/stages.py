@@ -132,7 +132,7 @@ class _Cut:
             assert isinstance(weight, fx.Node)
             bias_like, weight_like = bias.meta["val"], weight.meta["val"]
             if bias_like.shape == weight_like.shape[:1] and bias_like.dtype == weight_like.dtype:
-                args = tuple(self.copies[argument] for argument in (*mapped.all_input_nodes, bias))
+                args = fx.node.map_aggregate((*mapped.args, bias), self._argument)
                 merged = self.graph.call_function(linear, args)
                 merged.meta = dict(node.meta)
                 return merged

@@ -95,7 +95,8 @@ class _FusedGather(torch.autograd.Function):
         kept, extra = ctx.saved_tensors[: len(ctx.kept)], ctx.saved_tensors[len(ctx.kept) :]
         gradients: dict[str, Tensor] = {}
         if ctx.scatters:
-            (name,) = ctx.wanted
+            # The only array that is read; others may be wanted that have no features.
+            (name,) = (given.name for given in call.function.inputs)
             assert isinstance(call.dialect, ScattersExtrema)
             gradients[name] = call.dialect.scatter_extremum(call.topology, extra[0], grad)
         else:

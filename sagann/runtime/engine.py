@@ -176,8 +176,10 @@ class CompiledEngine:
         # What only the edges read makes room for the vertices' rows.
         values = {name: values[name] for name in program.vertex.inputs}
         (out,) = program.vertex.run(values, run_rows).values()
-        # What is kept must not be changed by an in-place operation on what the layer returns.
-        return out.clone() if program.invariant and _share_memory(out, accum) else out
+        # What is kept, for other epochs or for the backward, must not be changed by an in-place operation on what the layer
+        # returns.
+        is_kept = program.invariant or (program.edges.accumulator == "softmax" and out.requires_grad)
+        return out.clone() if is_kept and _share_memory(out, accum) else out
 
     def _gather(self, program: LayerProgram, topology: Topology, values: dict[str, Tensor]) -> Tensor:
         edges, dialect = program.edges, self._dialect(topology)

@@ -13,7 +13,7 @@ from sagann.compiler import CompilerOptions
 from sagann.runtime.engine import CompiledEngine
 from sagann.saga import NaiveEngine, using_engine
 from tests.compiler.layers import Layer, assert_compiles_right, program_of, results
-from tests.graphs import odd_topologies
+from tests.graphs import block_of, odd_topologies, random_topology
 
 FUSED: dict[str, Callable[[Layer, Any], Any]] = {
     "source": lambda _, e: e.src,
@@ -26,10 +26,13 @@ FUSED: dict[str, Callable[[Layer, Any], Any]] = {
     "constant's pow": lambda _, e: 2.0 ** (e.src * e.dst),
     "divide": lambda _, e: e.src / (e.dst.abs() + 1) + 1 / (e.data[:, None] + 1),
     "alpha": lambda _, e: torch.add(e.src, e.dst, alpha=3) + torch.sub(e.dst, e.src, alpha=0.5) + torch.rsub(e.dst, e.src),
+    "masks compared": lambda _, e: e.src * ((e.src > 0) > (e.dst > 0)) + e.dst * ((e.src > 0) <= (e.dst > 0)) * 2,
+    "data of a tensor": lambda m, e: e.src * e.dst.data + e.dst * m.v.data,
+    "constants of a type": lambda _, e: (e.src * e.dst) * torch.full_like(e.data.long(), 1.5).to(e.src.dtype)[:, None] + torch.full((len(e.src), 4), 0.1, dtype=torch.float32) * e.src * e.dst,
     "comparisons": lambda _, e: torch.where((e.src > e.dst) & (e.dst < 1) | (e.src == 0), e.src * e.dst, e.dst - 1),
     "masked fill": lambda _, e: (e.src * e.dst).masked_fill(e.dst < 0, -3.0),
-    "exp": lambda _, e: torch.exp(e.src - e.dst) + torch.expm1(e.dst * e.src) + torch.exp2(e.dst - e.src),
-    "log": lambda _, e: torch.log(e.src.abs() + e.dst.abs() + 0.5) + torch.log1p((e.src * e.dst).abs()) + torch.log2(e.src.abs() + e.data[:, None]),
+    "exp": lambda _, e: torch.exp(e.src - e.dst) + torch.expm1(e.dst * e.src),
+    "log": lambda _, e: torch.log(e.src.abs() + e.dst.abs() + 0.5) + torch.log1p((e.src * e.dst).abs()),
     "roots": lambda _, e: torch.sqrt((e.src * e.dst).abs() + 0.1) + torch.rsqrt((e.src + e.dst).abs() + 0.1),
     "reciprocal": lambda _, e: torch.reciprocal(e.src.abs() + e.dst.abs() + 1) + (e.src * e.dst).square(),
     "trigonometry": lambda _, e: torch.sin(e.src * e.dst) + torch.cos(e.src + e.dst),
@@ -211,6 +214,52 @@ def test_constants_are_what_they_are(name: str, dialect: str) -> None:
         actual = layer(topology, x)
     torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12, equal_nan=True)
     assert program_of(layer, topology, x, engine).edges.function is not None
+
+
+@pytest.mark.parametrize("function", [torch.log2, torch.log10, torch.exp2])
+def test_powers_of_two_and_ten_are_exact(function: Any) -> None:
+    """A quotient of logarithms would fall short of whole numbers."""
+    topology = odd_topologies()["skewed"]
+    weights = torch.tensor([1000.0, 32768, 3, 1e-3, 8])[torch.arange(topology.num_edges) % 5]
+    topology = topology.with_edge_data(weight=weights if function is not torch.exp2 else weights.log())
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    layer = Layer(lambda m, e: e.src * e.dst * torch.floor(function(e.data))[:, None]).double()
+    assert_compiles_right(layer, topology, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dialect", ["naive", "cpu"])
+def test_half_precision_is_compared_with_rounded_numbers(dtype: torch.dtype, dialect: str) -> None:
+    topology = odd_topologies()["skewed"]
+    data = torch.full((topology.num_edges,), 0.1, dtype=dtype)
+    data[::2] = 0.2
+    topology = topology.with_edge_data(weight=data)
+    layer = Layer(lambda m, e: e.src * (e.data <= 0.1)[:, None] + e.src * (e.data == 0.2)[:, None] * 4).to(dtype)
+    x = torch.randn(topology.num_src, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
+    found = []
+    for engine in (NaiveEngine(), CompiledEngine(dialect=dialect)):
+        with using_engine(engine):
+            found.append(layer(topology, x).float())
+    torch.testing.assert_close(found[1], found[0], rtol=0.02, atol=0.1)
+
+
+HEADS_FIRST: dict[str, Callable[[Layer, Any], Any]] = {
+    "a row for each head": lambda _, e: (e.src.view(-1, 2) * e.dst.view(-1, 2)).sum(-1).view(-1, 2),
+    "heads before rows": lambda _, e: (e.src.view(-1, 2, 2).transpose(0, 1) * e.dst.view(-1, 2, 2).transpose(0, 1)).sum(-1).t(),
+    "maps of heads": lambda m, e: F.linear(e.src.view(-1, 2), m.w[:2, :2]).view(-1, 4) * torch.tanh(F.linear(e.dst.view(-1, 2), m.w[:2, :2])).view(-1, 4),
+    "chunks of a map": lambda m, e: torch.sigmoid(F.linear(e.dst, m.w).chunk(2, 1)[0] + F.linear(e.src, m.w).chunk(2, 1)[1]),
+    "chunks of heads": lambda m, e: e.src.view(-1, 2).chunk(2, 1)[0].view(-1, 2) * e.dst[:, :2],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HEADS_FIRST)
+@pytest.mark.parametrize("block", [False, True])
+@pytest.mark.parametrize("fuse", [False, True])
+def test_rows_may_be_seen_in_other_ways(name: str, block: bool, fuse: bool) -> None:
+    topology = block_of(random_topology(40, 301), 10) if block else random_topology(40, 301)
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    engine = CompiledEngine(options=CompilerOptions(fuse=fuse), tile_edges=60)
+    assert_compiles_right(Layer(HEADS_FIRST[name]).double(), topology, x, engine=engine)
 
 
 @pytest.mark.parametrize("mode", ["floor", "trunc"])

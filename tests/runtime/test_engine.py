@@ -259,6 +259,38 @@ def test_a_bias_of_another_type_is_added_as_it_is_written() -> None:
     torch.testing.assert_close(actual, expected, rtol=0.02, atol=0.1)
 
 
+VERTICES: dict[str, Callable[..., Tensor]] = {
+    "a map of what was gathered twice": lambda m, v, a: F.linear(a + a, m.w[:1]),
+    "a map of a parameter by itself": lambda m, v, a: a @ F.linear(m.w, m.w, m.v),
+    "biases by name": lambda m, v, a: torch.gru_cell(a, v, m.wide.T.reshape(12, 4), m.wide.reshape(12, 4), b_ih=m.v.repeat(3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VERTICES)
+def test_what_vertices_compute(name: str) -> None:
+    assert_compiles_right(Layer(None, VERTICES[name]).double(), skewed(), rows(skewed()))
+
+
+def test_the_extremum_of_a_source_beside_no_features() -> None:
+    topology = random_topology(20, 600)
+    layer = Layer(lambda m, e: torch.cat([e.src, e.dst[:, 4:]], 1), accumulator="max").double()
+    assert_compiles_right(layer, topology, rows(topology))
+
+
+def test_what_a_softmax_layer_returns_may_be_changed() -> None:
+    topology, x = skewed(), rows(skewed()).requires_grad_()
+    layer = Layer(lambda m, e: ((e.src * e.dst).sum(-1), e.src), accumulator="softmax").double()
+    found = []
+    for engine in (NaiveEngine(), CompiledEngine()):
+        with using_engine(engine):
+            out = layer(topology, x)
+            out += 1
+            torch.relu_(out)
+            found.append((out, *torch.autograd.grad(out.square().sum(), x)))
+    for ours, theirs in zip(*found[::-1], strict=True):
+        assert_close(ours, theirs)
+
+
 def test_maps_by_other_weights_are_not_shared() -> None:
     layer = Layer(lambda m, e: F.linear(e.src, m.w).tanh() * F.linear(e.dst, m.w * 2).tanh()).double()
     assert program_of(layer, skewed(), rows(skewed()), CompiledEngine()).shared == ()

@@ -49,7 +49,9 @@ def _compare(operator: str) -> Build:
             return (
                 builder.fcmp_unordered(operator, a, b) if operator == "!=" else builder.fcmp_ordered(operator, a, b)
             )
-        return builder.icmp_signed(operator, a, b)
+        # True is 1, not -1.
+        is_mask = getattr(a.type, "element", a.type) == I1
+        return (builder.icmp_unsigned if is_mask else builder.icmp_signed)(operator, a, b)
 
     return build
 
