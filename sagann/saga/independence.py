@@ -102,8 +102,8 @@ def _check_layer(layer: SagaLayer, x: Tensor, data: Tensor | None) -> None:
 
     output = _check_rows(apply_edge, inputs, layer, f"{name}.apply_edge")
     accum = output[-1] if isinstance(output, tuple) and output else output
-    if not isinstance(accum, Tensor) or accum.ndim < 1 or accum.shape[0] != NUM_ROWS:
-        return  # Of the wrong form: the accumulator says so, with the real shapes.
+    if not _is_of_form(output, layer.accumulator) or not isinstance(accum, Tensor):
+        return  # The accumulator says so, with the real shapes.
     _check_floating(output if isinstance(output, tuple) else (output,), name)
     if layer.accumulator == "concat":
         assert layer.max_degree is not None
@@ -119,6 +119,17 @@ def _check_layer(layer: SagaLayer, x: Tensor, data: Tensor | None) -> None:
             where=f"{name}.apply_vertex",
             fix="Return a tensor whose dimension 0 is the vertices.",
         )
+
+
+def _is_of_form(output: Any, accumulator: str) -> bool:
+    """Whether ApplyEdge has returned what the accumulator takes: a row per edge, or a score that begins its value."""
+    values = output if isinstance(output, tuple) else (output,)
+    if len(values) != (2 if accumulator == "softmax" else 1):
+        return False
+    if not all(isinstance(value, Tensor) and value.ndim and value.shape[0] == NUM_ROWS for value in values):
+        return False
+    score, value = values[0], values[-1]
+    return len(values) == 1 or (score.ndim < value.ndim and value.shape[: score.ndim] == score.shape)
 
 
 def _check_floating(values: Sequence[Tensor], name: str) -> None:

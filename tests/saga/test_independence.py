@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sagann.errors import LayerError
+from sagann.graph import Topology
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
 from tests.graphs import odd_topologies
 
@@ -193,6 +194,34 @@ def test_the_check_takes_back_what_functions_set_and_append_to() -> None:
     assert [len(each) for each in (layer.log, closure["rows"], SEEN)] == [2, 2, 2]
     assert layer.counter == 2
     assert layer.last is layer.log[-1]
+
+
+@pytest.mark.parametrize(
+    "edge",
+    [
+        lambda score, value: score,
+        lambda score, value: (value, score),
+        lambda score, value: (score, value, value),
+        lambda score, value: (score[:, :1], value),
+    ],
+)
+def test_a_wrong_form_for_softmax_is_told_of_apply_edge(edge: Callable[..., Any]) -> None:
+    class Attention(SagaLayer):
+        accumulator = "softmax"
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(6, 2)
+
+        def apply_edge(self, edge_: Edge) -> Any:
+            return edge(edge_.src[:, :2], edge_.src.view(-1, 2, 3))
+
+        def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+            return self.out(accum.flatten(1))
+
+    topology = Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([1, 2]), num_src=3)
+    with pytest.raises(LayerError, match=r"apply_edge must return \(score, value\)"):
+        Attention()(topology, torch.randn(3, 6))
 
 
 def test_a_layer_without_its_parameters_is_refused() -> None:
