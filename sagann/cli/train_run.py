@@ -142,7 +142,7 @@ def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
     others = [path.name for path in run_dir.iterdir() if not path.name.startswith(TEMPORARY_PREFIX)]
     has_settings = CONFIG_FILE in others
     # Settings alone are those of a run that was killed before its first epoch; beside other files they may be anybody's.
-    is_run = folder.is_run or (has_settings and (folder.has_work or {*others} <= _BEFORE_RUN))
+    is_run = folder.is_described or (has_settings and (folder.has_work or {*others} <= _BEFORE_RUN))
     if is_run and folder.has_work and not overwrite:
         raise InputError(
             "the folder holds a run",

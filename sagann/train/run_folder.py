@@ -102,19 +102,20 @@ class RunFolder:
         )
 
     @property
-    def is_run(self) -> bool:
-        """Whether a run has made what is here: its run.json, which goes last, or what it trained."""
+    def is_described(self) -> bool:
+        """Whether there is a run.json of ours; it goes last."""
         try:
             found = json.loads((self.path / RUN_FILE).read_bytes())
         except (OSError, ValueError):
             found = None
-        return self.has_work or (isinstance(found, dict) and {"format", "identity"} <= found.keys())
+        return isinstance(found, dict) and {"format", "identity"} <= found.keys()
 
     @property
     def foreign(self) -> list[str]:
         """What a new run would replace, and no run has made."""
         names = (RUN_FILE, self.checkpoints.path.name, "events", PROFILE_FILE, PICTURE_FILE)
-        return [] if self.is_run else [name for name in names if (self.path / name).exists()]
+        is_run = self.is_described or self.has_work
+        return [] if is_run else [name for name in names if (self.path / name).exists()]
 
     @property
     def has_result(self) -> bool:

@@ -154,6 +154,16 @@ def test_a_folder_with_settings_of_something_else_is_refused(invoke: Invoke, blo
     assert {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "metrics.json"])
+def test_files_named_as_a_runs_make_no_run(invoke: Invoke, blocks: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("weeks")
+    for extra in ([], ["--overwrite"]):
+        outcome = invoke("train", "--data", blocks, *QUICK, "--out", tmp_path, *extra)
+        assert outcome.code == 2
+        assert "the folder holds something else than a run: 1 files and folders" in outcome.err
+    assert (tmp_path / name).read_text() == "weeks"
+
+
 def test_a_start_that_was_interrupted_does_not_occupy_its_folder(
     invoke: Invoke, blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
