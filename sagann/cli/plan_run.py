@@ -23,7 +23,7 @@ from sagann.saga import SagaLayer
 from sagann.saga.engine import using_engine
 from sagann.saga.hops import count_hops
 from sagann.train.predictor import features_as, parameter_dtype
-from sagann.train.run_folder import RunFolder
+from sagann.train.run_folder import is_of_run
 
 # Programs do not depend on the number of rows; a few show all that a training step compiles.
 NUM_VERTICES = 16
@@ -40,9 +40,8 @@ def plan_run(given: Given, *, show: str, streaming: Wish | None, file: Path | No
         shared: options that every command has.
     """
     terminal = Terminal(quiet=shared.quiet)
-    from_run = file is not None and RunFolder(file.parent).exists
     tables = {} if file is None else read_tables(file)
-    settings = settings_of(merge(tables, given), stored=from_run and "data" not in given)
+    settings = settings_of(merge(tables, given), stored="data" not in given and is_of_run(file))
     if ".py:" in settings.model.model:
         shared.user_files.add(settings.model.model.rpartition(":")[0])
     if streaming is not None:

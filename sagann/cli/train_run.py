@@ -24,7 +24,7 @@ from sagann.saga.engine import using_engine
 from sagann.storage.durable import TEMPORARY_PREFIX, write_whole
 from sagann.train import Trainer, TrainResult
 from sagann.train.resources import resolve_device
-from sagann.train.run_folder import HISTORY_FILE, LOCK_FILE, RUN_FILE, RunFolder
+from sagann.train.run_folder import HISTORY_FILE, LOCK_FILE, RUN_FILE, RunFolder, is_of_run
 from sagann.train.streaming import OWN_FOLDER, Streaming
 
 _BEFORE_RUN = {CONFIG_FILE, HISTORY_FILE, LOCK_FILE, OWN_FOLDER}
@@ -46,8 +46,8 @@ def train_run(
     """
     terminal = Terminal(quiet=shared.quiet)
     tables = _tables(out, file, resume=resume, overwrite=overwrite)
-    from_run = (resume and file is None) or (file is not None and RunFolder(file.parent).exists)
-    settings = settings_of(merge(tables, given), stored=from_run and "data" not in given)
+    from_run = is_of_run(file) or (resume and file is None)
+    settings = settings_of(merge(tables, given), stored="data" not in given and from_run)
     if ".py:" in settings.model.model:
         shared.user_files.add(settings.model.model.rpartition(":")[0])
     run_dir = out or _free_folder(settings)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx
 
 from sagann.compiler.operators import DROPOUT, GATHER
-from sagann.compiler.trace import ROWS, is_rows
+from sagann.compiler.trace import ROWS, is_of_rows, is_rows
 
 Place = Literal["param", "src", "dst", "edge", "vertex", "constant"]
 
@@ -72,7 +72,7 @@ def has_row_each(node: fx.Node) -> bool:
     """Whether the node's tensors have one row for each vertex or edge, as their first dimension."""
     value = node.meta.get("val")
     tensors = value if isinstance(value, (tuple, list)) else [value]
-    return all(tensor.ndim > 0 and tensor.shape[0] == ROWS for tensor in tensors if isinstance(tensor, Tensor))
+    return all(is_of_rows(tensor) for tensor in tensors if isinstance(tensor, Tensor))
 
 
 def row_bytes(node: fx.Node) -> int:

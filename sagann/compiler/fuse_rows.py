@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx
@@ -22,7 +22,7 @@ from sagann.compiler.lower import NotFusedError, lower
 from sagann.compiler.program import EdgeWork, Note, Stage
 from sagann.compiler.rewrite import name_of
 from sagann.compiler.stages import OVERWRITING, fused_rows
-from sagann.compiler.trace import ROWS
+from sagann.compiler.trace import is_of_rows
 from sagann.compiler.vjp import Backward
 
 if TYPE_CHECKING:
@@ -162,13 +162,9 @@ def _of_tensors(node: fx.Node) -> bool:
 def _has_rows(node: fx.Node) -> bool:
     """Whether the node has a row per vertex, of a type that is computed in as it is."""
     value = node.meta.get("val")
-    return _is_of_rows(value) and value.dtype in (torch.float32, torch.float64, torch.bool)
+    return is_of_rows(value) and value.dtype in (torch.float32, torch.float64, torch.bool)
 
 
 def _is_parameter(node: fx.Node) -> bool:
     value = node.meta.get("val")
-    return isinstance(value, Tensor) and not _is_of_rows(value)
-
-
-def _is_of_rows(value: Any) -> TypeGuard[Tensor]:
-    return isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == ROWS
+    return isinstance(value, Tensor) and not is_of_rows(value)

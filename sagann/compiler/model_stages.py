@@ -19,7 +19,7 @@ from sagann.compiler.recording import Recorder
 from sagann.compiler.rewrite import name_of
 from sagann.compiler.row_check import draws, mixing_node
 from sagann.compiler.stages import cut
-from sagann.compiler.trace import ROWS
+from sagann.compiler.trace import is_of_rows
 from sagann.errors import LayerError
 
 
@@ -58,8 +58,7 @@ class _Assembly:
         if node.op == "placeholder":
             node.meta["place"] = "param" if node.meta["parameter"] is not None else "vertex"
             return
-        value = node.meta.get("val")
-        has_rows = isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == ROWS
+        has_rows = is_of_rows(node.meta.get("val"))
         of_parameters = all(each.meta["place"] == "param" for each in read) and not has_rows
         node.meta["place"] = "param" if of_parameters and node.op != "output" else "vertex"
         if has_rows and not draws(node) and all(self._is_everywhere(each) for each in read):

@@ -95,6 +95,9 @@ class NotShown(Exception):  # noqa: N818 - not an error of its own: the tracer t
 _READS_VALUES = (torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.tolist, torch.Tensor.__dlpack__)
 
 
+_DATA: Any = Tensor.data
+
+
 class WholeOperators(TorchFunctionMode):
     """Keeps linear maps and dropout whole while a function is traced, takes recurrent cells apart, and notes the user's lines."""
 
@@ -110,9 +113,9 @@ class WholeOperators(TorchFunctionMode):
         if func in _CELLS:
             return _CELLS[func](*args, **kwargs)
         # Functional tensors would hand on themselves, and their gradients.
-        if func == Tensor.data.__get__:  # type: ignore[attr-defined]
+        if func == _DATA.__get__:
             return args[0].detach()
-        if func == Tensor.data.__set__:  # type: ignore[attr-defined]
+        if func == _DATA.__set__:
             raise NotShown("it sets the data of a tensor")
         if func is torch._C._set_grad_enabled:
             raise NotShown("it switches gradients off or on")

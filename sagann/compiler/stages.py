@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from sagann.compiler.operators import DROPOUT, LINEAR
 from sagann.compiler.program import Stage
 from sagann.compiler.rewrite import leading_to
-from sagann.compiler.trace import ROWS, TraceError, is_rows
+from sagann.compiler.trace import ROWS, TraceError, is_of_rows, is_rows
 from sagann.kernels.dense import add_, linear, relu_
 from sagann.kernels.row_dropout import dropout
 
@@ -146,7 +146,11 @@ class _Cut:
             return argument
         if argument not in self.sizes:
             if self.rows is None:
-                rows = [node for node in self.graph.nodes if node.op == "placeholder" and _has_rows(node)]
+                rows = [
+                    node
+                    for node in self.graph.nodes
+                    if node.op == "placeholder" and is_of_rows(node.meta.get("val"))
+                ]
                 if not rows:
                     raise TraceError("the number of rows is read where there are none")
                 self.rows = self.graph.call_function(_aten.sym_size.int, (rows[0], 0))
@@ -156,8 +160,3 @@ class _Cut:
 
 def _times(rows: int, factor: int) -> int:
     return rows * factor
-
-
-def _has_rows(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == ROWS

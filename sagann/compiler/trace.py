@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor, fx, nn
@@ -140,6 +140,11 @@ def fake_rows(fake: FakeTensorMode, like: Tensor, num_rows: int = ROWS) -> Tenso
     """A fake tensor with the features of ``like`` and as many rows as a trace has."""
     with fake:
         return torch.empty(num_rows, *like.shape[1:], dtype=like.dtype, device=like.device)
+
+
+def is_of_rows(value: object) -> TypeGuard[Tensor]:
+    """Whether a value of a trace is a tensor whose first dimension is the rows."""
+    return isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == ROWS
 
 
 def is_rows(size: object) -> bool:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from sagann.compiler.builder import arithmetic_dtype
 from sagann.errors import InputError
 from sagann.graph.large_arrays import Allocate
+from sagann.runtime.half import wide
 from sagann.storage.mapped import MappedRows
 
 LossOf = Callable[[Tensor, slice], Tensor]
@@ -71,7 +71,7 @@ class Epoch:
 
     def add_loss(self, loss: Tensor) -> None:
         """Add the loss of an interval."""
-        part = _wide(loss.detach())
+        part = wide(loss.detach())
         self.loss_dtype = loss.dtype
         self.loss = part if self.loss is None else self.loss + part
 
@@ -79,7 +79,7 @@ class Epoch:
         """Add to the gradient of a parameter or of a derived value."""
         if gradient is not None:
             known = self.of_shared.get(name)
-            self.of_shared[name] = _wide(gradient) if known is None else known + gradient
+            self.of_shared[name] = wide(gradient) if known is None else known + gradient
 
     def parameter_gradients(self, names: Sequence[str], derived: Sequence[str]) -> list[Tensor | None]:
         """The gradients of the parameters, those of derived values taken back to them.
@@ -104,11 +104,6 @@ class Epoch:
             parts = [part for part in (self.of_shared.get(name), through.get(id(leaf))) if part is not None]
             gradients.append(sum(parts[1:], parts[0]).to(leaf.dtype) if parts and leaf.requires_grad else None)
         return gradients
-
-
-def _wide(value: Tensor) -> Tensor:
-    """The value as it is added up over intervals: sums of half precision are rounded once, as they are in memory."""
-    return value.to(arithmetic_dtype(value.dtype))
 
 
 def loss_of_rows(loss_of: LossOf, rows: Tensor, vertices: slice) -> Tensor:

@@ -12,7 +12,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sagann.compiler.builder import arithmetic_dtype
 from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.compiler.program import EdgeWork
 from sagann.compiler.vjp import ARGUMENT, GRAD, LSE, BackwardPass
@@ -32,6 +31,7 @@ from sagann.runtime.degrees import divisors
 from sagann.runtime.dialects import dialect_for, run_pass
 from sagann.runtime.edge_pass import softmax_delta
 from sagann.runtime.epoch import Epoch, loss_of_rows
+from sagann.runtime.half import wide
 from sagann.runtime.host import Host
 from sagann.runtime.random_numbers import NUM_SEEDS, seeded
 from sagann.runtime.recorder import Recorder, recorded
@@ -365,7 +365,7 @@ class Executor:
         grad: Tensor = self.resident[Block("grad", gather.result, step.interval)]
         if gather.edges.accumulator == "mean":
             # In half precision a degree may be infinite.
-            exact = grad.to(arithmetic_dtype(grad.dtype))
+            exact = wide(grad)
             grad = (exact / self._divisors(gather, step, exact)).to(grad.dtype)
         given = {GRAD: grad}
         if gather.edges.accumulator == "softmax":

@@ -20,6 +20,7 @@ from sagann.kernels.edge.merge import NEUTRAL, merge
 from sagann.kernels.edge.naive import reduce_rows
 from sagann.kernels.first_order import first_order_only
 from sagann.runtime.degrees import divisors
+from sagann.runtime.half import wide
 from sagann.runtime.random_numbers import seeded
 
 TILE_EDGES = 1 << 16
@@ -184,7 +185,7 @@ class _State:
     def accumulate(self, tile: _Tile, output: tuple[Tensor, ...]) -> None:
         """Merge a tile's part into that of its destinations."""
         # Extrema are exact in any type.
-        values = output if self.reduce in ("max", "min") else tuple(_in_float32(value) for value in output)
+        values = output if self.reduce in ("max", "min") else tuple(wide(value) for value in output)
         part = reduce_rows(tile.topology, self.reduce, values)
         if self.reduce in ("max", "min"):
             best, edge = part
@@ -233,10 +234,10 @@ class _Upstream:
             return [grad.to(value.dtype)]
         result, lse = (tensor.index_select(0, tile.dst) for tensor in self.saved)
         score = output[0].detach()
-        weight = torch.exp(_in_float32(score) - lse)
-        wide = weight.reshape(*weight.shape, *(1,) * (value.ndim - weight.ndim))
+        weight = torch.exp(wide(score) - lse)
+        beside = weight.reshape(*weight.shape, *(1,) * (value.ndim - weight.ndim))
         agreement = (grad * (value - result)).flatten(weight.ndim).sum(-1)
-        return [(weight * agreement).to(score.dtype), (wide * grad).to(value.dtype)]
+        return [(weight * agreement).to(score.dtype), (beside * grad).to(value.dtype)]
 
 
 def _empty_result(call: _Call, arrays: tuple[Tensor, ...]) -> Tensor:
@@ -247,7 +248,3 @@ def _empty_result(call: _Call, arrays: tuple[Tensor, ...]) -> Tensor:
     ]
     shape = call.edges.stage.module.forward(*made_up)[-1].shape[1:]
     return arrays[0].new_zeros(call.topology.num_dst, *shape, dtype=call.edges.dtype)
-
-
-def _in_float32(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

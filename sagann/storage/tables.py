@@ -306,7 +306,7 @@ def column_name(table: CsvTable | ParquetTable, column: Column) -> str:
         return column
     position = int(column) if isinstance(column, int) or column.isdecimal() else -1
     if 0 <= position < len(table.names):
-        return named(table, table.names[position])
+        return require_named(table, table.names[position])
     raise DatasetError(
         "column not found",
         value=f"no column {column!r}; there are {', '.join(_quoted(name) for name in table.names[:20])}",
@@ -315,7 +315,7 @@ def column_name(table: CsvTable | ParquetTable, column: Column) -> str:
     )
 
 
-def named(table: CsvTable | ParquetTable, column: str) -> str:
+def require_named(table: CsvTable | ParquetTable, column: str) -> str:
     """The column that nobody has named, if it has a name.
 
     Raises:

@@ -13,7 +13,7 @@ import numpy as np
 
 from sagann.errors import DatasetError
 from sagann.storage.regular_file import require_file
-from sagann.storage.tables import BATCH_ROWS, CsvTable, ParquetTable, named, open_table
+from sagann.storage.tables import BATCH_ROWS, CsvTable, ParquetTable, open_table, require_named
 from sagann.storage.vertex_arrays import ArrayRows, RowChunk, RowSource
 
 Array = np.ndarray[Any, Any]
@@ -101,7 +101,7 @@ def open_features(path: str | os.PathLike[str]) -> RowSource:
         )
     table = open_table(path)
     for name in table.names:
-        named(table, name)
+        require_named(table, name)
     if table.may_be_numbered:
         raise DatasetError(
             "the first row may be data or names",

@@ -239,6 +239,11 @@ class RunFolder:
             self._lines = None
 
 
+def is_of_run(file: Path | None) -> bool:
+    """Whether a file lies in the folder of a run."""
+    return file is not None and RunFolder(file.parent).exists
+
+
 def _lost_history(path: Path, value: str) -> CheckpointError:
     return CheckpointError(
         "metrics.jsonl does not reach the checkpoint",

@@ -111,8 +111,7 @@ class Expressions:
         if op.op == "cast":
             return self.converted(str(op.args[0]), kind_of(op))
         if op.op == "full":
-            number, kind = op.args[0], kind_of(op)
-            return self.fill(kind, self.lanes(op), float(number) if kind.startswith("f") else int(number))
+            return self.number(op.args[0], kind_of(op), self.lanes(op))
         if op.op == "edge_id":
             return f"block.as_scalar({self.edge_global})"
         if op.op == "random":
@@ -145,9 +144,9 @@ class Expressions:
             operands.append(converted if self.tile else self.spread(converted, value.shape, op.shape))
         return operands
 
-    def number(self, number: float, kind: str) -> str:
-        """A constant operand: one lane."""
-        return self.fill(kind, 1, float(number) if kind.startswith("f") else int(number))
+    def number(self, number: float | str, kind: str, count: int = 1) -> str:
+        """A constant; as an operand one lane."""
+        return self.fill(kind, count, float(number) if kind.startswith("f") else int(number))
 
     def converted(self, name: str, kind: str) -> str:
         """A value in another kind."""

@@ -6,7 +6,7 @@ o_ offsets, m_ masks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import triton
@@ -128,14 +128,19 @@ def merge_rows(
         slots: the partial results, [num_slots, ...] each.
         levels: of the tree, on the device.
     """
+    for reduce, here in _of_rows(function):
+        pairs = [tensor for pair in zip(slots[here], outs[here], strict=True) for tensor in pair]
+        for groups in levels:
+            _merge(reduce, groups, pairs)
+
+
+def _of_rows(function: EdgeFunction) -> Iterator[tuple[str, slice]]:
+    """How rows are reduced, and where their results stand among all."""
     result = 0
     for output in function.outputs:
-        width = output.num_results
         if output.reduce not in ("edge", "total"):
-            pairs = [tensor for at in range(result, result + width) for tensor in (slots[at], outs[at])]
-            for groups in levels:
-                _merge(output.reduce, groups, pairs)
-        result += width
+            yield output.reduce, slice(result, result + output.num_results)
+        result += output.num_results
 
 
 def merge_more_rows(
@@ -156,19 +161,12 @@ def merge_more_rows(
     """
     if not levels:
         return
-    of_rows = [
-        output.reduce not in ("edge", "total") for output in function.outputs for _ in range(output.num_results)
-    ]
-    known = [out[split_rows] if mine else out for out, mine in zip(outs, of_rows, strict=True)]
+    known = [[out[split_rows] for out in outs[here]] for _, here in _of_rows(function)]
     merge_rows(function, outs, slots, levels)
-    result = 0
-    for output in function.outputs:
-        here = slice(result, result + output.num_results)
-        result += output.num_results
-        if output.reduce not in ("edge", "total"):
-            merge(output.reduce, known[here], [out[split_rows] for out in outs[here]])
-            for out, rows in zip(outs[here], known[here], strict=True):
-                out[split_rows] = rows
+    for (reduce, here), before in zip(_of_rows(function), known, strict=True):
+        merge(reduce, before, [out[split_rows] for out in outs[here]])
+        for out, rows in zip(outs[here], before, strict=True):
+            out[split_rows] = rows
 
 
 def merge_total(out: Tensor, slots: Tensor, levels: Sequence[Tensor]) -> None:
