@@ -12,12 +12,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._decomp import get_decompositions
 
 from sagann.compiler.trace import is_rows
 
 _aten = torch.ops.aten
+MOST_ENTRIES = 2048
+"""Of a matrix that every edge's row is multiplied by, to be part of a fused pass: it lies in registers and the nearest
+cache. PyTorch's products of tiles of edges are for larger ones."""
 
 
 def _elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
@@ -168,6 +172,27 @@ def _bmm(a: Tensor, b: Tensor) -> Tensor:
     return (a.unsqueeze(3) * b.unsqueeze(1)).sum(2)
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``torch.nn.functional.linear`` of edges' rows, in terms of simple operators where the matrix is small."""
+    if weight.numel() > MOST_ENTRIES:
+        return F.linear(x, weight, bias)
+    out = _map(x, weight.t())
+    return out if bias is None else out + bias
+
+
+def _mm(x: Tensor, matrix: Tensor) -> Tensor:
+    is_map = is_rows(x.shape[0]) and not any(is_rows(size) for size in (*x.shape[1:], *matrix.shape))
+    return _map(x, matrix) if is_map and matrix.numel() <= MOST_ENTRIES else NotImplemented
+
+
+def _mv(x: Tensor, vector: Tensor) -> Tensor:
+    return (x * vector).sum(-1) if is_rows(x.shape[0]) and not is_rows(vector.shape[0]) else NotImplemented
+
+
+def _map(x: Tensor, matrix: Tensor) -> Tensor:
+    return (x.unsqueeze(-1) * matrix).sum(-2)
+
+
 def _split(x: Tensor, size: int, dim: int = 0) -> tuple[Tensor, ...]:
     starts = range(0, x.shape[dim], size)
     return tuple(torch.narrow(x, dim, start, min(size, x.shape[dim] - start)) for start in starts)
@@ -185,6 +210,7 @@ def _square(x: Tensor) -> Tensor:
 _TORCHS = (
     "addcmul",
     "addcdiv",
+    "addmm",
     "lerp",
     "unbind.int",
     "stack",
@@ -229,6 +255,8 @@ COMPOSITES: dict[Any, Callable[..., Any]] = {
     _aten.var.correction: _var,
     _aten.native_layer_norm.default: _layer_norm,
     _aten.bmm.default: _bmm,
+    _aten.mm.default: _mm,
+    _aten.mv.default: _mv,
     _aten.square.default: _square,
     _aten.split.Tensor: _split,
     _aten.split_with_sizes.default: _split_with_sizes,

@@ -190,4 +190,4 @@ RULES: dict[str, Rule] = {
     "amax": _extremum,
     "amin": _extremum,
 }
-"What is absent (comparisons, sign, floor, constants, random values) has no derivative."
+"What is absent (comparisons, sign, floor, detach, constants, random values) has no derivative."

@@ -12,25 +12,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.traceback import set_stack_trace
 
 from sagann.compiler.builder import HALF, Builder, arithmetic_dtype
-from sagann.compiler.composites import COMPOSITES
+from sagann.compiler.composites import COMPOSITES, MOST_ENTRIES, linear
 from sagann.compiler.operators import DROPOUT
 from sagann.compiler.trace import ROWS, TraceError, is_rows, make_graph
-from sagann.kernels.dense import linear
+from sagann.kernels import dense
 from sagann.kernels.edge.function import COMPARISONS, UNARY, Arg, EdgeFunction, Input, Output, Shape, Side
 from sagann.kernels.edge.kinds import KINDS
 from sagann.kernels.row_dropout import dropout
 
 _aten = torch.ops.aten
 # What stages run in the place of an operator, as it is to be traced.
-_AS_TRACED: dict[Any, Any] = {dropout: DROPOUT, linear: F.linear}
+_AS_TRACED: dict[Any, Any] = {dropout: DROPOUT, dense.linear: linear}
 # The dialects agree on these where they compute in integers; the rest of the language is for floating numbers.
-_ON_INTEGERS = COMPARISONS | {"add", "sub", "mul", "neg", "sum"}
+_ON_INTEGERS = COMPARISONS | {"add", "sub", "mul", "neg", "sum", "detach"}
 
 
 Reduction = Literal["sum", "max", "min", "softmax", "edge"]
@@ -109,13 +108,16 @@ class _Lowering:
         raise AssertionError("a graph ends with its output")
 
     def translate(self, node: fx.Node) -> str:
-        rule = _RULES.get(node.target)
-        if rule is None:
+        try:
+            rule = _RULES.get(node.target)
+            if rule is None:
+                raise NotFusedError(f"operator {node.target} has no fused form")
+            name = rule(self, node, *node.args, **node.kwargs)
+            if self.b.shape(name) != self.shape(node):
+                raise NotFusedError(f"operator {node.target} moves the dimension of the rows")
+        except NotFusedError as error:
             line = node.meta.get("stack_trace")
-            raise NotFusedError(f"operator {node.target} has no fused form" + (f" ({line})" if line else ""))
-        name = rule(self, node, *node.args, **node.kwargs)
-        if self.b.shape(name) != self.shape(node):
-            raise NotFusedError(f"operator {node.target} moves the dimension of the rows")
+            raise NotFusedError(f"{error} ({line})" if line else str(error)) from error
         return name
 
     def constant(self, value: Tensor) -> str:
@@ -269,6 +271,16 @@ def _where(low: _Lowering, node: fx.Node, condition: fx.Node, x: Any, y: Any) ->
     return low.b.op("broadcast", low.b.op("where", *args, dtype=dtype), shape=shape)
 
 
+def _mm(low: _Lowering, node: fx.Node, x: fx.Node, matrix: fx.Node) -> str:
+    if low.is_row(x) and not low.is_row(matrix):
+        rows, columns = matrix.meta["val"].shape
+        raise NotFusedError(
+            f"a linear map from {rows} to {columns} features on the edges has {rows * columns} entries; "
+            f"up to {MOST_ENTRIES} are fused"
+        )
+    raise NotFusedError(f"operator {node.target} has no fused form")
+
+
 def _cast(low: _Lowering, node: fx.Node, x: fx.Node, *args: Any, **kwargs: Any) -> str:
     return low.b.cast(low.names[x], low.dtype(node))
 
@@ -410,6 +422,7 @@ _RULES: dict[Any, Callable[..., str]] = {
     _aten.bitwise_and.Tensor: _logical("and"),
     _aten.bitwise_or.Tensor: _logical("or"),
     _aten.bitwise_not.default: _logical("not"),
+    _aten.mm.default: _mm,
     _aten.where.self: _where,
     _aten.where.ScalarSelf: _where,
     _aten.where.ScalarOther: _where,

@@ -25,12 +25,15 @@ def test_what_is_kept_and_what_commutes_is_said() -> None:
     assert "commuted: linear map before the gather: 4 features travel, not 8  [gcn.py:" in text(GCN(8, 4), 8)
 
 
-def test_a_linear_map_that_stays_on_the_edges_is_named() -> None:
-    said = text(Layer(lambda m, e: F.linear(torch.relu(e.src + e.dst), m.w)), 4)
-    assert "NOT fused: operator aten.mm.default has no fused form (test_explain.py:" in said
+def test_a_linear_map_too_large_to_fuse_is_named() -> None:
+    layer = Layer(lambda m, e: F.linear(torch.relu(e.src + e.dst), m.large))
+    layer.large = torch.nn.Parameter(torch.rand(40, 64))
+    said = text(layer, 64)
+    assert "NOT fused: a linear map from 64 to 40 features on the edges has 2560 entries; up to 2048 " in said
+    assert "are fused (test_explain.py:" in said
 
 
 def test_why_a_layer_is_not_fused_is_said() -> None:
-    said = text(Layer(lambda m, e: torch.relu(e.src + e.dst) @ m.w), 4)
-    assert "NOT fused: operator aten.mm.default has no fused form (test_explain.py:" in said
-    assert "  per edge: add, relu, mm\n" in said
+    said = text(Layer(lambda m, e: torch.cumsum(torch.relu(e.src + e.dst), -1)), 4)
+    assert "NOT fused: operator aten.cumsum.default has no fused form (test_explain.py:" in said
+    assert "  per edge: add, relu, cumsum\n" in said

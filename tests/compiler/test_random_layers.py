@@ -63,6 +63,14 @@ UNARY: list[Callable[[Tensor], Tensor]] = [
     lambda x: x.masked_fill(x > 0.5, 0.25),
     lambda x: torch.where(x > 1.0000001, x, 1.0000002 * x),
 ]
+MAPS: list[Callable[[Layer, Tensor], Tensor]] = [
+    lambda m, x: F.linear(x, m.w, m.v),
+    lambda m, x: x @ m.w,
+    lambda m, x: (x @ m.v)[:, None] * x,
+    lambda m, x: F.linear(x.view(-1, 2, 2), m.wide[:2, 2:4]).flatten(1),
+    # Not fused.
+    lambda m, x: torch.cumsum(x, -1),
+]
 BINARY: list[Callable[[Tensor, Tensor], Tensor]] = [
     torch.add,
     torch.sub,
@@ -93,8 +101,13 @@ def _extend(inner: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expressio
     def binary(function: Callable[[Tensor, Tensor], Tensor], x: Expression, y: Expression) -> Expression:
         return lambda m, e: function(x(m, e), y(m, e))
 
+    def mapped(function: Callable[[Layer, Tensor], Tensor], x: Expression) -> Expression:
+        return lambda m, e: function(m, x(m, e))
+
     return st.one_of(
-        st.builds(unary, st.sampled_from(UNARY), inner), st.builds(binary, st.sampled_from(BINARY), inner, inner)
+        st.builds(unary, st.sampled_from(UNARY), inner),
+        st.builds(mapped, st.sampled_from(MAPS), inner),
+        st.builds(binary, st.sampled_from(BINARY), inner, inner),
     )
 
 

@@ -16,13 +16,16 @@ from tests.compiler.layers import Layer, assert_compiles_right, program_of
 from tests.graphs import odd_topologies
 
 UNFUSED: dict[str, Callable[[Layer, Any], Any]] = {
-    "edge network": lambda m, e: torch.relu(e.src + e.dst) @ m.w + m.v,
-    "data": lambda m, e: (e.src * e.dst * e.data[:, None]) @ m.w,
+    "edge network": lambda m, e: torch.cumsum(torch.relu(e.src + e.dst) @ m.w + m.v, -1),
+    "data": lambda m, e: torch.cumsum((e.src * e.dst * e.data[:, None]) @ m.w, -1),
     "sorted": lambda m, e: torch.sort(e.src * e.dst, -1).values,
 }
 SCORED: dict[str, Callable[[Layer, Any], Any]] = {
-    "one head": lambda m, e: (torch.tanh(e.src + e.dst) @ m.v, e.src),
-    "two heads": lambda m, e: (((e.src * e.dst) @ m.w)[:, :2], e.src.view(-1, 2, 2) * e.data.view(-1, 1, 1)),
+    "one head": lambda m, e: (torch.cumsum(torch.tanh(e.src + e.dst), -1) @ m.v, e.src),
+    "two heads": lambda m, e: (
+        torch.cumsum((e.src * e.dst) @ m.w, -1)[:, :2],
+        e.src.view(-1, 2, 2) * e.data.view(-1, 1, 1),
+    ),
 }
 
 
@@ -70,7 +73,7 @@ def test_random_numbers_come_again_in_the_backward() -> None:
     topology = odd_topologies()["skewed"]
 
     def noisy(m: Layer, e: Any) -> torch.Tensor:
-        return F.dropout(torch.relu(e.src + e.dst) @ m.w, 0.5) + torch.rand_like(e.src)
+        return F.dropout(torch.cumsum(e.src + e.dst, -1) @ m.w, 0.5) + torch.rand_like(e.src)
 
     layer = Layer(noisy).double()
     x = torch.randn(topology.num_src, 4, dtype=torch.float64, requires_grad=True)

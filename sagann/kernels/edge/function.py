@@ -47,6 +47,7 @@ UNARY = frozenset(
         "floor",
         "sin",
         "cos",
+        "detach",
         "not",
     ]
 )

@@ -187,6 +187,7 @@ UNARY: dict[str, Callable[[ir.IRBuilder, Chunk], Chunk]] = {
     "floor": _intrinsic("floor"),
     "sin": _library("sin"),
     "cos": _library("cos"),
+    "detach": lambda _builder, x: x,
     "not": lambda builder, x: builder.not_(x),
 }
 """Builders by the name of the op."""

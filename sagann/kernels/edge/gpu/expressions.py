@@ -36,6 +36,7 @@ _FORMS = {
     "floor": "tl.floor({0})",
     "sin": "tl.sin({0})",
     "cos": "tl.cos({0})",
+    "detach": "{0}",
     "not": "{0} == 0",
     "add": "{0} + {1}",
     "sub": "{0} - {1}",

@@ -52,6 +52,7 @@ UNARY = [
     "rsqrt",
     "floor",
     "sign",
+    "detach",
     "abs",
     "relu",
 ]
