@@ -43,13 +43,13 @@ def place_of(node: fx.Node) -> Place:
         return "vertex"
     places = {argument.meta["place"] for argument in node.all_input_nodes} - {"constant"}
     # Dropout of a parameter is drawn once, for all rows.
-    if is_random(node) and (_has_rows(node) or not places <= {"param"}):
+    if is_random(node) and (has_rows(node) or not places <= {"param"}):
         return "edge" if node.meta["phase"] == "edge" else "vertex"
     if "vertex" in places:
         return "vertex"
     if places <= {"param"}:
         from_constant = any(argument.meta["place"] == "constant" for argument in node.all_input_nodes)
-        return "constant" if from_constant or _has_rows(node) else "param"
+        return "constant" if from_constant or has_rows(node) else "param"
     places -= {"param"}
     return places.pop() if len(places) == 1 else "edge" if node.meta["phase"] == "edge" else "vertex"
 
@@ -84,7 +84,8 @@ def row_bytes(node: fx.Node) -> int:
     return size
 
 
-def _has_rows(node: fx.Node) -> bool:
+def has_rows(node: fx.Node) -> bool:
+    """Whether one of the node's tensors has rows, in whatever dimension."""
     value = node.meta.get("val")
     tensors = value if isinstance(value, (tuple, list)) else [value]
     return any(is_rows(size) for tensor in tensors if isinstance(tensor, Tensor) for size in tensor.shape)

@@ -225,7 +225,7 @@ def _edge_work(
     stage = cut(module, gathered(module), frontier)
     by_name = {node.name: node for node in frontier}
     sides = tuple(side_of(by_name[name]) for name in stage.inputs)
-    function, reason = None, "switched off"
+    function, reason = None, "fusing is switched off"
     if not gather.meta["val"].is_floating_point():
         reason = "the message is not of a floating type"
     elif options.fuse:
@@ -237,6 +237,7 @@ def _edge_work(
     if function is None:
         notes.append(Note(kind="not fused", text=reason))
     else:
+        reason = ""
         result = "the rows that are concatenated" if accumulator == "concat" else f"the {accumulator}"
         notes.append(Note(kind="fused", text=f"{len(function.ops)} operations and {result} in one pass"))
     return EdgeWork(
@@ -246,6 +247,7 @@ def _edge_work(
         max_degree=cast("int", max_degree),
         dtype=gather.meta["val"].dtype,
         function=function,
+        why_not=reason,
         backward=None if function is None else Backward(function),
         tensor_bytes=_stage_bytes(stage),
         random=any(is_random(node) for node in module.graph.nodes if node.meta["place"] == "edge"),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
-from sagann.compiler.classify import is_random, row_bytes
+from sagann.compiler.classify import has_rows, is_random, row_bytes
 from sagann.compiler.lower import NotFusedError, lower
 from sagann.compiler.program import EdgeWork, Note, Stage
 from sagann.compiler.rewrite import name_of
@@ -130,6 +130,7 @@ def _work(module: fx.GraphModule, region: Sequence[fx.Node], inputs: Sequence[fx
         max_degree=0,
         dtype=region[-1].meta["val"].dtype,
         function=function,
+        why_not="",
         backward=Backward(function),
         tensor_bytes=0,
         random=False,
@@ -167,4 +168,4 @@ def _has_rows(node: fx.Node) -> bool:
 
 def _is_parameter(node: fx.Node) -> bool:
     value = node.meta.get("val")
-    return isinstance(value, Tensor) and not is_of_rows(value)
+    return isinstance(value, Tensor) and not has_rows(node)

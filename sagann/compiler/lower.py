@@ -18,7 +18,7 @@ from torch.fx.traceback import set_stack_trace
 
 from sagann.compiler.builder import HALF, Builder, arithmetic_dtype
 from sagann.compiler.composites import COMPOSITES, MOST_ENTRIES, linear
-from sagann.compiler.operators import DROPOUT
+from sagann.compiler.operators import DROPOUT, TYPED_LINEAR
 from sagann.compiler.trace import ROWS, TraceError, is_rows, make_graph
 from sagann.kernels import dense
 from sagann.kernels.edge.function import COMPARISONS, UNARY, Arg, EdgeFunction, Input, Output, Shape, Side
@@ -281,6 +281,13 @@ def _mm(low: _Lowering, node: fx.Node, x: fx.Node, matrix: fx.Node) -> str:
     raise NotFusedError(f"operator {node.target} has no fused form")
 
 
+def _typed_map(low: _Lowering, node: fx.Node, *args: Any) -> str:
+    raise NotFusedError(
+        "a linear map picked by edge type stays on the edges: only the first of a layer leaves them, by `edge.data` itself, in "
+        "a streamed model where its results are summed or averaged"
+    )
+
+
 def _cast(low: _Lowering, node: fx.Node, x: fx.Node, *args: Any, **kwargs: Any) -> str:
     return low.b.cast(low.names[x], low.dtype(node))
 
@@ -423,6 +430,7 @@ _RULES: dict[Any, Callable[..., str]] = {
     _aten.bitwise_or.Tensor: _logical("or"),
     _aten.bitwise_not.default: _logical("not"),
     _aten.mm.default: _mm,
+    TYPED_LINEAR: _typed_map,
     _aten.where.self: _where,
     _aten.where.ScalarSelf: _where,
     _aten.where.ScalarOther: _where,

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
+from sagann.compiler.classify import has_rows
 from sagann.compiler.fuse_rows import fuse_rows
 from sagann.compiler.model_program import Form, Gather, ModelProgram
 from sagann.compiler.operators import GATHERED
@@ -58,10 +59,9 @@ class _Assembly:
         if node.op == "placeholder":
             node.meta["place"] = "param" if node.meta["parameter"] is not None else "vertex"
             return
-        has_rows = is_of_rows(node.meta.get("val"))
-        of_parameters = all(each.meta["place"] == "param" for each in read) and not has_rows
+        of_parameters = all(each.meta["place"] == "param" for each in read) and not has_rows(node)
         node.meta["place"] = "param" if of_parameters and node.op != "output" else "vertex"
-        if has_rows and not draws(node) and all(self._is_everywhere(each) for each in read):
+        if has_rows(node) and not draws(node) and all(self._is_everywhere(each) for each in read):
             self.made_anywhere.add(node)
 
     def _is_everywhere(self, node: fx.Node) -> bool:
@@ -114,13 +114,21 @@ class _Assembly:
         )
 
     def _stage(self, wanted: list[fx.Node], given: list[fx.Node]) -> Stage:
+        for node in wanted:
+            if not is_of_rows(node.meta["val"]):
+                raise LayerError(
+                    "what layers and later operators read must have a row per vertex as its first dimension",
+                    value=f"operator {name_of(node)} puts them elsewhere",
+                    where=_where(node),
+                    fix="Move that dimension back to the front before the next layer.",
+                )
         stage = cut(self.module, wanted, given, in_place=True)
         mixing = mixing_node(stage.module)
         if mixing is not None:
             raise LayerError(
                 "a model that is streamed must treat vertices independently between its layers",
                 value=f"operator {name_of(mixing)} mixes them, or depends on their number",
-                where=mixing.meta.get("line") or mixing.meta.get("stack_trace") or "the model's forward",
+                where=_where(mixing),
                 fix="Reduce over feature dimensions only; to normalise, use LayerNorm instead of BatchNorm.",
             )
         return fuse_rows(stage)[0] if self.fuses_rows else stage
@@ -151,6 +159,10 @@ class _Assembly:
             hop=gathering.hop,
             constant=graph.constant,
         )
+
+
+def _where(node: fx.Node) -> str:
+    return node.meta.get("line") or node.meta.get("stack_trace") or "the model's forward"
 
 
 def _gathered_parts(node: fx.Node) -> tuple[Sequence[fx.Node], int]:

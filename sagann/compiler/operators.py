@@ -96,16 +96,38 @@ _READS_VALUES = (torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.tolist
 
 
 _DATA: Any = Tensor.data
+_REQUIRES_GRAD: Any = Tensor.requires_grad
+# Nothing of a trace gets one.
+_ASKS_FOR_GRADIENTS = (_REQUIRES_GRAD.__get__, Tensor.register_hook)
+
+
+def _modes() -> tuple[object, ...]:
+    """What changes operators and their backward without being one of them."""
+    autocast = [torch.is_autocast_enabled(device) for device in ("cpu", "cuda")]
+    hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return (*autocast, torch.is_inference_mode_enabled(), hooks)
 
 
 class WholeOperators(TorchFunctionMode):
-    """Keeps linear maps and dropout whole while a function is traced, takes recurrent cells apart, and notes the user's lines."""
+    """Keeps linear maps and dropout whole while a function is traced, takes recurrent cells apart, and notes the user's lines.
+
+    Refuses what a program would leave out.
+    """
+
+    def __enter__(self) -> WholeOperators:
+        self._modes = _modes()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         set_stack_trace([users_line()])
+        if _modes() != self._modes:
+            raise NotShown(
+                f"it switches autocast, inference mode or hooks of saved tensors on or off ({users_line()})"
+            )
         if func is F.linear:
             return _linear(*args, **kwargs)
         if func in (F.dropout, torch.dropout):
@@ -119,6 +141,10 @@ class WholeOperators(TorchFunctionMode):
             raise NotShown("it sets the data of a tensor")
         if func is torch._C._set_grad_enabled:
             raise NotShown("it switches gradients off or on")
+        if func in _ASKS_FOR_GRADIENTS:
+            raise NotShown(
+                f"it asks whether a tensor gets a gradient, or has it changed by a hook ({users_line()})"
+            )
         if func in _READS_VALUES:
             raise NotShown(f"it takes values out of PyTorch by Tensor.{func.__name__} ({users_line()})")
         return func(*args, **kwargs)
@@ -154,10 +180,26 @@ def _gru(of_x: Tensor, of_hidden: Tensor, hidden: Tensor) -> Tensor:
     return new + update * (hidden - new)
 
 
-# PyTorch's own decomposition of these asks for a concrete number of rows.
-_CELLS: dict[Callable[..., Any], Callable[..., Tensor]] = {
+def _lstm_cell(
+    input: Tensor,
+    hx: Sequence[Tensor],
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    hidden, cell = hx
+    both = _linear(input, w_ih, b_ih) + _linear(hidden, w_hh, b_hh)
+    keep_new, keep_old, new, out = both.chunk(4, 1)
+    cell = torch.sigmoid(keep_old) * cell + torch.sigmoid(keep_new) * torch.tanh(new)
+    return torch.sigmoid(out) * torch.tanh(cell), cell
+
+
+# PyTorch's own decomposition of these asks for a concrete number of rows, or writes in place.
+_CELLS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.gru_cell: _cell(_gru),
     torch.rnn_tanh_cell: _cell(lambda of_x, of_hidden, _: torch.tanh(of_x + of_hidden)),
+    torch.lstm_cell: _lstm_cell,
     torch.rnn_relu_cell: _cell(lambda of_x, of_hidden, _: torch.relu(of_x + of_hidden)),
 }
 

@@ -111,6 +111,8 @@ class EdgeWork:
     "Of the result."
     function: EdgeFunction | None
     "The fused pass; None where it could not be fused. For mean it sums."
+    why_not: str
+    "Why it could not be fused; empty where it was."
     backward: Backward | None
     "Of the fused pass."
     tensor_bytes: int

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from sagann.compiler.classify import has_rows
 from sagann.compiler.trace import ROWS, is_rows
 from sagann.errors import LayerError
 from sagann.kernels.row_dropout import dropout
@@ -51,12 +52,15 @@ def _differing(module: fx.GraphModule) -> fx.Node | None:
     with torch.no_grad(), torch.random.fork_rng(devices=list(devices)):
         whole.run(*inputs)
         part = _Recording(module, replayed=whole)
-        part.run(
-            *(_part(value) if _has_rows(node) else value for node, value in zip(whole.given, inputs, strict=True))
-        )
+        part.run(*(_part(value, like) for value, like in zip(inputs, likes, strict=True)))
     for node, full in whole.values.items():
-        again = part.values[node]
-        if isinstance(full, Tensor) and isinstance(again, Tensor) and _has_rows(node) and not _agree(full, again):
+        again, dim = part.values[node], _rows_dim(node.meta.get("val"))
+        if (
+            isinstance(full, Tensor)
+            and isinstance(again, Tensor)
+            and dim is not None
+            and not _agree(full, again, dim)
+        ):
             return node
     return None
 
@@ -68,9 +72,9 @@ def _made_up(like: Tensor, *, are_ids: bool) -> Tensor:
         like: what the trace has.
         are_ids: whether rows may be made into ids: zeros and ones are such of any table.
     """
-    generator, has_rows = torch.Generator().manual_seed(0), like.ndim > 0 and is_rows(like.shape[0])
-    shape = [NUM_ROWS if size == ROWS else size for size in like.shape]
-    if are_ids and has_rows:
+    generator = torch.Generator().manual_seed(0)
+    shape = [size // ROWS * NUM_ROWS if is_rows(size) else size for size in like.shape]
+    if are_ids and _rows_dim(like) is not None:
         values = torch.randint(0, 2, shape, generator=generator)
     else:
         values = torch.randn(shape, generator=generator) * 2
@@ -85,22 +89,31 @@ def _is_integral(node: fx.Node) -> bool:
 def _loses_rows(node: fx.Node) -> bool:
     """Whether the node reads rows and has none."""
     value = node.meta.get("val")
-    return (
-        isinstance(value, Tensor) and not _has_rows(node) and any(_has_rows(each) for each in node.all_input_nodes)
-    )
+    return isinstance(value, Tensor) and not has_rows(node) and any(map(has_rows, node.all_input_nodes))
 
 
-def _has_rows(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, Tensor) and value.ndim > 0 and is_rows(value.shape[0])
+def _rows_dim(like: object) -> int | None:
+    """Which dimension of a value of the trace is the rows, or a multiple of them; None where it has none."""
+    if not isinstance(like, Tensor):
+        return None
+    return next((dim for dim, size in enumerate(like.shape) if is_rows(size)), None)
 
 
-def _part(rows: Tensor) -> Tensor:
-    return rows.unflatten(0, (NUM_ROWS, -1))[list(_PART)].flatten(0, 1)
+def _part(value: Any, like: Any) -> Any:
+    """Some rows of a value that is ``like`` one of the trace; what has no rows as it is."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(_part(*pair) for pair in zip(value, like, strict=True))
+    dim = _rows_dim(like)
+    return value if dim is None else _rows_of(value, dim)
 
 
-def _agree(full: Tensor, part: Tensor) -> bool:
-    expected = _part(full) if full.shape[0] % NUM_ROWS == 0 else full
+def _rows_of(value: Tensor, dim: int) -> Tensor:
+    rows = torch.tensor(_PART, device=value.device)
+    return value.unflatten(dim, (NUM_ROWS, -1)).index_select(dim, rows).flatten(dim, dim + 1)
+
+
+def _agree(full: Tensor, part: Tensor, dim: int) -> bool:
+    expected = _rows_of(full, dim) if full.shape[dim] % NUM_ROWS == 0 else full
     return expected.shape == part.shape and close(expected, part, _TOLERANCE)
 
 
@@ -116,7 +129,7 @@ class _Recording(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
         if self.replayed is not None and draws(n):
-            value = _part(self.replayed.values[n])
+            value = _part(self.replayed.values[n], n.meta["val"])
         # A copy: the next operator may write in place.
         self.values[n] = value.clone() if isinstance(value, Tensor) else value
         return value

@@ -12,6 +12,8 @@ The independence check has run before, so rows are never mixed, and nothing bran
 from __future__ import annotations
 
 import itertools
+import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -73,10 +75,13 @@ def trace_layer(layer: SagaLayer, x: Tensor, data: Tensor | None) -> fx.GraphMod
 
 
 def parameter_names(tensors: Iterable[str]) -> list[str]:
-    """Names of parameters and buffers in a trace: 'a.b' and 'a_b' are two."""
+    """Names of parameters and buffers in a trace: 'a.b' and 'a_b' are two, and so are 'W' and 'w'.
+
+    They are Python's, in the case that graphs of operators have: their code would take two for one otherwise.
+    """
     names: list[str] = []
     for tensor in tensors:
-        plain = name = f"parameter_{tensor.replace('.', '_')}"
+        plain = name = "parameter_" + re.sub(r"\W", "_", tensor, flags=re.ASCII).lower()
         for number in itertools.count(2):
             if name not in names:
                 break
@@ -165,9 +170,9 @@ def make_graph(
         InputError: of what is given, which the function refuses.
     """
     functional = torch.func.functionalize(function, remove="mutations")
-    table = {**_CONSTANTS, **(decompositions or {})}
+    table = {**_PLAINER, **(decompositions or {})}
     try:
-        with fake, torch.no_grad(), preserve_node_meta():
+        with fake, torch.no_grad(), preserve_node_meta(), _without_log():
             return make_fx(functional, decomposition_table=table)(*args)
     except NotShown as error:
         raise TraceError(str(error)) from error
@@ -175,7 +180,25 @@ def make_graph(
         raise
     except Exception as error:
         first = (str(error).splitlines() or [""])[0]
+        if "autograd.Function" in first or "custom_function_call" in first:
+            first = "of a torch.autograd.Function a trace shows no backward; torch.library.custom_op with register_autograd is seen"
+        if str(ROWS) in first:
+            first = (
+                first.replace(str(ROWS), "N")
+                + "; N is the number of rows: a row for each vertex must come in as a feature, which may be trained"
+            )
         raise TraceError(f"it cannot be traced: {type(error).__name__}: {first}") from error
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """What PyTorch logs of an operator that fails on fake tensors is in the error."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    disabled, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = disabled
 
 
 def _run(layer: SagaLayer, src: Tensor, dst: Tensor, data: Tensor | None = None) -> Tensor:
@@ -207,6 +230,8 @@ def check_trace(module: fx.GraphModule) -> None:
     for node in module.graph.nodes:
         if node.op == "get_attr" and getattr(module, node.target).requires_grad:
             raise TraceError("it reads a tensor that requires gradients and is no parameter of the layer")
+        if node.op == "call_function" and node.meta.get("val") is None:
+            raise TraceError(f"operator {node.target} gives no tensor")
         schema = getattr(node.target, "_schema", None)
         if schema is not None and schema.is_mutable:
             raise TraceError(f"operator {node.target} writes in place")
@@ -262,8 +287,29 @@ def _constant(like: Callable[..., Tensor], value: float, position: int) -> Calla
     return filled
 
 
-# What takes a tensor for its shape alone becomes a constant, so that it depends on nothing.
-_CONSTANTS: dict[Any, Callable[..., Any]] = {
+def _squeeze(x: Tensor, dims: Any = None) -> Tensor:
+    # Dimension by dimension: where a stage runs on a single row, that dimension has one entry as well.
+    ones = [dim % x.ndim for dim in (range(x.ndim) if dims is None else dims) if x.shape[dim] == 1]
+    for dim in sorted(ones, reverse=True):
+        x = _aten.squeeze.dim(x, dim)
+    return x
+
+
+def _squeeze_dim(x: Tensor, dim: int) -> Tensor:
+    return NotImplemented if not x.ndim or x.shape[dim] == 1 else x
+
+
+def _copy(into: Tensor, x: Tensor, non_blocking: bool = False) -> Tensor:
+    return x.to(into.device, into.dtype).expand(into.shape)
+
+
+_PLAINER: dict[Any, Callable[..., Any]] = {
+    # PyTorch has no derivative of it, for it stands in traces only: where something was written in place.
+    _aten.copy.default: _copy,
+    _aten.squeeze.default: _squeeze,
+    _aten.squeeze.dims: _squeeze,
+    _aten.squeeze.dim: _squeeze_dim,
+    # What takes a tensor for its shape alone becomes a constant, so that it depends on nothing.
     _aten.full_like.default: _full_like,
     _aten.ones_like.default: _constant(_full_like, 1, 1),
     _aten.zeros_like.default: _constant(_full_like, 0, 1),

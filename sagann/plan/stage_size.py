@@ -101,7 +101,7 @@ def bytes_per_row(node: fx.Node) -> int:
 
 def _value_bytes(value: object) -> int:
     """Of a row; 0 for what has no rows."""
-    if not isinstance(value, Tensor) or value.ndim == 0 or not is_rows(value.shape[0]):
+    if not isinstance(value, Tensor) or not any(map(is_rows, value.shape)):
         return 0
     return math.prod(value.shape) // ROWS * value.dtype.itemsize
 

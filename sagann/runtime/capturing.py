@@ -50,13 +50,17 @@ def captured(
             )
     require_constant_edges(hops)
     program = capture(model, hops, x, options=options, x_is_constant=x_is_constant)
-    for gather in program.gathers:
-        if gather.edges.function is None or gather.edges.accumulator == "concat":
+    for number, gather in enumerate(program.gathers, 1):
+        is_concat = gather.edges.accumulator == "concat"
+        if gather.edges.function is None or is_concat:
+            why = (
+                "its accumulator is concat" if is_concat else f"its edges are no fused pass: {gather.edges.why_not}"
+            )
             raise LayerError(
                 "a layer cannot be streamed",
-                value=f"its edges are no fused pass (accumulator {gather.edges.accumulator})",
-                where=f"hop {gather.hop}",
-                fix="`sagann plan --show program` says why. Use operators that fuse, and another accumulator than concat.",
+                value=why,
+                where=f"gather {number} of {type(model).__name__}",
+                fix="Use operators that fuse, and another accumulator than concat.",
             )
     return program
 

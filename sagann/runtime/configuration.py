@@ -1,8 +1,8 @@
 """What a trace bakes in of a layer: a program holds as long as this stays equal.
 
 Plain values are compared by value, containers by what they hold, functions by their code and what they close over,
-other objects by identity. Parameters and buffers are read at every run, so only their names, shapes and types
-count. What a function reads from outside its layer (a global, say) is taken as it was when it was traced.
+members of the user's classes and other objects by identity. Parameters and buffers are read at every run, so only their
+names, shapes and types count. What a function reads from outside its layer (a global, say) is taken as it was when it was traced.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def configuration(root: nn.Module) -> Key:
     found: list[object] = []
     for name, module in root.named_modules(remove_duplicate=False):
         found += [name, type(module), module.training]
+        found += (_Same(member) for owner in _users(type(module)) for member in vars(owner).values())  # type: ignore[arg-type]
         if isinstance(module, SagaLayer):
             found += [module.accumulator, module.max_degree]
         for attribute, value in vars(module).items():
@@ -56,9 +57,18 @@ def configuration(root: nn.Module) -> Key:
     return tuple(found)
 
 
+@functools.cache
+def _users(kind: type) -> list[type]:
+    """Of a class and those that it extends, the user's own."""
+    return [
+        owner for owner in kind.__mro__ if owner.__module__.partition(".")[0] not in ("torch", "sagann", "builtins")
+    ]
+
+
 def has_hooks(modules: Iterable[nn.Module]) -> bool:
-    """Whether a module has hooks, which a program would not call."""
-    return any(getattr(module, hooks) for module in modules for hooks in _HOOKS)
+    """Whether a module has hooks, or all modules have, which a program would not call."""
+    of_all = any(getattr(torch.nn.modules.module, f"_global{hooks}") for hooks in _HOOKS)
+    return of_all or any(getattr(module, hooks) for module in modules for hooks in _HOOKS)
 
 
 class _Same:

@@ -162,6 +162,8 @@ def _zeros_like(array: Tensor) -> Tensor:
 
 def _add(total: Tensor, part: Tensor, side: str, tile: _Tile) -> None:
     part = part.to(total.dtype)
+    if total.is_complex():
+        total, part = torch.view_as_real(total), torch.view_as_real(part.resolve_conj())
     if side == "src":
         total.index_add_(0, tile.src, part)
     elif side == "dst":

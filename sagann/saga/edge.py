@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from sagann.errors import LayerError
@@ -23,7 +24,7 @@ class Edge:
         reader: the layer's name, for messages.
     """
 
-    __slots__ = ("_data", "_dst", "_reader", "_scatter_dst", "_scatter_src", "_src")
+    __slots__ = ("_data", "_dst", "_modes", "_reader", "_scatter_dst", "_scatter_src", "_src")
 
     def __init__(
         self, *, src: Callable[[], Tensor], dst: Callable[[], Tensor], data: Tensor | None, reader: str
@@ -33,19 +34,28 @@ class Edge:
         self._dst: Tensor | None = None
         self._data = data
         self._reader = reader
+        self._modes = (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+
+    def _scattered(self, scatter: Callable[[], Tensor]) -> Tensor:
+        """Rows that are read again later, so they have gradients also where they are first read without."""
+        if (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == self._modes:
+            return scatter()
+        with_gradients, without_autograd = self._modes
+        with torch.inference_mode(without_autograd), torch.set_grad_enabled(with_gradients):
+            return scatter()
 
     @property
     def src(self) -> Tensor:
         """The source vertices' rows, [num_edges, ...]."""
         if self._src is None:
-            self._src = self._scatter_src()
+            self._src = self._scattered(self._scatter_src)
         return self._src
 
     @property
     def dst(self) -> Tensor:
         """The destination vertices' rows, [num_edges, ...]."""
         if self._dst is None:
-            self._dst = self._scatter_dst()
+            self._dst = self._scattered(self._scatter_dst)
         return self._dst
 
     @property

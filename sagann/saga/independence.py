@@ -27,7 +27,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sagann.errors import LayerError, SagannError
+from sagann.errors import LayerError
 from sagann.saga.edge import Edge
 from sagann.saga.side_effects import taken_back
 
@@ -205,18 +205,20 @@ class _Recorder(TorchDispatchMode):
         try:
             with taken_back(self.layer), self:
                 return function(*self.inputs)
-        except SagannError:
+        except LayerError:
             raise
         except Exception as error:
+            names = ("vertex", "accum") if name.endswith("apply_vertex") else ("src", "dst", "data")
+            forms = (
+                f"{given} {tensor.dtype} [rows, {', '.join(map(str, tensor.shape[1:]))}]"
+                for given, tensor in zip(names, self.inputs, strict=False)
+            )
             raise LayerError(
-                f"{name} failed",
+                f"{name} failed on made-up rows, which it must take as any others",
                 value=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": "),
                 where=_line_of_error(error),
-                fix="Check the layer's shapes and dtypes against those of its input: "
-                + ", ".join(
-                    f"{tensor.dtype} [rows, {', '.join(map(str, tensor.shape[1:]))}]" for tensor in self.inputs
-                )
-                + ".",
+                fix=f"Check shapes and dtypes against those of its input: {', '.join(forms)}. Clamp what must lie in a range, "
+                "as ids of nn.Embedding.",
             ) from error
 
     def __torch_dispatch__(

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from sagann.compiler.operators import GATHER
 from sagann.compiler.spec import verify
-from sagann.compiler.trace import ROWS, TraceError, trace_layer
+from sagann.compiler.trace import ROWS, TraceError, parameter_names, trace_layer
 from sagann.nn import GAT, GCN, GGNN
 from tests.compiler.graphs import targets, traced
 from tests.compiler.layers import Layer
@@ -76,6 +76,39 @@ def remember(m: Layer, e: object) -> torch.Tensor:
     return m.remembered
 
 
+def half(m: Layer, e: object) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return F.linear(e.src, m.w)
+
+
+def inference(m: Layer, e: object) -> torch.Tensor:
+    src = e.src
+    with torch.inference_mode():
+        return 2 * src
+
+
+def packed(m: Layer, e: object) -> torch.Tensor:
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x.bfloat16(), lambda x: x.float()):
+        return torch.tanh(e.src)
+
+
+def reversed_gradient(m: Layer, e: object) -> torch.Tensor:
+    out = 2 * e.src
+    if out.requires_grad:
+        out.register_hook(torch.neg)
+    return out
+
+
+class Sign(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+        return torch.sign(x)
+
+    @staticmethod
+    def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
+        return grad
+
+
 FOREIGN = torch.ones(4, requires_grad=True)
 SEEN: dict[str, list[torch.Tensor]] = {"rows": []}
 
@@ -89,6 +122,13 @@ def replace_buffer(m: Layer, e: object) -> torch.Tensor:
     ("function", "reason"),
     [
         (no_gradient, "switches gradients"),
+        (half, r"switches autocast, .*test_trace.py:"),
+        (inference, r"switches autocast, inference mode"),
+        (packed, r"hooks of saved tensors on"),
+        (reversed_gradient, r"has it changed by a hook \(test_trace.py:"),
+        (lambda m, e: e.src * (2 if m.w.requires_grad else 1), "asks whether a tensor gets a gradient"),
+        (lambda m, e: Sign.apply(e.src), "autograd.Function a trace shows no backward"),
+        (lambda m, e: torch.linalg.inv(m.w) @ e.src[..., None], "_linalg_check_errors.default gives no tensor"),
         (lambda m, e: e.src * m.a.item(), "cannot be traced"),
         (lambda m, e: torch.from_numpy(e.src.detach().numpy()), r"out of PyTorch by Tensor.numpy \(test_trace.py:"),
         (lambda m, e: torch.tensor(e.src.tolist()), "out of PyTorch by Tensor.tolist"),
@@ -105,6 +145,13 @@ def replace_buffer(m: Layer, e: object) -> torch.Tensor:
 def test_what_a_trace_cannot_show_is_said(function: object, reason: str) -> None:
     with pytest.raises(TraceError, match=reason):
         trace_layer(Layer(function), torch.randn(9, 4), torch.rand(5))
+
+
+def test_names_of_parameters_are_pythons_and_differ() -> None:
+    names = ["W", "w", "linA.weight", "lin_a.weight", "maps.user->item.w", "maps.user_item.w", "a b", "\u03b2"]
+    given = parameter_names(names)
+    assert len(set(given)) == len(names)
+    assert all(name.isidentifier() and name == name.lower() for name in given)
 
 
 def test_there_is_one_gather() -> None:

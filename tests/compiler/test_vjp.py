@@ -45,6 +45,7 @@ def work(function: EdgeFunction) -> EdgeWork:
         max_degree=0,
         dtype=torch.float64,
         function=function,
+        why_not="",
         backward=Backward(function),
         tensor_bytes=0,
         random=function.random,

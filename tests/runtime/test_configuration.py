@@ -83,6 +83,39 @@ def test_a_layer_that_changes_is_compiled_anew(change: str, topology: Topology) 
     assert_as_written(layer, topology, x, engine)
 
 
+@pytest.mark.parametrize("change", ["a number", "a method"])
+def test_a_class_that_changes_is_compiled_anew(change: str, topology: Topology) -> None:
+    class Changing(Flexible):
+        factor = 2.0
+
+        def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+            return accum * self.factor
+
+    layer, engine = Changing(), CompiledEngine(dialect="naive")
+    x = torch.randn(50, 6, dtype=torch.float64)
+    assert_as_written(layer, topology, x, engine)
+    if change == "a number":
+        Changing.factor = 7.0
+    else:
+        Changing.apply_vertex = lambda self, vertex, accum: accum - 1  # type: ignore[method-assign]
+    assert_as_written(layer, topology, x, engine)
+
+
+def test_hooks_of_all_modules_are_called(topology: Topology) -> None:
+    layer, engine = Flexible(), CompiledEngine(dialect="naive")
+    x = torch.randn(50, 6, dtype=torch.float64)
+    assert_as_written(layer, topology, x, engine)
+
+    def doubled(module: nn.Module, _inputs: object, out: Tensor) -> Tensor | None:
+        return out * 2 if isinstance(module, nn.Linear) else None
+
+    handle = nn.modules.module.register_module_forward_hook(doubled)
+    try:
+        assert_as_written(layer, topology, x, engine)
+    finally:
+        handle.remove()
+
+
 def test_a_schedule_in_an_attribute_does_not_keep_a_program_for_each_value(topology: Topology) -> None:
     layer, engine = Flexible(), CompiledEngine(dialect="naive")
     x = torch.randn(50, 6, dtype=torch.float64)

@@ -182,7 +182,7 @@ def test_concat_is_one_pass_that_writes_the_rows(message: str, graph: str, spare
 def test_concat_of_what_cannot_be_fused_is_materialised() -> None:
     topology = skewed()
     layer = Layer(
-        lambda m, e: torch.relu(e.src + e.dst) @ m.w,
+        lambda m, e: torch.cumsum(e.src + e.dst, -1),
         accumulator="concat",
         max_degree=int(topology.in_degrees().max()),
     ).double()
@@ -289,6 +289,82 @@ def test_what_a_softmax_layer_returns_may_be_changed() -> None:
             found.append((out, *torch.autograd.grad(out.square().sum(), x)))
     for ours, theirs in zip(*found[::-1], strict=True):
         assert_close(ours, theirs)
+
+
+class Named(SagaLayer):
+    """Names that only their case, or what Python takes for no name, tells apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.W, self.w = nn.Parameter(torch.full((4,), 2.0)), nn.Parameter(torch.full((4,), 3.0))
+        self.linA, self.lin_a = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.maps = nn.ModuleDict({"user->item": nn.Linear(4, 4), "user_item": nn.Linear(4, 4)})
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return torch.relu(self.maps["user->item"](edge.src)) * self.maps["user_item"](edge.dst)
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.linA(vertex) * self.W + self.lin_a(accum) * self.w
+
+
+def test_parameters_are_told_apart_whatever_their_names() -> None:
+    layer = Named().double()
+    topology = Topology.from_coo(src=torch.tensor([0, 1, 2, 2]), dst=torch.tensor([1, 2, 0, 1]), num_src=3)
+    assert_compiles_right(layer, topology, rows(topology))
+
+
+def in_place_dropout(m: Layer, e: Any) -> Tensor:
+    # All or nothing, so that both engines draw the same.
+    return F.dropout(e.src * e.dst, 1.0, True, True) + F.dropout(F.linear(e.src, m.w), 0.0, True, True)
+
+
+def columns(m: Layer, v: Tensor, a: Tensor) -> Tensor:
+    out = F.linear(v, m.w).clone()
+    out[:, :2] = a[:, 2:]
+    out[:, 3].add_(a[:, 0])
+    return out
+
+
+WRITTEN: dict[str, Callable[[], Layer]] = {
+    "dropout in place": lambda: Layer(in_place_dropout),
+    "columns set": lambda: Layer(None, columns),
+    "LSTM": lambda: Layer(None, lambda m, v, a: sum(torch.lstm_cell(a, (v, v * 2), m.wide.T.repeat(2, 1)[:, :4], m.w.repeat(4, 1)))),
+    "complex ends": lambda: Layer(lambda m, e: torch.view_as_real(torch.view_as_complex(e.src.view(-1, 2, 2)) * torch.view_as_complex(e.dst.view(-1, 2, 2))).flatten(1)),
+    "inverse": lambda: Layer(None, lambda m, v, a: a @ torch.linalg.inv(m.w)),
+    "squeezed": lambda: Layer(lambda m, e: torch.cumsum((e.src * e.dst).view(-1, 1, 4), -1).squeeze()),
+    "squeezed numbers": lambda: Layer(lambda m, e: torch.cumsum(e.src * e.dst, -1)[:, 3:].squeeze()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_layers_as_people_write_them(name: str) -> None:
+    # The last tile has one edge.
+    topology = random_topology(20, 61)
+    engine = CompiledEngine(tile_edges=topology.num_edges - 1)
+    assert_compiles_right(WRITTEN[name]().double(), topology, rows(topology), engine=engine)
+
+
+def test_squeezed_rows_of_a_single_vertex_stay_rows() -> None:
+    topology = Topology.from_coo(src=torch.zeros(3, dtype=int), dst=torch.zeros(3, dtype=int), num_src=1)
+    topology = topology.with_edge_data(weight=torch.ones(3, dtype=torch.float64))
+    layer = Layer(lambda m, e: torch.tanh(F.linear(e.src, m.w[:1])).squeeze()[:, None] * e.dst).double()
+    assert_compiles_right(layer, topology, rows(topology))
+
+
+@pytest.mark.parametrize("engine", [NaiveEngine(), CompiledEngine()], ids=["naive", "compiled"])
+def test_rows_first_read_without_gradients_have_them_later(engine: Any) -> None:
+    def gated(m: Layer, e: Any) -> Tensor:
+        with torch.no_grad():
+            gate = torch.sigmoid(e.src * e.dst)
+        return gate * e.src
+
+    x = rows(skewed()).requires_grad_()
+    with using_engine(engine):
+        Layer(gated).double()(skewed(), x).sum().backward()
+    plain = x.detach().clone().requires_grad_()
+    src, dst = plain[skewed().indices.long()], plain[skewed().edge_dst().long()]
+    (torch.sigmoid(src * dst).detach() * src).sum().backward()
+    assert_close(x.grad, plain.grad)
 
 
 def test_maps_by_other_weights_are_not_shared() -> None:

@@ -95,7 +95,45 @@ def rows_as_sizes(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
     return model.layer(hops[0], both.flatten(1))
 
 
-@pytest.mark.parametrize("forward", [complex_stages, conjugated, zeros_between, rows_as_sizes])
+def columns_set(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    out = model.first(x).clone()
+    out[:, :4] = x
+    out[:, 1:3] *= 2
+    return model.layer(hops[0], out)
+
+
+def heads_mapped(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    """Batched products, for which rows are repeated, or are no first dimension for a while."""
+    gathered = model.layer(hops[0], model.first(x))
+    weight = model.second.weight.view(2, 4, 4)
+    batched = (gathered.view(-1, 2, 1, 4) @ weight).flatten(1)
+    return batched + torch.einsum("nhd,hdf->nhf", gathered.view(-1, 2, 4), weight).flatten(1)
+
+
+def attention_within(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    heads = model.first(x).view(-1, 1, 2, 4)
+    return model.layer(hops[0], nn.functional.scaled_dot_product_attention(heads, heads, heads).flatten(1))
+
+
+def long_memory(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    hidden = model.first(x)
+    weight = model.second.weight.repeat(4, 2)
+    return torch.lstm_cell(model.layer(hops[0], hidden), (hidden, hidden), weight, weight)[0]
+
+
+UNUSUAL = [
+    complex_stages,
+    conjugated,
+    zeros_between,
+    rows_as_sizes,
+    columns_set,
+    heads_mapped,
+    attention_within,
+    long_memory,
+]
+
+
+@pytest.mark.parametrize("forward", UNUSUAL)
 @pytest.mark.parametrize("count", [1, 3])
 def test_unusual_models_have_the_numbers_of_memory(forward: Callable[..., Tensor], count: int) -> None:
     assert_same(Model(forward).double(), ring(), rows().requires_grad_(), count)
@@ -116,6 +154,34 @@ COUNTED: dict[str, Callable[[Model, Sequence[Topology], Tensor], Tensor]] = {
 def test_the_number_of_vertices_is_a_size_and_nothing_else(name: str) -> None:
     with pytest.raises(LayerError, match=r"operator \w+ .*depends on (the number of vertices|their number)"):
         streamed(Model(COUNTED[name]), ring())(rows(torch.float32))
+
+
+def hooked(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    out = model.first(x)
+    if out.requires_grad:
+        out.register_hook(torch.neg)
+    return model.layer(hops[0], out)
+
+
+def in_half_precision(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return model.layer(hops[0], model.first(x))
+
+
+REFUSED: dict[str, tuple[Callable[..., Tensor], str]] = {
+    "a hook": (hooked, r"has it changed by a hook \(test_streamed_models.py:"),
+    "autocast": (in_half_precision, r"switches autocast, .*test_streamed_models.py:"),
+    "rows of its own": (lambda m, h, x: m.layer(h[0], x + m.first.bias.repeat(60, 1)[:, :4]), "N is the number of rows"),
+    "rows elsewhere": (lambda m, h, x: m.layer(h[0], x).T, r"operator \w+ puts them elsewhere"),
+    "rows twice": (lambda m, h, x: m.layer(h[0], x) @ (x.T @ x), "mixes them"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_streamed_is_named(name: str) -> None:
+    forward, reason = REFUSED[name]
+    with pytest.raises(LayerError, match=reason):
+        streamed(Model(forward), ring())(rows(torch.float32))
 
 
 TURNS = itertools.cycle([True, False])
