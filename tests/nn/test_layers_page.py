@@ -1,0 +1,104 @@
+"""docs/layers.md runs as printed, and its layers are PyG's: values and gradients, in memory and streamed."""
+
+from __future__ import annotations
+
+import doctest
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sagann.graph import Topology
+from sagann.nn import GNN
+from sagann.plan import equal_vertices
+from sagann.runtime.engine import CompiledEngine
+from sagann.runtime.streamed import StreamedModel
+from sagann.saga import using_engine
+from tests.graphs import random_topology
+from tests.tolerances import assert_close, largest
+
+PAGE = Path(__file__).parents[2] / "docs" / "layers.md"
+
+Pair = tuple[nn.Module, nn.Module, dict[str, str], str]
+"Our layer, PyG's, which parameter of ours is which of theirs, and the edge data that theirs takes."
+
+
+@pytest.fixture(scope="module")
+def page() -> dict[str, Any]:
+    """What the page defines, after it has run."""
+    test = doctest.DocTestParser().get_doctest(PAGE.read_text(), {}, PAGE.name, str(PAGE), 0)
+    outcome = doctest.DocTestRunner().run(test, clear_globs=False)
+    assert outcome.failed == 0
+    assert outcome.attempted > 15
+    return test.globs
+
+
+def graph() -> Topology:
+    topology, generator = random_topology(50, 300), torch.Generator().manual_seed(1)
+    attributes = torch.randn(topology.num_edges, 3, dtype=torch.float64, generator=generator)
+    return topology.with_edge_data(
+        attr=attributes, type=torch.randint(0, 4, (topology.num_edges,), generator=generator)
+    )
+
+
+def edge_conv(page: dict[str, Any], pyg: Any) -> Pair:
+    ours = page["EdgeConv"](4, 6)
+    return ours, pyg.EdgeConv(ours.nn, aggr="max"), {name: name for name, _ in ours.named_parameters()}, ""
+
+
+def gat_v2(page: dict[str, Any], pyg: Any) -> Pair:
+    parts = {"src": "lin_l", "dst": "lin_r", "edge": "lin_edge"}
+    same = {f"{our}.{name}": f"{their}.{name}" for our, their in parts.items() for name in ("weight", "bias")}
+    same |= {"att": "att", "bias": "bias"}
+    theirs = pyg.GATv2Conv(4, 6, heads=2, edge_dim=3, add_self_loops=False)
+    return page["GATv2"](4, 6, 2, 3), theirs, same, "attr"
+
+
+def transformer(page: dict[str, Any], pyg: Any) -> Pair:
+    parts = ("query", "key", "value", "edge", "skip")
+    same = {f"{part}.{name}": f"lin_{part}.{name}" for part in parts for name in ("weight", "bias")}
+    return page["TransformerConv"](4, 6, 2, 3), pyg.TransformerConv(4, 6, heads=2, edge_dim=3), same, "attr"
+
+
+def rgcn(page: dict[str, Any], pyg: Any) -> Pair:
+    ours, theirs = page["RGCN"](4, 6, 4), pyg.RGCNConv(4, 6, num_relations=4, aggr="add")
+    with torch.no_grad():
+        # The other way round there.
+        ours.root.weight.copy_(theirs.root.T)
+    return ours, theirs, {"weight": "weight", "root.bias": "bias"}, "type"
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("pair", [edge_conv, gat_v2, transformer, rgcn])
+def test_a_layer_of_the_page_is_pygs(pair: Callable[..., Pair], streams: bool, page: dict[str, Any]) -> None:
+    pyg = pytest.importorskip("torch_geometric.nn")
+    torch.manual_seed(0)
+    topology, engine = graph(), CompiledEngine()
+    ours, theirs, same, data = pair(page, pyg)
+    ours, theirs = ours.double(), theirs.double()
+    parameters, known = dict(ours.named_parameters()), dict(theirs.named_parameters())
+    same = {name: known_as for name, known_as in same.items() if name in parameters}
+    with torch.no_grad():
+        for name, known_as in same.items():
+            parameters[name].copy_(known[known_as].reshape(parameters[name].shape))
+
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64, requires_grad=True)
+    edges = torch.stack([topology.indices.long(), topology.edge_dst().long()])
+    expected = theirs(x, edges, *([topology.edge_data[data]] if data else []))
+    upstream = torch.randn_like(expected)
+    wanted = torch.autograd.grad(expected, [x, *(known[known_as] for known_as in same.values())], upstream)
+    with using_engine(engine):
+        if streams:
+            out = StreamedModel(GNN([ours]), [topology], equal_vertices(topology.num_dst, 3))(x)
+        else:
+            out = ours(topology, x)
+        found = torch.autograd.grad(out, [x, *(parameters[name] for name in same)], upstream)
+    assert_close(out, expected)
+    for ours_, theirs_ in zip(found, wanted, strict=True):
+        assert_close(ours_, theirs_.reshape(ours_.shape), scale=largest(*wanted))
+    if not streams:
+        (program,) = engine.programs_of(ours)
+        assert program.edges.function is not None, program.edges.why_not
