@@ -193,6 +193,11 @@ def _map(x: Tensor, matrix: Tensor) -> Tensor:
     return (x.unsqueeze(-1) * matrix).sum(-2)
 
 
+def _cross(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
+    (a, b, c), (d, e, f) = x.unbind(dim), y.unbind(dim)
+    return torch.stack([b * f - c * e, c * d - a * f, a * e - b * d], dim)
+
+
 def _split(x: Tensor, size: int, dim: int = 0) -> tuple[Tensor, ...]:
     starts = range(0, x.shape[dim], size)
     return tuple(torch.narrow(x, dim, start, min(size, x.shape[dim] - start)) for start in starts)
@@ -254,6 +259,7 @@ COMPOSITES: dict[Any, Callable[..., Any]] = {
     _aten.mean.dim: _mean,
     _aten.var.correction: _var,
     _aten.native_layer_norm.default: _layer_norm,
+    _aten.linalg_cross.default: _cross,
     _aten.bmm.default: _bmm,
     _aten.mm.default: _mm,
     _aten.mv.default: _mv,

@@ -8,6 +8,7 @@ their place (:mod:`sagann.compiler.stages`), so that nothing here is ever execut
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -130,6 +131,8 @@ class WholeOperators(TorchFunctionMode):
             )
         if func is F.linear:
             return _linear(*args, **kwargs)
+        if func is torch.einsum:
+            return _einsum(*args, **kwargs)
         if func in (F.dropout, torch.dropout):
             return (_dropout if func is F.dropout else _torch_dropout)(*args, **kwargs)
         if func in _CELLS:
@@ -153,6 +156,20 @@ class WholeOperators(TorchFunctionMode):
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     mapped = torch.ops.sagann.linear(input, weight) if weight.ndim == 2 else input @ weight
     return mapped if bias is None else mapped + bias
+
+
+def _einsum(equation: Any, *operands: Any) -> Tensor:
+    """A linear map that is written as a sum of products is one."""
+    form = (
+        re.fullmatch(r"(\w+)(\w),(\w)(\w)->(\w+)(\w)", equation.replace(" ", ""))
+        if isinstance(equation, str)
+        else None
+    )
+    if form is not None and len(set("".join(form.group(1, 2, 6)))) == len(form[1]) + 2:
+        rows, summed, first, second, kept, new = form.groups()
+        if rows == kept and (first, second) in ((summed, new), (new, summed)):
+            return _linear(operands[0], operands[1] if first == new else operands[1].t())
+    return torch.einsum(equation, *operands)
 
 
 def _cell(gates: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:

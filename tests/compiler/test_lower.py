@@ -82,6 +82,8 @@ FUSED: dict[str, Callable[[Layer, Any], Any]] = {
     "map of heads": lambda m, e: F.linear((e.src * e.dst).view(-1, 2, 2), m.w[:, :2], m.v).flatten(1),
     "map of data": lambda m, e: F.linear(torch.cat([e.src, e.data[:, None] * e.dst], -1), m.wide)[:, :4] * e.dst,
     "map of a difference": lambda m, e: F.linear(torch.cat([e.dst, e.src - e.dst], -1), m.wide, m.wide.sum(1)),
+    "cross product": lambda m, e: torch.cross(e.src[:, 1:], e.dst[:, :3], dim=1) + torch.linalg.cross(e.dst[:, 1:], m.v[:3].expand(len(e.src), 3)),
+    "maps as sums of products": lambda m, e: torch.einsum("ei, oi -> eo", e.src * e.dst, m.w) + torch.einsum("bhi,io->bho", (e.src - e.dst).view(-1, 2, 2), m.w[:2]).sum(1),
     "map to a number": lambda m, e: (torch.tanh(e.src + e.dst) @ m.v)[:, None] * e.src,
     "addmm": lambda m, e: torch.addmm(m.v, e.src * e.dst, m.w, beta=2, alpha=0.5),
     "in place on a copy": lambda _, e: (e.src * e.dst).mul_(2).add_(e.src),

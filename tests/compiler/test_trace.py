@@ -99,6 +99,12 @@ def reversed_gradient(m: Layer, e: object) -> torch.Tensor:
     return out
 
 
+def overwritten(m: Layer, e: object) -> torch.Tensor:
+    out = 2 * e.src
+    out.data = e.dst
+    return out
+
+
 class Sign(torch.autograd.Function):
     @staticmethod
     def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
@@ -124,6 +130,7 @@ def replace_buffer(m: Layer, e: object) -> torch.Tensor:
         (no_gradient, "switches gradients"),
         (half, r"switches autocast, .*test_trace.py:"),
         (inference, r"switches autocast, inference mode"),
+        (overwritten, "sets the data of a tensor"),
         (packed, r"hooks of saved tensors on"),
         (reversed_gradient, r"has it changed by a hook \(test_trace.py:"),
         (lambda m, e: e.src * (2 if m.w.requires_grad else 1), "asks whether a tensor gets a gradient"),
