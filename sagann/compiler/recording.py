@@ -21,7 +21,6 @@ from torch.utils import _pytree as pytree
 
 from sagann.compiler.compile import LayerGraph, LayerGraphs, layer_graphs
 from sagann.compiler.model_program import EdgeType
-from sagann.compiler.operators import WholeOperators
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.size_check import CHANGES, OTHER_ROWS, check_sizes
 from sagann.compiler.trace import (
@@ -36,6 +35,7 @@ from sagann.compiler.trace import (
     tensors_of,
     without_side_effects,
 )
+from sagann.compiler.whole_operators import WholeOperators
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
 from sagann.saga.engine import current_engine, using_engine

@@ -26,7 +26,8 @@ from torch.fx.traceback import preserve_node_meta
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
-from sagann.compiler.operators import DROPOUT, GATHER, NotShown, WholeOperators
+from sagann.compiler.operators import DROPOUT, GATHER
+from sagann.compiler.whole_operators import NotShown, WholeOperators
 from sagann.errors import InputError
 from sagann.saga.edge import Edge
 from sagann.saga.side_effects import taken_back
