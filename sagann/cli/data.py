@@ -244,7 +244,10 @@ def reorder(
         Path | None,
         typer.Option(help="File (.npy) for the order: row i of OUT is row order[i] of the source.", metavar="FILE"),
     ] = None,
-    overwrite: OverwriteOption = False,
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", metavar="", help="Replace a dataset in OUT, and the file of --save-order."),
+    ] = False,
 ) -> None:
     """Renumber the vertices of a dataset, so that a streamed epoch finds those that it needs together.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sagann.cli.generate_run import report_dataset
 from sagann.cli.options import Shared
-from sagann.errors import InputError
+from sagann.cli.result_file import check_target
 from sagann.partition import vertex_order
 from sagann.report.terminal import Terminal
 from sagann.storage import load_graph
@@ -28,7 +28,7 @@ def reorder_run(
 ) -> None:
     """Write a dataset anew with its vertices in another order, and say what came of it."""
     if save_order is not None:
-        _check_file(save_order)
+        check_target(save_order, (".npy",), overwrite=overwrite, option="--save-order")
     graph = load_graph(dataset)
     order = vertex_order(graph, by, num_parts=num_parts, seed=seed)
     folder = Path(dataset)
@@ -37,14 +37,3 @@ def reorder_run(
     if save_order is not None:
         write_npy(save_order, order)
     report_dataset(out, Terminal(quiet=shared.quiet))
-
-
-def _check_file(path: Path) -> None:
-    """Refuse a file that could not be written, before the work is done."""
-    if path.suffix != ".npy" or not path.absolute().parent.is_dir():
-        raise InputError(
-            "order cannot be written",
-            value=f"'{path}', expected a file that ends in .npy, in a folder that exists",
-            where="--save-order",
-            fix="Name such a file.",
-        )

@@ -10,13 +10,18 @@ import numpy as np
 from torch import Tensor
 
 from sagann.errors import InputError
-from sagann.storage.folder import MANIFEST_FILE
+from sagann.storage.folder import is_dataset
 from sagann.train.run_folder import RunFolder
 
 
-def check_target(path: Path, suffixes: Sequence[str], *, overwrite: bool) -> None:
+def check_target(path: Path, suffixes: Sequence[str], *, overwrite: bool, option: str = "--out") -> None:
     """Refuse a file that could or should not be written, before the work is done.
 
+    Args:
+        path: the file.
+        suffixes: the endings that it may have.
+        overwrite: whether a file that stands there may be replaced.
+        option: what names the file, for messages.
     Raises:
         InputError: the ending is unknown, the folder is missing or belongs to a dataset or to a run's checkpoints,
             or something stands there that may not be replaced.
@@ -25,21 +30,21 @@ def check_target(path: Path, suffixes: Sequence[str], *, overwrite: bool) -> Non
         raise InputError(
             "file type is unknown",
             value=f"'{path.suffix}', expected {' or '.join(suffixes)}",
-            where=f"--out {path}",
+            where=f"{option} {path}",
             fix="Give the file one of these endings.",
         )
     if not path.parent.is_dir() or path.is_dir():
         raise InputError(
             "file cannot be written",
             value="a folder stands there" if path.is_dir() else f"there is no folder '{path.parent}'",
-            where=f"--out {path}",
+            where=f"{option} {path}",
             fix="Choose a file in a folder that exists.",
         )
-    if owner := _owner(path):
+    if owner := owner_of(path):
         raise InputError(
             "file cannot be written among those of a dataset or a run",
             value=f"they belong to {owner}",
-            where=f"--out {path}",
+            where=f"{option} {path}",
             fix="Choose a file in another folder.",
         )
     if os.path.lexists(path) and not (overwrite and path.is_file()):
@@ -47,19 +52,19 @@ def check_target(path: Path, suffixes: Sequence[str], *, overwrite: bool) -> Non
         raise InputError(
             "a file stands there already" if is_file else "what stands there is not a file",
             value="overwriting was not asked for" if is_file else "a device, a pipe or a broken link",
-            where=f"--out {path}",
+            where=f"{option} {path}",
             fix="Choose another name, or replace it with --overwrite." if is_file else "Choose another name.",
         )
 
 
-def _owner(path: Path) -> Path | None:
-    """The dataset or run whose own files would stand beside ``path``."""
+def owner_of(path: Path) -> Path | None:
+    """The dataset or run whose own files would stand beside ``path``; None where it is free."""
     inside = path.parent.resolve()
     for folder in (inside, *inside.parents):
-        if (folder / MANIFEST_FILE).exists():
+        if is_dataset(folder):
             return folder
         # A run folder itself is a good place for its predictions; only the folders in it are the trainer's.
-        if folder != inside and RunFolder(folder).exists:
+        if folder != inside and RunFolder(folder).is_described:
             return folder
     return None
 

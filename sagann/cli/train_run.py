@@ -12,6 +12,7 @@ from sagann.cli.failure import INTERRUPTED
 from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import training_graph
+from sagann.cli.result_file import owner_of
 from sagann.cli.run_reporter import RunReporter
 from sagann.cli.run_settings import CONFIG_FILE, RunSettings, Tables, merge, read_tables, settings_of
 from sagann.errors import CheckpointError, InputError
@@ -130,8 +131,17 @@ def _free_folder(settings: RunSettings) -> Path:
 
 
 def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
-    """Refuse a folder that holds a run or something else, before the graph is opened."""
-    if resume or not run_dir.exists():
+    """Refuse a folder that holds a run or something else, or lies in a dataset's, before the graph is opened."""
+    if resume:
+        return
+    if owner := owner_of(run_dir):
+        raise InputError(
+            "a run cannot be saved among the files of a dataset or of another run",
+            value=f"they belong to {owner}, and may be replaced with it",
+            where=str(run_dir),
+            fix="Choose a folder elsewhere with --out.",
+        )
+    if not run_dir.exists():
         return
     if not run_dir.is_dir():
         raise InputError(

@@ -26,6 +26,8 @@ from sagann.storage.durable import sync_folder
 
 MANIFEST_FILE = "manifest.json"
 "The file that makes a folder a dataset; it is written last."
+FORMAT = "sagann-graph"
+"What a manifest says first: other programs have files of that name too."
 
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
@@ -74,6 +76,15 @@ def recover(path: Path) -> None:
                 os.rename(aside, path)
 
 
+def is_dataset(folder: Path) -> bool:
+    """Whether a folder holds a dataset, be it damaged."""
+    manifest = folder / MANIFEST_FILE
+    if not manifest.is_file():
+        return False
+    with manifest.open("rb") as file:
+        return f'"{FORMAT}"'.encode() in file.read(256)
+
+
 def _check_target(path: Path, *, overwrite: bool) -> None:
     if not path.parent.is_dir():
         raise DatasetError(
@@ -84,18 +95,18 @@ def _check_target(path: Path, *, overwrite: bool) -> None:
         )
     if not path.exists():
         return
-    is_dataset = (path / MANIFEST_FILE).is_file()
-    if is_dataset and not overwrite:
+    replaceable = is_dataset(path)
+    if replaceable and not overwrite:
         raise DatasetError(
             "a dataset stands there already",
             value="overwriting was not asked for",
             where=str(path),
             fix="Choose another name, or pass overwrite=True (--overwrite) to replace it.",
         )
-    if not is_dataset and not (path.is_dir() and not any(path.iterdir())):
+    if not replaceable and not (path.is_dir() and not any(path.iterdir())):
         raise DatasetError(
             "what stands there is not a dataset of sagann",
-            value=f"a {'folder' if path.is_dir() else 'file'} without {MANIFEST_FILE}",
+            value=f"a {'folder' if path.is_dir() else 'file'} without a {MANIFEST_FILE} of sagann",
             where=str(path),
             fix="Choose another name; sagann replaces its own datasets only.",
         )

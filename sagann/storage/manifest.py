@@ -19,11 +19,10 @@ import torch
 from sagann.errors import DatasetError, InputError
 from sagann.graph import SPLIT_NAMES, id_dtype
 from sagann.storage.durable import write_whole
-from sagann.storage.folder import MANIFEST_FILE
+from sagann.storage.folder import FORMAT, MANIFEST_FILE
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, dtype_name
 from sagann.storage.regular_file import require_file
 
-FORMAT = "sagann-graph"
 VERSION = 1
 SAFE_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
 "Names that may become part of a file name."

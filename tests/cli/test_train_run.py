@@ -154,6 +154,20 @@ def test_a_folder_with_settings_of_something_else_is_refused(invoke: Invoke, blo
     assert {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+def test_a_run_is_not_put_where_it_would_be_removed(
+    invoke: Invoke, blocks: Path, trained: Path, tmp_path: Path
+) -> None:
+    for owner, inner in ((blocks, "run"), (trained, "checkpoints/run")):
+        outcome = invoke("train", "--data", blocks, *QUICK, "--out", owner / inner)
+        assert outcome.code == 2, inner
+        assert "a run cannot be saved among the files of a dataset or of another run" in outcome.err
+        assert f"they belong to {owner}, and may be replaced with it" in outcome.err
+        assert not (owner / inner).exists()
+    # A manifest of another program makes no dataset.
+    (tmp_path / "manifest.json").write_text('{"name": "a site"}')
+    assert invoke("train", "--data", blocks, *QUICK, "--out", tmp_path / "run").code == 0
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "metrics.json"])
 def test_files_named_as_a_runs_make_no_run(invoke: Invoke, blocks: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("weeks")

@@ -16,7 +16,7 @@ from tests.storage.conftest import assert_same_graph, make_graph
 
 def write_and(path: Path, action: Callable[[], object]) -> None:
     with new_folder(path, overwrite=False) as folder:
-        (folder / "manifest.json").write_text("{}")
+        (folder / "manifest.json").write_text('{"format": "sagann-graph"}')
         action()
 
 
@@ -122,3 +122,10 @@ def test_full_disk_is_said(tmp_path: Path) -> None:
     ):
         raise OSError(28, "No space left on device", str(tmp_path / "g" / "indices.npy"))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_manifest_of_another_program_makes_no_dataset(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"name": "a site", "icons": []}')
+    with pytest.raises(DatasetError, match=r"not a dataset of sagann: a folder without a manifest.json of sagann"):
+        save_graph(make_graph(), tmp_path, overwrite=True)
+    assert (tmp_path / "manifest.json").exists()
