@@ -23,7 +23,7 @@ NameOption = Annotated[
     str | None,
     typer.Option(
         "--name",
-        help=with_default("What to call the graph.", "the source's name"),
+        help=with_default("What to call the graph.", "the source's name; of an edge list, OUT's"),
         rich_help_panel=_GRAPH,
     ),
 ]
@@ -100,7 +100,8 @@ def import_(
         str | None,
         typer.Option(
             help=with_default(
-                "Character between the fields of a CSV file; 'tab' for a tabulator.", "a comma; a tab for .tsv"
+                "Character between the fields of CSV files, of features and labels too; 'tab' for a tabulator.",
+                "a comma; a tab for .tsv",
             ),
             rich_help_panel=_EDGE_LIST,
         ),

@@ -14,6 +14,7 @@ from sagann.errors import DatasetError, InputError
 from sagann.report.import_progress import import_progress
 from sagann.report.terminal import Terminal
 from sagann.storage import EdgeListFormat, ImportOptions
+from sagann.storage.edge_list import columns_left_out
 from sagann.storage.regular_file import require_file
 from sagann.storage.tables import CSV_SUFFIXES, PARQUET_SUFFIXES
 
@@ -91,6 +92,8 @@ def import_run(
             fix="Choose one of these, or leave it out.",
         )
     _refuse_foreign_options(choice, kind)
+    if kind in _EDGE_LISTS:
+        _note_left_out(source, choice, terminal)
     with import_progress(terminal) as progress:
         _IMPORTERS[kind](source, out, choice, replace(options, progress=progress))
     report_dataset(out, terminal)
@@ -145,7 +148,7 @@ def _refuse_foreign_options(choice: SourceChoice, kind: str) -> None:
         "--features": choice.features is not None,
         "--labels": choice.labels is not None,
     }
-    foreign = {} if kind in ("csv", "parquet") else for_edge_lists
+    foreign = {} if kind in _EDGE_LISTS else for_edge_lists
     if kind != "ogb":
         foreign["--split-scheme"] = choice.split is not None
     wrong = [option for option, is_given in foreign.items() if is_given]
@@ -158,18 +161,27 @@ def _refuse_foreign_options(choice: SourceChoice, kind: str) -> None:
         )
 
 
-def _import_edge_list(source: Path, out: Path, choice: SourceChoice, options: ImportOptions) -> None:
-    form = EdgeListFormat(
+def _note_left_out(source: Path, choice: SourceChoice, terminal: Terminal) -> None:
+    if left_out := columns_left_out(source, _form(choice)):
+        names = ", ".join(left_out[:10]) + (f" and {len(left_out) - 10} more" if len(left_out) > 10 else "")
+        terminal.say(f"Columns left out: {names}. --weight takes one as edge weights, --edge-type as edge types.")
+
+
+def _form(choice: SourceChoice) -> EdgeListFormat:
+    return EdgeListFormat(
         src=_column(choice.src),
         dst=_column(choice.dst),
         weight=None if choice.weight is None else _column(choice.weight),
         edge_type=None if choice.edge_type is None else _column(choice.edge_type),
-        separator=_separator(choice.separator, source),
+        separator="\t" if choice.separator in ("tab", "\\t") else choice.separator,
         header=choice.header,
         kind=choice.kind,
     )
+
+
+def _import_edge_list(source: Path, out: Path, choice: SourceChoice, options: ImportOptions) -> None:
     storage.import_edge_list(
-        source, out, form=form, features=choice.features, labels=choice.labels, options=options
+        source, out, form=_form(choice), features=choice.features, labels=choice.labels, options=options
     )
 
 
@@ -193,12 +205,8 @@ _IMPORTERS: dict[str, Callable[[Path, Path, SourceChoice, ImportOptions], None]]
     "graphbolt": _import_graphbolt,
 }
 
+_EDGE_LISTS = ("csv", "parquet")
+
 
 def _column(text: str) -> str | int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text
-
-
-def _separator(text: str | None, source: Path) -> str:
-    if text is None:
-        return "\t" if source.name.endswith((".tsv", ".tsv.gz")) else ","
-    return "\t" if text in ("tab", "\\t") else text

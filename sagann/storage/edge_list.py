@@ -39,8 +39,8 @@ class EdgeListFormat:
     "Column of the edge weights; None where there are none."
     edge_type: Column | None = None
     "Column of the edge types; None where there are none."
-    separator: str = ","
-    "What separates fields in CSV files."
+    separator: str | None = None
+    "What separates fields in CSV files, also in those of features and labels; None for a tab in .tsv, else a comma."
     header: bool | None = None
     "Whether CSV files begin with a line of names; None to see for oneself."
     kind: str | None = None
@@ -68,8 +68,8 @@ def import_edge_list(
     """Import edges from CSV (plain or gzip) or Parquet files, streaming in bounded memory.
 
     Args:
-        source: a file, several files, or a folder whose files are taken in the order of their names. Vertex
-            ids are integers from 0.
+        source: a file, several files, or a folder whose files are taken in the order of their names; all have the
+            same columns. Vertex ids are integers from 0.
         out: dataset folder to make.
         form: which column is what; default the first two are source and destination.
         features: vertex features, one row per vertex: ``.npy`` [N, F], CSV or Parquet with F columns.
@@ -90,14 +90,16 @@ def import_edge_list(
     options = options or ImportOptions()
     form = form or EdgeListFormat()
     files = edge_files(source, kind=form.kind)
+    _refuse_vertex_files(files, {"features": features, "labels": labels})
     edges = EdgeListSource(files, form, may_be_empty=options.num_vertices is not None)
     import_dataset(
         ImportSource(
-            name=files[0].name.split(".")[0] if len(files) == 1 else files[0].parent.name,
+            # Files are called 'edges' more often than after what they are about.
+            name=Path(os.path.abspath(out)).name,
             description=f"edge list {files[0].name}" + (f" and {len(files) - 1} more" if len(files) > 1 else ""),
             edges=edges,
-            features=None if features is None else open_features(features),
-            labels=None if labels is None else open_labels(labels),
+            features=None if features is None else open_features(features, separator=form.separator),
+            labels=None if labels is None else open_labels(labels, separator=form.separator),
         ),
         out,
         options,
@@ -126,6 +128,28 @@ def edge_files(source: PathLike | Sequence[PathLike], *, kind: str | None = None
     return paths
 
 
+def columns_left_out(source: PathLike | Sequence[PathLike], form: EdgeListFormat) -> list[str]:
+    """Names of the columns of an edge list (its first file) that ``form`` does not take.
+
+    Raises:
+        DatasetError: as :func:`import_edge_list`.
+    """
+    edges = EdgeListSource(edge_files(source, kind=form.kind)[:1], form)
+    return edges.columns_left_out
+
+
+def _refuse_vertex_files(files: Sequence[Path], given: Mapping[str, PathLike | None]) -> None:
+    for what, file in given.items():
+        same = [path for path in files if file is not None and os.path.realpath(path) == os.path.realpath(file)]
+        if same:
+            raise DatasetError(
+                f"a file of vertex {what} stands among those of edges",
+                value="its rows would be edges as well",
+                where=str(same[0]),
+                fix="Put it into another folder, or name the edge files alone.",
+            )
+
+
 class EdgeListSource:
     """The edges of some files, one after the other.
 
@@ -143,6 +167,12 @@ class EdgeListSource:
         self._form = form
         # Every file is looked at before the first edge is read, so that the fiftieth cannot surprise.
         self._names = [self._columns_of(table) for table in self._tables]
+        self._refuse_different_columns()
+
+    @property
+    def columns_left_out(self) -> list[str]:
+        """Names of the columns of the first file that are not taken."""
+        return [name for name in self._tables[0].names if name not in self._names[0]]
 
     @property
     def num_edges(self) -> int | None:
@@ -189,4 +219,32 @@ class EdgeListSource:
     def _columns_of(self, table: CsvTable | ParquetTable) -> list[str]:
         form = self._form
         wanted = [form.src, form.dst, form.weight, form.edge_type]
-        return [column_name(table, column) for column in wanted if column is not None]
+        names = [column_name(table, column) for column in wanted if column is not None]
+        if names[0] == names[1]:
+            raise DatasetError(
+                "source and destination are the same column",
+                value=f"{names[0]!r}; there are {', '.join(repr(name) for name in table.names[:20])}",
+                where=str(table.path),
+                fix="Name both columns: src and dst of EdgeListFormat (--src and --dst).",
+            )
+        return names
+
+    def _refuse_different_columns(self) -> None:
+        """Refuse a file that has another meaning: other names at the places of the columns, or more or fewer columns."""
+        first_of: dict[bool, tuple[list[str] | int, Path]] = {}
+        for table, names in zip(self._tables, self._names, strict=True):
+            # Files that were cut from one may lack its names.
+            found = names if table.has_names else len(table.names)
+            expected, path = first_of.setdefault(table.has_names, (found, table.path))
+            if found != expected:
+                raise DatasetError(
+                    "edge files differ in their columns",
+                    value=f"{_columns_text(found)}, in {path.name} {_columns_text(expected)}",
+                    where=str(table.path),
+                    fix="Take files out of the folder that are no edges; give the others the same columns, or name "
+                    "them by src and dst (--src and --dst).",
+                )
+
+
+def _columns_text(found: list[str] | int) -> str:
+    return f"{found} columns" if isinstance(found, int) else ", ".join(found)

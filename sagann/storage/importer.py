@@ -52,7 +52,7 @@ class ImportOptions:
     num_classes: int | None = None
     "Number of classes; default one more than the largest label."
     name: str | None = None
-    "What to call the graph; default the source's name."
+    "What to call the graph; default the source's name, of an edge list that of the folder to make."
     memory_bytes: int = 256 * 2**20
     "Working memory in bytes, beside the libraries'; default 256 MiB."
     overwrite: bool = False

@@ -2,7 +2,8 @@
 
 pyarrow parses; what it refuses is looked up again by Python's own ``csv`` module, which is slow but knows the
 row, so a message can name it. Rows of a CSV file are counted from 1 as an editor does, empty lines left out;
-rows of a Parquet file from 0 as its tools do.
+rows of a Parquet file from 0 as its tools do. In a file of one column an empty line is a missing value, which is
+refused, but at the end.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ Column: TypeAlias = str | int
 
 CSV_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 PARQUET_SUFFIXES = (".parquet", ".pq")
+_TAB_SUFFIXES = (".tsv", ".tsv.gz")
 
 BATCH_ROWS = 2**19
 _BLOCK_BYTES = 2**22
 _INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE | re.ASCII)
 _UNREADABLE = (
@@ -95,7 +98,8 @@ class CsvTable:
                     fix="Mend it, or say whether it names the columns (--header, --no-header).",
                 )
             header = not all(numbers)
-        self._header = header
+        self.has_names = header
+        """Whether the file itself names its columns."""
         self.names = [name.strip() for name in first] if header else [f"column {i}" for i in range(len(first))]
         _refuse_doubles(self.names, self.path)
         # Lines as they stand in the file, and rows: the lines that are not empty.
@@ -125,30 +129,53 @@ class CsvTable:
         Raises:
             DatasetError: a row has too few or too many fields, or a field is no number; names the row.
         """
-        # Integers come as text: left to itself, pyarrow takes 0x10 for 16.
         wanted = list(zip(columns, dtypes, strict=True))
         # A column may be asked for twice, as ids and as weights.
         integers = {name for name, dtype in wanted if dtype == "int64"}
-        types = {name: pa.string() if name in integers else pa.type_for_alias(dtype) for name, dtype in wanted}
-        first_row = self.first_row
+        single = len(self.names) == 1
+        # Integers come as text: left to itself, pyarrow takes 0x10 for 16. So does a single column, whose empty lines are
+        # to be told from its values.
+        types = {
+            name: pa.string() if single or name in integers else pa.type_for_alias(dtype) for name, dtype in wanted
+        }
+        needed = {name: "int64" if name in integers else dtype for name, dtype in wanted}
+        first_row, gap = self.first_row, None
         try:
             reader = pyarrow.csv.open_csv(
                 self.path,
                 read_options=pyarrow.csv.ReadOptions(
                     column_names=self.names, skip_rows=self._num_skipped, block_size=_BLOCK_BYTES
                 ),
-                parse_options=pyarrow.csv.ParseOptions(delimiter=self._separator),
+                parse_options=pyarrow.csv.ParseOptions(delimiter=self._separator, ignore_empty_lines=not single),
                 convert_options=pyarrow.csv.ConvertOptions(
-                    include_columns=list(dict.fromkeys(columns)), column_types=types, null_values=[]
+                    include_columns=list(dict.fromkeys(columns)),
+                    column_types=types,
+                    null_values=[""] if single else [],
+                    strings_can_be_null=single,
+                    quoted_strings_can_be_null=False,
                 ),
             )
             for batch in reader:
+                rows = batch.num_rows
+                if single:
+                    is_value = batch.column(0).is_valid().to_numpy(zero_copy_only=False)
+                    rows = int(np.flatnonzero(is_value)[-1]) + 1 if is_value.any() else 0
+                    if rows and gap is None and not is_value[:rows].all():
+                        gap = first_row + int(is_value.argmin())
+                    if rows and gap is not None:
+                        raise self._empty_line(gap)
+                    if rows < batch.num_rows and gap is None:
+                        gap = first_row + rows
                 found = {
-                    name: _as_integers(batch.column(name)) if name in integers else batch.column(name)
+                    name: _as_numbers(batch.column(name).slice(0, rows), needed[name])
+                    if types[name] == pa.string()
+                    else batch.column(name)
                     for name in types
                 }
-                arrays = (found[name].to_numpy().astype(dtype, copy=False) for name, dtype in wanted)
-                yield Batch(columns=tuple(arrays), first_row=first_row)
+                arrays = tuple(found[name].to_numpy().astype(dtype, copy=False) for name, dtype in wanted)
+                if any(array.dtype == np.float32 and np.isinf(array).any() for array in arrays):
+                    raise self._located(needed, ValueError("a number is not finite"))
+                yield Batch(columns=arrays, first_row=first_row)
                 first_row += batch.num_rows
         except DatasetError:
             raise
@@ -156,7 +183,6 @@ class CsvTable:
             # An empty table is no error: open_csv refuses a file that ends after its header.
             if "Empty CSV file" in str(error):
                 return
-            needed = {name: "int64" if name in integers else dtype for name, dtype in wanted}
             raise self._located(needed, error) from error
 
     def _open(self) -> IO[str]:
@@ -213,7 +239,20 @@ class CsvTable:
                 )
             if dtype != "int64" and not _NUMBER.fullmatch(text.strip()):
                 return f"'{text:.40}' in {_quoted(name)} is not a number", "Mend the row, or choose other columns."
+            if dtype == "float32" and abs(float(text)) > _LARGEST_FLOAT32:
+                return (
+                    f"'{text:.40}' in {_quoted(name)} is not finite in float32, which ends at {_LARGEST_FLOAT32:.3g}",
+                    "Mend the row, or choose other columns.",
+                )
         return None
+
+    def _empty_line(self, row: int) -> DatasetError:
+        return DatasetError(
+            "row cannot be used",
+            value="the line is empty, and the rows after it would move up",
+            where=f"{self.path}, row {row}",
+            fix="Write what is missing: -1 or nan for an unknown label, a number for a feature; or drop the line.",
+        )
 
 
 class ParquetTable:
@@ -236,6 +275,8 @@ class ParquetTable:
         self.names = [name for name in self._schema.names if not _PANDAS_INDEX.fullmatch(name)]
         _refuse_doubles(self.names, self.path)
         self.first_row = 0
+        self.has_names = True
+        """Always."""
         self.may_be_numbered = False
         """Never: columns have names of their own."""
 
@@ -333,24 +374,34 @@ def require_named(table: CsvTable | ParquetTable, column: str) -> str:
 
 
 def open_table(
-    path: str | os.PathLike[str], *, separator: str = ",", header: bool | None = None, kind: str | None = None
+    path: str | os.PathLike[str],
+    *,
+    separator: str | None = None,
+    header: bool | None = None,
+    kind: str | None = None,
 ) -> CsvTable | ParquetTable:
-    """Open a table: a 'csv' or a 'parquet' file as ``kind`` says, or else as the ending of its name does."""
+    """Open a table: a 'csv' or a 'parquet' file as ``kind`` says, or else as the ending of its name does.
+
+    Without a ``separator``, a '.tsv' file has tabs, any other commas.
+    """
     if kind == "parquet" or (kind is None and Path(path).suffix in PARQUET_SUFFIXES):
         return ParquetTable(path)
+    if separator is None:
+        separator = "\t" if Path(path).name.endswith(_TAB_SUFFIXES) else ","
     return CsvTable(path, separator=separator, header=header)
 
 
-def _as_integers(column: Any) -> Any:
-    """Decimal integers of a column of text."""
+def _as_numbers(column: Any, dtype: str) -> Any:
+    """Numbers of a column of text: decimal integers, or floats."""
+    kind = pa.type_for_alias(dtype)
     letters = column.buffers()[2]
     # Setting the bit 32 makes an X an x; numpy looks at all of them at memory speed.
-    if letters is not None and ((np.frombuffer(letters, np.uint8) | 32) == ord("x")).any():
+    if dtype == "int64" and letters is not None and ((np.frombuffer(letters, np.uint8) | 32) == ord("x")).any():
         raise pa.ArrowInvalid("hexadecimal numbers are not taken")
     try:
-        return column.cast(pa.int64())
+        return column.cast(kind)
     except pa.ArrowInvalid:
-        return pyarrow.compute.utf8_trim_whitespace(column).cast(pa.int64())
+        return pyarrow.compute.utf8_trim_whitespace(column).cast(kind)
 
 
 def _quoted(name: str) -> str:

@@ -63,7 +63,8 @@ class LabelRows:
             values = chunk.rows.reshape(len(chunk.rows), -1)[:, 0] if len(chunk.rows) else chunk.rows.reshape(0)
             if values.dtype.kind == "f":
                 unknown = np.isnan(values)
-                known = np.where(unknown, -1, values)
+                # In double precision, because 2**31 is beyond half precision.
+                known = np.where(unknown, -1, values.astype(np.float64))
                 wrong = (known != np.floor(known)) | (np.abs(known) > 2**31)
                 if wrong.any():
                     at = int(wrong.argmax())
@@ -85,9 +86,12 @@ class LabelRows:
             yield RowChunk(rows=values.astype(np.int64), file=chunk.file, first_row=chunk.first_row)
 
 
-def open_features(path: str | os.PathLike[str]) -> RowSource:
+def open_features(path: str | os.PathLike[str], *, separator: str | None = None) -> RowSource:
     """Open vertex features: ``.npy`` [N, F], or a table with F columns.
 
+    Args:
+        path: the file.
+        separator: as of :func:`sagann.storage.tables.open_table`.
     Raises:
         DatasetError: the file is missing, damaged, or does not hold numbers in two dimensions.
     """
@@ -99,7 +103,7 @@ def open_features(path: str | os.PathLike[str]) -> RowSource:
         return ArrayRows(
             array=array, file=str(path), dtype=keep, chunk_rows=max(1, _CHUNK_BYTES // max(1, array.shape[1] * 8))
         )
-    table = open_table(path)
+    table = open_table(path, separator=separator)
     for name in table.names:
         require_named(table, name)
     if table.may_be_numbered:
@@ -113,15 +117,18 @@ def open_features(path: str | os.PathLike[str]) -> RowSource:
     return TableRows(table=table, dtype="float32", row_shape=(len(table.names),))
 
 
-def open_labels(path: str | os.PathLike[str]) -> RowSource:
+def open_labels(path: str | os.PathLike[str], *, separator: str | None = None) -> RowSource:
     """Open vertex labels: ``.npy`` [N] or [N, C], or a table with one column, or C of 0/1.
 
+    Args:
+        path: the file.
+        separator: as of :func:`sagann.storage.tables.open_table`.
     Raises:
         DatasetError: the file is missing, damaged, or does not hold labels.
     """
     if Path(path).suffix == ".npy":
         return label_rows(map_array(path), str(path))
-    table = open_table(path)
+    table = open_table(path, separator=separator)
     if len(table.names) == 1:
         return LabelRows(rows=TableRows(table=table, dtype="int64", row_shape=()))
     return TableRows(table=table, dtype="uint8", row_shape=(len(table.names),))

@@ -41,6 +41,16 @@ def test_csv_with_everything(invoke: Invoke, roads: Path, tmp_path: Path) -> Non
     check_dataset(tmp_path / "g")
 
 
+def test_columns_that_are_left_out_are_told(invoke: Invoke, roads: Path, tmp_path: Path) -> None:
+    outcome = invoke("data", "import", roads, tmp_path / "g", "--edge-type", "kind")
+    assert outcome.code == 0, outcome.err
+    assert "Columns left out: km. --weight takes one as edge weights" in outcome.err
+    outcome = invoke("data", "import", roads, tmp_path / "h", "--edge-type", "kind", "--weight", "km")
+    assert outcome.code == 0
+    assert "left out" not in outcome.err
+    assert load_graph(tmp_path / "h").name == "h"
+
+
 def test_treatment_of_edges(invoke: Invoke, roads: Path, tmp_path: Path) -> None:
     outcome = invoke("data", "import", roads, tmp_path / "g", "--symmetrise", "--drop-self-loops")
     assert outcome.code == 0, outcome.err

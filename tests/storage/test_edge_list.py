@@ -50,7 +50,7 @@ def pairs(graph: Graph) -> list[tuple[int, int]]:
 def test_forms_of_csv(tmp_path: Path, text: str, form: dict[str, Any]) -> None:
     graph = imported(csv_file(tmp_path, text), tmp_path, EdgeListFormat(**form))
     assert pairs(graph) == [(0, 1), (2, 1), (1, 2)]
-    assert graph.name == "edges"
+    assert graph.name == "out"
 
 
 def test_gzip_and_several_files_and_folders(tmp_path: Path) -> None:
@@ -62,7 +62,53 @@ def test_gzip_and_several_files_and_folders(tmp_path: Path) -> None:
     assert pairs(imported(first, tmp_path)) == [(0, 1)]
     assert pairs(imported([second, first], tmp_path)) == [(0, 1), (1, 2)]
     assert pairs(imported(folder, tmp_path)) == [(0, 1), (1, 2)]
-    assert imported(folder, tmp_path).name == "shards"
+    csv_file(folder, "2\t3\n", "c.tsv")
+    assert pairs(imported(folder, tmp_path)) == [(0, 1), (1, 2), (2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ("dst,src\n2,3\n", r"dst, src, in a\.csv src, dst"),
+        ("f0,f1,f2\n0,1,0\n", r"f0, f1, in a\.csv src, dst"),
+        ("0,1,1\n1,1,0\n", r"3 columns, in c\.csv 2 columns"),
+    ],
+)
+def test_files_of_a_folder_have_the_same_columns(tmp_path: Path, other: str, message: str) -> None:
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    csv_file(folder, "src,dst\n0,1\n", "a.csv")
+    csv_file(folder, "kind,src,dst\n5,1,2\n", "b.csv")
+    csv_file(folder, "2,3\n", "c.csv")
+    by_name = EdgeListFormat(src="src", dst="dst")
+    (folder / "c.csv").rename(tmp_path / "c.csv")
+    assert pairs(imported(folder, tmp_path, by_name)) == [(0, 1), (1, 2)]
+    (folder / "b.csv").unlink()
+    (tmp_path / "c.csv").rename(folder / "c.csv")
+    # A shard without names, as where a large file was cut.
+    assert pairs(imported(folder, tmp_path)) == [(0, 1), (2, 3)]
+    csv_file(folder, other, "x.csv")
+    with pytest.raises(DatasetError, match=rf"edge files differ in their columns: {message} \(in .*x\.csv\)"):
+        imported(folder, tmp_path)
+
+
+@pytest.mark.parametrize("what", ["features", "labels"])
+def test_files_of_vertices_are_not_read_as_edges(tmp_path: Path, what: str) -> None:
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    csv_file(folder, "0,1\n1,0\n", "a.csv")
+    beside = csv_file(folder, "0,1\n1,0\n", "x.csv")
+    (tmp_path / "link.csv").symlink_to(beside)
+    with pytest.raises(DatasetError, match=rf"a file of vertex {what} stands among those of edges.*x\.csv"):
+        imported(folder, tmp_path, **{what: tmp_path / "link.csv"})
+
+
+@pytest.mark.parametrize("form", [{"src": "dst"}, {"src": 0, "dst": 0}, {"dst": "src"}])
+def test_source_and_destination_are_two_columns(tmp_path: Path, form: dict[str, Any]) -> None:
+    with pytest.raises(
+        DatasetError, match=r"the same column: '(src|dst)'; there are 'src', 'dst' .*--src and --dst"
+    ):
+        imported(csv_file(tmp_path, "src,dst\n0,1\n"), tmp_path, EdgeListFormat(**form))
 
 
 def test_weights_types_and_parquet(tmp_path: Path) -> None:
@@ -98,6 +144,24 @@ def test_features_and_labels_beside_the_edges(tmp_path: Path) -> None:
     assert graph.num_classes == 2
 
 
+def test_separators_are_those_of_every_file(tmp_path: Path) -> None:
+    edges = csv_file(tmp_path, "0,1\n1,2\n")
+    features = csv_file(tmp_path, "a\tb\n0.5\t1\n2\t3\n4\t5\n", "x.tsv")
+    labels = csv_file(tmp_path, "0\t1\n1\t1\n0\t0\n", "y.tsv")
+    graph = imported(edges, tmp_path, features=features, labels=labels)
+    assert (graph.num_features, graph.num_classes) == (2, 2)
+    edges = csv_file(tmp_path, "0;1\n1;2\n")
+    features = csv_file(tmp_path, "a;b\n0.5;1\n2;3\n4;5\n", "x.csv")
+    assert imported(edges, tmp_path, EdgeListFormat(separator=";"), features=features).num_features == 2
+
+
+def test_unknown_labels_in_half_precision(tmp_path: Path) -> None:
+    np.save(tmp_path / "y.npy", np.array([0, np.nan, 1], dtype=np.float16))
+    graph = imported(csv_file(tmp_path, "0,1\n1,2\n"), tmp_path, labels=tmp_path / "y.npy")
+    assert graph.labels is not None
+    assert graph.labels.tolist() == [0, -1, 1]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -131,6 +195,9 @@ def test_stated_limits_and_weights(tmp_path: Path) -> None:
         imported(path, tmp_path, num_vertices=3)
     with pytest.raises(DatasetError, match=r"edge weight cannot be used: nan is not finite .*row 2\)"):
         imported(path, tmp_path, EdgeListFormat(weight=2))
+    large = csv_file(tmp_path, "0,1,0.5\n1,0,-1e39\n", "large.csv")
+    with pytest.raises(DatasetError, match=r"'-1e39' in column 2 is not finite in float32, .*large\.csv, row 2\)"):
+        imported(large, tmp_path, EdgeListFormat(weight=2))
     with pytest.raises(DatasetError, match=r"'0\.5' in column 2 is not an integer .*row 1\)"):
         imported(path, tmp_path, EdgeListFormat(edge_type=2))
     with pytest.raises(DatasetError, match=r"no column 'km'; there are column 0, column 1, column 2"):

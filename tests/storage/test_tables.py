@@ -54,6 +54,35 @@ def test_empty_lines_are_not_counted_wherever_they_stand(tmp_path: Path, text: s
     assert sound.first_row + rows(sound).index((1, 7)) == row
 
 
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+@pytest.mark.parametrize(
+    ("text", "row"),
+    [
+        ("label\n0\n\n1\n", 3),
+        ("0\n\r\n1\n", 2),
+        ("label\n\n0\n1\n", 2),
+        ("0\n" * 3_000_000 + "\n\n" + "1\n" * 3_000_000, 3_000_001),
+    ],
+)
+def test_an_empty_line_in_a_single_column_is_a_missing_value(
+    tmp_path: Path, text: str, row: int, dtype: str
+) -> None:
+    table = CsvTable(written(tmp_path, text))
+    with pytest.raises(DatasetError, match=rf"the line is empty, .* would move up \(in .*t\.csv, row {row}\)"):
+        list(table.batches(table.names, [dtype]))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_empty_lines_around_a_single_column_are_none(tmp_path: Path, dtype: str) -> None:
+    table = CsvTable(written(tmp_path, "\n\nlabel\n3\n 4\n\n\n"))
+    (batch,) = table.batches(table.names, [dtype])
+    assert batch.columns[0].tolist() == [3, 4]
+    # As pandas writes a missing value: it is a row of its own, also at the end.
+    table = CsvTable(written(tmp_path, 'label\n3\n""\n'))
+    with pytest.raises(DatasetError, match=r"'' in column 'label' is not .*row 3\)"):
+        list(table.batches(table.names, [dtype]))
+
+
 @pytest.mark.parametrize("field", ["0x10", "0X1f", "1_000", "+1", "1.0", "\u0661", " 0x1"])
 def test_later_rows_are_read_as_strictly_as_the_first(tmp_path: Path, field: str) -> None:
     with pytest.raises(DatasetError, match=r"is not an integer .*t\.csv, row 3\)"):
