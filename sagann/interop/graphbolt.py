@@ -18,7 +18,7 @@ from sagann.storage.edge_chunk import EdgeChunk, EdgeColumn
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
 from sagann.storage.regular_file import require_file
 from sagann.storage.tables import CsvTable
-from sagann.storage.vertex_arrays import RowSource
+from sagann.storage.vertex_arrays import ArrayRows, RowSource, check_labels
 from sagann.storage.vertex_files import label_rows, map_array, masks_of, open_features
 
 Array = np.ndarray[Any, Any]
@@ -47,7 +47,8 @@ def import_graphbolt(
     meta = _Metadata(path=path, body=_read_yaml(path))
     graph = meta.mapping(meta.body, "graph")
     num_vertices = _only_nodes(meta, graph)
-    labels, splits, num_classes = _task(meta, num_vertices)
+    options = options or ImportOptions()
+    labels, splits, num_classes = _task(meta, num_vertices, options.num_classes)
     import_dataset(
         ImportSource(
             name=str(meta.body.get("dataset_name") or path.parent.name),
@@ -60,7 +61,7 @@ def import_graphbolt(
             num_classes=num_classes,
         ),
         out,
-        options or ImportOptions(),
+        options,
     )
 
 
@@ -150,9 +151,12 @@ def _edges(meta: _Metadata, graph: Mapping[str, Any]) -> _GraphBoltEdges:
         if feature.get("domain") == "edge":
             file = meta.file(feature)
             array = map_array(file)
+            name = str(feature.get("name"))
             if array.dtype.kind not in "fiu" or array.ndim == 0:
-                raise meta.wrong(f"edge feature '{feature.get('name')}' is not an array of numbers")
-            data[str(feature.get("name"))] = array
+                raise meta.wrong(f"edge feature '{name}' is not an array of numbers")
+            if name == "type" and (array.dtype.kind == "f" or array.ndim != 1):
+                raise meta.wrong(f"edge feature 'type' is {array.dtype} {list(array.shape)}, expected integers [E]")
+            data[name] = array
     return _GraphBoltEdges(path=meta.file(item, ("csv", "numpy")), data=data)
 
 
@@ -239,13 +243,15 @@ def _features(meta: _Metadata) -> RowSource | None:
     return open_features(meta.file(named[0]))
 
 
-def _task(meta: _Metadata, num_vertices: int) -> tuple[RowSource | None, dict[str, RowSource], int | None]:
+def _task(
+    meta: _Metadata, num_vertices: int, num_classes: int | None
+) -> tuple[RowSource | None, dict[str, RowSource], int | None]:
     """Labels for the vertices of the sets, masks for the sets, and the number of classes."""
     tasks = meta.items(meta.body, "tasks")
     if not tasks:
         return None, {}, None
     task = tasks[0]
-    ids: dict[str, tuple[Array, str]] = {}
+    ids: dict[str, list[tuple[Array, str]]] = {}
     known: list[tuple[Array, Array, str]] = []
     for split, key in _SETS.items():
         for part in meta.items(task, key):
@@ -260,7 +266,7 @@ def _task(meta: _Metadata, num_vertices: int) -> tuple[RowSource | None, dict[st
                 raise meta.wrong(
                     f"seeds of '{key}' are {seeds.dtype} {list(seeds.shape)}; only vertex tasks are known"
                 )
-            ids[split] = (seeds.astype(np.int64), str(file))
+            ids.setdefault(split, []).append((seeds.astype(np.int64), str(file)))
             if "labels" in by_name:
                 label_file = meta.file(by_name["labels"])
                 known.append((seeds.astype(np.int64), np.asarray(map_array(label_file)), str(label_file)))
@@ -268,29 +274,37 @@ def _task(meta: _Metadata, num_vertices: int) -> tuple[RowSource | None, dict[st
     classes = task.get("num_classes")
     if classes is not None and (type(classes) is not int or classes < 0):
         raise meta.wrong(f"'num_classes' is {classes!r}")
-    return _labels(known, num_vertices), masks, classes
+    stated = classes if num_classes is None else num_classes
+    return _labels(known, num_vertices, stated), masks, classes
 
 
-def _labels(known: list[tuple[Array, Array, str]], num_vertices: int) -> RowSource | None:
+def _labels(known: list[tuple[Array, Array, str]], num_vertices: int, num_classes: int | None) -> RowSource | None:
+    """Labels of all vertices, unknown but for those of ``known``: seeds, their labels, and the labels' file."""
     if not known:
         return None
     whole: Array | None = None
     for seeds, labels, file in known:
-        if len(labels) != len(seeds):
+        if labels.ndim == 0 or len(labels) != len(seeds):
             raise DatasetError(
                 "labels and seeds differ in number",
-                value=f"{len(labels)} labels, {len(seeds)} seeds",
+                value=f"labels {list(labels.shape)}, {len(seeds)} seeds",
                 where=file,
                 fix="Bring one label for each seed.",
             )
+        source = label_rows(labels, file)
         if whole is None:
-            multi = labels.ndim == 2 and labels.shape[1] > 1
-            whole = np.zeros((num_vertices, labels.shape[1]), np.int64) if multi else np.full(num_vertices, -1.0)
-        try:
-            whole[seeds] = labels.reshape((len(labels), *whole.shape[1:]))
-        except (ValueError, TypeError) as error:
+            unknown = 0 if source.row_shape else -1
+            whole = np.full((num_vertices, *source.row_shape), unknown, dtype=source.dtype)
+        if source.row_shape != whole.shape[1:]:
             raise DatasetError(
-                "labels of the sets differ in form", value=str(error), where=file, fix="Give all sets one form."
-            ) from error
+                "labels of the sets differ in form",
+                value=f"{list(labels.shape)}, those of {known[0][2]} {list(known[0][1].shape)}",
+                where=file,
+                fix="Give all sets one form.",
+            )
+        for chunk in source.chunks():
+            # Here a label still has the file and the row where a person can look it up.
+            check_labels(chunk, num_classes)
+            whole[seeds[chunk.first_row : chunk.first_row + len(chunk.rows)]] = chunk.rows
     assert whole is not None
-    return label_rows(whole, known[0][2])
+    return ArrayRows(array=whole, file="labels of the sets", dtype=str(whole.dtype))

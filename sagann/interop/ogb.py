@@ -158,6 +158,8 @@ class _OgbEdges:
             data = {} if features is None else {"feat": features.take(len(src))}
             yield EdgeChunk(src=src, dst=dst, data=data, file=str(self.edges.path), first_row=batch.first_row)
             found += len(src)
+        if features is not None:
+            features.finish(found)
         if found != self.num_edges:
             raise DatasetError(
                 "number of edges differs from what is stated",
@@ -194,6 +196,16 @@ class _Rows:
         self._rows = rows[count:]
         return rows[:count]
 
+    def finish(self, num_edges: int) -> None:
+        """Refuse rows that are left over: then they may be of other edges."""
+        if len(self._rows) or next(self._batches, None) is not None:
+            raise DatasetError(
+                "more edge features than edges",
+                value=f"there are rows beyond {num_edges}, the number of edges",
+                where=str(self._path),
+                fix="The file is of another dataset, or that of the edges is truncated; fetch them again.",
+            )
+
 
 def _table_features(table: CsvTable) -> RowSource:
     return TableRows(table=table, dtype="float32", row_shape=(len(table.names),))
@@ -207,24 +219,28 @@ def _table_labels(table: CsvTable) -> RowSource:
 
 
 def _masks(folder: Path, scheme: str | None, num_vertices: int) -> dict[str, RowSource]:
-    if not folder.is_dir():
+    if scheme is None and not folder.is_dir():
         return {}
-    schemes = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    schemes = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if scheme is None and len(schemes) == 1:
         scheme = schemes[0]
     if scheme not in schemes:
         raise DatasetError(
-            "split scheme is not clear",
-            value=f"{scheme!r}; there are {', '.join(schemes) or 'none'}",
+            "no such split scheme" if scheme or not schemes else "split scheme is not clear",
+            value=f"{scheme!r}; there are {', '.join(schemes)}"
+            if schemes
+            else "no folder of a scheme stands in it",
             where=str(folder),
-            fix="Name one of them: split=... (--split).",
+            fix="Name one of them: split=... (--split-scheme)."
+            if schemes
+            else "Put the split there as SCHEME/train.csv and so on; or remove the folder, and name no scheme.",
         )
     ids = {}
     for name, file in _SPLIT_FILES.items():
         path = _require(folder / scheme, f"{file}.csv")
         table = CsvTable(path, header=False)
         parts = [batch.columns[0] for batch in table.batches(table.names[:1], ["int64"])]
-        ids[name] = (np.concatenate(parts) if parts else np.empty(0, dtype=np.int64), str(path))
+        ids[name] = [(part, str(path)) for part in parts] or [(np.empty(0, dtype=np.int64), str(path))]
     return masks_of(ids, num_vertices)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, MissingDependencyError
+from sagann.errors import InputError, MissingDependencyError, require_type
 from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
 from sagann.storage.npz_graph import count_classes
 
@@ -43,6 +43,7 @@ def from_pyg(data: Data, *, num_classes: int | None = None, name: str = "pyg") -
             fix="Convert it with data.to_homogeneous(); its edge_type is kept.",
         )
     edge_index = getattr(data, "edge_index", None)
+    _require_tensor(edge_index, "edge_index")
     if edge_index is None or edge_index.ndim != 2 or edge_index.shape[0] != 2:
         raise InputError(
             "data has no edges",
@@ -100,10 +101,15 @@ def to_pyg(graph: Graph) -> Data:
     return Data(edge_index=edge_index, num_nodes=graph.num_vertices, **fields)
 
 
+def _require_tensor(value: object, field: str) -> None:
+    require_type(value, Tensor, where=f"data.{field}", fix=f"Pass torch.as_tensor({field}).", optional=True)
+
+
 def _splits(data: Any) -> dict[str, Tensor]:
     splits = {}
     for name in SPLIT_NAMES:
         mask = getattr(data, f"{name}_mask", None)
+        _require_tensor(mask, f"{name}_mask")
         if mask is None:
             continue
         if mask.ndim != 1 or mask.dtype != torch.bool:
@@ -118,6 +124,7 @@ def _splits(data: Any) -> dict[str, Tensor]:
 
 
 def _labels(y: Tensor | None, num_vertices: int) -> Tensor | None:
+    _require_tensor(y, "y")
     if y is None:
         return None
     if y.ndim == 2 and y.shape[1] == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -190,29 +190,32 @@ def map_array(path: str | os.PathLike[str]) -> Array:
     return array
 
 
-def masks_of(split_ids: Mapping[str, tuple[Array, str]], num_vertices: int) -> dict[str, RowSource]:
+def masks_of(split_ids: Mapping[str, Sequence[tuple[Array, str]]], num_vertices: int) -> dict[str, RowSource]:
     """Turn lists of vertex ids into masks.
 
     Args:
-        split_ids: for each split the ids, and the file they came from.
+        split_ids: for each split the ids, and the file they came from, in one part or several.
         num_vertices: length of the masks.
     Raises:
         DatasetError: an id is out of range; names file and row.
     """
     masks: dict[str, RowSource] = {}
-    for name, (ids, file) in split_ids.items():
-        wrong = (ids < 0) | (ids >= num_vertices)
-        if wrong.any():
-            at = int(wrong.argmax())
-            raise DatasetError(
-                f"vertex of split '{name}' out of range",
-                value=f"{int(ids[at])}, but there are {num_vertices} vertices, numbered from 0",
-                where=f"{file}, row {at + 1}",
-                fix="Make the split again for this graph.",
-            )
+    for name, parts in split_ids.items():
         mask = np.zeros(num_vertices, dtype=np.bool_)
-        mask[ids] = True
-        masks[name] = ArrayRows(array=mask, file=file, dtype="bool", chunk_rows=2**24)
+        for ids, file in parts:
+            wrong = (ids < 0) | (ids >= num_vertices)
+            if wrong.any():
+                at = int(wrong.argmax())
+                raise DatasetError(
+                    f"vertex of split '{name}' out of range",
+                    value=f"{int(ids[at])}, but there are {num_vertices} vertices, numbered from 0",
+                    where=f"{file}, row {at + 1}",
+                    fix="Make the split again for this graph.",
+                )
+            mask[ids] = True
+        masks[name] = ArrayRows(
+            array=mask, file=", ".join(file for _, file in parts), dtype="bool", chunk_rows=2**24
+        )
     return masks
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,6 +73,51 @@ def test_homogeneous_graph(tmp_path: Path, form: str, file: str) -> None:
     assert graph.labels.tolist() == [2, 0, -1, 1]
     assert graph.splits["train"].tolist() == [True, False, False, True]
     assert set(graph.splits) == {"train", "val"}
+
+
+PARTS = """\
+      - data:
+          - {name: seeds, format: numpy, path: more.npy}
+          - {name: labels, format: numpy, path: more_y.npy}
+    validation_set:
+"""
+
+
+def test_a_set_in_two_parts(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, METADATA.replace("    validation_set:\n", PARTS))
+    np.save(folder / "more.npy", np.array([2]))
+    np.save(folder / "more_y.npy", np.array([[1]]))
+    graph = imported(folder)
+    assert graph.splits["train"].tolist() == [True, False, True, True]
+    assert graph.labels is not None
+    assert graph.labels.tolist() == [2, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("val_y.npy", [9], r"label out of range: 9, but there are 3 classes.*val_y\.npy, row 0\)"),
+        ("train_y.npy", [0.0, 1.5], r"label is not an integer: 1\.5 .*train_y\.npy, row 1\)"),
+        ("val_y.npy", [[0, 1, 1]], r"labels of the sets differ in form: \[1, 3\], those of .*train_y\.npy \[2\]"),
+        ("val_y.npy", [0, 1], r"labels and seeds differ in number: labels \[2\], 1 seeds .*val_y\.npy\)"),
+        ("val.npy", [7], r"vertex of split 'val' out of range: 7.*val\.npy, row 1\)"),
+    ],
+)
+def test_bad_labels_are_named(tmp_path: Path, file: str, content: list[Any], message: str) -> None:
+    folder = folder_with(tmp_path)
+    np.save(folder / file, np.array(content))
+    with pytest.raises(DatasetError, match=message):
+        imported(folder)
+
+
+@pytest.mark.parametrize(
+    ("types", "form"), [([0, 1.9, 2.5], r"float64 \[3\]"), ([[0], [1], [2]], r"int64 \[3, 1\]")]
+)
+def test_edge_types_are_integers(tmp_path: Path, types: list[Any], form: str) -> None:
+    folder = folder_with(tmp_path, METADATA.replace("name: weight", "name: type"))
+    np.save(folder / "w.npy", np.array(types))
+    with pytest.raises(DatasetError, match=rf"edge feature 'type' is {form}, expected integers \[E\]"):
+        imported(folder)
 
 
 @pytest.mark.parametrize(

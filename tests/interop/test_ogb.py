@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,7 @@ def test_archive_layout(tmp_path: Path) -> None:
         ({"raw/node-feat": [(0, 1)] * 3}, r"3 rows, but what was stated says 4"),
         ({"raw/node-feat": [(0, 1), (0, "nan"), (0, 1), (0, 1)]}, r"nan in column 1 .*node-feat\.csv\.gz, row 2\)"),
         ({"raw/edge-feat": [(1,), (2,)]}, r"fewer edge features than edges: 1 rows are missing"),
+        ({"raw/edge-feat": [(1,), (2,), (3,), (4,)]}, r"more edge features than edges: there are rows beyond 3"),
         ({"raw/num-node-list": [(2,), (2,)]}, r"2 graphs, a node-property dataset has one"),
         ({"raw/triplet-type-list": [("a", "b", "c")]}, r"a heterogeneous graph"),
         ({"split/time/valid": [(7,)]}, r"vertex of split 'val' out of range: 7.*valid\.csv\.gz, row 1\)"),
@@ -121,6 +123,20 @@ def test_bad_folders_are_named(tmp_path: Path, changed: dict[str, Any], message:
     with pytest.raises(DatasetError, match=message):
         imported(ogb_folder(tmp_path, **changed))
     assert [entry.name for entry in tmp_path.iterdir()] == ["ogbn_small"]
+
+
+def test_a_scheme_that_is_not_there(tmp_path: Path) -> None:
+    folder = ogb_folder(tmp_path)
+    with pytest.raises(DatasetError, match=r"no such split scheme: 'random'; there are time .*\(--split-scheme\)"):
+        import_ogb(folder, tmp_path / "out", split="random")
+    shutil.rmtree(folder / "split" / "time")
+    for scheme in ("time", None):
+        with pytest.raises(DatasetError, match=r"no such split scheme: no folder of a scheme .*SCHEME/train\.csv"):
+            import_ogb(folder, tmp_path / "out", split=scheme)
+    (folder / "split").rmdir()
+    with pytest.raises(DatasetError, match=r"no such split scheme: no folder"):
+        import_ogb(folder, tmp_path / "out", split="time")
+    assert imported(folder).splits == {}
 
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:

@@ -71,6 +71,9 @@ def test_multi_label_and_single_column_labels() -> None:
     [
         ({"edge_index": None}, r"data has no edges: edge_index is None"),
         ({"edge_index": torch.tensor([[0, 9], [1, 1]])}, r"out of range|rows, 10 vertices|wrong number of rows"),
+        ({"edge_index": [[0, 1], [1, 0]]}, r"a list, expected Tensor or None \(in data\.edge_index\)"),
+        ({"y": [0, 1, 2, 0]}, r"a list, expected Tensor or None \(in data\.y\)\. Pass torch.as_tensor\(y\)"),
+        ({"train_mask": [True, False, False, True]}, r"a list, expected Tensor or None \(in data\.train_mask\)"),
         ({"train_mask": torch.ones(4, 10, dtype=torch.bool)}, r"mask holds several splits.*\[4, 10\]"),
         ({"y": torch.tensor(1)}, r"data has no vertex labels: y \[\], but there are 4 vertices"),
         ({"y": torch.tensor([0.5])}, r"data has no vertex labels: y \[1\], but there are 4 vertices"),

@@ -37,6 +37,8 @@ def test_features_and_labels() -> None:
     dense = from_scipy(adjacency, features=features.toarray(), labels=np.eye(20, dtype=np.int64))
     assert dense.multi_label
     assert torch.equal(dense.topology.indices, graph.topology.indices)
+    column = from_scipy(adjacency, labels=np.arange(20)[:, None] % 3)
+    assert (column.multi_label, column.num_classes) == (False, 3)
 
 
 def test_bad_matrices_are_refused() -> None:
@@ -47,5 +49,17 @@ def test_bad_matrices_are_refused() -> None:
         from_scipy(square, features=np.zeros((2, 1)))
     with pytest.raises(InputError, match=r"labels have the wrong form: float64 \[3\]"):
         from_scipy(square, labels=np.zeros(3))
+    with pytest.raises(
+        InputError, match=r"labels have the wrong form: uint64 \[3\], expected integers \[N\] of 63 bits"
+    ):
+        from_scipy(square, labels=np.array([0, 1, 2**64 - 1], dtype=np.uint64))
+    with pytest.raises(InputError, match=r"a ndarray, expected a sparse matrix .*Pass scipy.sparse.csr_array"):
+        from_scipy(np.eye(3))
+    with pytest.raises(
+        InputError, match=r"values are not real numbers: complex128 \[3\] \(in from_scipy, adjacency\)"
+    ):
+        from_scipy(square * 1j, weighted=True)
+    with pytest.raises(InputError, match=r"values are not real numbers: complex128 \[3, 3\] .*features"):
+        from_scipy(square, features=np.eye(3) * 1j)
     with pytest.raises(InputError, match=r"(?i)nan"):
         from_scipy(square, features=np.full((3, 1), np.nan))
