@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from sagann.errors import CheckpointError
 from sagann.graph import Graph
 from sagann.report.metrics_table import metrics_table
 from sagann.report.terminal import Terminal
-from sagann.train import Predictor, load_run
+from sagann.train import Predictor, load_run, read_run
+from sagann.train.identity import graph_difference
 
 
 def evaluate_run(
@@ -27,6 +29,7 @@ def evaluate_run(
     seed = settings.train.seed
     if split is None and data is None:
         graph = training_graph(settings.data, seed=seed, say=terminal.say)
+        _note_change(run_dir, graph, terminal)
     else:
         graph = open_checked(
             _data(settings, data), keep_splits=split is None, num_edge_types=predictor.contract.num_edge_types
@@ -41,9 +44,8 @@ def predict_run(
 ) -> None:
     """Write class and probability of every vertex to ``out``."""
     check_target(out, (".csv", ".parquet", ".npy"), overwrite=overwrite)
-    predictor, graph, sources = _load(run_dir, data, model, device, shared)
+    predictor, graph, names = _load(run_dir, data, model, device, shared)
     probabilities = predictor.predict(graph, probabilities=True)
-    names = class_names_of(sources, predictor.contract.num_classes)
     write_predictions(out, probabilities.float(), names, multi_label=predictor.contract.multi_label)
     Terminal(quiet=shared.quiet).show(f"Predictions of {graph.num_vertices} vertices written to {out}")
 
@@ -62,14 +64,28 @@ def embed_run(
 
 def _load(
     run_dir: Path, data: str | None, model: str | None, device: str, shared: Shared
-) -> tuple[Predictor, Graph, list[str]]:
-    """The model, the graph, and the datasets that may name the classes: the one that the model was trained on first."""
+) -> tuple[Predictor, Graph, Sequence[str]]:
+    """The model, the graph, and names for the classes."""
     settings = _settings(run_dir, model, shared)
     config = _data(settings, data)
     predictor = load_run(run_dir, model=model, device=device)
     # Splits play no part, so bad ones are no reason to refuse.
     graph = open_checked(config, keep_splits=False, num_edge_types=predictor.contract.num_edge_types)
-    return predictor, graph, [settings.data.data, config.data]
+    if data is None:
+        _note_change(run_dir, graph, Terminal(quiet=shared.quiet))
+    # The dataset that the model was trained on comes first: of a run from before runs kept the names.
+    names = read_run(run_dir).class_names or class_names_of(
+        [settings.data.data, config.data], predictor.contract.num_classes
+    )
+    return predictor, graph, names
+
+
+def _note_change(run_dir: Path, graph: Graph, terminal: Terminal) -> None:
+    """Say so where the run's own dataset is no longer what the model was trained on."""
+    if changed := graph_difference(read_run(run_dir).graph, graph):
+        terminal.say(
+            f"The dataset has changed since the run was trained on it ({changed}); it is taken as it is now."
+        )
 
 
 def _settings(run_dir: Path, model: str | None, shared: Shared) -> RunSettings:

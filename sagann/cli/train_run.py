@@ -11,7 +11,7 @@ from sagann.cli.engines import engine_named
 from sagann.cli.failure import INTERRUPTED
 from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
-from sagann.cli.prepare import training_graph
+from sagann.cli.prepare import stored_class_names, training_graph
 from sagann.cli.result_file import owner_of
 from sagann.cli.run_reporter import RunReporter
 from sagann.cli.run_settings import CONFIG_FILE, RunSettings, Tables, merge, read_tables, settings_of
@@ -76,7 +76,13 @@ def _fit(
     # Settings that the trainer refuses must not replace those of the run in the folder.
     reporter = RunReporter(terminal, on_begin=lambda: write_whole(config, content))
     trainer = Trainer(
-        settings.model, graph, settings.train, run_dir=run_dir, source=settings.data.data, reporter=reporter
+        settings.model,
+        graph,
+        settings.train,
+        run_dir=run_dir,
+        source=settings.data.data,
+        class_names=stored_class_names(settings.data.data, graph.num_classes),
+        reporter=reporter,
     )
     run_dir.mkdir(parents=True, exist_ok=True)
     if not config.exists():

@@ -20,7 +20,19 @@ def write_json(path: Path, value: Any) -> None:
     write_whole(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def parse_json(content: bytes) -> Any:
+    """Parse JSON that may be damaged.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors as safetensors and wait until they are on the disk; not atomic by itself."""
     # Imported here: only runs with a folder need it.
     from safetensors import SafetensorError
@@ -29,7 +41,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     path.touch()
     mode = path.stat().st_mode
     try:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+        save_file(
+            {name: tensor.contiguous() for name, tensor in tensors.items()}, path, dict(metadata or {}) or None
+        )
     except SafetensorError as error:
         raise OSError(None, str(error), str(path)) from error
     # safetensors makes files that only their owner may read, whatever the umask.

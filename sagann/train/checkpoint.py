@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sagann.errors import CheckpointError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder, write_synced
-from sagann.train.atomic import disk_errors, remove_folder, remove_leftovers, write_tensors
+from sagann.train.atomic import disk_errors, parse_json, remove_folder, remove_leftovers, write_tensors
 
 FORMAT = 1
 _NAME = re.compile(r"epoch-(\d{6,})")
@@ -85,7 +85,7 @@ class CheckpointFolder:
 
         folder = self._folder(epoch)
         try:
-            document = json.loads((folder / "state.json").read_bytes())
+            document = parse_json((folder / "state.json").read_bytes())
             tensors_checksum = file_digest(folder / "state.safetensors")
         except (OSError, ValueError) as error:
             raise _damaged(folder, f"{type(error).__name__}: {error}") from error

@@ -53,7 +53,15 @@ class Contract:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Contract:
-        """The inverse of :meth:`to_json`."""
+        """The inverse of :meth:`to_json`.
+
+        Raises:
+            TypeError: a field is missing, unknown, or neither a count nor a truth value, as it should be.
+        """
+        for name, value in values.items():
+            is_fit = isinstance(value, bool) if name == "multi_label" else type(value) is int and value >= 0
+            if not is_fit:
+                raise TypeError(f"{name} is {value!r:.40}")
         return cls(**values)
 
     def shape_only_graph(self) -> Graph:

@@ -2,7 +2,7 @@
 
 Covers the model (class, every field of its ModelConfig, a digest of a user's own file, and every tensor's shape),
 the graph (sizes, and a digest of every array), the
-optimizer, the scheduler, and those training options that change the numbers.
+optimizer, the scheduler, the class of the engine, and those training options that change the numbers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from sagann.errors import CheckpointError
 from sagann.graph import Graph
 from sagann.nn import ModelConfig
+from sagann.saga.engine import current_engine
 from sagann.train.config import TrainConfig
 
 FREE_OPTIONS = ("epochs", "checkpoint_every", "keep_checkpoints", "tensorboard", "spill", "profile")
@@ -54,6 +55,8 @@ def identity_of(
         "optimizer": {"class": type(optimizer).__name__, "num_groups": len(optimizer.param_groups)},
         "scheduler": {"class": None if scheduler is None else type(scheduler).__name__},
         "train": {**options, "device": device.type},
+        # Engines add up in other orders; how one of them is set up does not matter.
+        "engine": type(current_engine()).__name__,
     }
     # As it comes back from run.json: a tuple among the options is a list there.
     found: dict[str, Any] = json.loads(json.dumps(identity))
@@ -100,9 +103,22 @@ def check_same(saved: Mapping[str, Any], current: Mapping[str, Any], *, where: s
         "the run was started differently",
         value=f"{name} was {before}, is {now}",
         where=where,
-        fix=f"Resume with the same model, graph and options (only {', '.join(FREE_OPTIONS)} may change), "
+        fix=f"Resume with the same model, graph, engine and options (only {', '.join(FREE_OPTIONS)} may change), "
         "or start a new run in another folder.",
     )
+
+
+def graph_difference(saved: Mapping[str, Any], graph: Graph) -> str | None:
+    """Name the first size or array of ``graph`` that is not what a :func:`graph_identity` says; None where all are.
+
+    Splits that ``graph`` does not have are not asked for. Reads every array once.
+    """
+    current = graph_identity(graph)
+    for name in [*saved, *(key for key in current if key not in saved)]:
+        is_dropped_split = name.startswith("split ") and not graph.splits
+        if saved.get(name) != current.get(name) and not is_dropped_split:
+            return str(name)
+    return None
 
 
 def _differences(saved: Any, current: Any, name: str) -> Iterator[tuple[str, str, str]]:

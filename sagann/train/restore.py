@@ -50,7 +50,9 @@ def restore(
             fix="Restore the file, or start anew: --overwrite, or fit(overwrite=True).",
         )
     saved = folder.read_run()
-    check_same(saved["identity"], identity, where=str(folder.path))
+    # Runs from before engines were noted may have had any.
+    known = {**saved["identity"], "engine": saved["identity"].get("engine", identity["engine"])}
+    check_same(known, identity, where=str(folder.path))
     for name, now in versions().items():
         before = saved["versions"].get(name)
         if before != now:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from sagann.errors import CheckpointError, InputError, require_type
 from sagann.nn import ModelConfig, build_model
 from sagann.storage.regular_file import require_file
+from sagann.train.atomic import parse_json
 from sagann.train.checkpoint import file_digest
 from sagann.train.codec import decode
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.predictor import Predictor
 from sagann.train.resources import resolve_device
-from sagann.train.run_folder import RunFolder
+from sagann.train.run_folder import EXTRA_STATE, RunFolder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +41,10 @@ class Run:
     "What the model expects of a graph."
     versions: Mapping[str, Any]
     "Versions that the run was made with."
+    graph: Mapping[str, Any]
+    "Sizes of the training graph, and a digest of each of its arrays (sagann.train.identity.graph_identity)."
+    class_names: tuple[str, ...]
+    "Names of the classes; empty where none were given."
     metrics: Mapping[str, Any] | None
     "The content of metrics.json; None while the run is not finished."
 
@@ -54,7 +58,7 @@ def read_run(run_dir: str | os.PathLike[str]) -> Run:
     require_type(run_dir, (str, os.PathLike), where="run_dir", fix="Pass the folder that a training run wrote.")
     path = Path(run_dir)
     found = RunFolder(path).read_run()
-    summary = path / "metrics.json"
+    metrics = _read_summary(path / "metrics.json")
     try:
         model = found["model"]
         return Run(
@@ -65,7 +69,9 @@ def read_run(run_dir: str | os.PathLike[str]) -> Run:
             data=found["data"],
             contract=Contract.from_json(found["contract"]),
             versions=found["versions"],
-            metrics=_read_summary(summary),
+            graph=dict(found["identity"]["graph"]),
+            class_names=tuple(str(name) for name in found.get("class_names", ())),
+            metrics=metrics,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
@@ -81,7 +87,7 @@ def _read_summary(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        summary = json.loads(path.read_bytes())
+        summary = parse_json(path.read_bytes())
         if not isinstance(summary, dict):
             raise TypeError("it is not an object")
     except (OSError, ValueError, TypeError) as error:
@@ -176,9 +182,9 @@ def describe_model(model: nn.Module, config: ModelConfig | None) -> dict[str, An
     return {"name": config.model, "class": kind, "config": values}
 
 
-def _final_weights(run: Run) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+def _final_weights(run: Run) -> dict[str, Any]:
+    """The state_dict that the run ended with, or that of its best or last epoch so far."""
+    from safetensors import SafetensorError, safe_open
 
     path = run.path / "model.safetensors"
     if run.metrics is not None and path.exists():
@@ -188,7 +194,10 @@ def _final_weights(run: Run) -> dict[str, Tensor]:
                 raise _damaged_weights(
                     path, f"checksum {found}, metrics.json says {run.metrics.get('weights_checksum')}"
                 )
-            return load_file(path)
+            with safe_open(path, framework="pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+                extra = decode(parse_json((file.metadata() or {}).get(EXTRA_STATE, "{}").encode()), tensors)
+            return {name: value for name, value in tensors.items() if not name.startswith(EXTRA_STATE)} | extra
         except (SafetensorError, OSError) as error:
             raise _damaged_weights(path, str(error)) from error
     checkpoint = RunFolder(run.path).checkpoints.newest(on_damaged=lambda text: None)
@@ -200,7 +209,7 @@ def _final_weights(run: Run) -> dict[str, Tensor]:
             fix="Wait for its first checkpoint, or resume it.",
         )
     state = decode(checkpoint.state, checkpoint.tensors)
-    weights: dict[str, Tensor] = state["best"]["weights"] or state["model"]
+    weights: dict[str, Any] = state["best"]["weights"] or state["model"]
     return weights
 
 

@@ -32,8 +32,9 @@ from torch import Tensor
 from sagann.errors import CheckpointError, InputError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder
 from sagann.storage.regular_file import require_file
-from sagann.train.atomic import disk_errors, remove_folder, remove_leftovers, write_json, write_tensors
+from sagann.train.atomic import disk_errors, parse_json, remove_folder, remove_leftovers, write_json, write_tensors
 from sagann.train.checkpoint import CheckpointFolder, file_digest
+from sagann.train.codec import encode
 from sagann.train.reporter import EpochRecord
 
 FORMAT = 1
@@ -41,6 +42,8 @@ RUN_FILE = "run.json"
 "What makes a folder a run: it is written before the first epoch."
 RESULT_FILES = ("metrics.json", "model.safetensors")
 "What a run leaves at its end, in the order in which they are removed."
+EXTRA_STATE = "$extra_state"
+"In model.safetensors: the key of what is no tensor; tensors inside it have names that begin so, as no parameter's does."
 PROFILE_FILE, PICTURE_FILE = "profile.json", "profile.png"
 "When steps and copies ran."
 _DESCRIPTION = ("model", "train", "contract", "versions", "identity")
@@ -105,7 +108,7 @@ class RunFolder:
     def is_described(self) -> bool:
         """Whether there is a run.json of ours; it goes last."""
         try:
-            found = json.loads((self.path / RUN_FILE).read_bytes())
+            found = parse_json((self.path / RUN_FILE).read_bytes())
         except (OSError, ValueError):
             found = None
         return isinstance(found, dict) and {"format", "identity"} <= found.keys()
@@ -150,7 +153,7 @@ class RunFolder:
         path = self.path / RUN_FILE
         require_file(path, error=CheckpointError)
         try:
-            found = json.loads(path.read_bytes())
+            found = parse_json(path.read_bytes())
         except (OSError, ValueError) as error:
             raise CheckpointError(
                 "not a run folder",
@@ -201,7 +204,7 @@ class RunFolder:
         path = self.path / HISTORY_FILE
         try:
             content = path.read_bytes()[:num_bytes] if num_bytes else b""
-            records = [EpochRecord.from_json(json.loads(line)) for line in content.splitlines()]
+            records = [EpochRecord.from_json(parse_json(line)) for line in content.splitlines()]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise _lost_history(path, f"{type(error).__name__}: {error}") from error
         epochs = [record.epoch for record in records]
@@ -223,11 +226,20 @@ class RunFolder:
             file.truncate(num_bytes)
             os.fsync(file.fileno())
 
-    def write_result(self, weights: Mapping[str, Tensor], summary: Mapping[str, Any]) -> None:
-        """Write model.safetensors, then metrics.json, which holds the checksum of the weights."""
+    def write_result(self, state: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
+        """Write model.safetensors, then metrics.json, which holds the checksum of the weights.
+
+        Args:
+            state: the model's state_dict; what is no tensor in it (the extra state of a module) goes into the metadata of
+                model.safetensors.
+            summary: what metrics.json says.
+        """
+        tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+        extra = {name: value for name, value in state.items() if name not in tensors}
+        metadata = {EXTRA_STATE: json.dumps(encode(extra, tensors, name=EXTRA_STATE))} if extra else {}
         with disk_errors(self.path):
             aside = self.path / f"{TEMPORARY_PREFIX}model.safetensors"
-            write_tensors(aside, weights)
+            write_tensors(aside, tensors, metadata)
             checksum = file_digest(aside)
             aside.replace(self.path / "model.safetensors")
             write_json(self.path / "metrics.json", {**summary, "weights_checksum": checksum})

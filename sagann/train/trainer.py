@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import statistics
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ class Trainer:
         run_dir: folder for checkpoints, metrics and weights; None keeps everything in memory.
         reporter: is told how the run goes; by default messages go to the logger 'sagann.train'.
         source: what to call the data in the run folder, a path for instance; by default the graph's name.
+        class_names: names of the classes, for whoever reads predictions of the run later; by default their numbers.
         optimizer: makes the optimizer from parameter groups, instead of ``config.optimizer``.
         scheduler: makes the scheduler from the optimizer, instead of ``config.scheduler``.
         param_groups: splits the parameters into groups, instead of ``config.decay``.
@@ -95,6 +97,7 @@ class Trainer:
         run_dir: str | os.PathLike[str] | None = None,
         reporter: Reporter | None = None,
         source: str | None = None,
+        class_names: Sequence[str] = (),
         optimizer: OptimizerFactory | None = None,
         scheduler: SchedulerFactory | None = None,
         param_groups: ParamGroups | None = None,
@@ -116,6 +119,7 @@ class Trainer:
         self.run_dir = None if run_dir is None else Path(run_dir)
         self._reporter: Reporter = reporter or LogReporter()
         self._source = source or graph.name
+        self._class_names = list(class_names)
         self._optimizer, self._scheduler, self._param_groups = optimizer, scheduler, param_groups
         if optimizer is None and scheduler is None:
             try_policies(self.config)
@@ -315,6 +319,7 @@ class Trainer:
                 "model": describe_model(self.model, self.model_config),
                 "train": self.config.to_json(),
                 "data": self._source,
+                "class_names": self._class_names,
                 "seed": self.config.seed,
                 "monitor": self.monitor,
                 "weights": self.weights,
@@ -366,8 +371,7 @@ class Trainer:
             run_dir=self.run_dir,
         )
         if folder is not None and not interrupted:
-            weights = {name: value for name, value in self.model.state_dict().items() if isinstance(value, Tensor)}
-            folder.write_result(copy_of(weights), self._summary(result))
+            folder.write_result(copy_of(self.model.state_dict()), self._summary(result))
             if session.timeline is not None:
                 # Imported here: most runs do not stream, and it loads Numba.
                 from sagann.train.profile import write_profile

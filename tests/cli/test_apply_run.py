@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,6 +82,28 @@ def test_classes_have_the_names_that_the_model_was_trained_with(invoke: Invoke, 
         found.append(out.read_text())
     assert found[0] == found[1] == found[2]
     assert "cat" in found[0]
+    # The run keeps them, whatever its dataset says by now.
+    (tmp_path / "a.json").write_text(json.dumps({"class_names": ["dog", "cat"]}))
+    outcome = invoke("predict", "--run", run, "--out", tmp_path / "later.csv")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert (tmp_path / "later.csv").read_text() == found[0]
+
+
+def test_a_dataset_that_has_changed_is_noted(invoke: Invoke, blocks: Path, trained: Path, tmp_path: Path) -> None:
+    data, run = tmp_path / "data", tmp_path / "run"
+    shutil.copytree(blocks, data)
+    assert invoke("train", "--data", data, "--hidden", 4, "--epochs", 1, "--out", run).code == 0
+    commands = (("evaluate",), ("predict", "--out", tmp_path / "p.csv", "--overwrite"))
+    for command in commands:
+        assert invoke(*command, "--run", run).err == ""
+    graph = load_graph(blocks)
+    assert graph.features is not None
+    save_graph(replace(graph, features=graph.features + 1), data, overwrite=True)
+    for command in commands:
+        outcome = invoke(*command, "--run", run)
+        assert outcome.code == 0
+        assert "The dataset has changed since the run was trained on it (features); it is taken" in outcome.err
+        assert invoke(*command, "--run", run, "--data", data).err == ""
 
 
 def test_the_embedded_graph_stays_itself_beside_a_folder_of_its_name(
@@ -246,8 +269,6 @@ def test_a_graph_of_another_kind(invoke: Invoke, trained: Path, tmp_path: Path) 
 
 
 def test_damaged_weights(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
-    import shutil
-
     run = tmp_path / "run"
     shutil.copytree(trained, run)
     (run / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes()[:50])

@@ -255,6 +255,24 @@ def test_resume_with_another_model_is_refused(invoke: Invoke, trained: Path) -> 
     assert (trained / "config.toml").read_text() == before
 
 
+def test_resume_with_another_engine_is_refused(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert invoke("train", "--data", blocks, *QUICK, "--out", run, "--engine", "lean").code == 0
+    # It computes the same, to the last bit.
+    assert invoke("train", "--resume", "--out", run, "--engine", "compiled", "--epochs", "4").code == 0
+    outcome = invoke("train", "--resume", "--out", run, "--engine", "naive", "--epochs", "5")
+    assert outcome.code == 2
+    assert "the run was started differently: engine was CompiledEngine, is NaiveEngine" in outcome.err
+    # A run from before engines were noted.
+    described = json.loads((run / "run.json").read_text())
+    del described["identity"]["engine"]
+    shutil.rmtree(run / "checkpoints")
+    for name in ("metrics.json", "model.safetensors", "metrics.jsonl"):
+        (run / name).unlink()
+    (run / "run.json").write_text(json.dumps(described))
+    assert invoke("train", "--resume", "--out", run, "--engine", "naive", "--epochs", "5").code == 0
+
+
 def test_a_split_is_drawn_where_there_is_none(invoke: Invoke, tmp_path: Path) -> None:
     graph = rmat_graph(60, 200, num_features=3, num_classes=2, seed=0)
     from dataclasses import replace

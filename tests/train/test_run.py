@@ -127,7 +127,23 @@ def test_a_run_without_weights_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"model": None}, {"train": {"epochs": 0}}, {"contract": {}}, {"data": "x", "train": []}]
+    "change",
+    [
+        {"model": None},
+        {"train": {"epochs": 0}},
+        {"contract": {}},
+        {"data": "x", "train": []},
+        {"identity": {}},
+        {
+            "contract": {
+                "num_features": "x",
+                "num_classes": 3,
+                "multi_label": False,
+                "num_edge_types": 0,
+                "num_vertices": 9,
+            }
+        },
+    ],
 )
 def test_a_damaged_run_json_is_refused(tmp_path, change):
     train(tmp_path, epochs=1)
@@ -159,9 +175,38 @@ def test_weights_that_changed_on_the_disk_are_refused(tmp_path):
     load_run(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{"])
+@pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000])
 def test_a_damaged_summary_is_refused(tmp_path, content):
     train(tmp_path, epochs=1)
     (tmp_path / "metrics.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"metrics.json is damaged"):
+    with pytest.raises(CheckpointError, match=r"^metrics.json is damaged"):
         load_run(tmp_path)
+
+
+class Counts(TwoLayers):
+    """Keeps what is no tensor, and tensors inside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = {"forward": 0, "last": torch.zeros(2)}
+
+    def forward(self, hops, x):
+        self.calls = {"forward": self.calls["forward"] + 1, "last": self.calls["last"] + 1}
+        return super().forward(hops, x)
+
+    def get_extra_state(self):
+        return self.calls
+
+    def set_extra_state(self, state):
+        self.calls = state
+
+
+def test_the_extra_state_of_a_module_is_kept(tmp_path):
+    model = Counts()
+    trainer, _ = train(tmp_path, model)
+    calls, expected = model.calls["forward"], trainer.predict()
+    reopened = Counts()
+    predictor = load_run(tmp_path, model=reopened, device="cpu")
+    assert 0 < reopened.calls["forward"] <= calls
+    assert reopened.calls["last"].tolist() == [reopened.calls["forward"]] * 2
+    assert torch.equal(predictor.predict(community_graph()), expected)

@@ -30,7 +30,7 @@ def test_history_is_read_back_and_cut(tmp_path):
     assert epochs == [1, 2, 3]
 
 
-@pytest.mark.parametrize("content", ["", '{"epoch": 1}\n', "garbage\n" * 40, "[]\n" * 40])
+@pytest.mark.parametrize("content", ["", '{"epoch": 1}\n', "garbage\n" * 40, "[]\n" * 40, "[" * 100_000])
 def test_a_history_that_is_not_the_checkpoints_is_refused(tmp_path, content):
     folder = RunFolder(tmp_path)
     folder.append(record(1))
@@ -60,8 +60,9 @@ def test_a_folder_is_locked_once(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 99}'])
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 99}', "[" * 100_000])
 def test_a_foreign_run_json_is_refused(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(CheckpointError, match=r"not a run folder|run folder of another version"):
         RunFolder(tmp_path).read_run()
+    assert not RunFolder(tmp_path).is_described
