@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from sagann.cli.ctrl_c import CtrlC
@@ -10,6 +11,7 @@ from sagann.cli.failure import INTERRUPTED
 
 def main() -> None:
     """Run the command that the process was started with, and exit."""
+    _open_closed_streams()
     try:
         with CtrlC().at_safe_moments():
             # The declarations of the commands take a good part of the time until one runs.
@@ -18,6 +20,22 @@ def main() -> None:
             run()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def _open_closed_streams() -> None:
+    """Give standard streams that are closed to the null device.
+
+    Else the next file that is opened gets the number of one, and what libraries print ends in that file.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # It gets the lowest number that is free: this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    # Python has none where it found the number closed.
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 if __name__ == "__main__":

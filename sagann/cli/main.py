@@ -71,7 +71,9 @@ def run() -> NoReturn:
     code = main(sys.argv[1:])
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
+        if not is_closed_pipe(error) and code == 0:
+            code = _fail(error, Shared())
         # Python would complain once more while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)

@@ -135,10 +135,22 @@ def _save_array(path: Path, rows: np.ndarray) -> None:
 
 
 def _replace(path: Path, write: Callable[[Path], None]) -> None:
-    """Write aside and rename, so that a reader never sees half a file."""
+    """Write aside and rename, so that a reader never sees half a file.
+
+    Raises:
+        InputError: the disk refuses.
+    """
     aside = path.with_name(f".tmp-{os.getpid()}-{path.name}")
     try:
         write(aside)
         aside.replace(path)
+    except OSError as error:
+        # NumPy's own, of a disk that is full, says neither file nor reason.
+        raise InputError(
+            "result file cannot be written",
+            value=error.strerror or str(error),
+            where=str(path),
+            fix="Free some space, or choose a file on another disk; nothing was left behind.",
+        ) from error
     finally:
         aside.unlink(missing_ok=True)

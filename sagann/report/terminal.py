@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 
 from rich.console import Console, RenderableType
 from rich.text import Text
+
+from sagann.errors import InputError
 
 # Wide enough for any table of ours: without a terminal nothing says how wide lines may be.
 _PIPE_WIDTH = 200
@@ -31,12 +34,27 @@ class Terminal:
         return self.err.is_terminal and not self.quiet
 
     def show(self, result: RenderableType) -> None:
-        """Write a result: a table, or a text that is never wrapped."""
-        if isinstance(result, str):
-            # A wrapped path cannot be copied.
-            self.out.print(Text(result), soft_wrap=True)
-        else:
-            self.out.print(result)
+        """Write a result: a table, or a text that is never wrapped.
+
+        Raises:
+            InputError: standard output does not take it.
+        """
+        try:
+            if isinstance(result, str):
+                # A wrapped path cannot be copied.
+                self.out.print(Text(result), soft_wrap=True)
+            else:
+                self.out.print(result)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                # The reader has what it wants, as head has.
+                raise
+            raise InputError(
+                "the result cannot be shown",
+                value=error.strerror or str(error),
+                where="standard output",
+                fix="Send it to where there is room. What the command saves is saved: a run, a dataset, a file.",
+            ) from error
 
     def say(self, text: str) -> None:
         """Write a note, unless quiet."""

@@ -12,17 +12,26 @@ TEMPORARY_PREFIX = ".tmp-"
 def write_whole(path: Path, content: bytes) -> None:
     """Write ``content``; a reader sees the old file or the new one, whenever the process dies."""
     aside = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
-    write_synced(aside, content)
-    os.replace(aside, path)
+    try:
+        write_synced(aside, content)
+        os.replace(aside, path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 
 def write_synced(path: Path, content: bytes) -> None:
     """Write ``content`` and wait until it is on the disk; not atomic by itself."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with path.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        # Of an open file, the system does not say which it is.
+        error.filename = error.filename or str(path)
+        raise
 
 
 def sync_file(path: Path) -> None:

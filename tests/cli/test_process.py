@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -81,6 +82,30 @@ def test_a_reader_that_goes_away(blocks: Path) -> None:
     assert process.stderr is not None
     assert process.stderr.read() == ""
     process.stderr.close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_do_no_harm(blocks: Path, tmp_path: Path, closed: str) -> None:
+    arguments = ("train", "--data", str(blocks), "--hidden", "4", "--epochs", "2", "--out", str(tmp_path / "run"))
+    command = f"exec {shlex.join([*PROGRAM, *arguments])} {closed}"
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=DEADLINE_S)
+    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["epochs"] == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+def test_a_result_that_cannot_be_shown_is_no_loss_of_the_run(blocks: Path, tmp_path: Path) -> None:
+    arguments = ("train", "--data", str(blocks), "--hidden", "4", "--epochs", "2", "--out", str(tmp_path / "run"))
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [*PROGRAM, *arguments, "-q"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S
+        )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("Error: the result cannot be shown: No space left on device\n")
+    assert "What the command saves is saved" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 3
+    assert (tmp_path / "run" / "metrics.json").exists()
 
 
 def endless(blocks: Path, folder: Path) -> subprocess.Popen[str]:

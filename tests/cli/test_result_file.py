@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sagann.cli.result_file import write_embeddings, write_predictions
+from sagann.errors import InputError
 
 
 def test_awkward_names_survive_csv(tmp_path: Path) -> None:
@@ -34,10 +35,12 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
     before = path.read_bytes()
 
     def fail(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError("4 requested and 1 written")
 
     monkeypatch.setattr("numpy.save", fail)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(
+        InputError, match=r"cannot be written: 4 requested and 1 written \(in .*e\.npy\)\. Free some"
+    ):
         write_embeddings(path, torch.ones(2, 2))
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["e.npy"]

@@ -1,3 +1,4 @@
+import errno
 import os
 from pathlib import Path
 
@@ -19,6 +20,16 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(OSError, match="killed here"):
         write_whole(path, b"newer")
     assert path.read_bytes() == b"new"
+
+
+def test_a_full_disk_leaves_nothing_and_the_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/\.tmp-x'"):
+        write_whole(tmp_path / "x", b"content")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_write_is_synced_before_its_name_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
