@@ -32,7 +32,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_text(path: Path, *, what: str) -> str:
-    """Read a text file.
+    """Read a text file; a byte order mark, as some editors write, is no part of it.
 
     Args:
         path: of the file.
@@ -42,7 +42,7 @@ def read_text(path: Path, *, what: str) -> str:
     """
     require_file(path, error=InputError)
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InputError(
             f"{what} cannot be read",

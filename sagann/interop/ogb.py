@@ -156,7 +156,14 @@ class _OgbEdges:
         for batch in self.edges.batches(names, ["int64", "int64"]):
             src, dst = batch.columns
             data = {} if features is None else {"feat": features.take(len(src))}
-            yield EdgeChunk(src=src, dst=dst, data=data, file=str(self.edges.path), first_row=batch.first_row)
+            yield EdgeChunk(
+                src=src,
+                dst=dst,
+                data=data,
+                file=str(self.edges.path),
+                data_files={} if self.features is None else {"feat": str(self.features.path)},
+                first_row=batch.first_row,
+            )
             found += len(src)
         if features is not None:
             features.finish(found)

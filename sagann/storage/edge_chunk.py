@@ -44,6 +44,8 @@ class EdgeChunk:
     "Edge data [n, ...] by name."
     file: str
     "Where the edges came from."
+    data_files: Mapping[str, str] = field(default_factory=dict)
+    "Where edge data came from, by name, if from elsewhere, in rows that are numbered alike."
     first_row: int = 0
     "Row of the first edge, counted as the file's own tools count."
 
@@ -115,6 +117,6 @@ def _bad_value(chunk: EdgeChunk, name: str, at: int, problem: str) -> DatasetErr
     return DatasetError(
         f"edge {name} cannot be used",
         value=f"{chunk.data[name][at]} {problem}",
-        where=f"{chunk.file}, row {chunk.first_row + at}",
+        where=f"{chunk.data_files.get(name, chunk.file)}, row {chunk.first_row + at}",
         fix="Mend the row, or leave the column out.",
     )

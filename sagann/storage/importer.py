@@ -328,16 +328,18 @@ class _VertexWriter:
                         where=f"{features.where}, entry {indices.num_rows + at}",
                         fix="Number the columns from 0.",
                     )
-                if not np.isfinite(entries).all():
-                    at = int((~np.isfinite(entries)).argmax())
+                with np.errstate(over="ignore"):
+                    stored = entries.astype(np.float32)
+                if not np.isfinite(stored).all():
+                    at = int((~np.isfinite(stored)).argmax())
                     raise DatasetError(
                         "feature is not finite",
-                        value=str(entries[at]),
+                        value=f"{entries[at]} in float32",
                         where=f"{features.where}, entry {indices.num_rows + at}",
                         fix="Fill in missing values before importing.",
                     )
                 indices.append(columns)
-                values.append(entries)
+                values.append(stored)
             if indices.num_rows != num_entries:
                 raise DatasetError(
                     "sparse features are not a CSR matrix",

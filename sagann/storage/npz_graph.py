@@ -3,6 +3,7 @@
 The arrays are those of a common exchange format: ``edge_index`` [2, E]; features dense (``features``) or CSR
 (``features_indptr``, ``features_indices``, ``features_data``, ``features_shape``); ``labels`` [N] or [N, C];
 ``train_mask``, ``val_mask``, ``test_mask``; ``edge_type`` [E]; ``edge_weight`` [E]; ``graph_ptr`` [G + 1].
+Weights and the values of CSR features become float32; dense features keep the floats that they are.
 Other arrays are left alone.
 
 The description says whether the graph is directed and how its edges are stored. An undirected graph that
@@ -80,7 +81,7 @@ def read_npz(path: str | os.PathLike[str]) -> Graph:
         if "edge_type" in archive.members:
             edge_data["type"] = _integers(archive, "edge_type", ndim=1)
         if "edge_weight" in archive.members:
-            edge_data["weight"] = _floats(archive, "edge_weight", ndim=1)
+            edge_data["weight"] = _float32(archive, "edge_weight")
         splits = {name: _mask(archive, f"{name}_mask") for name in SPLIT_NAMES if f"{name}_mask" in archive.members}
         graph_ptr = _integers(archive, "graph_ptr", ndim=1).long() if "graph_ptr" in archive.members else None
 
@@ -212,7 +213,7 @@ def count_classes(labels: Tensor | None) -> int:
 
 def _features(archive: NpzArchive) -> Tensor | None:
     if "features" in archive.members:
-        return _floats(archive, "features", ndim=2)
+        return _floats(archive, "features")
     if "features_indptr" not in archive.members:
         return None
     shape = _integers(archive, "features_shape", ndim=1).tolist()
@@ -222,7 +223,7 @@ def _features(archive: NpzArchive) -> Tensor | None:
     return csr_features(
         indptr,
         _integers(archive, "features_indices", ndim=1),
-        _floats(archive, "features_data", ndim=1),
+        _float32(archive, "features_data"),
         num_features=shape[1],
         where=f"{archive.path}, features",
     )
@@ -253,8 +254,19 @@ def _integers(archive: NpzArchive, name: str, *, ndim: int) -> Tensor:
     return torch.from_numpy(array.astype(np.int32 if array.dtype == np.int32 else np.int64, copy=False))
 
 
-def _floats(archive: NpzArchive, name: str, *, ndim: int) -> Tensor:
-    array = _read(archive, name, ndim=ndim, kinds="biuf")
+def _float32(archive: NpzArchive, name: str) -> Tensor:
+    array = _read(archive, name, ndim=1, kinds="biuf")
+    with np.errstate(over="ignore"):
+        values = array.astype(np.float32)
+    beyond = np.isinf(values) & np.isfinite(array)
+    if beyond.any():
+        at = int(beyond.argmax())
+        raise _wrong(archive, name, f"{array[at]} in row {at} is not finite in float32")
+    return torch.from_numpy(values)
+
+
+def _floats(archive: NpzArchive, name: str) -> Tensor:
+    array = _read(archive, name, ndim=2, kinds="biuf")
     keep = array.dtype in (np.float16, np.float32, np.float64)
     native = array.dtype.newbyteorder("=") if keep else np.dtype(np.float32)
     return torch.from_numpy(array.astype(native, copy=False))

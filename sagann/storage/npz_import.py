@@ -115,15 +115,18 @@ class NpzEdges:
             raise _wrong_form(self.archive, self.edge_index, "integers [2, E]")
         for array, form in self.data.values():
             shape, kind = self.archive.members[array].shape, self.archive.members[array].dtype.kind
-            expected_kinds = "fiu" if form.dtype.startswith("float") else "iu"
+            expected_kinds = "fiub" if form.dtype.startswith("float") else "iu"
             if shape != (self.num_edges, *form.row_shape) or kind not in expected_kinds:
                 raise _wrong_form(self.archive, array, f"one value for each of {self.num_edges} edges")
         streams = [self._rows(array) for array, _ in self.data.values()]
         where = f"{self.archive.path}, {self.edge_index}"
+        data_files = {name: f"{self.archive.path}, {array}" for name, (array, _) in self.data.items()}
         first = 0
         for src, dst in self._ends():
             data = {name: next(stream) for name, stream in zip(self.data, streams, strict=True)}
-            yield EdgeChunk(src=_as_ids(src), dst=_as_ids(dst), data=data, file=where, first_row=first)
+            yield EdgeChunk(
+                src=_as_ids(src), dst=_as_ids(dst), data=data, file=where, data_files=data_files, first_row=first
+            )
             first += len(src)
 
     def _ends(self) -> Iterator[tuple[Array, Array]]:

@@ -1,4 +1,4 @@
-"""Metrics of predictions on one split, by torchmetrics, on the CPU.
+"""Metrics of predictions on one split, most by torchmetrics, on the CPU.
 
 Logits may be mapped from a file: they are read slab by slab, for ROC-AUC a few classes at a time.
 
@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sagann.graph.topology import CHECKED_AT_ONCE
-from sagann.train.resources import deterministic_algorithms
 
 METRICS = ("loss", "accuracy", "micro_f1", "macro_f1", "roc_auc")
 "Every metric there is; 'loss' is the training loss on the split, without dropout."
@@ -134,7 +133,7 @@ def _single_label(rows: _Rows, labels: Tensor, names: Collection[str]) -> Metric
     if "micro_f1" in names:
         found["micro_f1"] = _score(multiclass_f1_score, "micro", predicted, labels, num_classes)
     if "macro_f1" in names:
-        found["macro_f1"] = _score(multiclass_f1_score, "macro", predicted, labels, num_classes)
+        found["macro_f1"] = _macro_f1(predicted, labels, num_classes)
     if "roc_auc" in names:
         # float64, because in float32 confident predictions would all round to 1 and tie.
         # For two classes both areas are the same; with one column the area is class 1's.
@@ -166,10 +165,16 @@ def _multi_label(rows: _Rows, labels: Tensor, names: Collection[str]) -> Metrics
 def _score(
     function: Callable[..., Tensor], average: str, predicted: Tensor, labels: Tensor, num_classes: int
 ) -> float:
-    # Counts are the same in whatever order. Where algorithms are to be deterministic, torchmetrics would compare every
-    # vertex with every pair of classes, all at once.
-    with deterministic_algorithms(False):
-        return float(function(predicted, labels, num_classes, average=average, validate_args=False))
+    return float(function(predicted, labels, num_classes, average=average, validate_args=False))
+
+
+def _macro_f1(predicted: Tensor, labels: Tensor, num_classes: int) -> float:
+    """Mean F1 of the classes that occur. Counted class by class: torchmetrics counts every pair of classes."""
+    right, truth, said = (
+        torch.bincount(ids, minlength=num_classes) for ids in (labels[labels == predicted], labels, predicted)
+    )
+    occurs = truth + said > 0
+    return float((2 * right[occurs] / (truth + said)[occurs]).mean())
 
 
 def _roc_auc(

@@ -23,6 +23,11 @@ def test_what_is_written_is_what_is_read(tables: dict[str, dict[str, Any]]) -> N
     assert tomllib.loads(format_toml(tables)) == tables
 
 
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    (tmp_path / "bom.toml").write_text("\ufeff[data]\ndata = 'demo'\n", encoding="utf-8")
+    assert read_toml(tmp_path / "bom.toml") == {"data": {"data": "demo"}}
+
+
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot be read: No such file or directory \(in .*nothing\.toml\)"):
         read_toml(tmp_path / "nothing.toml")

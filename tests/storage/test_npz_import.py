@@ -56,6 +56,49 @@ def test_layouts_of_archives(tmp_path: Path, *, packed: bool, fortran: bool) -> 
     assert_same_graph(open_graph(tmp_path / "g"), read_npz(tmp_path / "g.npz"))
 
 
+SPARSE = {"features_indptr": [0, 1, 2, 2], "features_indices": [1, 0], "features_shape": [3, 2]}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ">f8", "int64", "bool"])
+def test_numbers_are_read_as_they_are_imported(tmp_path: Path, dtype: str) -> None:
+    numbers = np.array([0.1, 1.7, 2.0])
+    sparse = {name: np.array(content) for name, content in SPARSE.items()}
+    arrays = {**sparse, "features_data": numbers[:2].astype(dtype), "edge_weight": numbers.astype(dtype)}
+    np.savez(tmp_path / "g.npz", edge_index=np.array([[0, 1, 2], [1, 2, 0]]), **arrays)
+    import_npz(tmp_path / "g.npz", tmp_path / "g")
+    assert_same_graph(open_graph(tmp_path / "g"), read_npz(tmp_path / "g.npz"))
+
+
+@pytest.mark.parametrize(
+    ("name", "read", "imported"),
+    [
+        (
+            "edge_weight",
+            r"1e\+39 in row 1 is not finite in float32 .*'edge_weight'",
+            r"1e\+39 is beyond .*edge_weight, row 1",
+        ),
+        (
+            "features_data",
+            r"1e\+39 in row 1 is not finite in float32 .*'features_data'",
+            r"feature is not finite: 1e\+39 in float32 .*entry 1\)",
+        ),
+    ],
+)
+def test_numbers_beyond_single_precision_are_refused(tmp_path: Path, name: str, read: str, imported: str) -> None:
+    arrays = {key: np.array(content) for key, content in SPARSE.items()}
+    arrays |= {
+        "features_data": np.ones(2),
+        "edge_weight": np.ones(3),
+        "edge_index": np.array([[0, 1, 2], [1, 2, 0]]),
+    }
+    arrays[name][1] = 1e39
+    np.savez(tmp_path / "g.npz", **arrays)
+    with pytest.raises(DatasetError, match=read):
+        read_npz(tmp_path / "g.npz")
+    with pytest.raises(DatasetError, match=imported):
+        import_npz(tmp_path / "g.npz", tmp_path / "g")
+
+
 @pytest.mark.parametrize(
     "labels", [[[0], [1], [1]], [0.0, np.nan, 2.0], [[2.0], [np.nan], [0.0]], [[0, 1], [1, 1], [0, 0]]]
 )

@@ -182,3 +182,10 @@ def test_no_vertex_is_compared_with_every_pair_of_classes():
     assert found == compute_metrics(logits, labels, multi_label=False)
     # Probabilities in float64 are the largest; the pairs would take 24 times as much.
     assert largest.num_bytes <= 2 * logits.nbytes
+
+
+def test_no_table_of_every_pair_of_classes_is_made():
+    logits, labels = torch.randn(3, 20_000), torch.tensor([0, 19_999, 7])
+    with _Largest() as largest:
+        compute_metrics(logits, labels, multi_label=False)
+    assert largest.num_bytes <= 2 * logits.nbytes
