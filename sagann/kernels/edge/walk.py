@@ -86,7 +86,8 @@ def used_rows(edges: Edges, at: str) -> int:
 def prepare(given: Input, array: Tensor, walk: Walk, edges: Edges) -> tuple[Tensor, bool]:
     """The array with each row's features side by side, and whether edge rows lie in the order of the pass."""
     is_in_order = walk.edge_ids is None or (isinstance(edges, PassEdges) and edges.holds(array))
-    array = array.detach()
+    # A kernel reads the memory alone, in which PyTorch's negation bit does not stand.
+    array = array.detach().resolve_neg()
     if given.dtype == torch.bool:
         array = array.int()
     if array.dtype not in (torch.int32, torch.int64) or given.dtype.is_floating_point:

@@ -107,6 +107,18 @@ def test_the_own_edge_data_is_reordered_once_and_again_when_it_changes() -> None
         data.mul_(2)
 
 
+@pytest.mark.parametrize("num_features", [1, 7])
+def test_rows_negated_by_a_bit(num_features: int) -> None:
+    function = gated(num_features)
+    topology = TOPOLOGIES["skewed"]
+    arrays = {
+        name: torch.complex(rows, rows).conj().imag if rows.ndim == 2 else torch._neg_view(rows)
+        for name, rows in arrays_of(function, topology).items()
+    }
+    assert all(rows.is_neg() for rows in arrays.values())
+    cases.assert_close(cpu.run(function, topology, arrays), naive.run(function, topology, arrays), rtol=1e-5)
+
+
 def test_nan_and_infinity_propagate() -> None:
     function, topology, arrays = cases.nan_and_infinity()
     for a, b in zip(cpu.run(function, topology, arrays), naive.run(function, topology, arrays), strict=True):

@@ -23,3 +23,5 @@ def test_equals_autograd(name: str, shape: tuple[int, ...]) -> None:
     (expected,) = torch.autograd.grad(best, x, grad)
     torch.testing.assert_close(scatter_extremum(topology, edge, grad), expected, rtol=1e-14, atol=1e-14)
     torch.testing.assert_close(scatter_extremum(topology, edge.int(), grad), expected, rtol=1e-14, atol=1e-14)
+    negated = torch._neg_view(-grad)
+    torch.testing.assert_close(scatter_extremum(topology, edge, negated), expected, rtol=1e-14, atol=1e-14)

@@ -77,7 +77,7 @@ def scatter_extremum(topology: Topology, edge: Tensor, grad: Tensor) -> Tensor:
     num_features = grad[0].numel() if len(grad) else 0
     if grad.numel() == 0 or topology.num_edges == 0:
         return out
-    edge, grad, indices = edge.contiguous(), grad.contiguous(), topology.indices.contiguous()
+    edge, grad, indices = edge.contiguous(), grad.resolve_neg().contiguous(), topology.indices.contiguous()
     num_items = -(-num_features // FEATURES_OF_ITEM)
     arrays = [indices, edge, grad, out]
     args = [num_items, len(grad), num_features, *(array.data_ptr() for array in arrays)]
