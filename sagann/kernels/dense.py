@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sagann.kernels.first_order import first_order_only
+from sagann.kernels.first_order import Saved, first_order_only
 from sagann.kernels.memory import SMALLEST_BYTES, empty
 
 BLOCK_BYTES = 5 << 20
@@ -70,8 +70,8 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     @first_order_only
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
+    def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = saved
         wanted_x, wanted_weight, wanted_bias = ctx.needs_input_grad
         return (
             _product(grad, weight, None) if wanted_x else None,
@@ -99,8 +99,8 @@ class _Relu(torch.autograd.Function):
 
     @staticmethod
     @first_order_only
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (out,) = ctx.saved_tensors
+    def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (out,) = saved
         into = empty(grad.shape, grad.dtype, grad.device)
         return (torch.ops.aten.threshold_backward.grad_input(grad, out, 0, grad_input=into),)
 

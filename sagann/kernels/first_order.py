@@ -15,18 +15,26 @@ from torch import Tensor
 
 from sagann.errors import InputError
 
-Backward = Callable[..., tuple[Tensor | None, ...]]
+Saved = tuple[Tensor, ...]
+"The tensors of ``ctx.save_for_backward``; None where None was saved."
+Gradients = tuple[Tensor | None, ...]
 
 
-def first_order_only(backward: Backward) -> Backward:
-    """Make the backward of an autograd function run without recording, and refuse a second derivative."""
+def first_order_only(backward: Callable[[Any, Saved, Tensor], Gradients]) -> Callable[[Any, Tensor], Gradients]:
+    """Make the backward of an autograd function run without recording, and refuse a second derivative.
+
+    Args:
+        backward: takes the context, what was saved and the gradient. What was saved is read here, once: a checkpoint
+            allows no more, and other hooks load it anew each time.
+    """
 
     @functools.wraps(backward)
-    def guarded(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def guarded(ctx: Any, grad: Tensor) -> Gradients:
         recording = torch.is_grad_enabled()
+        saved: Saved = ctx.saved_tensors
         with torch.no_grad():
-            results = backward(ctx, *grads)
-        known = (tensor for tensor in (*ctx.saved_tensors, *grads) if tensor is not None)
+            results = backward(ctx, saved, grad)
+        known = (tensor for tensor in (*saved, grad) if tensor is not None)
         anchor = next((tensor for tensor in known if tensor.requires_grad), None)
         if not recording or anchor is None:
             return results

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import SagannError
-from sagann.kernels.first_order import first_order_only
+from sagann.kernels.first_order import Saved, first_order_only
 from sagann.runtime.executor import Executor
 
 SHRINK = 2
@@ -122,15 +122,14 @@ class Streamed(torch.autograd.Function):
     def forward(ctx: Any, call: Call, x: Tensor, *parameters: Tensor) -> Tensor:
         """Run the call."""
         ctx.call = call
+        # PyTorch refuses in the backward what was changed in place since.
         ctx.save_for_backward(x, *parameters, *call.read)
         return call.forward()
 
     @staticmethod
     @first_order_only
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Run its backward."""
-        # PyTorch refuses here what was changed in place since the forward.
-        assert ctx.saved_tensors
         call: Call = ctx.call
         call.backward(grad)
         executor = call.executor

@@ -19,7 +19,7 @@ from sagann.compiler.program import EdgeWork
 from sagann.compiler.vjp import ARGUMENT, DELTA, GRAD, LSE, Backward
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.function import EdgeFunction
-from sagann.kernels.first_order import first_order_only
+from sagann.kernels.first_order import Saved, first_order_only
 from sagann.kernels.gather.naive import concat_slots
 from sagann.kernels.memory import empty
 from sagann.runtime.degrees import divisors
@@ -90,9 +90,9 @@ class _FusedGather(torch.autograd.Function):
 
     @staticmethod
     @first_order_only
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
         call: _Call = ctx.call
-        kept, extra = ctx.saved_tensors[: len(ctx.kept)], ctx.saved_tensors[len(ctx.kept) :]
+        kept, extra = saved[: len(ctx.kept)], saved[len(ctx.kept) :]
         gradients: dict[str, Tensor] = {}
         if ctx.scatters:
             # The only array that is read; others may be wanted that have no features.

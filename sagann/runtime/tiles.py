@@ -18,7 +18,7 @@ from sagann.compiler.program import EdgeWork
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.merge import NEUTRAL, merge
 from sagann.kernels.edge.naive import reduce_rows
-from sagann.kernels.first_order import first_order_only
+from sagann.kernels.first_order import Saved, first_order_only
 from sagann.runtime.degrees import divisors
 from sagann.runtime.half import wide
 from sagann.runtime.random_numbers import seeded
@@ -89,10 +89,10 @@ class _TiledGather(torch.autograd.Function):
 
     @staticmethod
     @first_order_only
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
         call: _Call = ctx.call
-        arrays = ctx.saved_tensors[: len(call.edges.sides)]
-        upstream = _Upstream(call, grad, ctx.saved_tensors[len(arrays) :])
+        arrays = saved[: len(call.edges.sides)]
+        upstream = _Upstream(call, grad, saved[len(arrays) :])
         needed = ctx.needs_input_grad[1:]
         gradients = [_zeros_like(array) if need else None for array, need in zip(arrays, needed, strict=True)]
         for tile in _tiles(call):

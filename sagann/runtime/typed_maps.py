@@ -20,7 +20,7 @@ from torch import Tensor
 from sagann.compiler.program import LayerProgram
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.function import EdgeFunction, Input, Output
-from sagann.kernels.first_order import first_order_only
+from sagann.kernels.first_order import Saved, first_order_only
 from sagann.runtime.degrees import divisors
 from sagann.runtime.dialects import Dialect, run_pass
 from sagann.runtime.pairs import Pairs, check_types, count_pairs, pairs_of
@@ -130,7 +130,7 @@ class _RowsOfPairs(torch.autograd.Function):
 
     @staticmethod
     @first_order_only
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
         return _sum(grad, ctx.pairs, ctx.dialect), None, None
 
 
@@ -142,7 +142,7 @@ class _SumOfPairs(torch.autograd.Function):
 
     @staticmethod
     @first_order_only
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
         return grad.index_select(0, ctx.pairs.vertex), None, None
 
 
@@ -157,8 +157,8 @@ class _MappedRuns(torch.autograd.Function):
 
     @staticmethod
     @first_order_only
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        rows, weight = ctx.saved_tensors
+    def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
+        rows, weight = saved
         to_rows = _products(grad, weight.mT, ctx.counts) if ctx.needs_input_grad[0] else None
         to_weight = None
         if ctx.needs_input_grad[1]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -690,6 +691,31 @@ def test_gradients_of_gradients_are_refused() -> None:
         (gradient,) = torch.autograd.grad(layer(topology, x).sum(), x, create_graph=True)
     with pytest.raises(InputError, match="a gradient of a gradient was asked for"):
         gradient.sum().backward()
+
+
+@pytest.mark.parametrize("model", ["commnet", "gcn", "maxpool-gcn", "gated-gcn", "ggnn", "gat", "tiled"])
+def test_checkpoints_compute_the_forward_again(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense, "SMALLEST_BYTES", 1)
+    topology = odd_topologies(types=3)["skewed"]
+    graph = Graph(topology=topology, features=rows(topology), num_classes=4, num_edge_types=3)
+    if model == "tiled":
+        layer: nn.Module = Layer(lambda m, e: F.linear(torch.relu(F.linear(e.src - e.dst, m.w)), m.w)).double()
+    else:
+        stack = build_model(ModelConfig(model=model, hidden=4, heads=2, dropout=0.0, layers=1), graph).double()
+        graph, layer = stack.prepare(graph), stack.layers[0]
+    data = {
+        name: each.double() if each.is_floating_point() else each for name, each in graph.topology.edge_data.items()
+    }
+    x, topology = rows(topology).requires_grad_(), graph.topology.with_edge_data(**data)
+    gradients = []
+    for checkpointed in (False, True):
+        if checkpointed:
+            out = torch.utils.checkpoint.checkpoint(layer, topology, x, use_reentrant=False)
+        else:
+            out = layer(topology, x)
+        leaves = [x, *layer.parameters()]
+        gradients.append(torch.autograd.grad(out.square().sum(), leaves, materialize_grads=True))
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
 def test_edges_without_any_end() -> None:
