@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import prange
 from torch import Tensor
 
 from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
+from sagann.machine_code import compiled
 
 # Edges that one thread counts at least: starting another would take longer.
 _EDGES_PER_THREAD = 1 << 15
@@ -47,7 +48,7 @@ def chunk_counts(topology: Topology, bounds: Sequence[int], of_type: tuple[str, 
     return torch.from_numpy(found.sum(axis=0).T.copy())
 
 
-@njit(cache=True, parallel=True, nogil=True)
+@compiled(parallel=True)
 def _count(indices: Any, interval_of: Any, columns: Any, types: Any, wanted: int, found: Any) -> None:
     """Counts of every slice of the edges, by destination interval and source interval."""
     slices, num_edges = len(found), len(indices)

@@ -19,11 +19,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import prange
 from torch import Tensor
 
 from sagann.graph.threads import pytorch_threads
 from sagann.graph.widths import id_dtype
+from sagann.machine_code import compiled
 
 # High bits distinguish up to 2^10 buckets: few enough that their write positions stay in the cache and their
 # pages in the translation buffer, many enough that the counters of one bucket fit the second-level cache.
@@ -129,7 +130,7 @@ def _group_on_device(
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _sort_alone(
     keys: Array, values: MaybeArray, indptr: Array, out_values: MaybeArray, out_positions: MaybeArray
 ) -> None:
@@ -149,7 +150,7 @@ def _sort_alone(
             out_positions[at] = e
 
 
-@njit(cache=True, parallel=True, nogil=True)
+@compiled(parallel=True)
 def _sort(
     keys: Array,
     values: MaybeArray,
@@ -208,13 +209,13 @@ def _sort(
             )
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _count(keys: Array, begin: int, end: int, shift: int, counts: Array) -> None:
     for e in range(begin, end):
         counts[np.uint64(keys[e]) >> np.uint64(shift)] += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _distribute(
     keys: Array,
     values: MaybeArray,
@@ -239,7 +240,7 @@ def _distribute(
             mid_positions[at] = e
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _sort_bucket(
     low_keys: Array,
     mid_values: MaybeArray,

@@ -14,16 +14,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import prange
 from torch import Tensor
 
 from sagann.graph.threads import pytorch_threads
+from sagann.machine_code import compiled
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 TO_UNIT = 2.0**-53
 
 
-@njit(cache=True, nogil=True, inline="always")
+@compiled(inline="always")
 def mix(state: Any) -> Any:
     """Hash 64 bits: the output function of SplitMix64, a bijection."""
     z = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -31,13 +32,13 @@ def mix(state: Any) -> Any:
     return z ^ (z >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@compiled(inline="always")
 def stream_of(key: Any, item: Any) -> Any:
     """The state before the first draw of an item's stream; each draw adds GOLDEN and mixes."""
     return mix(key + GOLDEN * np.uint64(item))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@compiled(inline="always")
 def unit(bits: Any) -> Any:
     """Turn 64 random bits into a float64 in [0, 1)."""
     return np.float64(bits >> np.uint64(11)) * TO_UNIT
@@ -72,13 +73,13 @@ def uniforms(count: int, *, seed: int, purpose: int) -> Tensor:
     return out
 
 
-@njit(cache=True, parallel=True, nogil=True)
+@compiled(parallel=True)
 def _fill_uniforms(key: Any, out: Any) -> None:
     for i in prange(len(out)):
         out[i] = unit(stream_of(key, i))
 
 
-@njit(cache=True, parallel=True, nogil=True)
+@compiled(parallel=True)
 def _fill_normals(key: Any, out: Any) -> None:
     # Box-Muller: two numbers of one stream give two normal ones.
     for pair in prange((len(out) + 1) // 2):

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import prange
 from torch import Tensor
 
 from sagann.errors import InputError
@@ -27,6 +27,7 @@ from sagann.graph.split import random_split
 from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
+from sagann.machine_code import compiled
 
 EDGES, SCRAMBLE, FEATURES, LABELS = range(4)
 # Probabilities are compared with 16 random bits, four levels to a 64-bit draw.
@@ -176,7 +177,7 @@ def rmat_graph(
     return random_split(graph, seed=seed) if num_classes else graph
 
 
-@njit(cache=True, parallel=True, nogil=True)
+@compiled(parallel=True)
 def _fill_edges(
     key: Any,
     first: int,
@@ -214,7 +215,7 @@ def _fill_edges(
         dst[i] = d
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def permute(vertex: Any, key: Any, levels: int, end: Any) -> Any:
     """A pseudorandom permutation of the ids below ``end``, which is at most 2^levels."""
     one = np.uint64(1)

@@ -14,11 +14,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import prange
 from torch import Tensor
 
 from sagann.graph.counting_sort import ITEMS_PER_THREAD
 from sagann.graph.threads import pytorch_threads
+from sagann.machine_code import compiled
 
 # Up to so many ids insertion is faster than counting their digits.
 _SHORT = 64
@@ -68,13 +69,13 @@ def _sort_on_device(indptr: Tensor, ids: Tensor, positions: Tensor | None) -> No
             carried.copy_(carried[order])
 
 
-@njit(cache=True, parallel=True, nogil=True)
+@compiled(parallel=True)
 def _sort_tasks(indptr: Array, ids: Array, positions: Array, bounds: Array) -> None:
     for task in prange(len(bounds) - 1):
         _sort_range(indptr, ids, positions, bounds[task], bounds[task + 1])
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _sort_range(indptr: Array, ids: Array, positions: Array, first: int, stop: int) -> None:
     for row in range(first, stop):
         begin, end = indptr[row], indptr[row + 1]
@@ -89,7 +90,7 @@ def _sort_range(indptr: Array, ids: Array, positions: Array, first: int, stop: i
             _sort_digits(ids[begin:end], positions[begin:end])
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _insert(ids: Array, positions: Array) -> None:
     carries = len(positions) > 0
     for e in range(1, len(ids)):
@@ -106,7 +107,7 @@ def _insert(ids: Array, positions: Array) -> None:
             positions[at] = position
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _sort_digits(ids: Array, positions: Array) -> None:
     left = ids.max()
     heads = np.empty(1 << _DIGIT_BITS, dtype=np.int64)
@@ -120,7 +121,7 @@ def _sort_digits(ids: Array, positions: Array) -> None:
         left >>= 2 * _DIGIT_BITS
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _sort_digit(
     ids: Array, positions: Array, into_ids: Array, into_positions: Array, shift: int, heads: Array
 ) -> None:

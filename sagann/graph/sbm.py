@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import prange
 from torch import Tensor
 
 from sagann.errors import InputError
@@ -24,6 +24,7 @@ from sagann.graph.graph import Graph
 from sagann.graph.random_numbers import GOLDEN, key_of, mix, normals, stream_of, uniforms, unit
 from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
+from sagann.machine_code import compiled
 
 LABELS, WISHES, EDGES, CENTRES, NOISE = range(5)
 # Draws that repeat an edge are replaced in further rounds; dense graphs converge slowly, so rounds are limited.
@@ -153,7 +154,7 @@ def _check(
             )
 
 
-@njit(cache=True, parallel=True, nogil=True)
+@compiled(parallel=True)
 def _fill_pairs(
     key: Any, first: int, homophily: float, running: Any, class_ptr: Any, order: Any, pairs: Any
 ) -> None:
@@ -191,7 +192,7 @@ def _fill_pairs(
                 break
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _draw(running: Any, begin: int, end: int, point: float) -> int:
     """The position in [begin, end) whose piece of the running sum holds ``point``."""
     low, high = begin, end - 1

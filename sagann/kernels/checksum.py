@@ -12,7 +12,8 @@ References:
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from sagann.machine_code import compiled
 
 _WORDS = 128
 "Of 64 bits in a kilobyte, and keys."
@@ -47,7 +48,7 @@ def checksum(memory: np.ndarray, start: int = 0) -> int:
     return int(found)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _chained(words: np.ndarray, keys: np.ndarray, start: np.uint64) -> np.uint64:
     found = start
     for first in range(0, len(words), _WORDS):

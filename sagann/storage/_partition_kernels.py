@@ -8,19 +8,20 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from sagann.machine_code import compiled
 
 Array = np.ndarray[Any, Any]
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def count_bins(ids: Array, first: int, shift: int, counts: Array) -> None:
     """Add the ids [n] to the counts of their bins, int64 [bins]; bins start at id ``first``."""
     for e in range(len(ids)):
         counts[(np.int64(ids[e]) - first) >> shift] += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def split_by_part(
     keys: Array,
     others: Array,

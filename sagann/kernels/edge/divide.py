@@ -7,10 +7,10 @@ Python's lock.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from sagann.kernels.edge.work import FIELDS, Grain, Work, item_size, most_items
+from sagann.machine_code import compiled
 
 
 def divide(indptr: NDArray[np.integer], grain: Grain) -> Work:
@@ -32,7 +32,7 @@ def divide(indptr: NDArray[np.integer], grain: Grain) -> Work:
     return Work(items=items[:num_items], split_rows=split_rows, split_indptr=split_indptr)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _count_cut(indptr: NDArray[np.integer], size: int) -> tuple[int, int]:
     """How many rows are cut, and into how many items."""
     num_splits, num_slots = 0, 0
@@ -44,7 +44,7 @@ def _count_cut(indptr: NDArray[np.integer], size: int) -> tuple[int, int]:
     return num_splits, num_slots
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _cut(
     indptr: NDArray[np.integer],
     size: int,
@@ -76,7 +76,7 @@ def _cut(
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _write(
     item: NDArray[np.int64], first_row: int, last_row: int, first_edge: int, last_edge: int, slot: int
 ) -> None:

@@ -7,13 +7,15 @@ old kernel.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-import os
+import linecache
 import sys
-import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from uuid import uuid4
+
+from sagann.cache_folder import cache_folder
 
 
 def import_source(text: str, library: str) -> ModuleType:
@@ -23,24 +25,11 @@ def import_source(text: str, library: str) -> ModuleType:
         text: its source.
         library: hash of what it is built on (:func:`library_hash`).
     """
-    return _imported(_stored(text, library))
-
-
-def cache_folder() -> Path:
-    """Where generated kernels are kept: $SAGANN_CACHE, or sagann in the user's cache folder."""
-    stated = os.environ.get("SAGANN_CACHE")
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sagann"
-    folder = (Path(stated) if stated else default) / "kernels"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return _temporary_folder()
-    return folder if os.access(folder, os.W_OK) else _temporary_folder()
-
-
-@cache
-def _temporary_folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="sagann-kernels-"))
+    path = cache_folder() / f"edge_{hashlib.sha256((library + text).encode()).hexdigest()[:20]}.py"
+    # What is kept is for people to read, and tells Numba which machine code is the text's: it works without.
+    with suppress(OSError):
+        _store(text, path)
+    return _imported(text, path)
 
 
 @cache
@@ -52,22 +41,27 @@ def library_hash(compiler: str, folder: Path) -> str:
     return library.hexdigest()
 
 
-def _stored(text: str, library: str) -> Path:
-    name = hashlib.sha256((library + text).encode()).hexdigest()[:20]
-    path = cache_folder() / f"edge_{name}.py"
-    if not path.exists():
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-            file.write(text)
-        Path(file.name).replace(path)
-    return path
+def _store(text: str, path: Path) -> None:
+    try:
+        if path.read_text(encoding="utf-8") == text:
+            return
+    except (OSError, UnicodeDecodeError):
+        # Not there, not to be read by this user, or damaged.
+        pass
+    aside = path.with_suffix(f".{uuid4().hex}.tmp")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
-def _imported(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"sagann_kernels_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+def _imported(text: str, path: Path) -> ModuleType:
+    module = ModuleType(f"sagann_kernels_{path.stem}", "Generated.")
+    module.__file__ = str(path)
     # Numba looks the module up by its name when it loads machine code.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    sys.modules[module.__name__] = module
+    # Triton reads the source of its functions here.
+    linecache.cache[str(path)] = len(text), None, text.splitlines(keepends=True), str(path)
+    exec(compile(text, str(path), "exec"), module.__dict__)
     return module

@@ -24,9 +24,10 @@ def emit(function: EdgeFunction, form: Form) -> str:
     lines = [
         '"""A pass over the edges; generated, and free to be read."""',
         "",
-        "from numba import cfunc, njit, types",
+        "from numba import njit",
         "",
         "from sagann.kernels.edge.cpu import access, block, elementwise, shuffle",
+        "from sagann.machine_code import compiled_callback",
         "",
         f'other_end = access.indexer("{form.index_kind}")',
         f'id_of_edge = access.indexer("{form.id_kind}")',
@@ -49,7 +50,7 @@ def _kernel(layout: Layout, widths: list[int]) -> list[str]:
         calls.append(f"            rows_{width}({common}, first)")
     return [
         "",
-        "@cfunc(types.void(types.voidptr), cache=True)",
+        "@compiled_callback",
         "def kernel(p_args):",
         "    p_counter = access.argument(p_args, 0)",
         "    p_items = access.argument(p_args, 1)",

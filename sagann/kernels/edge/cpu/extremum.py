@@ -24,9 +24,8 @@ AHEAD = 8
 
 _SOURCE = '''"""The gradient of an extremum of source rows; generated, and free to be read."""
 
-from numba import cfunc, types
-
 from sagann.kernels.edge.cpu import access, block, elementwise
+from sagann.machine_code import compiled_callback
 
 other_end = access.indexer("{index_kind}")
 id_at = access.indexer("{id_kind}")
@@ -36,7 +35,7 @@ load = block.loader("{kind}", 1, 1)
 add = elementwise.OPERATIONS["add"]
 
 
-@cfunc(types.void(types.voidptr), cache=True)
+@compiled_callback
 def kernel(p_args):
     p_counter = access.argument(p_args, 0)
     num_items = access.argument(p_args, 1)

@@ -1,0 +1,47 @@
+"""The folder in which what was generated and compiled is kept from process to process."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """Where kernels are kept: $SAGANN_CACHE, or sagann in the user's cache folder; of this process alone if neither can be."""
+    folder = _stated_folder()
+    if folder is None:
+        return _temporary_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return _temporary_folder()
+    return folder if os.access(folder, os.W_OK) else _temporary_folder()
+
+
+def _stated_folder() -> Path | None:
+    stated = os.environ.get("SAGANN_CACHE")
+    if stated:
+        return Path(stated) / "kernels"
+    of_user = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(of_user) if of_user else Path.home() / ".cache") / "sagann" / "kernels"
+    except RuntimeError:
+        # A user without a home.
+        return None
+
+
+@cache
+def _temporary_folder() -> Path:
+    folder = tempfile.mkdtemp(prefix="sagann-kernels-")
+    atexit.register(_remove, folder, os.getpid())
+    return Path(folder)
+
+
+def _remove(folder: str, owner: int) -> None:
+    # A child that was forked off does not own what it has inherited.
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)

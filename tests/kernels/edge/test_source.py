@@ -1,0 +1,53 @@
+"""Generated sources: kept for people to read, and never trusted."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import os
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from sagann.kernels.edge.source import import_source
+
+_TEXT = '"""A module."""\n\n\ndef one():\n    return 1\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SAGANN_CACHE", str(tmp_path))
+    return tmp_path / "kernels"
+
+
+@pytest.mark.parametrize("left", [b"", _TEXT[:20].encode(), _TEXT.encode() + b"raise", b"\xff\x00"])
+def test_a_damaged_source_is_written_anew(folder: Path, left: bytes) -> None:
+    import_source(_TEXT, "library")
+    (path,) = folder.glob("*")
+    path.write_bytes(left)
+    assert import_source(_TEXT, "library").one() == 1
+    assert path.read_text() == _TEXT
+    assert list(folder.glob("*")) == [path]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o007, 0o660)])
+def test_who_may_read_a_source_is_the_umasks_to_say(folder: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        import_source(_TEXT, "library")
+    finally:
+        os.umask(before)
+    (path,) = folder.glob("*")
+    assert path.stat().st_mode & 0o777 == mode
+
+
+def test_a_source_that_cannot_be_kept_is_imported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_text(*args: object, **kwargs: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", write_text)
+    module = import_source(_TEXT, "library")
+    assert module.one() == 1
+    assert inspect.getsource(module.one) == "def one():\n    return 1\n"
+    assert not any(folder.glob("*"))
