@@ -3,7 +3,7 @@
 Every function takes edge rows in CSC order, [num_edges, ...], and returns one row per destination,
 [num_dst, ...]. A destination without in-edges gets 0, whatever the accumulator (as in PyG). NaN and infinity
 propagate as in PyTorch. float16 and bfloat16 rows are accumulated in float32 and cast back. Where several
-edges attain a maximum, the first in edge order gets its gradient.
+edges attain a maximum, the first in edge order gets its gradient. Gradients have gradients.
 
 References:
     Ma et al., NGra, 2018, Sec. 2.1: sum, max and concatenation; user-defined accumulators are not offered.
@@ -12,6 +12,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -147,7 +148,29 @@ def _segment_sum(topology: Topology, rows: Tensor) -> Tensor:
     # Edges stand in CSC order, so each destination is one segment; no atomics, and always the same order.
     if rows.numel() == 0:
         return rows.new_zeros(topology.num_dst, *rows.shape[1:]) + rows.sum()
-    return torch.segment_reduce(rows, "sum", offsets=topology.indptr, axis=0)
+    if not torch.is_grad_enabled():
+        return torch.segment_reduce(rows, "sum", offsets=topology.indptr, axis=0)
+    summed: Tensor = _SegmentSum.apply(rows, topology.indptr, topology.edge_dst())  # type: ignore[no-untyped-call]
+    return summed
+
+
+class _SegmentSum(torch.autograd.Function):
+    """``torch.segment_reduce``, whose own gradient has no gradient."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rows: Tensor, indptr: Tensor, edge_dst: Tensor) -> Tensor:
+        return torch.segment_reduce(rows, "sum", offsets=indptr, axis=0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (edge_dst,) = ctx.saved_tensors
+        return grad.index_select(0, edge_dst), None, None
 
 
 def _extremum(topology: Topology, values: Tensor, reduce: str) -> Tensor:

@@ -85,8 +85,8 @@ def _(grad: Tensor, x: Tensor, types: Tensor, num_types: int) -> Tensor:
     return x.new_empty(num_types, x.shape[1], grad.shape[1])
 
 
-def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:3])
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, Tensor | None]:
@@ -97,3 +97,13 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, Tensor | Non
 
 
 _typed_linear.register_autograd(_backward, setup_context=_save)
+
+
+def _backward_of_weight_grad(ctx: Any, to_weights: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    grad, x, types = ctx.saved_tensors
+    to_grad = _typed_linear(x, types, to_weights) if ctx.needs_input_grad[0] else None
+    to_x = _typed_linear(grad, types, to_weights.mT) if ctx.needs_input_grad[1] else None
+    return to_grad, to_x, None, None
+
+
+_weight_grad.register_autograd(_backward_of_weight_grad, setup_context=_save)

@@ -114,6 +114,24 @@ def test_the_first_of_tied_edges_gets_the_gradient() -> None:
     assert values.grad.flatten().tolist() == [1, 1, 0, 0]
 
 
+@pytest.mark.parametrize("accumulator", [*REDUCTIONS, "concat", "softmax"])
+@pytest.mark.parametrize(
+    "topology",
+    [random_topology(6, 20), odd_topologies()["isolated vertices"], odd_topologies()["multi-edges"]],
+    ids=str,
+)
+def test_gradients_of_gradients(topology: Topology, accumulator: str) -> None:
+    values = torch.randn(topology.num_edges, 2, dtype=torch.float64, requires_grad=True)
+    if accumulator == "softmax":
+        score = torch.randn(topology.num_edges, dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradgradcheck(lambda *rows: naive.gather_softmax(topology, *rows), (score, values))
+        return
+    if accumulator == "concat":
+        assert torch.autograd.gradgradcheck(lambda rows: naive.gather_concat(topology, rows, 40), (values,))
+        return
+    assert torch.autograd.gradgradcheck(lambda rows: REDUCTIONS[accumulator][0](topology, rows), (values,))
+
+
 def test_concat_pads_in_edge_order() -> None:
     topology = odd_topologies()["self-loops"]
     values = torch.tensor([[1.0], [2.0], [3.0]], requires_grad=True)

@@ -23,6 +23,13 @@ def test_typed_linear_equals_a_loop_over_rows(rows: int) -> None:
         assert_close(mine, other)
 
 
+def test_gradients_of_gradients() -> None:
+    x = torch.randn(7, 2, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(3, 2, 3, dtype=torch.float64, requires_grad=True)
+    types = torch.tensor([0, 1, 1, 0, 1, 0, 0])
+    assert torch.autograd.gradgradcheck(lambda x, weight: typed_linear(x, types, weight), (x, weight))
+
+
 def test_typed_linear_is_a_well_formed_operator() -> None:
     arguments = (
         torch.randn(6, 2, requires_grad=True),
