@@ -258,9 +258,29 @@ class Topology:
             topology.set_csr(Csr(indptr=move(csr.indptr), indices=move(csr.indices), edge_ids=move(csr.edge_ids)))
         return topology
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copies and pickles have what :meth:`mapped` keeps."""
+        edge_data = dict(self._edge_data)
+        return _restored, (self.indptr, self.indices, self.num_src, edge_data, self.edge_ids, self._csr)
+
     def __repr__(self) -> str:
         data = f", edge_data={sorted(self._edge_data)}" if self._edge_data else ""
         return f"Topology(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges}{data})"
+
+
+def _restored(
+    indptr: Tensor,
+    indices: Tensor,
+    num_src: int,
+    edge_data: dict[str, Tensor],
+    edge_ids: Tensor | None,
+    csr: Csr | None,
+) -> Topology:
+    topology = Topology(
+        indptr=indptr, indices=indices, num_src=num_src, edge_data=edge_data, edge_ids=edge_ids, validate=False
+    )
+    topology._csr = csr
+    return topology
 
 
 def _require_edge_data(edge_data: object) -> None:

@@ -1,3 +1,5 @@
+import copy
+import pickle
 import subprocess
 import sys
 
@@ -54,6 +56,19 @@ def test_to_moves_everything():
     moved = example(features=sparse(torch.eye(3)), graph_ptr=torch.tensor([0, 1, 3])).to("meta")
     tensors = [moved.topology.indices, moved.features, moved.labels, moved.graph_ptr, *moved.splits.values()]
     assert {tensor.device.type for tensor in tensors} == {"meta"}
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda graph: pickle.loads(pickle.dumps(graph))])
+def test_copies_and_pickles_are_the_same_graph(again):
+    graph = example(graph_names=("one",), graph_ptr=torch.tensor([0, 3]), name="mine")
+    other = again(graph)
+    assert repr(other) == repr(graph)
+    assert (other.name, other.graph_names) == ("mine", ("one",))
+    assert other.topology.indices.tolist() == graph.topology.indices.tolist()
+    assert torch.equal(other.features, graph.features)
+    assert other.features is not graph.features
+    assert other.splits["train"].tolist() == [True, False, False]
+    assert copy.copy(graph).features is graph.features
 
 
 def test_repr_says_the_sizes():

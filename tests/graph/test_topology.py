@@ -1,3 +1,7 @@
+import copy
+import io
+import pickle
+
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -89,6 +93,39 @@ def test_to_the_same_device_is_the_same_topology():
     meta = topology.to("meta")
     assert meta.device.type == "meta"
     assert meta.num_edges == 6
+
+
+def saved(topology):
+    file = io.BytesIO()
+    torch.save(topology, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each)), saved])
+@pytest.mark.parametrize("known", [True, False])
+def test_copies_and_pickles_are_the_same_topology(again, known):
+    block = Topology(
+        indptr=torch.tensor([0, 1, 3]),
+        indices=torch.tensor([2, 0, 4], dtype=torch.int32),
+        num_src=5,
+        edge_data={"weight": torch.tensor([0.5, 1.0, 2.0])},
+        edge_ids=torch.tensor([7, 8, 9]),
+    )
+    if known:
+        block.csr()
+    block.derived("used", lambda: 3)
+    other = again(block)
+    assert other is not block
+    assert (other.indptr.tolist(), other.indices.tolist(), other.num_src) == ([0, 1, 3], [2, 0, 4], 5)
+    assert other.indices.dtype == torch.int32
+    assert other.edge_data["weight"].tolist() == [0.5, 1.0, 2.0]
+    assert other.edge_ids.tolist() == [7, 8, 9]
+    assert (other._csr is not None) == known
+    assert other.csr().edge_ids.tolist() == block.csr().edge_ids.tolist()
+    assert other.derived("used", lambda: 4) == 4
+    with pytest.raises(TypeError):
+        other.edge_data["weight"] = torch.zeros(3)
 
 
 def test_repr_says_the_sizes():
