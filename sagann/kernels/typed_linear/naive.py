@@ -16,6 +16,8 @@ from torch import Tensor
 
 from sagann.errors import InputError
 
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
 
 def typed_linear(x: Tensor, types: Tensor, weight: Tensor) -> Tensor:
     """Multiply each row by the matrix of its type: ``out[i] = x[i] @ weight[types[i]]``.
@@ -27,7 +29,7 @@ def typed_linear(x: Tensor, types: Tensor, weight: Tensor) -> Tensor:
     Returns:
         [rows, F'].
     Raises:
-        InputError: a type is out of range, or the shapes do not fit.
+        InputError: a type is out of range, types are no integers, or the shapes do not fit.
     Example:
         >>> weight = torch.stack([torch.eye(2), 10 * torch.eye(2)])
         >>> typed_linear(torch.ones(2, 2), torch.tensor([1, 0]), weight)
@@ -40,6 +42,13 @@ def typed_linear(x: Tensor, types: Tensor, weight: Tensor) -> Tensor:
             value=f"x {list(x.shape)}, types {list(types.shape)}, weight {list(weight.shape)}",
             where="typed_linear",
             fix="Pass x [rows, F], types [rows] and weight [T, F, F'].",
+        )
+    if types.dtype not in _INTEGERS:
+        raise InputError(
+            "types of a typed linear map are not integers",
+            value=f"{types.dtype}, expected torch.int64 or a narrower integer",
+            where="typed_linear",
+            fix="Convert them with .to(torch.int64).",
         )
     return _typed_linear(x, types, weight)
 

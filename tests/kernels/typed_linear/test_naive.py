@@ -49,3 +49,10 @@ def test_typed_linear_names_the_row_of_a_bad_type() -> None:
 def test_typed_linear_refuses_shapes_that_do_not_fit() -> None:
     with pytest.raises(InputError, match="shapes of a typed linear map do not fit"):
         typed_linear(torch.ones(2, 3), torch.tensor([0, 1]), torch.ones(2, 2, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_typed_linear_refuses_types_that_are_not_integers(dtype: torch.dtype) -> None:
+    message = rf"types of a typed linear map are not integers: {dtype}, expected torch.int64 .* \(in typed_linear\)"
+    with pytest.raises(InputError, match=message):
+        typed_linear(torch.ones(2, 2), torch.tensor([0, 1]).to(dtype), torch.ones(2, 2, 2))
