@@ -134,8 +134,7 @@ def columns_left_out(source: PathLike | Sequence[PathLike], form: EdgeListFormat
     Raises:
         DatasetError: as :func:`import_edge_list`.
     """
-    edges = EdgeListSource(edge_files(source, kind=form.kind)[:1], form)
-    return edges.columns_left_out
+    return EdgeListSource(edge_files(source, kind=form.kind)[:1], form).columns_left_out
 
 
 def _refuse_vertex_files(files: Sequence[Path], given: Mapping[str, PathLike | None]) -> None:

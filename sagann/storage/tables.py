@@ -156,18 +156,10 @@ class CsvTable:
                 ),
             )
             for batch in reader:
-                rows = batch.num_rows
                 if single:
-                    is_value = batch.column(0).is_valid().to_numpy(zero_copy_only=False)
-                    rows = int(np.flatnonzero(is_value)[-1]) + 1 if is_value.any() else 0
-                    if rows and gap is None and not is_value[:rows].all():
-                        gap = first_row + int(is_value.argmin())
-                    if rows and gap is not None:
-                        raise self._empty_line(gap)
-                    if rows < batch.num_rows and gap is None:
-                        gap = first_row + rows
+                    batch, gap = self._before_gap(batch, first_row, gap)
                 found = {
-                    name: _as_numbers(batch.column(name).slice(0, rows), needed[name])
+                    name: _as_numbers(batch.column(name), needed[name])
                     if types[name] == pa.string()
                     else batch.column(name)
                     for name in types
@@ -246,13 +238,24 @@ class CsvTable:
                 )
         return None
 
-    def _empty_line(self, row: int) -> DatasetError:
-        return DatasetError(
-            "row cannot be used",
-            value="the line is empty, and the rows after it would move up",
-            where=f"{self.path}, row {row}",
-            fix="Write what is missing: -1 or nan for an unknown label, a number for a feature; or drop the line.",
-        )
+    def _before_gap(self, batch: Any, first_row: int, gap: int | None) -> tuple[Any, int | None]:
+        """Rows of a single column up to the last value, and the row of the first empty line so far; None for none.
+
+        Raises:
+            DatasetError: a value stands after an empty line.
+        """
+        is_value = batch.column(0).is_valid().to_numpy(zero_copy_only=False)
+        num_rows = int(np.flatnonzero(is_value)[-1]) + 1 if is_value.any() else 0
+        if gap is None and not is_value.all():
+            gap = first_row + int(is_value.argmin())
+        if gap is not None and gap < first_row + num_rows:
+            raise DatasetError(
+                "row cannot be used",
+                value="the line is empty, and the rows after it would move up",
+                where=f"{self.path}, row {gap}",
+                fix="Write what is missing: -1 or nan for an unknown label, a number for a feature; or drop the line.",
+            )
+        return batch.slice(0, num_rows), gap
 
 
 class ParquetTable:
