@@ -82,7 +82,8 @@ def _hardsigmoid(x: Tensor) -> Tensor:
 
 
 def _hardswish(x: Tensor) -> Tensor:
-    return torch.where(x <= -3, 0.0, torch.where(x >= 3, x, x * (x + 3) / 6))
+    # Of minus infinity NaN, as in PyTorch.
+    return x * _hardsigmoid(x)
 
 
 def _root(x: Tensor, power: float = 0.5) -> Tensor:

@@ -107,6 +107,11 @@ class _FusedGather(torch.autograd.Function):
                 results = run_pass(call.dialect, step.function, call.topology, read, seed=call.seed)
                 for name, result in zip(step.results, results, strict=True):
                     (gradients if name in ctx.forms else given)[name] = result
+        for name in ctx.wanted:
+            if name not in gradients:
+                # What no gradient reaches, as through a sign, has one of zeros, as in PyTorch.
+                shape, dtype = ctx.forms[name]
+                gradients[name] = grad.new_zeros((), dtype=dtype).expand(shape)
         return None, *(
             _in_form(gradients[name], shape, dtype) if name in gradients else None
             for name, (shape, dtype) in ctx.forms.items()

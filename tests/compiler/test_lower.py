@@ -13,7 +13,7 @@ from sagann.compiler import CompilerOptions
 from sagann.runtime.engine import CompiledEngine
 from sagann.saga import NaiveEngine, using_engine
 from tests.compiler.layers import Layer, assert_compiles_right, program_of, results
-from tests.graphs import block_of, odd_topologies, random_topology
+from tests.graphs import block_of, odd_topologies, random_topology, topology_of
 
 FUSED: dict[str, Callable[[Layer, Any], Any]] = {
     "source": lambda _, e: e.src,
@@ -319,6 +319,38 @@ def test_rows_of_one_lane_more_than_tiles_hold(features: int, accumulator: str, 
 def test_a_concatenation_of_nothing_has_no_features() -> None:
     layer = Layer(lambda _, e: torch.cat([e.src, e.dst], 1))
     why_not_fused(layer, dim=0)
+
+
+ENDS: dict[str, Callable[[Layer, Any], Any]] = {
+    "silu": lambda _, e: F.silu(e.src * e.dst),
+    "mish": lambda _, e: F.mish(e.src * e.dst),
+    "hardswish": lambda _, e: F.hardswish(e.src * e.dst),
+    "elu": lambda _, e: F.elu(e.src * e.dst),
+    "sigmoid": lambda _, e: torch.sigmoid(e.src * e.dst),
+    "sign": lambda _, e: torch.sign(e.src * e.dst),
+    "abs": lambda _, e: (e.src * e.dst).abs(),
+    "root": lambda _, e: (e.src * e.dst) ** 0.5 + (e.src * e.dst) ** -0.5,
+    "pow": lambda _, e: (e.src * e.dst) ** 3 + (e.src * e.dst) ** -1.0,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dialect", ["naive", "cpu"])
+@pytest.mark.parametrize("name", ENDS)
+def test_ends_of_the_range_are_those_of_pytorch(name: str, dialect: Any, dtype: torch.dtype) -> None:
+    ends = [torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1e4, -1e4]
+    pairs = [(src, src + len(ends)) for src in range(len(ends))]
+    topology = topology_of(pairs, 2 * len(ends))
+    x = torch.cat([torch.tensor(ends, dtype=dtype), torch.ones(len(ends), dtype=dtype)])[:, None].expand(-1, 5)
+    layer, x = Layer(ENDS[name]), x.requires_grad_()
+    found = []
+    for engine in (NaiveEngine(), CompiledEngine(dialect=dialect)):
+        with using_engine(engine):
+            out = layer(topology, x)
+        (gradient,) = torch.autograd.grad(out, x, torch.ones_like(out))
+        # At NaN PyTorch's own gradients are not always the same.
+        found.append((out, gradient[1 : len(ends)]))
+    torch.testing.assert_close(*found, equal_nan=True)
 
 
 KINKS: dict[str, Callable[[Layer, Any], Any]] = {

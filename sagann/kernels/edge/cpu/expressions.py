@@ -15,6 +15,9 @@ from sagann.kernels.edge.cpu.layout import Layout
 from sagann.kernels.edge.function import BINARY, COMPARISONS, UNARY, EdgeFunction, Input, Op
 from sagann.kernels.edge.kinds import common_kind, kind_of, lanes
 
+# Exponents that are roots to PyTorch: of minus infinity NaN, where the C library's pow gives infinity.
+_ROOTS: dict[object, str] = {0.5: "sqrt", -0.5: "rsqrt"}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Form:
@@ -106,6 +109,8 @@ class Expressions:
         """The right-hand side of an op."""
         if op.op in UNARY:
             return f"{self.operation(op.op)}({self.operands(op)[0]})"
+        if op.op == "pow" and op.args[1] in _ROOTS:
+            return f"{self.operation(_ROOTS[op.args[1]])}({self.operands(op)[0]})"
         if op.op in BINARY or op.op == "where":
             return f"{self.operation(op.op)}({', '.join(self.operands(op))})"
         if op.op == "cast":

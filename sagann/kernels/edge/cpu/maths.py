@@ -29,8 +29,9 @@ MANTISSA, BIAS = {32: 23, 64: 52}, {32: 127, 64: 1023}
 LARGEST = {32: 89.0, 64: 710.0}
 SMALLEST = {32: -104.0, 64: -746.0}
 DEGREE = {32: 6, 64: 13}
-# Where 2^n is a normal number, so that one multiplication by it is enough.
+# Where 2^n is a normal number, so that one multiplication by it is enough: down to minus the first, up to the second.
 NORMAL = {32: 87.0, 64: 708.0}
+LARGEST_NORMAL = {32: 88.3, 64: 709.4}
 
 
 def _bits(chunk: Chunk) -> int:
@@ -107,10 +108,14 @@ def expm1(builder: ir.IRBuilder, x: Chunk) -> Chunk:
 
 
 def sigmoid(builder: ir.IRBuilder, x: Chunk) -> Chunk:
-    """1 / (1 + e^-x); below -87 (float32) it stays at 1e-38 instead of falling further."""
+    """1 / (1 + e^-x); 0 below -88.3 (float32), where it would be no normal number."""
     one = constant(x.type, 1.0)
-    limit = constant(x.type, NORMAL[_bits(x)])
-    bounded = _within(builder, builder.fneg(x), limit)
+    bits = _bits(x)
+    lowest, highest = constant(x.type, -NORMAL[bits]), constant(x.type, LARGEST_NORMAL[bits])
+    bounded = builder.fneg(x)
+    # LARGEST is e^r times a 2^n that is infinite, with r > 0: so is their product.
+    bounded = builder.select(builder.fcmp_ordered(">", bounded, highest), constant(x.type, LARGEST[bits]), bounded)
+    bounded = builder.select(builder.fcmp_ordered("<", bounded, lowest), lowest, bounded)
     series, n = _reduced(builder, bounded)
     power = _power_of_two(builder, n, x)
     # e^-x + 1 as (series * 2^n + 2^n) + 1.
@@ -130,8 +135,9 @@ def _relu(builder: ir.IRBuilder, x: Chunk) -> Chunk:
 
 
 def _sign(builder: ir.IRBuilder, x: Chunk) -> Chunk:
+    # Of NaN 0, as in PyTorch.
     zero, one = constant(x.type, 0.0), constant(x.type, 1.0)
-    positive = builder.select(builder.fcmp_ordered(">", x, zero), one, builder.fmul(x, zero))
+    positive = builder.select(builder.fcmp_ordered(">", x, zero), one, zero)
     return builder.select(builder.fcmp_ordered("<", x, zero), builder.fneg(one), positive)
 
 

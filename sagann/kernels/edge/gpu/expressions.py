@@ -56,7 +56,14 @@ _FORMS = {
     "where": "tl.where({0}, {1}, {2})",
 }
 # What an exponent that stands in the source comes down to.
-_POWERS = {2: "{0} * {0}", 3: "{0} * {0} * {0}", 1: "{0}", 0.5: "device.sqrt({0})", -1: "1.0 / {0}"}
+_POWERS = {
+    2: "{0} * {0}",
+    3: "{0} * {0} * {0}",
+    1: "{0}",
+    0.5: "device.sqrt({0})",
+    -0.5: "1.0 / device.sqrt({0})",
+    -1: "1.0 / {0}",
+}
 # Levels: computed once per program, per row, per tile of edges.
 PROGRAM, ROW, EDGE = range(3)
 
