@@ -14,11 +14,7 @@ NUM_SEEDS = 2**31
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Random numbers of a seed inside the ``with`` block; afterwards those that would have come without it."""
-    # torch.manual_seed seeds every device there is, and takes long where there is none.
-    generators = [torch.default_generator]
-    if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-        generators.append(torch.cuda.default_generators[index])
+    generators = generators_of(device)
     states = [generator.get_state() for generator in generators]
     try:
         for generator in generators:
@@ -27,3 +23,15 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
     finally:
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
+
+
+def generators_of(device: torch.device) -> list[torch.Generator]:
+    """PyTorch's generators that computing on a device draws from: that of the CPU, and the device's own.
+
+    ``torch.manual_seed`` seeds every device there is, and takes long where there is none.
+    """
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        generators.append(torch.cuda.default_generators[index])
+    return generators

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import CheckpointError
+from sagann.runtime.random_numbers import generators_of
 
 _MT_WORDS = 624
 
@@ -60,9 +61,10 @@ def restore_rng(state: Mapping[str, Tensor], device: torch.device) -> None:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed every global generator inside the block; the caller's states come back after it."""
+    """Seed every global generator inside the block, of other devices none; the caller's states come back after it."""
     before = capture_rng(device)
-    torch.manual_seed(seed)
+    for generator in generators_of(device):
+        generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)
     try:

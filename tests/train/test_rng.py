@@ -39,6 +39,15 @@ def test_states_are_bytes():
     assert {tensor.dtype for tensor in capture_rng(CPU).values()} == {torch.uint8}
 
 
+def test_seeded_leaves_other_devices_alone(monkeypatch):
+    seeded_all = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded_all.append)
+    with seeded(3, CPU):
+        drawn = float(torch.randn(()))
+    assert not seeded_all
+    assert drawn == float(torch.randn((), generator=torch.Generator().manual_seed(3)))
+
+
 def test_seeded_gives_the_same_numbers_and_the_callers_states_back():
     random.seed(1)
     np.random.seed(1)

@@ -113,20 +113,29 @@ def _in_pass_order(array: Tensor, walk: Walk, topology: Topology) -> tuple[Tenso
     return known[2], True
 
 
-def allocate(result: Result, walk: Walk) -> Tensor:
+def _allocate(result: Result, walk: Walk, num_totals: int) -> Tensor:
     """An uninitialised tensor for a result."""
-    rows = {"row": walk.num_rows, "edge": len(walk.indices), "item": len(walk.work.items)}[result.rows]
+    rows = {"row": walk.num_rows, "edge": len(walk.indices), "item": num_totals}[result.rows]
     return empty((rows, *result.shape), result.dtype or walk.id_dtype, walk.indices.device)
 
 
-def targets(results: Sequence[Result], walk: Walk, into: Sequence[Tensor] | None) -> list[Tensor]:
-    """What a kernel writes its results to: rows to earlier results where there are any, else to new tensors."""
+def targets(
+    results: Sequence[Result], walk: Walk, into: Sequence[Tensor] | None, *, num_totals: int
+) -> list[Tensor]:
+    """What a kernel writes its results to: rows to earlier results where there are any, else to new tensors.
+
+    Args:
+        results: of the pass.
+        walk: the edges.
+        into: earlier results, where the pass continues.
+        num_totals: rows of a total: one of each item, say, that are still to be summed.
+    """
     if into is None:
-        return [allocate(result, walk) for result in results]
+        return [_allocate(result, walk, num_totals) for result in results]
     known = iter(into)
     given = [next(known) if result.rows != "edge" else None for result in results]
     return [
-        earlier if earlier is not None and result.rows == "row" else allocate(result, walk)
+        earlier if earlier is not None and result.rows == "row" else _allocate(result, walk, num_totals)
         for result, earlier in zip(results, given, strict=True)
     ]
 

@@ -70,7 +70,7 @@ def run(
         offset_kind=_INDEX_KINDS[walk.indptr.dtype],
     )
     kernel = _kernel(function, form)
-    outs = targets(kernel.results, walk, into)
+    outs = targets(kernel.results, walk, into, num_totals=len(walk.work.items))
     num_slots = walk.work.num_slots
     slots = [torch.empty(num_slots, *out.shape[1:], dtype=out.dtype) for out in outs]
     if into is not None:

@@ -69,11 +69,9 @@ def run(
     inputs = [prepare(given, arrays[given.name], walk, edges) for given in function.inputs]
     in_order = frozenset(given.name for given, (_, ordered) in zip(function.inputs, inputs, strict=True) if ordered)
     kernel = _kernel(function, in_order, into is not None)
-    outs, slots = [], []
-    for result, out in zip(kernel.results, targets(kernel.results, walk, into), strict=True):
-        of_item = result.rows == "item"
-        num_slots = (plan.cut.totals if of_item else plan.cut.rows).num_slots
-        outs.append(out.new_empty(1, *result.shape) if of_item else out)
+    outs, slots = targets(kernel.results, walk, into, num_totals=1), []
+    for result, out in zip(kernel.results, outs, strict=True):
+        num_slots = (plan.cut.totals if result.rows == "item" else plan.cut.rows).num_slots
         # Items write their partial results to the first slots.
         slots.append(out.new_empty(max(1, num_slots), *result.shape))
     args: list[object] = [plan.cut.items, walk.indptr, walk.indices]
