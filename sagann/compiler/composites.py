@@ -217,6 +217,8 @@ _TORCHS = (
     "addcmul",
     "addcdiv",
     "addmm",
+    "addmv",
+    "baddbmm",
     "lerp",
     "unbind.int",
     "stack",

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from sagann.compiler.classify import has_rows
+from sagann.compiler.classify import has_rows, has_tensor
 from sagann.compiler.trace import ROWS, is_rows
 from sagann.errors import LayerError
 from sagann.kernels.row_dropout import dropout
-from sagann.saga.independence import NUM_ROWS, close
+from sagann.saga.independence import NUM_ROWS, close, draws_alone, last_positive
 
-_PART = (5, 1, 4)
+_PART = (5, 3, 4)
 # What differs by more than rounding of another order of sums.
 _TOLERANCE = 1e-3
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -28,7 +28,9 @@ def mixing_node(module: fx.GraphModule) -> fx.Node | None:
         LayerError: the stage cannot be run on made-up rows.
     """
     for node in module.graph.nodes:
-        if node.op == "call_function" and _loses_rows(node):
+        # Masks of dropout are drawn row by row.
+        dropped_elsewhere = node.target is dropout and _rows_dim(node.meta["val"]) != 0
+        if node.op == "call_function" and (_loses_rows(node) or dropped_elsewhere):
             return node
     try:
         return _differing(module)
@@ -75,9 +77,12 @@ def _made_up(like: Tensor, *, are_ids: bool) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     shape = [size // ROWS * NUM_ROWS if is_rows(size) else size for size in like.shape]
     if are_ids and _rows_dim(like) is not None:
-        values = torch.randint(0, 2, shape, generator=generator)
+        # No two rows are alike, whatever their ids.
+        ids = torch.randint(0, 2, shape, generator=generator)
+        values = ids + 0.4 * torch.rand(shape, generator=generator)
     else:
         values = torch.randn(shape, generator=generator) * 2
+        values = values if _rows_dim(like) is None else last_positive(values)
     return values.to(like.device, like.dtype)
 
 
@@ -88,8 +93,7 @@ def _is_integral(node: fx.Node) -> bool:
 
 def _loses_rows(node: fx.Node) -> bool:
     """Whether the node reads rows and has none."""
-    value = node.meta.get("val")
-    return isinstance(value, Tensor) and not has_rows(node) and any(map(has_rows, node.all_input_nodes))
+    return has_tensor(node) and not has_rows(node) and any(map(has_rows, node.all_input_nodes))
 
 
 def _rows_dim(like: object) -> int | None:
@@ -107,14 +111,24 @@ def _part(value: Any, like: Any) -> Any:
     return value if dim is None else _rows_of(value, dim)
 
 
-def _rows_of(value: Tensor, dim: int) -> Tensor:
+def _rows_of(value: Tensor, dim: int, *, together: bool = True) -> Tensor:
+    """Some of the rows.
+
+    Args:
+        value: has a multiple of the rows in a dimension.
+        dim: that dimension.
+        together: whether what belongs to a row stands together there.
+    """
     rows = torch.tensor(_PART, device=value.device)
-    return value.unflatten(dim, (NUM_ROWS, -1)).index_select(dim, rows).flatten(dim, dim + 1)
+    sizes = (NUM_ROWS, -1) if together else (-1, NUM_ROWS)
+    return value.unflatten(dim, sizes).index_select(dim + (not together), rows).flatten(dim, dim + 1)
 
 
 def _agree(full: Tensor, part: Tensor, dim: int) -> bool:
-    expected = _rows_of(full, dim) if full.shape[dim] % NUM_ROWS == 0 else full
-    return expected.shape == part.shape and close(expected, part, _TOLERANCE)
+    if full.shape[dim] % NUM_ROWS:
+        return full.shape == part.shape and close(full, part, _TOLERANCE)
+    expected = (_rows_of(full, dim, together=together) for together in (True, False))
+    return any(rows.shape == part.shape and close(rows, part, _TOLERANCE) for rows in expected)
 
 
 class _Recording(fx.Interpreter):
@@ -137,4 +151,4 @@ class _Recording(fx.Interpreter):
 
 def draws(node: fx.Node) -> bool:
     """Whether a node of a stage draws random numbers."""
-    return node.target is dropout or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    return node.target is dropout or draws_alone(node.target)

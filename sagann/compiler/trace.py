@@ -314,6 +314,8 @@ _PLAINER: dict[Any, Callable[..., Any]] = {
     _aten.full_like.default: _full_like,
     _aten.ones_like.default: _constant(_full_like, 1, 1),
     _aten.zeros_like.default: _constant(_full_like, 0, 1),
+    _aten.empty_like.default: _constant(_full_like, 0, 1),
+    _aten.new_empty.default: _constant(_new_full, 0, 2),
     _aten.new_full.default: _new_full,
     _aten.new_ones.default: _constant(_new_full, 1, 2),
     _aten.new_zeros.default: _constant(_new_full, 0, 2),

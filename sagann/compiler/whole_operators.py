@@ -65,6 +65,12 @@ class WholeOperators(TorchFunctionMode):
             return _linear(*args, **kwargs)
         if func is torch.einsum:
             return _einsum(*args, **kwargs)
+        if func in _MATMULS and _is_map(*args):
+            return _linear(args[0], args[1].t())
+        if func is F.rms_norm:
+            return _rms_norm(*args, **kwargs)
+        if func in _OVER_SEQUENCES:
+            raise NotShown(f"it runs {func.__name__} over a sequence ({users_line()})")
         if func in (F.dropout, torch.dropout):
             return (_dropout if func is F.dropout else _torch_dropout)(*args, **kwargs)
         if func in _CELLS:
@@ -75,7 +81,7 @@ class WholeOperators(TorchFunctionMode):
         if func == _DATA.__set__:
             raise NotShown("it sets the data of a tensor")
         if func is torch._C._set_grad_enabled:
-            raise NotShown("it switches gradients off or on")
+            raise NotShown(f"it switches gradients off or on ({users_line()})")
         if func in _ASKS_FOR_GRADIENTS:
             raise NotShown(
                 f"it asks whether a tensor gets a gradient, or has it changed by a hook ({users_line()})"
@@ -102,6 +108,26 @@ def _einsum(equation: Any, *operands: Any) -> Tensor:
         if rows == kept and (first, second) in ((summed, new), (new, summed)):
             return _linear(operands[0], operands[1] if first == new else operands[1].t())
     return torch.einsum(equation, *operands)
+
+
+# One matrix for rows that have several dimensions.
+_MATMULS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
+# A trace would have every step of it.
+_OVER_SEQUENCES = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+
+
+def _is_map(*operands: Any) -> bool:
+    return len(operands) == 2 and operands[0].ndim > 2 and operands[1].ndim == 2
+
+
+def _rms_norm(
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """Without the operators in place of PyTorch's decomposition."""
+    wide = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
+    square = wide.square().mean(list(range(-len(normalized_shape), 0)), keepdim=True)
+    out = wide * torch.rsqrt(square + (torch.finfo(wide.dtype).eps if eps is None else eps))
+    return (out if weight is None else out * weight).to(input.dtype)
 
 
 def _cell(gates: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:

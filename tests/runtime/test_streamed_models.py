@@ -121,7 +121,29 @@ def long_memory(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
     return torch.lstm_cell(model.layer(hops[0], hidden), (hidden, hidden), weight, weight)[0]
 
 
+def transformer(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    """Attention over a few tokens of each vertex, as PyTorch's modules have it: one token of all vertices after the other."""
+    tokens = model.layer(hops[0], model.first(x)).view(-1, 2, 4)
+    weight = model.second.weight
+    out, _ = nn.functional.multi_head_attention_forward(
+        *[tokens.transpose(0, 1)] * 3,
+        4,
+        2,
+        weight.repeat(2, 1)[:12],
+        weight.repeat(2, 1)[:12, 0],
+        None,
+        None,
+        False,
+        0.0,
+        weight[:4],
+        None,
+        need_weights=False,
+    )
+    return nn.functional.rms_norm(out.transpose(0, 1), (4,), weight[0]).flatten(1) @ weight
+
+
 UNUSUAL = [
+    transformer,
     complex_stages,
     conjugated,
     zeros_between,
@@ -173,6 +195,12 @@ REFUSED: dict[str, tuple[Callable[..., Tensor], str]] = {
     "autocast": (in_half_precision, r"switches autocast, .*test_streamed_models.py:"),
     "rows of its own": (lambda m, h, x: m.layer(h[0], x + m.first.bias.repeat(60, 1)[:, :4]), "N is the number of rows"),
     "rows elsewhere": (lambda m, h, x: m.layer(h[0], x).T, r"operator \w+ puts them elsewhere"),
+    "a sequence of vertices": (lambda m, h, x: m.lstm(m.layer(h[0], x))[0], r"runs lstm over a sequence \(test_streamed_models.py:"),
+    "dropout elsewhere": (lambda m, h, x: nn.functional.dropout(m.layer(h[0], x).T, 0.5).T, "operator dropout mixes"),
+    "attention to vertices": (lambda m, h, x: nn.functional.scaled_dot_product_attention(*[m.layer(h[0], x)[None, None]] * 3)[0, 0], "mixes them"),
+    "a minimum over vertices": (lambda m, h, x: torch.relu(x) - torch.relu(m.layer(h[0], x)).min(0).values, "operator min mixes"),
+    "softmax over vertices": (lambda m, h, x: torch.softmax(torch.log(m.layer(h[0], x)), 0), "operator _softmax mixes"),
+    "vertices by number": (lambda m, h, x: m.layer(h[0], x)[x[:, 0].long()], "operator index mixes"),
     "rows twice": (lambda m, h, x: m.layer(h[0], x) @ (x.T @ x), "mixes them"),
 }  # fmt: skip
 
@@ -180,8 +208,10 @@ REFUSED: dict[str, tuple[Callable[..., Tensor], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_streamed_is_named(name: str) -> None:
     forward, reason = REFUSED[name]
+    model = Model(forward)
+    model.lstm = nn.LSTM(4, 4)
     with pytest.raises(LayerError, match=reason):
-        streamed(Model(forward), ring())(rows(torch.float32))
+        streamed(model, ring())(rows(torch.float32))
 
 
 TURNS = itertools.cycle([True, False])

@@ -56,6 +56,10 @@ ROW_WISE: dict[str, Callable[[Layer, Edge], Tensor]] = {
     "in place on a copy": lambda layer, edge: edge.src.clone().mul_(2),
     "where": lambda layer, edge: torch.where(edge.src > 0, edge.src, -edge.src),
     "infinite": lambda layer, edge: edge.src / 0,
+    "attention within": lambda layer, edge: F.scaled_dot_product_attention(
+        *[edge.src.view(-1, 1, 2, 4)] * 3
+    ).flatten(1),
+    "made empty": lambda layer, edge: edge.src.new_empty(len(edge.src), F_DIM).copy_(edge.src),
     "a parameter's value": lambda layer, edge: edge.src * layer.counter.item(),
 }
 
@@ -73,6 +77,11 @@ MIXING: dict[str, tuple[Callable[[Layer, Edge], Tensor], str]] = {
     "number of rows": (lambda layer, edge: edge.src * len(edge.src), "mul"),
     "position": (lambda layer, edge: edge.src + torch.arange(len(edge.src))[:, None], "add"),
     "filter": (lambda layer, edge: edge.src[edge.src[:, 0] > 0], "index"),
+    "softmax of logarithms": (lambda layer, edge: torch.softmax(torch.log(edge.src), 0), "_softmax"),
+    "attention to edges": (
+        lambda layer, edge: F.scaled_dot_product_attention(*[edge.src[None, None]] * 3)[0, 0],
+        "_scaled_dot_product_flash_attention_for_cpu",
+    ),
     "all pairs": (lambda layer, edge: edge.src @ edge.src.t(), "mm"),
 }
 
