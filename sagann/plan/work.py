@@ -24,6 +24,8 @@ from sagann.plan.stage_size import bytes_per_row
 from sagann.plan.steps import Block, Step
 
 _EXPONENTIALS = frozenset(["exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "pow", "sin", "cos"])
+# A product on every edge takes so many times as long as its share of a large one.
+_ON_EDGES = 4.0
 # The backward of pointwise operators reads the gradient and an operand, and writes a gradient, for every tensor that
 # the forward reads and writes.
 _BACKWARD_STREAMS = 1.5
@@ -125,6 +127,7 @@ class StepWork:
             if result.rows != "item"
         )
         return Work(
+            flops=edges * _ON_EDGES * _product_flops(function),
             stream_bytes=edges * at_edges + rows[near] * row_bytes[near] + written,
             gather_bytes=edges * row_bytes[far],
             gathered_from_bytes=rows[far] * row_bytes[far],
@@ -170,6 +173,12 @@ class _StageWork:
 
 def _row_bytes(inputs: Iterable[Input]) -> int:
     return sum(lanes(given) * given.dtype.itemsize for given in inputs)
+
+
+def _product_flops(function: EdgeFunction) -> int:
+    """What an edge takes in linear maps: products that are wider than any row which the edge reads."""
+    row = max((lanes(given) for given in function.inputs if given.side != "param"), default=0)
+    return 2 * sum(lanes(op) for op in function.ops if op.op == "mul" and lanes(op) > row)
 
 
 def _exponentials(function: EdgeFunction) -> int:

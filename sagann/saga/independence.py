@@ -27,7 +27,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sagann.errors import LayerError
+from sagann.errors import LayerError, SagannError
 from sagann.saga.edge import Edge
 from sagann.saga.side_effects import taken_back
 
@@ -210,10 +210,12 @@ class _Recorder(TorchDispatchMode):
         try:
             with taken_back(self.layer), self:
                 return function(*self.inputs)
-        except LayerError:
-            raise
         except Exception as error:
-            names = ("vertex", "accum") if name.endswith("apply_vertex") else ("src", "dst", "data")
+            at_vertices = name.endswith("apply_vertex")
+            # Of an edge's own data, real rows are taken: what is wrong with them is said as it is.
+            if isinstance(error, LayerError) or (isinstance(error, SagannError) and not at_vertices):
+                raise
+            names = ("vertex", "accum") if at_vertices else ("src", "dst", "data")
             forms = (
                 f"{given} {tensor.dtype} [rows, {', '.join(map(str, tensor.shape[1:]))}]"
                 for given, tensor in zip(names, self.inputs, strict=False)

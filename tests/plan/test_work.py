@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from sagann.graph import Graph
-from sagann.nn import build_model
+from sagann.nn import GNN, build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan import equal_vertices
 from sagann.plan.intervals import sizes
 from sagann.plan.steps import Step, StepKind
 from sagann.plan.work import StepWork, Work
 from sagann.runtime.streamed import StreamedModel
+from sagann.saga import Edge, SagaLayer
 from tests.graphs import labelled_graph
 from tests.plan.machines import ROUND
 
@@ -21,9 +24,12 @@ N, E, HIDDEN = 120, 700, 16
 def works(name: str, num_intervals: int) -> tuple[Graph, list[tuple[Step, Work]]]:
     graph = labelled_graph(N, E)
     model = build_model(ModelConfig(model=name, hidden=HIDDEN, heads=2, dropout=0.0), graph)
-    graph = model.prepare(graph)
+    return works_of(model, model.prepare(graph), num_intervals)
+
+
+def works_of(model: nn.Module, graph: Graph, num_intervals: int) -> tuple[Graph, list[tuple[Step, Work]]]:
     bounds = equal_vertices(N, num_intervals)
-    streamed = StreamedModel(model, list(graph.hops(2)), bounds)
+    streamed = StreamedModel(model, list(graph.hops(model.num_hops)), bounds)
     assert graph.features is not None
     program, schedule, plan = streamed.plan(graph.features, folded=True)
     work = StepWork(program, schedule, sizes(bounds))
@@ -48,6 +54,23 @@ def test_products_and_rows_of_a_gcn(num_intervals: int) -> None:
     assert total(found, "gather").gather_bytes == edges * classes * 4
     assert total(found, "gather_grad").gather_bytes == edges * classes * 4
     assert total(found, "gather").exponentials == 0
+
+
+def test_maps_on_edges_cost_products() -> None:
+    class EdgeNetwork(SagaLayer):
+        def __init__(self, in_dim: int) -> None:
+            super().__init__()
+            self.linear = nn.Linear(in_dim, HIDDEN)
+
+        def apply_edge(self, edge: Edge) -> Tensor:
+            return self.linear(torch.relu(edge.src + edge.dst))
+
+    graph = labelled_graph(N, E)
+    graph, found = works_of(GNN([EdgeNetwork(graph.num_features)]), graph, 2)
+    product = 2 * graph.num_edges * HIDDEN * graph.num_features
+    assert total(found, "gather").flops == 4 * product
+    # In the backward the weight's gradient, at least.
+    assert total(found, "gather_grad").flops >= 4 * product
 
 
 def test_gates_cost_exponentials() -> None:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sagann import typed_linear
 from sagann.errors import LayerError
 from sagann.graph import Topology
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
@@ -246,3 +247,13 @@ def test_a_message_that_is_not_floating_is_refused(dtype: torch.dtype) -> None:
     expected = rf"apply_edge must return floating numbers: {dtype}, of which .* \(in Layer.apply_edge\). Convert"
     with pytest.raises(LayerError, match=expected):
         run(Layer(edge=lambda layer, edge: (edge.src > 0).to(dtype)))
+
+
+def test_ids_among_made_up_rows_are_told_from_wrong_ones() -> None:
+    def by_degree(layer: Layer, vertex: Tensor, accum: Tensor) -> Tensor:
+        return typed_linear(accum, accum[:, 0].long(), torch.zeros(100, F_DIM, 3))
+
+    with pytest.raises(LayerError, match=r"apply_vertex failed on made-up rows.*out of range.*accum .*Clamp"):
+        run(Layer(vertex=by_degree))
+    clamped = Layer(vertex=lambda layer, vertex, accum: by_degree(layer, vertex, accum.clamp(0, 99)))
+    assert run(clamped).shape[1] == 3
