@@ -19,7 +19,7 @@ from sagann.compiler.rewrite import gather_of, gathered, leading_to, name_of
 from sagann.compiler.scale import scale_last
 from sagann.compiler.share import shared_rows
 from sagann.compiler.spec import verify
-from sagann.compiler.split_concat import split_concat
+from sagann.compiler.split_concat import split_concat, transpose_small
 from sagann.compiler.stages import cut
 from sagann.compiler.trace import trace_layer
 from sagann.compiler.typed import (
@@ -108,6 +108,8 @@ def _rewritten(
     if options.commute:
         notes += commute(module, keep_constant=keep, map_first=map_first)
         notes += scale_last(module)
+    if options.fuse:
+        transpose_small(module)
     verify(module)
     return module, typed, naive_bytes
 

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.traceback import set_stack_trace
 
 from sagann.compiler.builder import HALF, Builder, arithmetic_dtype
-from sagann.compiler.composites import COMPOSITES, MOST_ENTRIES, linear
+from sagann.compiler.composites import COMPOSITES, linear, most_entries
 from sagann.compiler.operators import DROPOUT, TYPED_LINEAR
 from sagann.compiler.trace import ROWS, TraceError, is_rows, make_graph
 from sagann.kernels import dense
@@ -273,10 +273,11 @@ def _where(low: _Lowering, node: fx.Node, condition: fx.Node, x: Any, y: Any) ->
 
 def _mm(low: _Lowering, node: fx.Node, x: fx.Node, matrix: fx.Node) -> str:
     if low.is_row(x) and not low.is_row(matrix):
-        rows, columns = matrix.meta["val"].shape
+        value = matrix.meta["val"]
+        rows, columns = value.shape
         raise NotFusedError(
             f"a linear map from {rows} to {columns} features on the edges has {rows * columns} entries; "
-            f"up to {MOST_ENTRIES} are fused"
+            f"up to {most_entries(value.device)} are fused"
         )
     raise NotFusedError(f"operator {node.target} has no fused form")
 

@@ -25,7 +25,7 @@ from sagann.plan.steps import Block, Step
 
 _EXPONENTIALS = frozenset(["exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "pow", "sin", "cos"])
 # A product on every edge takes so many times as long as its share of a large one.
-_ON_EDGES = 4.0
+_ON_EDGES = 2.0
 # The backward of pointwise operators reads the gradient and an operand, and writes a gradient, for every tensor that
 # the forward reads and writes.
 _BACKWARD_STREAMS = 1.5

@@ -27,9 +27,9 @@ def test_what_is_kept_and_what_commutes_is_said() -> None:
 
 def test_a_linear_map_too_large_to_fuse_is_named() -> None:
     layer = Layer(lambda m, e: F.linear(torch.relu(e.src + e.dst), m.large))
-    layer.large = torch.nn.Parameter(torch.rand(40, 64))
-    said = text(layer, 64)
-    assert "NOT fused: a linear map from 64 to 40 features on the edges has 2560 entries; up to 2048 " in said
+    layer.large = torch.nn.Parameter(torch.rand(96, 128))
+    said = text(layer, 128)
+    assert "NOT fused: a linear map from 128 to 96 features on the edges has 12288 entries; up to 8192 " in said
     assert "are fused (test_explain.py:" in said
 
 

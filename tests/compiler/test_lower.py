@@ -105,6 +105,17 @@ def test_a_fused_layer_equals_the_naive_one(name: str) -> None:
     assert program.edges.function is not None, program.notes
 
 
+def test_matrices_on_edges_are_transposed_before_the_pass() -> None:
+    topology = odd_topologies()["skewed"]
+    layer = Layer(lambda m, e: F.linear(torch.relu(e.src + e.dst), m.wide[:, :4], m.wide[:, 0]))
+    program = program_of(layer, topology, torch.randn(topology.num_src, 4), CompiledEngine(dialect="naive"))
+    assert program.edges.function is not None
+    assert "permute" not in {op.op for op in program.edges.function.ops}
+    (matrix,) = (given for given in program.edges.function.inputs if len(given.shape) == 2)
+    assert matrix.side == "param"
+    assert matrix.shape == (4, 6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FUSED)
 def test_generated_kernels_give_the_same(name: str) -> None:
