@@ -9,6 +9,7 @@ from torch import Tensor, fx
 
 from sagann.compiler.classify import classify, has_tensor, is_random, row_bytes
 from sagann.compiler.commute import commute
+from sagann.compiler.edge_maps import transpose_matrices
 from sagann.compiler.fuse_rows import fuse_rows
 from sagann.compiler.hoist import hoist
 from sagann.compiler.lower import NotFusedError, Reduction, lower
@@ -19,7 +20,7 @@ from sagann.compiler.rewrite import gather_of, gathered, leading_to, name_of
 from sagann.compiler.scale import scale_last
 from sagann.compiler.share import shared_rows
 from sagann.compiler.spec import verify
-from sagann.compiler.split_concat import split_concat, transpose_small
+from sagann.compiler.split_concat import split_concat
 from sagann.compiler.stages import cut
 from sagann.compiler.trace import trace_layer
 from sagann.compiler.typed import (
@@ -109,7 +110,7 @@ def _rewritten(
         notes += commute(module, keep_constant=keep, map_first=map_first)
         notes += scale_last(module)
     if options.fuse:
-        transpose_small(module)
+        transpose_matrices(module)
     verify(module)
     return module, typed, naive_bytes
 

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from sagann.compiler.composites import most_entries
 from sagann.compiler.operators import LINEAR
 from sagann.compiler.program import Note
 from sagann.compiler.rewrite import insert, linear_parts, width
@@ -33,26 +32,6 @@ def split_concat(module: fx.GraphModule) -> list[Note]:
             )
     module.graph.eliminate_dead_code()
     return notes
-
-
-def transpose_small(module: fx.GraphModule) -> None:
-    """Have the edges read the matrices that they multiply by with a row per feature that is read, in place.
-
-    They are transposed once then, and not at every vertex.
-    """
-    for node in list(module.graph.nodes):
-        if node.target is not LINEAR or node.meta["place"] != "edge":
-            continue
-        linear = linear_parts(node)
-        if linear is None:
-            continue
-        weight = linear[1].meta["val"]
-        if weight.numel() <= most_entries(weight.device):
-            with module.graph.inserting_before(node):
-                matrix = insert(module, node, _aten.t.default, linear[1])
-                mapped = insert(module, node, _aten.mm.default, linear[0], matrix)
-            node.replace_all_uses_with(mapped)
-    module.graph.eliminate_dead_code()
 
 
 def _parts(node: fx.Node) -> list[fx.Node]:
