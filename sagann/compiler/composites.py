@@ -19,8 +19,7 @@ from torch._decomp import get_decompositions
 from sagann.compiler.trace import is_rows
 
 _aten = torch.ops.aten
-_MOST_ENTRIES = {"cpu": 8192}
-_MOST_ENTRIES_ELSEWHERE = 1024
+_MOST_ENTRIES, _MOST_ENTRIES_ON_DEVICE = 8192, 1024
 
 
 def _elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
@@ -175,7 +174,7 @@ def _bmm(a: Tensor, b: Tensor) -> Tensor:
 def most_entries(device: torch.device) -> int:
     """Of a matrix that every edge's row is multiplied by, to be part of a fused pass. It lies in registers and the nearest cache;
     of a larger one, PyTorch's products over tiles are faster. (Not measured on CUDA, where a warp has fewer registers.)"""
-    return _MOST_ENTRIES.get(device.type, _MOST_ENTRIES_ELSEWHERE)
+    return _MOST_ENTRIES if device.type == "cpu" else _MOST_ENTRIES_ON_DEVICE
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -13,6 +13,7 @@ from sagann.errors import LayerError
 from sagann.kernels.row_dropout import dropout
 from sagann.saga.independence import NUM_ROWS, close, draws_alone, last_positive
 
+# Row 0 is another one here, and so is row 1: what is picked by such numbers shows.
 _PART = (5, 3, 4)
 # What differs by more than rounding of another order of sums.
 _TOLERANCE = 1e-3

@@ -23,16 +23,6 @@ class NotShown(Exception):  # noqa: N818 - not an error of its own: the tracer t
     """The function does something that a trace does not show; the message says what."""
 
 
-# Given a tensor of a trace, they would read memory that is not there.
-_READS_VALUES = (torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.tolist, torch.Tensor.__dlpack__)
-
-
-_DATA: Any = Tensor.data
-_REQUIRES_GRAD: Any = Tensor.requires_grad
-# Nothing of a trace gets one.
-_ASKS_FOR_GRADIENTS = (_REQUIRES_GRAD.__get__, Tensor.register_hook)
-
-
 def _modes() -> tuple[object, ...]:
     """What changes operators and their backward without being one of them."""
     autocast = [torch.is_autocast_enabled(device) for device in ("cpu", "cuda")]
@@ -55,40 +45,13 @@ class WholeOperators(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        set_stack_trace([users_line()])
+        line = users_line()
+        set_stack_trace([line])
         if _modes() != self._modes:
-            raise NotShown(
-                f"it switches autocast, inference mode or hooks of saved tensors on or off ({users_line()})"
-            )
-        if func is F.linear:
-            return _linear(*args, **kwargs)
-        if func is torch.einsum:
-            return _einsum(*args, **kwargs)
-        if func in _MATMULS and _is_map(*args):
-            return _linear(args[0], args[1].t())
-        if func is F.rms_norm:
-            return _rms_norm(*args, **kwargs)
-        if func in _OVER_SEQUENCES:
-            raise NotShown(f"it runs {func.__name__} over a sequence ({users_line()})")
-        if func in (F.dropout, torch.dropout):
-            return (_dropout if func is F.dropout else _torch_dropout)(*args, **kwargs)
-        if func in _CELLS:
-            return _CELLS[func](*args, **kwargs)
-        # Functional tensors would hand on themselves, and their gradients.
-        if func == _DATA.__get__:
-            return args[0].detach()
-        if func == _DATA.__set__:
-            raise NotShown("it sets the data of a tensor")
-        if func is torch._C._set_grad_enabled:
-            raise NotShown(f"it switches gradients off or on ({users_line()})")
-        if func in _ASKS_FOR_GRADIENTS:
-            raise NotShown(
-                f"it asks whether a tensor gets a gradient, or has it changed by a hook ({users_line()})"
-            )
-        if func in _READS_VALUES:
-            raise NotShown(f"it takes values out of PyTorch by Tensor.{func.__name__} ({users_line()})")
-        return func(*args, **kwargs)
+            raise NotShown(f"it switches autocast, inference mode or hooks of saved tensors on or off ({line})")
+        if func in _REFUSED:
+            raise NotShown(f"{_REFUSED[func]} ({line})")
+        return _REPLACED.get(func, func)(*args, **(kwargs or {}))
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -110,14 +73,11 @@ def _einsum(equation: Any, *operands: Any) -> Tensor:
     return torch.einsum(equation, *operands)
 
 
-# One matrix for rows that have several dimensions.
-_MATMULS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
-# A trace would have every step of it.
-_OVER_SEQUENCES = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
-
-
-def _is_map(*operands: Any) -> bool:
-    return len(operands) == 2 and operands[0].ndim > 2 and operands[1].ndim == 2
+def _matmul(input: Tensor, other: Tensor, **kwargs: Any) -> Tensor:
+    """With one matrix for rows that have several dimensions, a linear map."""
+    if input.ndim > 2 and other.ndim == 2 and not kwargs:
+        return _linear(input, other.t())
+    return torch.matmul(input, other, **kwargs)
 
 
 def _rms_norm(
@@ -170,15 +130,6 @@ def _lstm_cell(
     return torch.sigmoid(out) * torch.tanh(cell), cell
 
 
-# PyTorch's own decomposition of these asks for a concrete number of rows, or writes in place.
-_CELLS: dict[Callable[..., Any], Callable[..., Any]] = {
-    torch.gru_cell: _cell(_gru),
-    torch.rnn_tanh_cell: _cell(lambda of_x, of_hidden, _: torch.tanh(of_x + of_hidden)),
-    torch.lstm_cell: _lstm_cell,
-    torch.rnn_relu_cell: _cell(lambda of_x, of_hidden, _: torch.relu(of_x + of_hidden)),
-}
-
-
 def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     if not training or p == 0:
         return input
@@ -188,3 +139,40 @@ def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool
 
 def _torch_dropout(input: Tensor, p: float, train: bool) -> Tensor:
     return _dropout(input, p, train)
+
+
+_DATA: Any = Tensor.data
+_REQUIRES_GRAD: Any = Tensor.requires_grad
+_REPLACED: dict[Any, Callable[..., Any]] = {
+    F.linear: _linear,
+    F.dropout: _dropout,
+    F.rms_norm: _rms_norm,
+    torch.dropout: _torch_dropout,
+    torch.einsum: _einsum,
+    **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__), _matmul),
+    # PyTorch's own decomposition of these asks for a concrete number of rows, or writes in place.
+    torch.gru_cell: _cell(_gru),
+    torch.lstm_cell: _lstm_cell,
+    torch.rnn_tanh_cell: _cell(lambda of_x, of_hidden, _: torch.tanh(of_x + of_hidden)),
+    torch.rnn_relu_cell: _cell(lambda of_x, of_hidden, _: torch.relu(of_x + of_hidden)),
+    # Functional tensors would hand on themselves, and their gradients.
+    _DATA.__get__: lambda tensor, *_: tensor.detach(),
+}
+_ASKS = "it asks whether a tensor gets a gradient, or has it changed by a hook"
+_REFUSED: dict[Any, str] = {
+    _DATA.__set__: "it sets the data of a tensor",
+    torch._C._set_grad_enabled: "it switches gradients off or on",
+    # Nothing of a trace gets one.
+    _REQUIRES_GRAD.__get__: _ASKS,
+    Tensor.register_hook: _ASKS,
+    # A trace would have every step of it.
+    **{
+        rnn: f"it runs {rnn.__name__} over a sequence"
+        for rnn in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+    },
+    # Given a tensor of a trace, they would read memory that is not there.
+    **{
+        read: f"it takes values out of PyTorch by Tensor.{read.__name__}"
+        for read in (Tensor.numpy, Tensor.__array__, Tensor.tolist, Tensor.__dlpack__)
+    },
+}
