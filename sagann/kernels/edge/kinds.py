@@ -7,7 +7,7 @@ accumulators and operands stay in registers (:func:`feature_width`); otherwise r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -74,6 +74,15 @@ def results_of(function: EdgeFunction) -> list[Result]:
 def reduced_results(function: EdgeFunction) -> list[Result]:
     """Those of them that the edges of a pass are reduced to: the state of a gather."""
     return [result for result in results_of(function) if result.rows != "edge"]
+
+
+def merged_results(function: EdgeFunction) -> Iterator[tuple[str, slice]]:
+    """How rows are reduced, output by output, and where their tensors stand among all results."""
+    result = 0
+    for output in function.outputs:
+        if output.reduce not in ("edge", "total"):
+            yield output.reduce, slice(result, result + output.num_results)
+        result += output.num_results
 
 
 def feature_width(function: EdgeFunction) -> int | None:

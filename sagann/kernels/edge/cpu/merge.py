@@ -1,16 +1,26 @@
-"""Put together the partial results of rows that were cut into several work items, neighbours first."""
+"""Put together the partial results of rows that were cut into several work items, neighbours first.
+
+What is computed is told, and written in PyTorch, in :mod:`sagann.kernels.edge.merge`. A pass has few such rows, and a dozen
+of PyTorch's operators for every round of a tree would take as long as the edges of a small graph.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sagann.kernels.edge.function import EdgeFunction
-from sagann.kernels.edge.merge import merge
+from sagann.kernels.edge.kinds import merged_results
 from sagann.kernels.edge.work import Work
+from sagann.machine_code import compiled
+
+Array = NDArray[Any]
 
 
 def merge_slots(
@@ -20,44 +30,102 @@ def merge_slots(
 
     Args:
         function: says how each result is reduced.
-        outs: the results, [num_rows, ...] each.
-        slots: the partial results, [num_slots, ...] each; those of a row side by side.
+        outs: the results, contiguous [num_rows, ...] each.
+        slots: the partial results, contiguous [num_slots, ...] each; those of a row side by side.
         work: the cut.
         continued: whether ``outs`` holds results to be merged with.
     """
-    rounds = _rounds(work)
-    rows, first = torch.from_numpy(work.split_rows), torch.from_numpy(work.split_indptr[:-1])
-    result = 0
-    for output in function.outputs:
-        here = slice(result, result + output.num_results)
-        result += output.num_results
-        if output.reduce in ("edge", "total"):
-            continue
-        for left, right in rounds:
-            _merge_at(output.reduce, slots[here], left, [slot[right] for slot in slots[here]])
-        parts = [slot[first] for slot in slots[here]]
+    left, right = _neighbours_first(work.split_indptr)
+    rows, first = work.split_rows, work.split_indptr[:-1]
+    for reduce, here in merged_results(function):
+        results, parts = _flat(reduce, outs[here]), _flat(reduce, slots[here])
+        _MERGES[reduce](left, right, *parts, *parts)
         if continued:
-            _merge_at(output.reduce, outs[here], rows, parts)
+            _MERGES[reduce](rows, first, *results, *parts)
         else:
-            for out, part in zip(outs[here], parts, strict=True):
-                out[rows] = part
+            for result, part in zip(results, parts, strict=True):
+                result[rows] = part[first]
 
 
-def _rounds(work: Work) -> list[tuple[Tensor, Tensor]]:
-    """Slots that take another one in, and the others, round by round; at the end a row's first slot has all."""
-    counts = np.diff(work.split_indptr)
-    within = np.arange(work.num_slots) - np.repeat(work.split_indptr[:-1], counts)
-    last = np.repeat(counts, counts)
-    rounds, step = [], 1
-    while step < counts.max():
-        left = np.flatnonzero((within % (2 * step) == 0) & (within + step < last))
-        rounds.append((torch.from_numpy(left), torch.from_numpy(left + step)))
-        step *= 2
-    return rounds
+def _flat(reduce: str, tensors: Sequence[Tensor]) -> list[Array]:
+    """Views [num_rows, lanes]; of a softmax's means [num_rows, scores, lanes of a score]."""
+    rows: list[Array] = [tensor.numpy().reshape(len(tensor), -1) for tensor in tensors]
+    if reduce == "softmax":
+        rows[0] = rows[0].reshape(*rows[1].shape, -1)
+    return rows
 
 
-def _merge_at(reduce: str, into: Sequence[Tensor], rows: Tensor, parts: Sequence[Tensor]) -> None:
-    merged = [tensor[rows] for tensor in into]
-    merge(reduce, merged, parts)
-    for tensor, row in zip(into, merged, strict=True):
-        tensor[rows] = row
+@compiled()
+def _neighbours_first(split_indptr: Array) -> tuple[Array, Array]:
+    """Slots that take another one in, and the others, in turn; at the end a row's first slot has all of it."""
+    num_merges = split_indptr[-1] - (len(split_indptr) - 1)
+    left, right = np.empty(num_merges, np.int64), np.empty(num_merges, np.int64)
+    count = 0
+    for split in range(len(split_indptr) - 1):
+        first, last = split_indptr[split], split_indptr[split + 1]
+        step = 1
+        while first + step < last:
+            for slot in range(first, last - step, 2 * step):
+                left[count], right[count] = slot, slot + step
+                count += 1
+            step *= 2
+    return left, right
+
+
+# Each takes rows of a part into rows of the same or another one, pair by pair.
+
+
+@compiled()
+def _merge_sums(rows: Array, part_rows: Array, total: Array, part: Array) -> None:
+    for pair in range(len(rows)):
+        row, other = rows[pair], part_rows[pair]
+        for lane in range(total.shape[1]):
+            total[row, lane] += part[other, lane]
+
+
+@compiled()
+def _merge_extrema(
+    largest: bool, rows: Array, part_rows: Array, best: Array, edge: Array, part: Array, where: Array
+) -> None:
+    for pair in range(len(rows)):
+        row, other = rows[pair], part_rows[pair]
+        for lane in range(best.shape[1]):
+            known, value = best[row, lane], part[other, lane]
+            beyond = value > known if largest else value < known
+            equal = value == known or (np.isnan(value) and np.isnan(known))
+            beyond = beyond or (np.isnan(value) and not np.isnan(known))
+            earlier = where[other, lane] < edge[row, lane]
+            if where[other, lane] >= 0 and (edge[row, lane] < 0 or beyond or (equal and earlier)):
+                best[row, lane], edge[row, lane] = value, where[other, lane]
+
+
+@compiled()
+def _merge_softmax(
+    rows: Array, part_rows: Array, mean: Array, log_weight: Array, part: Array, log_share: Array
+) -> None:
+    for pair in range(len(rows)):
+        row, other = rows[pair], part_rows[pair]
+        for score in range(log_weight.shape[1]):
+            known, more = log_weight[row, score], log_share[other, score]
+            together = np.logaddexp(known, more)
+            weight, share = np.exp(known - together), np.exp(more - together)
+            for lane in range(mean.shape[2]):
+                if together == -np.inf:
+                    mean[row, score, lane] += part[other, score, lane]
+                    continue
+                # What weighs nothing beside others may be 0 / 0.
+                kept = mean[row, score, lane] * weight if known != -np.inf else 0.0
+                added = part[other, score, lane] * share if more != -np.inf else 0.0
+                mean[row, score, lane] = kept + added
+            log_weight[row, score] = together
+
+
+_MERGES: Mapping[str, Callable[..., None]] = MappingProxyType(
+    {
+        "sum": _merge_sums,
+        "max": partial(_merge_extrema, True),
+        "min": partial(_merge_extrema, False),
+        "softmax": _merge_softmax,
+    }
+)
+"By reduction: rows taken into, rows taken, results taken into, results taken."

@@ -6,7 +6,7 @@ o_ offsets, m_ masks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -16,6 +16,7 @@ from torch import Tensor
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu import device
 from sagann.kernels.edge.gpu.layout import power_of_two
+from sagann.kernels.edge.kinds import merged_results
 from sagann.kernels.edge.merge import merge
 
 TILE = 128
@@ -128,19 +129,10 @@ def merge_rows(
         slots: the partial results, [num_slots, ...] each.
         levels: of the tree, on the device.
     """
-    for reduce, here in _of_rows(function):
+    for reduce, here in merged_results(function):
         pairs = [tensor for pair in zip(slots[here], outs[here], strict=True) for tensor in pair]
         for groups in levels:
             _merge(reduce, groups, pairs)
-
-
-def _of_rows(function: EdgeFunction) -> Iterator[tuple[str, slice]]:
-    """How rows are reduced, and where their results stand among all."""
-    result = 0
-    for output in function.outputs:
-        if output.reduce not in ("edge", "total"):
-            yield output.reduce, slice(result, result + output.num_results)
-        result += output.num_results
 
 
 def merge_more_rows(
@@ -161,9 +153,9 @@ def merge_more_rows(
     """
     if not levels:
         return
-    known = [[out[split_rows] for out in outs[here]] for _, here in _of_rows(function)]
+    known = [[out[split_rows] for out in outs[here]] for _, here in merged_results(function)]
     merge_rows(function, outs, slots, levels)
-    for (reduce, here), before in zip(_of_rows(function), known, strict=True):
+    for (reduce, here), before in zip(merged_results(function), known, strict=True):
         merge(reduce, before, [out[split_rows] for out in outs[here]])
         for out, rows in zip(outs[here], before, strict=True):
             out[split_rows] = rows

@@ -1,0 +1,67 @@
+"""Partial results of cut rows put together on the CPU, against the same in PyTorch, one after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch import Tensor
+
+from sagann.kernels.edge.cpu.merge import merge_slots
+from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.kinds import merged_results, results_of
+from sagann.kernels.edge.merge import merge
+from sagann.kernels.edge.work import Work
+from tests.kernels.edge.functions import Builder
+
+NUMBERS = [0.0, -1.5, 2.0, 3.25, float("nan"), float("inf"), -float("inf")]
+ROWS = [4, 1, 2]
+"The rows that are cut, of five."
+
+
+def reduced_in_every_way(dtype: torch.dtype) -> EdgeFunction:
+    """With heads, and outputs between that are not merged."""
+    make = Builder(dtype)
+    value, score = make.input("src", (2, 3)), make.input("src", (2,))
+    reduced = [(reduce, value) for reduce in ("sum", "edge", "max", "total", "min")]
+    return make.function(*reduced, ("softmax", score, value))
+
+
+def parts_of(function: EdgeFunction, num_rows: int, first_edge: int, generator: torch.Generator) -> list[Tensor]:
+    """Any parts: of no edges, of NaN, of scores that are all -inf."""
+    parts = []
+    for result in results_of(function):
+        shape = (num_rows, *result.shape)
+        if result.dtype is None:
+            ids = first_edge + torch.randint(-4, 9, shape, generator=generator)
+            parts.append(torch.where(ids < first_edge, -1, ids))
+        else:
+            parts.append(torch.tensor(NUMBERS, dtype=result.dtype)[torch.randint(7, shape, generator=generator)])
+    return parts
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@settings(max_examples=50, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=3, max_size=3), continued=st.booleans(), seed=st.integers(0, 1 << 32)
+)
+def test_any_parts(dtype: torch.dtype, sizes: list[int], continued: bool, seed: int) -> None:
+    function, generator = reduced_in_every_way(dtype), torch.Generator().manual_seed(seed)
+    indptr = np.cumsum([0, *sizes])
+    work = Work(items=np.empty((0, 5), np.int64), split_rows=np.array(ROWS), split_indptr=indptr)
+    outs, slots = parts_of(function, 5, 0, generator), parts_of(function, int(indptr[-1]), 100, generator)
+    expected = [out.clone() for out in outs]
+    for reduce, here in merged_results(function):
+        for row, first, last in zip(ROWS, indptr[:-1], indptr[1:], strict=True):
+            into = [
+                out[row : row + 1].clone() if continued else slot[first : first + 1].clone()
+                for out, slot in zip(outs[here], slots[here], strict=True)
+            ]
+            for slot in range(first + (not continued), last):
+                merge(reduce, into, [part[slot : slot + 1] for part in slots[here]])
+            for out, merged in zip(expected[here], into, strict=True):
+                out[row : row + 1] = merged
+    merge_slots(function, outs, slots, work, continued=continued)
+    for actual, wanted in zip(outs, expected, strict=True):
+        torch.testing.assert_close(actual, wanted, equal_nan=True)
