@@ -31,8 +31,30 @@ ModelOption = Annotated[
     ),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="Where to compute.", metavar="auto|cpu|cuda|cuda:N")]
-
-
+MemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        help=with_default(
+            "What vertices' and edges' tensors may take, as 2GiB: the model is streamed by intervals.",
+            "the budget that it was trained within; none for a run in memory",
+        ),
+        metavar="SIZE",
+        show_default=False,
+    ),
+]
+SpillOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--spill",
+        help=with_default(
+            "Where a streamed model keeps what memory does not, on a disk with room.",
+            "the run's, if it was named one; else the system's for temporary files",
+        ),
+        metavar="FOLDER",
+        show_default=False,
+    ),
+]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", metavar="", help="Replace a file that stands there.")]
 
 
@@ -53,15 +75,18 @@ def evaluate(
     ] = None,
     model: ModelOption = None,
     device: DeviceOption = "auto",
+    memory: MemoryOption = None,
+    spill: SpillOption = None,
 ) -> None:
     """Measure a trained model on each split of its graph, or of another one.
 
     Example: sagann evaluate --run runs/demo
     """
     # Imported here: it loads torch, for which --help must not wait.
-    from sagann.cli.apply_run import evaluate_run
+    from sagann.cli.apply_run import Opening, evaluate_run
 
-    evaluate_run(run, data=data, split=split, model=model, device=device, shared=context.ensure_object(Shared))
+    opening = Opening(model=model, device=device, memory=memory, spill=spill)
+    evaluate_run(run, opening, data=data, split=split, shared=context.ensure_object(Shared))
 
 
 @with_settings(())
@@ -72,6 +97,8 @@ def predict(
     data: DataOption = None,
     model: ModelOption = None,
     device: DeviceOption = "auto",
+    memory: MemoryOption = None,
+    spill: SpillOption = None,
     overwrite: OverwriteOption = False,
 ) -> None:
     """Predict the class of every vertex, with its probability.
@@ -81,17 +108,10 @@ def predict(
 
     Example: sagann predict --run runs/demo --out predictions.csv
     """
-    from sagann.cli.apply_run import predict_run
+    from sagann.cli.apply_run import Opening, predict_run
 
-    predict_run(
-        run,
-        data=data,
-        out=out,
-        overwrite=overwrite,
-        model=model,
-        device=device,
-        shared=context.ensure_object(Shared),
-    )
+    opening = Opening(model=model, device=device, memory=memory, spill=spill)
+    predict_run(run, opening, data=data, out=out, overwrite=overwrite, shared=context.ensure_object(Shared))
 
 
 @with_settings(())
@@ -106,16 +126,11 @@ def embed(
 ) -> None:
     """Write an embedding of every vertex: what the last layer is given, a float32 matrix with a row per vertex.
 
+    The model runs in memory, also where it was trained within a budget.
+
     Example: sagann embed --run runs/demo --out embeddings.npy
     """
-    from sagann.cli.apply_run import embed_run
+    from sagann.cli.apply_run import Opening, embed_run
 
-    embed_run(
-        run,
-        data=data,
-        out=out,
-        overwrite=overwrite,
-        model=model,
-        device=device,
-        shared=context.ensure_object(Shared),
-    )
+    opening = Opening(model=model, device=device)
+    embed_run(run, opening, data=data, out=out, overwrite=overwrite, shared=context.ensure_object(Shared))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sagann.cli.options import Shared
@@ -19,65 +20,91 @@ from sagann.train import Predictor, load_run, read_run
 from sagann.train.identity import graph_difference
 
 
-def evaluate_run(
-    run_dir: Path, *, data: str | None, split: str | None, model: str | None, device: str, shared: Shared
-) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opening:
+    """How a run is reopened."""
+
+    model: str | None
+    "The run's own model file."
+    device: str
+    "Where to compute."
+    memory: str | None = None
+    "The budget to stream it within."
+    spill: Path | None = None
+    "Where to spill what does not fit."
+
+
+def evaluate_run(run_dir: Path, opening: Opening, *, data: str | None, split: str | None, shared: Shared) -> None:
     """Print the metrics of a run's model, per split of its graph or of ``data``."""
     terminal = Terminal(quiet=shared.quiet)
-    settings = _settings(run_dir, model, shared)
-    predictor = load_run(run_dir, model=model, device=device)
-    seed = settings.train.seed
-    if split is None and data is None:
-        graph = training_graph(settings.data, seed=seed, say=terminal.say)
-        _note_change(run_dir, graph, terminal)
-    else:
-        graph = open_checked(
-            _data(settings, data), keep_splits=split is None, num_edge_types=predictor.contract.num_edge_types
-        )
-        graph = graph if split is None else apply_split(graph, split, seed=seed)
-    metrics = predictor.evaluate(graph)
+    settings = _settings(run_dir, opening, shared)
+    with _opened(run_dir, opening, terminal) as predictor:
+        seed = settings.train.seed
+        if split is None and data is None:
+            graph = training_graph(settings.data, seed=seed, say=terminal.say)
+            _note_change(run_dir, graph, terminal)
+        else:
+            graph = open_checked(
+                _data(settings, data), keep_splits=split is None, num_edge_types=predictor.contract.num_edge_types
+            )
+            graph = graph if split is None else apply_split(graph, split, seed=seed)
+        metrics = predictor.evaluate(graph)
     terminal.show(metrics_table(metrics, title=f"{settings.model.model} on {graph.name}"))
 
 
 def predict_run(
-    run_dir: Path, *, data: str | None, out: Path, overwrite: bool, model: str | None, device: str, shared: Shared
+    run_dir: Path, opening: Opening, *, data: str | None, out: Path, overwrite: bool, shared: Shared
 ) -> None:
     """Write class and probability of every vertex to ``out``."""
     check_target(out, (".csv", ".parquet", ".npy"), overwrite=overwrite)
-    predictor, graph, names = _load(run_dir, data, model, device, shared)
-    probabilities = predictor.predict(graph, probabilities=True)
-    write_predictions(out, probabilities.float(), names, multi_label=predictor.contract.multi_label)
-    Terminal(quiet=shared.quiet).show(f"Predictions of {graph.num_vertices} vertices written to {out}")
+    terminal = Terminal(quiet=shared.quiet)
+    settings = _settings(run_dir, opening, shared)
+    with _opened(run_dir, opening, terminal) as predictor:
+        graph = _graph(run_dir, settings, data, predictor, terminal)
+        # The dataset that the model was trained on comes first: of a run from before runs kept the names.
+        names = read_run(run_dir).class_names or class_names_of(
+            [settings.data.data, _data(settings, data).data], predictor.contract.num_classes
+        )
+        probabilities = predictor.predict(graph, probabilities=True)
+        write_predictions(out, probabilities.float(), names, multi_label=predictor.contract.multi_label)
+    terminal.show(f"Predictions of {graph.num_vertices} vertices written to {out}")
 
 
 def embed_run(
-    run_dir: Path, *, data: str | None, out: Path, overwrite: bool, model: str | None, device: str, shared: Shared
+    run_dir: Path, opening: Opening, *, data: str | None, out: Path, overwrite: bool, shared: Shared
 ) -> None:
     """Write the embedding of every vertex to ``out``."""
     check_target(out, (".npy",), overwrite=overwrite)
-    predictor, graph, _ = _load(run_dir, data, model, device, shared)
-    embeddings = predictor.embed(graph).float()
+    terminal = Terminal(quiet=shared.quiet)
+    settings = _settings(run_dir, opening, shared)
+    with _opened(run_dir, opening, terminal) as predictor:
+        embeddings = predictor.embed(_graph(run_dir, settings, data, predictor, terminal)).float()
     write_embeddings(out, embeddings)
     rows, width = embeddings.shape
-    Terminal(quiet=shared.quiet).show(f"Embeddings of {rows} vertices, {width} wide, written to {out}")
+    terminal.show(f"Embeddings of {rows} vertices, {width} wide, written to {out}")
 
 
-def _load(
-    run_dir: Path, data: str | None, model: str | None, device: str, shared: Shared
-) -> tuple[Predictor, Graph, Sequence[str]]:
-    """The model, the graph, and names for the classes."""
-    settings = _settings(run_dir, model, shared)
-    config = _data(settings, data)
-    predictor = load_run(run_dir, model=model, device=device)
-    # Splits play no part, so bad ones are no reason to refuse.
-    graph = open_checked(config, keep_splits=False, num_edge_types=predictor.contract.num_edge_types)
+@contextmanager
+def _opened(run_dir: Path, opening: Opening, terminal: Terminal) -> Iterator[Predictor]:
+    """The model; what it spills is removed at the end."""
+    spill = None if opening.spill is None else str(opening.spill)
+    predictor = load_run(run_dir, model=opening.model, device=opening.device, memory=opening.memory, spill=spill)
+    if predictor.streaming is not None:
+        predictor.streaming.warn(terminal.say)
+    try:
+        yield predictor
+    finally:
+        predictor.release()
+
+
+def _graph(
+    run_dir: Path, settings: RunSettings, data: str | None, predictor: Predictor, terminal: Terminal
+) -> Graph:
+    """The run's graph, or another one; splits play no part, so bad ones are no reason to refuse."""
+    graph = open_checked(_data(settings, data), keep_splits=False, num_edge_types=predictor.contract.num_edge_types)
     if data is None:
-        _note_change(run_dir, graph, Terminal(quiet=shared.quiet))
-    # The dataset that the model was trained on comes first: of a run from before runs kept the names.
-    names = read_run(run_dir).class_names or class_names_of(
-        [settings.data.data, config.data], predictor.contract.num_classes
-    )
-    return predictor, graph, names
+        _note_change(run_dir, graph, terminal)
+    return graph
 
 
 def _note_change(run_dir: Path, graph: Graph, terminal: Terminal) -> None:
@@ -88,7 +115,7 @@ def _note_change(run_dir: Path, graph: Graph, terminal: Terminal) -> None:
         )
 
 
-def _settings(run_dir: Path, model: str | None, shared: Shared) -> RunSettings:
+def _settings(run_dir: Path, opening: Opening, shared: Shared) -> RunSettings:
     file = run_dir / CONFIG_FILE
     if not file.is_file():
         raise CheckpointError(
@@ -98,9 +125,9 @@ def _settings(run_dir: Path, model: str | None, shared: Shared) -> RunSettings:
             fix="Name the folder of a run that 'sagann train' wrote; open others with sagann.load_run.",
         )
     settings = settings_of(read_tables(file), stored=True)
-    if model is not None and ".py:" in model:
+    if opening.model is not None and ".py:" in opening.model:
         # As Python names the file of a frame.
-        shared.user_files.add(str(Path(model.rpartition(":")[0]).absolute()))
+        shared.user_files.add(str(Path(opening.model.rpartition(":")[0]).absolute()))
     return settings
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from sagann.errors import CheckpointError, InputError, require_type
@@ -20,7 +21,8 @@ from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.predictor import Predictor
 from sagann.train.resources import resolve_device
-from sagann.train.run_folder import EXTRA_STATE, RunFolder
+from sagann.train.run_folder import AUTOMATIC, EXTRA_STATE, RunFolder
+from sagann.train.streaming import Streaming
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +49,8 @@ class Run:
     "Names of the classes; empty where none were given."
     metrics: Mapping[str, Any] | None
     "The content of metrics.json; None while the run is not finished."
+    automatic_bytes: int | None = None
+    "The memory budget that the run chose by itself; None where it did not."
 
 
 def read_run(run_dir: str | os.PathLike[str]) -> Run:
@@ -72,6 +76,7 @@ def read_run(run_dir: str | os.PathLike[str]) -> Run:
             graph=dict(found["identity"]["graph"]),
             class_names=tuple(str(name) for name in found.get("class_names", ())),
             metrics=metrics,
+            automatic_bytes=found.get(AUTOMATIC),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
@@ -101,22 +106,30 @@ def _read_summary(path: Path) -> dict[str, Any] | None:
 
 
 def load_run(
-    run_dir: str | os.PathLike[str], *, model: nn.Module | str | None = None, device: str = "auto"
+    run_dir: str | os.PathLike[str],
+    *,
+    model: nn.Module | str | None = None,
+    device: str = "auto",
+    memory: str | None = None,
+    spill: str | None = None,
 ) -> Predictor:
     """Reopen a trained model: the weights its run ended with, or of its newest checkpoint if it has not ended.
 
-    A Python file that a run folder names is never executed on its word: the caller names it again.
+    A Python file that a run folder names is never executed on its word: the caller names it again. A model that was
+    trained within a memory budget is evaluated, and predicts, within it too.
 
     Args:
         run_dir: the folder that a Trainer wrote.
         model: the module to load the weights into, or 'path/to/file.py:ClassName' to build it from; needed where
             the run's model is not of the zoo.
         device: 'cpu', 'cuda', 'cuda:N' or 'auto'.
+        memory: a budget to stream the model within, such as '2GiB'; None for the one that it was trained within, if any.
+        spill: the folder for what does not fit; None for the run's, if it was named one, else the system's temporary one.
     Returns:
         A predictor with ``evaluate``, ``predict`` and ``embed``, each of which takes a graph.
     Raises:
         CheckpointError: no run folder, no weights yet, weights of another model, or ``model`` is needed.
-        InputError: the run's model was a module of the user's own, and ``model`` is none.
+        InputError: the run's model was a module of the user's own, and ``model`` is none; or ``memory`` is no size.
     """
     run = read_run(run_dir)
     if not isinstance(model, nn.Module):
@@ -131,7 +144,17 @@ def load_run(
             where=str(run.path),
             fix="Pass the model that the run was trained with.",
         ) from error
-    return Predictor(model, run.contract, device=resolve_device(device))
+    where = resolve_device(device)
+    return Predictor(model, run.contract, device=where, streaming=_streaming(run, where, memory, spill))
+
+
+def _streaming(run: Run, device: torch.device, memory: str | None, spill: str | None) -> Streaming | None:
+    """As the run was streamed, but for what is stated here."""
+    trained = run.train_config
+    config = replace(trained, memory=memory or trained.memory, spill=spill or trained.spill)
+    # What was free is the host's.
+    automatic_bytes = run.automatic_bytes if device.type == "cpu" else None
+    return Streaming.of(config, None, device=device, automatic_bytes=automatic_bytes)
 
 
 def _confirmed_config(run: Run, reference: str | None) -> ModelConfig:

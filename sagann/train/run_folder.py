@@ -42,6 +42,8 @@ RUN_FILE = "run.json"
 "What makes a folder a run: it is written before the first epoch."
 RESULT_FILES = ("metrics.json", "model.safetensors")
 "What a run leaves at its end, in the order in which they are removed."
+AUTOMATIC = "automatic_memory_bytes"
+"In run.json: the memory budget that the run chose by itself; null for none."
 EXTRA_STATE = "$extra_state"
 "In model.safetensors: the key of what is no tensor; tensors inside it have names that begin so, as no parameter's does."
 PROFILE_FILE, PICTURE_FILE = "profile.json", "profile.png"

@@ -43,12 +43,9 @@ from sagann.train.resources import peak_rss_bytes, reproducible, resolve_device,
 from sagann.train.restore import restore
 from sagann.train.rng import seeded
 from sagann.train.run import describe_model
-from sagann.train.run_folder import RunFolder
+from sagann.train.run_folder import AUTOMATIC, RunFolder
 from sagann.train.session import TrainSession
 from sagann.train.streaming import Streaming, remove_spilled
-
-_AUTOMATIC = "automatic_memory_bytes"
-"In run.json: the budget that the run chose by itself; null for none."
 
 
 class Trainer:
@@ -225,7 +222,7 @@ class Trainer:
             remove_spilled(folder.path)
         budget_bytes = None
         if self.config.memory is None and self.device.type == "cpu":
-            known = folder.read_run().get(_AUTOMATIC) if folder is not None and folder.exists and resume else None
+            known = folder.read_run().get(AUTOMATIC) if folder is not None and folder.exists and resume else None
             budget_bytes = automatic_budget(
                 self.model,
                 self._prepared.graph,
@@ -297,7 +294,7 @@ class Trainer:
                 identity,
                 config=self.config,
                 on_message=self._reporter.on_message,
-                noted={_AUTOMATIC: self._automatic_bytes},
+                noted={AUTOMATIC: self._automatic_bytes},
             )
         if folder.has_work and not overwrite:
             raise InputError(
@@ -326,7 +323,7 @@ class Trainer:
                 "contract": self._predictor.contract.to_json(),
                 "versions": versions(),
                 "identity": identity,
-                _AUTOMATIC: self._automatic_bytes,
+                AUTOMATIC: self._automatic_bytes,
             }
         )
         return digest_of(identity)

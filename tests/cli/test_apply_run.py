@@ -12,6 +12,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
+import sagann
 from sagann.graph import Graph, Topology, rmat_graph, sbm_graph
 from sagann.storage import load_graph, save_graph
 from sagann.train import load_run
@@ -44,6 +45,57 @@ def test_evaluate_on_another_graph(invoke: Invoke, trained: Path, other: Path) -
     assert " all " in outcome.out
     outcome = invoke("evaluate", "--run", trained, "--data", other, "--split", "random:0.5,0.5")
     assert " val " in outcome.out
+
+
+@pytest.fixture(scope="module")
+def streamed(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was trained within a budget."""
+    from sagann.cli.main import main
+
+    path = tmp_path_factory.mktemp("runs") / "streamed"
+    options = ["--hidden", "8", "--epochs", "3", "--memory", "20kB", "--quiet"]
+    assert main(["train", "--data", str(blocks), *options, "--out", str(path)]) == 0
+    return path
+
+
+def test_what_was_trained_within_a_budget_is_used_within_it(
+    invoke: Invoke, streamed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spills = tmp_path / "spills"
+    spills.mkdir()
+    budgets = []
+    stream = sagann.stream
+    monkeypatch.setattr(
+        "sagann.runtime.stream.stream",
+        lambda *given, **options: (
+            budgets.append((options["budget_bytes"], options["spill"])) or stream(*given, **options)
+        ),
+    )
+    outcome = invoke("evaluate", "--run", streamed, "--spill", spills)
+    assert outcome.code == 0
+    assert f"{json.loads((streamed / 'metrics.json').read_text())['test']['accuracy']:.4f}" in outcome.out
+    assert invoke("predict", "--run", streamed, "--out", tmp_path / "a.csv").code == 0
+    out = tmp_path / "b.csv"
+    assert invoke("predict", "--run", streamed, "--memory", "1MiB", "--spill", spills, "--out", out).code == 0
+    assert [memory for memory, _ in budgets] == [20_000, 20_000, 1 << 20]
+    assert [spill == spills for _, spill in budgets] == [True, False, True]
+    assert list(spills.iterdir()) == []
+    classes = [
+        [row["class"] for row in csv.DictReader((tmp_path / name).read_text().splitlines())]
+        for name in ("a.csv", "b.csv")
+    ]
+    assert classes[0] == classes[1]
+
+
+def test_what_was_trained_in_memory_is_used_within_a_budget(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
+    plain = invoke("evaluate", "--run", trained)
+    assert invoke("evaluate", "--run", trained, "--memory", "20kB").out == plain.out
+    refused = invoke("evaluate", "--run", trained, "--memory", "10B")
+    assert refused.code == 2
+    assert "the memory budget cannot be met" in refused.err
+    assert invoke("evaluate", "--run", trained, "--memory", "much").code == 2
+    # An embedding is computed in memory.
+    assert invoke("embed", "--run", trained, "--memory", "20kB", "--out", tmp_path / "e.npy").code == 2
 
 
 def test_predict_csv(invoke: Invoke, trained: Path, blocks: Path, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ import torch
 from sagann.errors import CheckpointError, InputError
 from sagann.nn import ModelConfig
 from sagann.train import LogReporter, TrainConfig, Trainer, load_run, read_run
+from sagann.train.streaming import Streaming
 from tests.train.runs import TwoLayers, community_graph, seeded_model
 
 USERS_LAYER = """
@@ -45,6 +48,28 @@ def test_a_run_is_reopened_as_it_ended(tmp_path):
     assert torch.equal(predictor.embed(graph), trainer.embed())
     assert predictor.evaluate(graph) == result.metrics
     assert predictor.predict(community_graph(30)).shape == (30,)
+
+
+def test_a_run_within_a_budget_is_reopened_within_it(tmp_path):
+    trainer, result = train(tmp_path / "run", memory="30kB", spill=str(tmp_path))
+    graph = community_graph()
+    predictor = load_run(tmp_path / "run", device="cpu")
+    assert predictor.streaming == Streaming(memory_bytes=30_000, spill=tmp_path)
+    assert torch.equal(predictor.predict(graph, probabilities=True), trainer.predict(probabilities=True))
+    assert predictor.evaluate(graph) == result.metrics
+    predictor.release()
+    found = load_run(tmp_path / "run", device="cpu", memory="1MiB", spill=str(tmp_path / "other")).streaming
+    assert found == Streaming(memory_bytes=1 << 20, spill=tmp_path / "other")
+
+
+def test_a_run_that_chose_its_budget_is_reopened_within_it(tmp_path):
+    train(tmp_path)
+    assert load_run(tmp_path, device="cpu").streaming is None
+    described = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(described | {"automatic_memory_bytes": 40_000}))
+    found = load_run(tmp_path, device="cpu").streaming
+    assert found == Streaming(memory_bytes=40_000, spill=Path(tempfile.gettempdir()), is_automatic=True)
+    assert load_run(tmp_path, device="cpu", memory="1MiB").streaming.memory_bytes == 1 << 20
 
 
 @pytest.mark.parametrize("model", ["gcn", "ggnn", "gat", "residual-gcn"])

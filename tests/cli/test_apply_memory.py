@@ -1,0 +1,50 @@
+"""A model that memory would not hold is used within a budget, as it was trained: in processes under a hard limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sagann.graph import random_split
+from sagann.storage import save_graph
+from tests.runtime.memory_driver import generated
+
+MIB = 1 << 20
+
+
+@pytest.mark.slow
+def test_evaluation_and_predictions_survive_a_hard_limit(
+    limited: Callable[[int], Callable[[], None]], tmp_path: Path
+) -> None:
+    start = limited((60 + 600) * MIB)
+    save_graph(random_split(generated(250_000, 1_000_000), seed=0), tmp_path / "data")
+
+    def sagann(*arguments: object, start: Callable[[], None] | None = None) -> int:
+        done = subprocess.run(
+            [sys.executable, "-m", "sagann", *map(str, arguments), "--quiet"],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            check=False,
+            preexec_fn=start,
+        )
+        return done.returncode
+
+    options = ("--data", tmp_path / "data", "--model", "sage", "--hidden", 256, "--epochs", 1)
+    run, in_memory, out = tmp_path / "run", tmp_path / "in-memory", tmp_path / "predictions.csv"
+    assert sagann("train", *options, "--memory", "60MiB", "--out", run) == 0
+    assert sagann("evaluate", "--run", run, start=start) == 0
+    assert sagann("predict", "--run", run, "--out", out, start=start) == 0
+    assert out.read_text().count("\n") == 250_001
+    # The same run, had it been trained without a budget.
+    shutil.copytree(run, in_memory)
+    described = json.loads((run / "run.json").read_text())
+    described["train"]["memory"] = None
+    (in_memory / "run.json").write_text(json.dumps(described))
+    assert sagann("evaluate", "--run", in_memory, start=start) == -9
