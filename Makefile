@@ -59,7 +59,7 @@ epochs: $(STAMP)  ## Time epochs and gathers against PyG, and DGL where DGL=path
 	$(BIN)/python -m bench.epochs --out docs/epochs.md --results runs/epochs.jsonl $(if $(DGL),--dgl $(DGL))
 	$(BIN)/python -m bench.operations --out docs/operations.md --results runs/operations.jsonl $(if $(DGL),--dgl $(DGL))
 
-streaming: $(STAMP)  ## Time epochs within memory budgets, and count what plans move (an hour or two; 40 GB below WORK=folder/on/a/disk).
+streaming: $(STAMP)  ## Time epochs within memory budgets, and count what plans move (about an hour; 40 GB below WORK=folder/on/a/disk).
 	$(BIN)/python -m bench.streaming --work $(WORK) --rounds 3 --datasets reddit-middle --models gcn
 	$(BIN)/python -m bench.streaming --work $(WORK) --rounds 3 --datasets reddit-small --models gcn gat ggnn gated-gcn
 	$(BIN)/python -m bench.streaming --work $(WORK) --rounds 2 --datasets reddit-middle --models gated-gcn

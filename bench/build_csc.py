@@ -1,6 +1,6 @@
 """How fast edges become a Topology: the parallel counting sort against the sorts a user would pick instead.
 
-    python bench/build_csc.py [--edges 100e6] [--reference-edges 10e6] [--repeats 3]
+    python -m bench.build_csc [--edges 100e6] [--reference-edges 10e6] [--repeats 3]
 
 Prints one table. Ids are int64, as PyG and DGL hold them; each row is the median of the repeats, and includes
 everything from a list of edges to a usable topology: the check that ids are in range, and in-edges that ascend by

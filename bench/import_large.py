@@ -4,7 +4,7 @@ The shards are generated outside the limit. The import runs in a process of its 
 (version 1), so going over the limit is death and not a matter of measuring. Afterwards the result is compared
 with the shards: number of edges, offsets that never fall, and the in-edges of sampled destinations, by source.
 
-    python bench/import_large.py --edges 500000000 --vertices 50000000 --folder /path/with/30/GB
+    python -m bench.import_large --edges 500000000 --vertices 50000000 --folder /path/with/30/GB
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def _map(folder: Path, manifest: Manifest) -> Graph:
 
 
 def check_dataset(path: str | os.PathLike[str]) -> None:
-    """Read a whole dataset: compare all checksums, then check every value (``Graph.validate``).
+    """Read a whole dataset: compare all checksums, then check every value (:func:`sagann.graph.validate_graph`).
 
     Raises:
         DatasetError: a file is missing, truncated or damaged.
