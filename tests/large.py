@@ -14,7 +14,8 @@ from sagann.runtime import rows
 def small_inputs_count_as_large() -> Iterator[None]:
     """Pooled memory, products by blocks and fused rows wherever a test computes anything."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (memory, dense, rows):
+        for module in (memory, dense):
             patch.setattr(module, "SMALLEST_BYTES", 1)
+        patch.setattr(rows, "SMALLEST_PASS_BYTES", 1)
         patch.setattr(dense, "BLOCK_BYTES", 512)
         yield

@@ -14,7 +14,7 @@ from sagann.graph.widths import id_dtype
 from sagann.runtime.dialects import Dialect
 from sagann.runtime.edge_pass import gather_fused
 
-SMALLEST_BYTES = 1 << 20
+SMALLEST_PASS_BYTES = 1 << 20
 "Of the rows that are read first; smaller ones are computed by PyTorch, operator by operator, as on a device that is no CPU."
 
 
@@ -27,7 +27,7 @@ def compute_rows(work: EdgeWork, arrays: Sequence[Tensor], dialect: Dialect) -> 
         dialect: runs the passes.
     """
     rows = next(array for side, array in zip(work.sides, arrays, strict=True) if side == "dst")
-    if rows.device.type != "cpu" or rows.nbytes < SMALLEST_BYTES:
+    if rows.device.type != "cpu" or rows.nbytes < SMALLEST_PASS_BYTES:
         (result,) = work.stage.module.forward(*arrays)
         return result
     return gather_fused(work, _own_edges(len(rows)), list(arrays), dialect)
