@@ -237,8 +237,8 @@ class BlockSizes:
         return allocated_bytes(taken)
 
     def arriving(self, gather: Gather, interval: int) -> int:
-        """Taken while a gather's backward is prepared."""
-        return allocated_bytes(self.rows[interval] * self.row_bytes(gather.result))
+        """Taken while a gather's backward is prepared: in the type that is computed in, like what arrives."""
+        return allocated_bytes(self.rows[interval] * self.result_bytes(gather)[0])
 
     def _read(self, number: int) -> list[str]:
         """The values of vertices that a stage reads."""
@@ -270,8 +270,8 @@ class BlockSizes:
             return self.hops[gather.hop].edges[block.interval, block.other] * self._handed_bytes(gather)
         results = self.result_bytes(gather, block.number)
         if block.kind == "incoming":
-            delta = results[1:2] if gather.edges.accumulator == "softmax" else []
-            results = [self.row_bytes(block.name), *delta]
+            # In the types of what was gathered and of the denominators: half precision is widened.
+            results = results[: 2 if gather.edges.accumulator == "softmax" else 1]
         elif block.kind == "extra":
             results = results[1:]
         return sum(allocated_bytes(rows * result) for result in results)

@@ -166,9 +166,10 @@ def softmax_delta(function: EdgeFunction, grad: Tensor, result: Tensor) -> dict[
 
     Args:
         function: the forward's pass.
-        grad: [rows, ...], of what was gathered.
-        result: what was gathered.
+        grad: [rows, ...], of what was gathered, in the type that is computed in.
+        result: what was gathered; in half precision too.
     """
-    agreement = torch.mul(grad, result, out=empty(grad.shape, grad.dtype, grad.device))
+    # Converted as it is copied: an operator on two types would convert it in memory of its own.
+    agreement = empty(grad.shape, grad.dtype, grad.device).copy_(result).mul_(grad)
     num_dims = 1 + len(function.value(function.outputs[0].values[0]).shape)
     return {DELTA: agreement.flatten(num_dims).sum(-1) if agreement.ndim > num_dims else agreement}

@@ -362,11 +362,10 @@ class Executor:
     def _arrive(self, step: Step) -> None:
         """What the backward's passes read of a destination interval, besides what the forward read."""
         gather = self.program.gathers[step.number]
-        grad: Tensor = self.resident[Block("grad", gather.result, step.interval)]
+        # In half precision a degree may be infinite, and a sum of products too.
+        grad = wide(self.resident[Block("grad", gather.result, step.interval)])
         if gather.edges.accumulator == "mean":
-            # In half precision a degree may be infinite.
-            exact = wide(grad)
-            grad = (exact / self._divisors(gather, step, exact)).to(grad.dtype)
+            grad = grad / self._divisors(gather, step, grad)
         given = {GRAD: grad}
         if gather.edges.accumulator == "softmax":
             assert gather.edges.function is not None

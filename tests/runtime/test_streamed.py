@@ -552,11 +552,12 @@ def test_a_change_of_the_model_is_seen() -> None:
         streamed(x)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_blocks_are_as_large_as_planned(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     def sliced(m: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
         wide = m.widen(x)
-        result: Tensor = torch.cat([m.plain(hops[0], wide[:, :5]), m.b(hops[0], wide[:, 5:10].relu())], -1)
+        one, two = m.plain(hops[0], wide[:, :5]), m.b(hops[0], wide[:, 5:10].relu())
+        result: Tensor = torch.cat([one, two, m.c(hops[0], wide[:, 10:15]), m.d(hops[0], wide[:, 15:20])], -1)
         return result
 
     model = Model(sliced).to(dtype)
@@ -565,19 +566,25 @@ def test_blocks_are_as_large_as_planned(dtype: torch.dtype, monkeypatch: pytest.
     streamed = StreamedModel(model, [random_topology(4000, 9000)], equal_vertices(4000, 4))
     _, schedule, plan = streamed.plan(x)
     most, begin = 0, Residents.begin
+    compared = {"value", "grad", "extra", "incoming"}
+    found = set()
 
     def begun(residents: Residents, step: Step) -> None:
         nonlocal most
         begin(residents, step)
         storages = {}
-        for at, value in residents._blocks.items():
-            if at.kind in ("value", "grad") and value is not None:
-                storages[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
-                assert allocated_bytes(value.nbytes) == schedule.sizes.of(at), at
+        for at, content in residents._blocks.items():
+            if at.kind in compared and content is not None:
+                found.add(at.kind)
+                tensors = content.values() if isinstance(content, dict) else [content]
+                for tensor in tensors:
+                    storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+                assert sum(allocated_bytes(tensor.nbytes) for tensor in tensors) == schedule.sizes.of(at), at
         most = max(most, sum(storages.values()))
 
     monkeypatch.setattr(Residents, "begin", begun)
     streamed(x).sum().backward()
+    assert found == compared
     assert 0 < most <= plan.peak_bytes
 
 

@@ -16,14 +16,15 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, Topology
-from sagann.nn import GNN, SAGE
+from sagann.nn import GAT, GNN, SAGE
 from sagann.plan import equal_vertices
 from sagann.plan.fit import hop_size
 from sagann.runtime.stream import stream
 from sagann.runtime.streamed import StreamedModel
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
 from tests.graphs import random_topology
-from tests.tolerances import assert_close
+from tests.runtime.streams import dense
+from tests.tolerances import assert_close, largest
 
 NUM_VERTICES = 60
 
@@ -249,6 +250,41 @@ def test_a_mean_in_half_precision_at_a_hub() -> None:
     nn.init.ones_(model.first.bias)
     streamed(model, topology, 2)(torch.full((50, 4), 8.0).half()).sum().backward()
     torch.testing.assert_close(model.first.bias.grad[:4].float(), torch.full((4,), 8.0), rtol=2e-3, atol=0)
+
+
+class Attention(SagaLayer):
+    """A softmax of scores that stay small, or another accumulator of the values."""
+
+    def apply_edge(self, edge: Edge) -> Tensor | tuple[Tensor, Tensor]:
+        value = edge.src * (1 + edge.dst / 64)
+        return ((edge.src * edge.dst).sum(-1) / 64, value) if self.accumulator == "softmax" else value
+
+
+def test_a_softmax_of_large_rows_in_half_precision() -> None:
+    """The agreement of gradient and result, 160000 of one head, is beyond what half precision holds."""
+    loop = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([0]), num_src=1)
+    model = Model(lambda m, h, x: m.layer(h[0], x * m.first.bias[:4])).half()
+    model.layer = GAT(4, 4).half()
+    nn.init.ones_(model.first.bias)
+    nn.init.eye_(model.layer.project.weight)
+    out = streamed(model, loop, 1)(torch.full((1, 4), 200.0).half())
+    out.backward(torch.full_like(out, 200.0))
+    assert model.first.bias.grad[:4].tolist() == [40000] * 4
+    assert not model.layer.attend_src.grad.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min", "softmax"])
+def test_half_precision_has_the_numbers_of_memory(accumulator: str, dtype: torch.dtype) -> None:
+    model = Model(lambda m, h, x: m.layer(h[0], x * m.first.bias[:4])).to(dtype)
+    model.layer = Attention()
+    model.layer.accumulator = accumulator
+    topology, x = random_topology(NUM_VERTICES, 900), rows(dtype).requires_grad_()
+    expected, upstream = dense(model, [topology], x)
+    out = streamed(model, topology)(x)
+    found = [out, *torch.autograd.grad(out, [x, *model.parameters()], upstream, materialize_grads=True)]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_close(ours, theirs, scale=largest(*expected))
 
 
 class Weighted(SagaLayer):
