@@ -221,7 +221,11 @@ class _Upstream:
 
     def __init__(self, call: _Call, grad: Tensor, saved: tuple[Tensor, ...]) -> None:
         self.accumulator = call.edges.accumulator
-        self.grad = grad / divisors(call.topology.in_degrees(), grad) if self.accumulator == "mean" else grad
+        if self.accumulator == "mean":
+            # In half precision a degree may be infinite.
+            grad = wide(grad)
+            grad = grad / divisors(call.topology.in_degrees(), grad)
+        self.grad = grad
         self.saved = saved
 
     def of(self, tile: _Tile, output: tuple[Tensor, ...]) -> list[Tensor]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from sagann.graph import Topology
 from sagann.runtime.engine import CompiledEngine
 from sagann.saga import NaiveEngine, using_engine
 from tests.compiler.layers import Layer, assert_compiles_right, program_of
@@ -56,6 +57,36 @@ def test_softmax_over_tiles(name: str, graph: str, tile_edges: int) -> None:
     layer = Layer(SCORED[name], accumulator="softmax").double()
     x = torch.randn(topology.num_src, 4, dtype=torch.float64)
     assert_compiles_right(layer, topology, x, engine=CompiledEngine(tile_edges=tile_edges))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min", "softmax"])
+def test_half_precision_is_accumulated_in_single(accumulator: str, dtype: torch.dtype) -> None:
+    topology = odd_topologies()["skewed"]
+
+    def message(m: Layer, e: Any) -> Any:
+        value = torch.cumsum(e.src * e.data[:, None], -1)
+        return (torch.tanh(e.src + e.dst).sum(-1), value) if accumulator == "softmax" else value
+
+    layer = Layer(message, accumulator=accumulator).to(dtype)
+    x = torch.randn(topology.num_src, 4, dtype=dtype)
+    engine = assert_compiles_right(layer, topology, x, engine=CompiledEngine(tile_edges=7))
+    assert program_of(layer, topology, x, engine).edges.function is None
+
+
+def test_a_mean_in_half_precision_at_a_hub() -> None:
+    num_edges = 70_000
+    topology = Topology.from_coo(
+        src=torch.arange(num_edges) % 50, dst=torch.zeros(num_edges, dtype=torch.int64), num_src=50
+    ).with_edge_data(weight=torch.ones(num_edges).half())
+    layer = Layer(lambda m, e: torch.cumsum(e.src * e.data[:, None], -1), accumulator="mean").half()
+    x = torch.ones(50, 4).half().requires_grad_()
+    with using_engine(CompiledEngine()):
+        layer(topology, x).sum().backward()
+    assert x.grad is not None
+    # A fiftieth of the in-edges come from each source; the first feature is in all four sums.
+    expected = torch.tensor([4.0, 3.0, 2.0, 1.0]).expand(50, 4) / 50
+    torch.testing.assert_close(x.grad.float(), expected, rtol=2e-3, atol=0)
 
 
 def test_nan_and_infinity_pass_through_extrema() -> None:
