@@ -54,7 +54,9 @@ def _kept(topology: Topology, what: str, types: Tensor, num_types: int, build: C
     kept: dict[object, tuple[int, Any]] = topology.derived(what, dict)
     key = (types.data_ptr(), types.dtype, num_types)
     if key not in kept or kept[key][0] != types._version:
-        kept[key] = (types._version, build())
+        # Kept for training as well, also where it is found for inference.
+        with torch.inference_mode(False), torch.no_grad():
+            kept[key] = (types._version, build())
     return kept[key][1]
 
 

@@ -178,3 +178,18 @@ def test_a_gradient_of_a_gradient_is_refused() -> None:
         (gradient,) = torch.autograd.grad(layer(topology, x).square().sum(), x, create_graph=True)
     with pytest.raises(InputError, match="a gradient of a gradient was asked for"):
         gradient.sum().backward()
+
+
+def test_pairs_first_found_in_inference_mode_serve_training() -> None:
+    class Scaled(Relational):
+        def apply_edge(self, edge: Edge) -> Tensor:
+            return typed_linear(edge.dst, edge.data, self.maps) * edge.src * (1 + edge.data[:, None])
+
+    topology = in_star()
+    layer, x = Scaled(4, 4), rows(topology, 4)
+    with using_engine(CompiledEngine()):
+        with torch.inference_mode():
+            inferred = layer(topology, x)
+        trained = layer(topology, x.clone().requires_grad_())
+        trained.square().sum().backward()
+    assert_close(trained, inferred)
