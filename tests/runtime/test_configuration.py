@@ -171,10 +171,16 @@ def test_autocast_runs_a_layer_as_written(topology: Topology) -> None:
     layer, engine = Flexible().float(), CompiledEngine()
     x = torch.randn(50, 6)
     floats = topology.with_edge_data(weight=topology.edge_data["weight"].float())
-    with using_engine(engine), torch.autocast("cpu", torch.bfloat16):
-        layer(floats, x)
+    results = []
+    for each in (engine, NaiveEngine()):
+        with using_engine(each), torch.autocast("cpu", torch.bfloat16):
+            results.append(layer(floats, x))
+    assert torch.equal(*results)
     with using_engine(engine):
-        assert layer(floats, x).dtype == torch.float32
+        single = layer(floats, x)
+    assert single.dtype == torch.float32
+    # Else the program that runs outside would pass for it.
+    assert not torch.equal(single, results[0])
 
 
 def test_weights_less_exact_than_the_edge_data_are_no_mixture_of_rows(topology: Topology) -> None:
