@@ -77,10 +77,7 @@ class CompiledEngine:
         if self.lean and topology.device.type == "cpu":
             give_back_freed_memory()
         many_sources = topology.num_src > MANY * topology.num_dst
-        # A trace puts other tensors in the parameters' place for a while: no thread may read them meanwhile.
-        with CAPTURING, EXCLUSIVE:
-            program = self._compiled(layer, x, data, many_sources)
-            tensors = tensors_of(layer)
+        program, tensors = self._compiled(layer, x, data, many_sources)
         if isinstance(program, str):
             return self._naive.run(layer, topology, x, data)
         program = self._ordered(layer, program, topology, x, data)
@@ -88,12 +85,12 @@ class CompiledEngine:
 
     def program(self, layer: SagaLayer, x: Tensor, data: Tensor | None = None) -> LayerProgram | None:
         """The program that input like this runs, or None where the layer runs as it is written."""
-        program = self._compiled(layer, x, data)
+        program, _ = self._compiled(layer, x, data)
         return None if isinstance(program, str) else program
 
     def why_not(self, layer: SagaLayer, x: Tensor, data: Tensor | None = None) -> str:
         """Why input like this runs the layer as it is written; empty where it is compiled."""
-        program = self._compiled(layer, x, data)
+        program, _ = self._compiled(layer, x, data)
         return program if isinstance(program, str) else ""
 
     def programs_of(self, layer: SagaLayer) -> list[LayerProgram | str]:
@@ -102,7 +99,13 @@ class CompiledEngine:
 
     def _compiled(
         self, layer: SagaLayer, x: Tensor, data: Tensor | None, many_sources: bool = False
-    ) -> LayerProgram | str:
+    ) -> tuple[LayerProgram | str, dict[str, Tensor]]:
+        """The layer's program, or why it has none, and its parameters and buffers."""
+        # A trace puts other tensors in the parameters' place for a while: no thread may read them meanwhile.
+        with CAPTURING, EXCLUSIVE:
+            return self._found(layer, x, data, many_sources), tensors_of(layer)
+
+    def _found(self, layer: SagaLayer, x: Tensor, data: Tensor | None, many_sources: bool) -> LayerProgram | str:
         if torch.compiler.is_compiling():
             return "torch.compile sees the layer as it is written"
         if torch.is_autocast_enabled(x.device.type):

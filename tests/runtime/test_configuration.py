@@ -7,6 +7,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -232,3 +233,27 @@ def test_several_threads_may_run_a_layer_for_the_first_time(same: bool, topology
     assert all(torch.equal(result, results[0]) for result in results)
     for own in layers:
         assert [type(program) for program in engine.programs_of(own)] == [LayerProgram]
+
+
+def test_a_layer_may_run_while_another_thread_asks_for_a_program(topology: Topology) -> None:
+    """A trace puts tensors without content in the parameters' place: no other thread may read these."""
+    waits, inside, ran = threading.Event(), threading.Event(), threading.Event()
+
+    class Waiting(Flexible):
+        def apply_edge(self, edge: Edge) -> Tensor:
+            if waits.is_set() and not isinstance(self.first.weight, nn.Parameter):
+                inside.set()
+                ran.wait(0.2)
+            return super().apply_edge(edge)
+
+    layer, engine, data = Waiting(), CompiledEngine(dialect="naive"), topology.edge_data["weight"]
+    x = torch.randn(50, 6, dtype=torch.float64)
+    expected = engine.run(layer, topology, x, data)
+    waits.set()
+    with ThreadPoolExecutor(max_workers=1) as threads:
+        answer = threads.submit(engine.why_not, layer, x.clone().requires_grad_(), data)
+        assert inside.wait(60)
+        found = engine.run(layer, topology, x, data)
+        ran.set()
+        assert answer.result() == ""
+    assert torch.equal(found, expected)
