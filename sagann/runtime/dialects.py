@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Protocol, runtime_checkable
@@ -11,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
-from sagann.errors import InputError
+from sagann.errors import InputError, MissingDependencyError
 from sagann.graph.topology import Topology
 from sagann.kernels.edge import naive
 from sagann.kernels.edge.function import EdgeFunction
@@ -63,6 +64,7 @@ def dialect_for(device_type: str, name: str = "auto") -> Dialect:
 
     Raises:
         InputError: its kernels do not run on such a device.
+        MissingDependencyError: its kernels need Triton.
     """
     if name == "cpu" and device_type != "cpu":
         raise InputError(
@@ -71,6 +73,17 @@ def dialect_for(device_type: str, name: str = "auto") -> Dialect:
             where="dialect",
             fix="Choose 'auto', or move topology and features with .to('cpu').",
         )
+    # Triton's interpreter, by which the kernels are tested, runs them beside tensors of the CPU.
+    is_interpreted = device_type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    if name == "gpu" and device_type != "cuda" and not is_interpreted:
+        raise InputError(
+            "the kernels of dialect 'gpu' read a CUDA device's memory alone",
+            value=f"edges on a device of type '{device_type}'",
+            where="dialect",
+            fix="Choose 'auto', or move topology and features with .to('cuda').",
+        )
+    if name == "gpu" and importlib.util.find_spec("triton") is None:
+        raise MissingDependencyError("triton", extra="cuda", feature="dialect 'gpu'")
     if name == "auto":
         name = _FASTEST.get(device_type, "naive")
         # Triton is an extra.

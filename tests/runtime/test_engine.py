@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sagann.compiler import CompilerOptions, explain
-from sagann.errors import InputError, LayerError
+from sagann.errors import InputError, LayerError, MissingDependencyError
 from sagann.graph import Graph, Topology
 from sagann.kernels import dense
 from sagann.kernels.edge import cpu, naive
@@ -117,6 +117,20 @@ def test_the_processors_kernels_are_refused_on_a_device() -> None:
 
 def test_changed_parameters_are_read() -> None:
     topology = skewed()
+def test_a_devices_kernels_are_refused_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    dialect_for.cache_clear()
+    with using_engine(CompiledEngine(dialect="gpu")), pytest.raises(InputError, match=r"dialect 'gpu'.*type 'cpu'"):
+        SAGE(4, 3)(skewed(), rows(skewed(), dtype=torch.float32))
+
+
+def test_what_a_devices_kernels_need_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    dialect_for.cache_clear()
+    with pytest.raises(MissingDependencyError, match=r"triton.*dialect 'gpu'.*sagann\[cuda\]"):
+        dialect_for("cuda", "gpu")
+
+
     layer, x = GCN(4, 3), rows(topology, dtype=torch.float32)
     topology = topology.with_edge_data(gcn_weight=topology.edge_data["weight"])
     before = layer(topology, x)

@@ -246,7 +246,7 @@ def test_edges_come_with_their_cut_and_passes_do_not_look_for_it(monkeypatch: py
 
 def test_a_chunk_is_cut_once_and_again_when_the_graph_is_cut_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
-    dialect = dialect_for("cpu", "gpu")
+    dialect = dialect_for("cuda", "gpu")
     found: list[str] = []
     cut_of = dialect.cut_of  # type: ignore[attr-defined]
 
