@@ -46,7 +46,11 @@ class Backend(Protocol):
         ...
 
     def release(self) -> None:
-        """Give back the memory that is kept for later, and forget what is known of chunks: they may be cut anew."""
+        """Give back the memory that is kept for later."""
+        ...
+
+    def forget_chunks(self) -> None:
+        """Forget what is known of chunks: they are cut anew, and have other numbers then."""
         ...
 
 
@@ -77,3 +81,6 @@ class CpuBackend:
     def release(self) -> None:
         """Give back the memory that is kept for later."""
         POOL.release()
+
+    def forget_chunks(self) -> None:
+        """Nothing: nothing is known of them."""

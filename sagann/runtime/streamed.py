@@ -250,6 +250,7 @@ class StreamedModel(nn.Module):
         self._kept.clear()
         # Before there are others: both need not fit.
         self._chunks = {}
+        self._backend.forget_chunks()
         self._edges = self._new_edges()
 
     def _check(self, x: Tensor) -> None:

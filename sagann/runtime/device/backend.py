@@ -90,9 +90,11 @@ class DeviceBackend:
 
     def release(self) -> None:
         """Give back the memory that is kept for later: fragments of it may be all that is free."""
-        # Chunks may be cut anew.
-        self._cuts.forget()
         self._streams.release()
+
+    def forget_chunks(self) -> None:
+        """Forget how the passes over chunks are divided."""
+        self._cuts.forget()
 
 
 def backend_of(device: torch.device) -> Backend:
@@ -122,9 +124,10 @@ class _Cuts:
         # It follows from the offsets, which forms with and without ids or picked rows have in common.
         at = "dst" if is_by_destination(block.name) else "src"
         known = block._replace(name=at)
-        if known not in self._known:
-            self._known[known] = self._dialect.cut_of(edges, at)
-        cut = self._known[known]
+        # Another thread may forget meanwhile.
+        cut = self._known.get(known)
+        if cut is None:
+            cut = self._known[known] = self._dialect.cut_of(edges, at)
 
         def hand_over(moved: Edges, move: Callable[[Tensor], Tensor]) -> None:
             self._dialect.set_cut(moved, at, cut.mapped(move))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sagann.graph import Graph, Topology
+from sagann.kernels.edge import naive
 from sagann.nn import ModelConfig, build_model
 from sagann.plan import equal_vertices
 from sagann.plan.fit import needed_bytes
@@ -260,9 +261,31 @@ def test_a_chunk_is_cut_once_and_again_when_the_graph_is_cut_anew(monkeypatch: p
         for _ in range(2):
             assert backend._cuts(Block("edges", form, 0, 0), random_topology(9, 20)) is not None
     assert found == ["dst", "src"]
-    backend.release()
+    backend.forget_chunks()
     backend._cuts(Block("edges", "csc", 0, 0), random_topology(9, 20))
     assert found == ["dst", "src", "dst"]
+
+
+def test_cuts_of_chunks_that_are_no_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Uncut:
+        def mapped(self, move: object) -> Uncut:
+            return self
+
+    monkeypatch.setattr(naive, "cut_of", lambda edges, at: Uncut(), raising=False)
+    monkeypatch.setattr(naive, "set_cut", lambda edges, at, cut: None, raising=False)
+    model, graph = prepared("gcn")
+    assert graph.features is not None
+    x, hops = graph.features.double(), graph.hops(model.num_hops)
+    budget = least_budget(model, hops, x)
+    streamed, _ = streamed_late(model, hops, x, monkeypatch, budget_bytes=2 * budget)
+    assert isinstance(streamed._backend, DeviceBackend)
+    known = []
+    for _ in range(3):
+        streamed(x).sum().backward()
+        known.append(len(streamed._backend._cuts._known))
+        hops[0].edge_data["gcn_weight"].mul_(2)
+    assert known[0] > 0
+    assert known == known[:1] * 3
 
 
 def test_an_epoch_that_never_comes_to_its_backward_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
