@@ -10,6 +10,7 @@ References:
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -45,11 +46,17 @@ class Invariants:
 
     def __init__(self, budget_bytes: int | None = None) -> None:
         self.budget_bytes = budget_bytes
-        self.held_bytes = 0
+        # Not for what goes: that may be noticed anywhere, also where the lock is held.
+        self._keeping = threading.Lock()
         self._kept: dict[Key, tuple[Tensor, Versions, list[Any]]] = {}
         self._constant: dict[int, weakref.ref[Tensor]] = {}
         self._owners: WeakKeyDictionary[SagaLayer, dict[object, Owner]] = WeakKeyDictionary()
         self._owner_of: WeakKeyDictionary[LayerProgram, Owner] = WeakKeyDictionary()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes kept now."""
+        return sum(result.nbytes for result, _, _ in list(self._kept.values()))
 
     def is_constant(self, x: Tensor) -> bool:
         """Whether ``x`` is constant: it needs no gradient although gradients are recorded, now or earlier.
@@ -103,24 +110,25 @@ class Invariants:
         if known is not None:
             return known
         result = compute()
-        size = result.numel() * result.element_size()
         if result.is_inference():
             # It could not be used in training.
             return result
-        if self._has_room(size):
-            key = _key(owner, topology, x)
-            forget = lambda _: self._forget(key)  # noqa: E731 - one callback for the three of them.
-            owners = [weakref.ref(each, forget) for each in (owner, topology, x)]
-            self._kept[key] = (result, _versions(x, data), owners)
-            self.held_bytes += size
+        key = _key(owner, topology, x)
+        with self._keeping:
+            # Another thread may have kept the same meanwhile.
+            self._forget(key)
+            if self._has_room(result.nbytes):
+                forget = lambda _: self._forget(key)  # noqa: E731 - one callback for the three of them.
+                owners = [weakref.ref(each, forget) for each in (owner, topology, x)]
+                self._kept[key] = (result, _versions(x, data), owners)
         return result
 
     def _find(self, owner: Owner, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor | None:
         """What is kept; of another version it is let go."""
         key = _key(owner, topology, x)
-        if key not in self._kept:
+        if (kept := self._kept.get(key)) is None:
             return None
-        result, versions, _ = self._kept[key]
+        result, versions, _ = kept
         if versions == _versions(x, data):
             return result
         self._forget(key)
@@ -130,9 +138,7 @@ class Invariants:
         return self.budget_bytes is None or self.held_bytes + size_bytes <= self.budget_bytes
 
     def _forget(self, key: Key) -> None:
-        kept = self._kept.pop(key, None)
-        if kept is not None:
-            self.held_bytes -= kept[0].numel() * kept[0].element_size()
+        self._kept.pop(key, None)
 
 
 def _key(owner: Owner, topology: Topology, x: Tensor) -> Key:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -27,6 +28,7 @@ from sagann.nn import GAT, GCN, GIN, SAGE, GatedGCN, ModelConfig, build_model
 from sagann.runtime import edge_pass
 from sagann.runtime.dialects import dialect_for
 from sagann.runtime.engine import CompiledEngine
+from sagann.runtime.invariants import Invariants, Owner
 from sagann.runtime.streamed import StreamedModel
 from sagann.saga import Edge, NaiveEngine, SagaLayer, current_engine, set_engine, using_engine
 from tests.compiler.layers import Layer, assert_compiles_right, program_of, results
@@ -651,6 +653,23 @@ def test_what_was_kept_of_changed_features_goes() -> None:
             x.mul_(2)
             layer(topology, x)
             assert engine.invariants.held_bytes == held > 0
+
+
+def test_a_gather_that_two_threads_keep_is_counted_once() -> None:
+    both = threading.Barrier(2)
+
+    def compute() -> Tensor:
+        both.wait(10)
+        return torch.ones(8, 4)
+
+    kept, topology, x = Invariants(), skewed(), torch.ones(8, 4)
+    owners = [Owner()]
+    with ThreadPoolExecutor(max_workers=2) as threads:
+        list(threads.map(lambda _: kept.get(owners[0], topology, x, None, compute), range(2)))
+    assert kept.held_bytes == 8 * 4 * 4
+    owners.clear()
+    gc.collect()
+    assert kept.held_bytes == 0
 
 
 @pytest.mark.parametrize("budget", [0, 100])
