@@ -9,6 +9,7 @@ they are put between the padding; the backward takes the rows' gradients out aga
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,8 +138,9 @@ def _slots(call: _Call) -> Tensor | None:
 
 
 def _padded(call: _Call, slots: Tensor, rows: Tensor) -> Tensor:
-    padded = rows.new_zeros(call.topology.num_dst * call.edges.max_degree, *rows.shape[1:])
-    return padded.index_copy_(0, slots, rows).reshape(call.topology.num_dst, -1)
+    num_dst, max_degree = call.topology.num_dst, call.edges.max_degree
+    padded = rows.new_zeros(num_dst * max_degree, *rows.shape[1:])
+    return padded.index_copy_(0, slots, rows).reshape(num_dst, max_degree * math.prod(rows.shape[1:]))
 
 
 def _incoming(call: _Call, grad: Tensor, saved: tuple[Tensor, ...]) -> dict[str, Tensor]:

@@ -117,8 +117,6 @@ def test_the_processors_kernels_are_refused_on_a_device() -> None:
         dialect_for("cuda", "cpu")
 
 
-def test_changed_parameters_are_read() -> None:
-    topology = skewed()
 def test_a_devices_kernels_are_refused_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     dialect_for.cache_clear()
@@ -133,6 +131,8 @@ def test_what_a_devices_kernels_need_is_named(monkeypatch: pytest.MonkeyPatch) -
         dialect_for("cuda", "gpu")
 
 
+def test_changed_parameters_are_read() -> None:
+    topology = skewed()
     layer, x = GCN(4, 3), rows(topology, dtype=torch.float32)
     topology = topology.with_edge_data(gcn_weight=topology.edge_data["weight"])
     before = layer(topology, x)
@@ -216,6 +216,17 @@ def test_concat_refuses_more_in_edges_than_it_has_room_for(fuse: bool) -> None:
     engine = CompiledEngine(options=CompilerOptions(fuse=fuse))
     with using_engine(engine), pytest.raises(InputError, match=r"too many in-edges for the concat accumulator.*36"):
         layer(topology, rows(topology, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_concat_without_destinations(fuse: bool) -> None:
+    topology = Topology(indptr=torch.tensor([0]), indices=torch.empty(0, dtype=torch.int32), num_src=0)
+    topology = topology.with_edge_data(weight=torch.empty(0, dtype=torch.float64))
+    layer = Layer(lambda m, e: e.src.view(-1, 2, 2), accumulator="concat", max_degree=3).double()
+    engine = CompiledEngine(options=CompilerOptions(fuse=fuse))
+    assert_compiles_right(layer, topology, torch.empty(0, 4, dtype=torch.float64), engine=engine)
+    with using_engine(engine):
+        assert layer(topology, torch.empty(0, 4, dtype=torch.float64)).shape == (0, 12)
 
 
 def test_concat_counts_the_bytes_of_its_rows() -> None:
@@ -398,6 +409,11 @@ def test_on_blocks_no_map_moves_to_the_many_sources() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min", "softmax", "concat"])
 def test_half_precision_is_accumulated_in_single(accumulator: str, dtype: torch.dtype) -> None:
+    def message(m: Layer, e: Any) -> Any:
+        value = e.src * e.data[:, None]
+        return ((e.src * e.dst).sum(-1), value) if accumulator == "softmax" else value
+
+    layer = Layer(message, accumulator=accumulator, max_degree=99).to(dtype)
     topology = skewed()
     assert_compiles_right(layer, topology, rows(topology, dtype=dtype), engine=CompiledEngine(dialect="naive"))
 
@@ -416,11 +432,6 @@ def test_nan_and_infinity_propagate(accumulator: str) -> None:
 
 class Sizes(TorchDispatchMode):
     """Notes the largest tensor that an operator gives."""
-    def message(m: Layer, e: Any) -> Any:
-        value = e.src * e.data[:, None]
-        return ((e.src * e.dst).sum(-1), value) if accumulator == "softmax" else value
-
-    layer = Layer(message, accumulator=accumulator, max_degree=99).to(dtype)
 
     def __init__(self) -> None:
         super().__init__()
@@ -644,17 +655,6 @@ def test_programs_that_gather_the_same_keep_it_once(monkeypatch: pytest.MonkeyPa
         assert len(ran) == 2
 
 
-def test_what_was_kept_of_changed_features_goes() -> None:
-    topology, layer, x = skewed(), Counted(), rows(skewed())
-    with using_engine(CompiledEngine()) as engine:
-        layer(topology, x)
-        held = engine.invariants.held_bytes
-        for _ in range(3):
-            x.mul_(2)
-            layer(topology, x)
-            assert engine.invariants.held_bytes == held > 0
-
-
 def test_a_gather_that_two_threads_keep_is_counted_once() -> None:
     both = threading.Barrier(2)
 
@@ -670,6 +670,17 @@ def test_a_gather_that_two_threads_keep_is_counted_once() -> None:
     owners.clear()
     gc.collect()
     assert kept.held_bytes == 0
+
+
+def test_what_was_kept_of_changed_features_goes() -> None:
+    topology, layer, x = skewed(), Counted(), rows(skewed())
+    with using_engine(CompiledEngine()) as engine:
+        layer(topology, x)
+        held = engine.invariants.held_bytes
+        for _ in range(3):
+            x.mul_(2)
+            layer(topology, x)
+            assert engine.invariants.held_bytes == held > 0
 
 
 @pytest.mark.parametrize("budget", [0, 100])

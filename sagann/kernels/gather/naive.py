@@ -11,6 +11,7 @@ References:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -113,7 +114,7 @@ def gather_concat(topology: Topology, values: Tensor, max_degree: int) -> Tensor
     """
     slots = concat_slots(topology, max_degree)
     padded = values.new_zeros(topology.num_dst * max_degree, *values.shape[1:])
-    return padded.index_copy(0, slots, values).reshape(topology.num_dst, -1)
+    return padded.index_copy(0, slots, values).reshape(topology.num_dst, max_degree * math.prod(values.shape[1:]))
 
 
 def concat_slots(topology: Topology, max_degree: int) -> Tensor:

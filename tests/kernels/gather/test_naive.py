@@ -141,6 +141,11 @@ def test_concat_pads_in_edge_order() -> None:
     assert values.grad.flatten().tolist() == [0, 3, 4]
 
 
+def test_concat_without_destinations_has_the_width_of_others() -> None:
+    topology = Topology(indptr=torch.tensor([0]), indices=torch.empty(0, dtype=torch.int32), num_src=0)
+    assert naive.gather_concat(topology, torch.zeros(0, 2, 2), max_degree=3).shape == (0, 12)
+
+
 def test_concat_refuses_a_vertex_with_more_edges_than_stated() -> None:
     with pytest.raises(InputError, match=r"too many in-edges .*: 36, max_degree is 4 \(in destination vertex 0\)"):
         naive.gather_concat(odd_topologies()["one hub"], torch.zeros(36, 1), max_degree=4)
