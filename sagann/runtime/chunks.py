@@ -119,16 +119,17 @@ class Chunks:
     def load(self, block: Block) -> Edges:
         """Read a chunk."""
         host = self._host
-        return self._in_memory[block.interval, block.other] if host is None else self._read(block, host, host.get)
+        if host is None:
+            return self._in_memory[block.interval, block.other]
+        return self._read(block, host.get, gives_copies=host.gives_copies)
 
     def view(self, block: Block) -> Edges:
         """A chunk where it lies, of those that are kept as they are read, in memory."""
         if self._host is None:
             return self._in_memory[block.interval, block.other]
-        host = cast("MemoryHost", self._host)
-        return self._read(block, host, host.view)
+        return self._read(block, cast("MemoryHost", self._host).view, gives_copies=False)
 
-    def _read(self, block: Block, host: Host, get: Callable[[Block], dict[str, Tensor]]) -> Edges:
+    def _read(self, block: Block, get: Callable[[Block], dict[str, Tensor]], *, gives_copies: bool) -> Edges:
         """A chunk, from what the host keeps of it."""
         src, dst = block.interval, block.other
         at: Literal["dst", "src"] = "dst" if is_by_destination(block.name) else "src"
@@ -140,7 +141,7 @@ class Chunks:
             assert num_needed is not None
             num_others = num_needed
         elif num_needed is not None:
-            if not host.gives_copies:
+            if not gives_copies:
                 arrays["indices"] = copied(arrays["indices"])
             expand_ids(arrays["indices"], self.needed_by(block))
         has_ids = block.name in (NUMBERED, PICKED_NUMBERED)

@@ -70,7 +70,7 @@ class SharedHost:
 
     def get(self, block: Block) -> dict[str, Tensor]:
         """What was put last."""
-        return self._blocks[block]
+        return dict(self._blocks[block])
 
     view = get
 

@@ -44,6 +44,14 @@ def test_hosts_pick_the_rows_asked_for(
             assert torch.equal(found[part], tensor[rows.long()]), part
 
 
+def test_what_is_done_to_an_answer_leaves_the_host_alone() -> None:
+    host = SharedHost()
+    host.put(AT, {"ids": torch.ones(1)})
+    for read in (host.get, host.view):
+        read(AT).clear()
+    assert host.get(AT).keys() == {"ids"}
+
+
 def test_little_more_than_the_rows_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = DiskHost(SpillFolder(tmp_path))
     tensor = torch.randn(200, GAP_BYTES // 16)
