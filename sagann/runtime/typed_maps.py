@@ -125,7 +125,7 @@ def _mapped(rows: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
 class _RowsOfPairs(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, pairs: Pairs, dialect: Dialect) -> Tensor:
-        ctx.pairs, ctx.dialect, ctx.num_rows = pairs, dialect, len(rows)
+        ctx.pairs, ctx.dialect = pairs, dialect
         return rows.index_select(0, pairs.vertex)
 
     @staticmethod
