@@ -431,7 +431,7 @@ class StreamedModel(nn.Module):
         return known.rows
 
     def close(self) -> None:
-        """Remove what was spilled; the model cannot run by intervals after that."""
+        """Remove the spill folder, if there is one; the model cannot run by intervals after that. Without one nothing changes."""
         if self._folder is not None:
             self._folder.close()
 
