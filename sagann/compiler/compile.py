@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from torch import Tensor, fx
 
-from sagann.compiler.classify import classify, has_tensor, is_random, row_bytes
+from sagann.compiler.classify import classify, has_rows, has_tensor, is_random, row_bytes
 from sagann.compiler.commute import commute
 from sagann.compiler.edge_maps import transpose_matrices
 from sagann.compiler.fuse_rows import fuse_rows
@@ -342,8 +342,9 @@ def _is_derived_parameter(node: fx.Node, frontier: list[fx.Node]) -> bool:
 
 
 def _stage_bytes(stage: Stage) -> int:
+    """Bytes of an edge's tensors; parameters are there once for all edges."""
     nodes = stage.module.graph.nodes
-    return sum(row_bytes(node) for node in nodes if isinstance(node.meta.get("val"), Tensor))
+    return sum(row_bytes(node) for node in nodes if isinstance(node.meta.get("val"), Tensor) and has_rows(node))
 
 
 def _is_source(function: EdgeFunction) -> bool:

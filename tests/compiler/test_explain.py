@@ -37,3 +37,14 @@ def test_why_a_layer_is_not_fused_is_said() -> None:
     said = text(Layer(lambda m, e: torch.cumsum(torch.relu(e.src + e.dst), -1)), 4)
     assert "NOT fused: operator aten.cumsum.default has no fused form (test_explain.py:" in said
     assert "  per edge: add, relu, cumsum\n" in said
+
+
+def test_parameters_are_no_tensors_of_an_edge() -> None:
+    layer = Layer(lambda m, e: F.linear(torch.relu(e.src + e.dst), m.large))
+    layer.large = torch.nn.Parameter(torch.rand(512, 512))
+    # Both rows, their sum, what is left of it, and what that is mapped to.
+    assert f"its tensors take {5 * 512 * 4} more in its tile" in text(layer, 512)
+    layer = Layer(lambda m, e: e.dst * m.table(e.data.long()))
+    layer.table = torch.nn.Embedding(100_000, 4)
+    # The data and the number made of it, the destination's row, the table's, their product.
+    assert f"its tensors take {4 + 8 + 3 * 4 * 4} more in its tile" in text(layer, 4)
