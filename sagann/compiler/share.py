@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from sagann.compiler.classify import has_row_each
+from sagann.compiler.classify import has_row_each, is_random
 
 
 def shared_rows(
@@ -51,7 +51,8 @@ def _form(node: fx.Node, forms: dict[fx.Node, int]) -> Hashable:
     """Equal for nodes that do the same, be it to sources or to destinations."""
     if node.op == "placeholder" and node.target in ("src", "dst"):
         return "an end"
-    if node.op != "call_function":
+    # Random numbers are drawn anew by every node.
+    if node.op != "call_function" or is_random(node):
         return node
 
     def known(argument: Any) -> Any:

@@ -16,9 +16,11 @@ from sagann.compiler.scale import scale_last
 from sagann.compiler.spec import verify
 from sagann.compiler.split_concat import split_concat
 from sagann.nn import GAT, GCN, GIN, SAGE, CommNet, GatedGCN
+from sagann.runtime.engine import CompiledEngine
+from sagann.saga import using_engine
 from tests.compiler.graphs import targets, traced
-from tests.compiler.layers import Layer, assert_compiles_right
-from tests.graphs import odd_topologies
+from tests.compiler.layers import Layer, assert_compiles_right, program_of
+from tests.graphs import odd_topologies, topology_of
 
 
 def widths_gathered(module: Any) -> list[int]:
@@ -161,3 +163,37 @@ def test_two_cheap_rows_of_one_source_are_made_on_the_edges() -> None:
 
 def test_nothing_is_hoisted_when_told_so() -> None:
     assert read(GatedGCN(4, 3), enabled=False) == ["src", "dst"]
+
+
+RANDOM: dict[str, Any] = {
+    "dropout": lambda m, e: F.linear(e.src, F.dropout(m.w)) - F.linear(e.dst, F.dropout(m.w)),
+    "drawn": lambda m, e: (
+        e.src @ torch.randn(4, 4, dtype=e.src.dtype) - e.dst @ torch.randn(4, 4, dtype=e.src.dtype)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_two_random_parameters_are_not_one(name: str) -> None:
+    topology = topology_of([(vertex, vertex) for vertex in range(5)], 5)
+    layer, x = Layer(RANDOM[name]), torch.randn(5, 4)
+    assert program_of(layer, topology, x, CompiledEngine()).shared == ()
+    with using_engine(CompiledEngine()):
+        assert (layer(topology, x).abs() > 0.01).any()
+
+
+@torch.library.custom_op("sagann_tests::maximum", mutates_args=())
+def maximum(x: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.matrix_exp(x[:, :, None] * x[:, None]).amax(2)
+
+
+@maximum.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_an_operator_of_others_is_costly_whatever_its_name() -> None:
+    def edge(m: Layer, e: Any) -> torch.Tensor:
+        return torch.cat([e.src, torch.ops.sagann_tests.maximum(e.src)], 1) * e.data[:, None]
+
+    assert read(Layer(edge)) != ["src", "data"]
