@@ -7,7 +7,6 @@ raises :class:`NotFusedError`, and the stage runs over edge tiles instead.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -30,7 +29,7 @@ _aten = torch.ops.aten
 _AS_TRACED: dict[Any, Any] = {dropout: DROPOUT, dense.linear: linear}
 # The dialects agree on these where they compute in integers; the rest of the language is for floating numbers.
 _ON_INTEGERS = COMPARISONS | {"add", "sub", "mul", "neg", "sum", "detach"}
-
+_LOGICAL = frozenset(["and", "or", "not"])
 
 Reduction = Literal["sum", "max", "min", "softmax", "edge"]
 "What becomes of the messages: reduced at the destinations, or left as they are."
@@ -177,27 +176,31 @@ class _Lowering:
             op = {"add": "or", "mul": "and"}.get(op, op)
         if not dtype.is_floating_point:
             _refuse_on_integers(op, node)
-        if op in COMPARISONS and len(values) == 2:
-            # PyTorch rounds a number to the type of the tensor that it is compared with.
-            common = torch.result_type(
-                *(each.meta["val"] if isinstance(each, fx.Node) else each for each in values)
-            )
-            if common in HALF:
-                args = [arg if isinstance(arg, str) else torch.tensor(arg, dtype=common).item() for arg in args]
+        common = dtype
+        if op in _LOGICAL:
+            args = [arg if isinstance(arg, str) else bool(arg) for arg in args]
+        elif op in COMPARISONS:
+            common, args = self.compared(node, values, args)
         last = args[-1]
         if not isinstance(last, str) and not any(isinstance(arg, str) for arg in args):
-            args[-1] = self.b.full(last, shape, dtype)
-        name = self.b.op(op, *self.alike(op, args, dtype), dtype=dtype)
-        return self.b.op("broadcast", name, shape=shape)
+            args[-1] = self.b.full(last, shape, common)
+        if op not in _LOGICAL:
+            args = self.alike(args, common)
+        return self.b.op("broadcast", self.b.op(op, *args, dtype=dtype), shape=shape)
 
-    def alike(self, op: str, args: list[Arg], dtype: torch.dtype) -> list[Arg]:
-        """The operands, converted to one type: the result's, or for a comparison their own common one."""
-        if op in ("and", "or", "not"):
-            return [arg if isinstance(arg, str) else bool(arg) for arg in args]
-        if op in COMPARISONS:
-            dtypes = [self.b.dtype(arg) for arg in args if isinstance(arg, str)]
-            dtypes += [_type_beside(dtypes[0], arg) for arg in args if not isinstance(arg, str)]
-            dtype = functools.reduce(torch.promote_types, dtypes)
+    def compared(self, node: fx.Node, values: Sequence[Any], args: list[Arg]) -> tuple[torch.dtype, list[Arg]]:
+        """The type that PyTorch compares the operands in, and the operands with numbers rounded to it."""
+        operands = [each.meta["val"] if isinstance(each, fx.Node) else each for each in values]
+        common = torch.result_type(*operands)
+        if common in HALF:
+            read = [each.dtype for each, arg in zip(operands, args, strict=True) if isinstance(arg, str)]
+            if not {common, torch.bool}.issuperset(read):
+                raise NotFusedError(f"operator {node.target} rounds what it compares to {common}")
+            args = [arg if isinstance(arg, str) else torch.tensor(arg, dtype=common).item() for arg in args]
+        return arithmetic_dtype(_known(common)), args
+
+    def alike(self, args: list[Arg], dtype: torch.dtype) -> list[Arg]:
+        """The operands, converted to one type."""
         return [self.b.cast(arg, dtype) if isinstance(arg, str) else arg for arg in args]
 
     def dtype(self, node: fx.Node) -> torch.dtype:
@@ -209,13 +212,6 @@ def _known(dtype: torch.dtype) -> torch.dtype:
     if dtype not in KINDS:
         raise NotFusedError(f"values of type {dtype} have no fused form; convert them to int64 or a floating type")
     return dtype
-
-
-def _type_beside(dtype: torch.dtype, constant: float | int | bool) -> torch.dtype:
-    """The type that a value of ``dtype`` is compared in with a constant: a fraction makes integers floating."""
-    if isinstance(constant, float) and not dtype.is_floating_point:
-        return torch.get_default_dtype()
-    return torch.int64 if dtype is torch.bool and not isinstance(constant, bool) else dtype
 
 
 def _refuse_on_integers(op: str, node: fx.Node) -> None:
@@ -231,7 +227,7 @@ def _binary(op: str) -> Callable[..., str]:
     def rule(low: _Lowering, node: fx.Node, x: Any, y: Any, *, alpha: float = 1) -> str:
         if alpha != 1:
             dtype = low.dtype(node)
-            first, scaled = low.alike(op, [low.arg(x, node), low.arg(y, node)], dtype)
+            first, scaled = low.alike([low.arg(x, node), low.arg(y, node)], dtype)
             scaled = low.b.op("mul", scaled, alpha, dtype=dtype) if isinstance(scaled, str) else scaled * alpha
             if not isinstance(first, str) and not isinstance(scaled, str):
                 scaled = low.b.full(scaled, (), dtype)

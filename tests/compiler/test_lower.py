@@ -266,6 +266,25 @@ def test_half_precision_is_compared_with_rounded_numbers(dtype: torch.dtype, dia
     torch.testing.assert_close(found[1], found[0], rtol=0.02, atol=0.1)
 
 
+@pytest.mark.parametrize("dialect", ["naive", "cpu"])
+def test_a_tensor_that_is_one_number_is_compared_in_the_type_of_the_rows(dialect: Any) -> None:
+    topology = odd_topologies()["skewed"]
+    topology = topology.with_edge_data(weight=torch.full((topology.num_edges,), 0.7))
+    layer = Layer(lambda m, e: e.src * (e.data >= m.threshold)[:, None])
+    layer.register_buffer("threshold", torch.tensor(0.7, dtype=torch.float64))
+    x = torch.randn(topology.num_src, 4)
+    engine = assert_compiles_right(layer, topology, x, engine=CompiledEngine(dialect=dialect))
+    assert program_of(layer, topology, x, engine).edges.function is not None
+
+
+def test_what_is_rounded_to_half_precision_to_be_compared_is_not_fused() -> None:
+    layer = Layer(lambda m, e: e.src * (e.src * e.dst >= m.threshold)).half()
+    layer.register_buffer("threshold", torch.tensor(0.7))
+    topology = odd_topologies()["skewed"]
+    program = program_of(layer, topology, torch.randn(topology.num_src, 4).half(), CompiledEngine())
+    assert program.edges.why_not.startswith("operator aten.ge.Tensor rounds what it compares to torch.float16")
+
+
 HEADS_FIRST: dict[str, Callable[[Layer, Any], Any]] = {
     "a row for each head": lambda _, e: (e.src.view(-1, 2) * e.dst.view(-1, 2)).sum(-1).view(-1, 2),
     "heads before rows": lambda _, e: (e.src.view(-1, 2, 2).transpose(0, 1) * e.dst.view(-1, 2, 2).transpose(0, 1)).sum(-1).t(),
