@@ -63,8 +63,9 @@ def _pow(b: Builder, op: Op, grad: str) -> tuple[str | None, ...]:
     if isinstance(exponent, str):
         log = b.op("log", base) if isinstance(base, str) else _log(float(base))
         slope = b.op("mul", op.name, log)
-        if isinstance(base, str):
-            still = b.op("and", b.op("eq", base, 0.0), b.op("ge", exponent, 0.0))
+        if isinstance(base, str) or base == 0:
+            still = b.op("ge", exponent, 0.0)
+            still = b.op("and", b.op("eq", base, 0.0), still) if isinstance(base, str) else still
             slope = b.op("where", still, b.full(0, b.shape(slope), b.dtype(slope)), slope)
         to_exponent = b.op("mul", grad, slope)
     return to_base, to_exponent

@@ -224,7 +224,7 @@ def _unary(op: str) -> Callable[..., str]:
 
 
 def _binary(op: str) -> Callable[..., str]:
-    def rule(low: _Lowering, node: fx.Node, x: Any, y: Any, *, alpha: float = 1) -> str:
+    def rule(low: _Lowering, node: fx.Node, x: Any, y: Any, alpha: float = 1) -> str:
         if alpha != 1:
             dtype = low.dtype(node)
             first, scaled = low.alike([low.arg(x, node), low.arg(y, node)], dtype)
@@ -323,7 +323,7 @@ def _permute(low: _Lowering, node: fx.Node, x: fx.Node, dims: Sequence[int]) -> 
 
 def _transpose(low: _Lowering, node: fx.Node, x: fx.Node, first: int = 0, second: int = 1) -> str:
     order = list(range(x.meta["val"].ndim))
-    if not order:
+    if len(order) < 2:
         return low.names[x]
     order[first], order[second] = order[second], order[first]
     return _permute(low, node, x, order)

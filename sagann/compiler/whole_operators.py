@@ -61,6 +61,8 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 def _einsum(equation: Any, *operands: Any) -> Tensor:
     """A linear map that is written as a sum of products is one."""
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = tuple(operands[0])
     form = (
         re.fullmatch(r"(\w+)(\w),(\w)(\w)->(\w+)(\w)", equation.replace(" ", ""))
         if isinstance(equation, str)

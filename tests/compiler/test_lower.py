@@ -26,6 +26,8 @@ FUSED: dict[str, Callable[[Layer, Any], Any]] = {
     "constant's pow": lambda _, e: 2.0 ** (e.src * e.dst),
     "divide": lambda _, e: e.src / (e.dst.abs() + 1) + 1 / (e.data[:, None] + 1),
     "alpha": lambda _, e: torch.add(e.src, e.dst, alpha=3) + torch.sub(e.dst, e.src, alpha=0.5) + torch.rsub(e.dst, e.src),
+    "alpha by position": lambda _, e: torch.ops.aten.add.Scalar(e.src * e.dst, 3, 2) + torch.ops.aten.sub.Scalar(e.src + e.dst, 3, 2),
+    "constants compared": lambda _, e: e.src * e.dst * (torch.full((len(e.src), 1), 2.0) > 2.5) + e.src * e.dst * F.hardtanh(torch.full((len(e.src), 1), 0.5), -3, 3),
     "masks compared": lambda _, e: e.src * ((e.src > 0) > (e.dst > 0)) + e.dst * ((e.src > 0) <= (e.dst > 0)) * 2,
     "data of a tensor": lambda m, e: e.src * e.dst.data + e.dst * m.v.data,
     "detached": lambda m, e: (e.src * e.dst).detach() * e.src + ((e.src > e.dst).detach() * m.v.detach()) * e.dst,
@@ -64,6 +66,7 @@ FUSED: dict[str, Callable[[Layer, Any], Any]] = {
     "heads": lambda _, e: ((e.src.view(-1, 2, 2) * e.dst.view(-1, 2, 2)).sum(-1).unsqueeze(-1) * e.src.view(-1, 2, 2)).flatten(1),
     "three dimensions": lambda _, e: e.src.view(-1, 2, 2) * e.dst.view(-1, 2, 2),
     "permuted": lambda _, e: (e.src.view(-1, 2, 2) * e.dst.view(-1, 2, 2)).transpose(1, 2).reshape(-1, 4) + (e.src.view(-1, 2, 2) + e.dst.view(-1, 2, 2)).permute(0, 2, 1).flatten(1),
+    "one dimension transposed": lambda _, e: (e.src * e.dst).sum(-1).t() + (e.src + e.dst).sum(-1).transpose(0, -1),
     "slices": lambda _, e: torch.cat([(e.src * e.dst)[:, 1:], (e.src + e.dst)[:, ::2], (e.src * e.dst)[:, 3:4]], 1),
     "strided slices": lambda _, e: (e.src * e.dst)[:, 1::2] + (e.src * e.dst)[:, ::3],
     "select": lambda _, e: (e.src * e.dst)[:, 1] + (e.src * e.dst).select(1, -1),
@@ -84,6 +87,7 @@ FUSED: dict[str, Callable[[Layer, Any], Any]] = {
     "map of a difference": lambda m, e: F.linear(torch.cat([e.dst, e.src - e.dst], -1), m.wide, m.wide.sum(1)),
     "cross product": lambda m, e: torch.cross(e.src[:, 1:], e.dst[:, :3], dim=1) + torch.linalg.cross(e.dst[:, 1:], m.v[:3].expand(len(e.src), 3)),
     "maps as sums of products": lambda m, e: torch.einsum("ei, oi -> eo", e.src * e.dst, m.w) + torch.einsum("bhi,io->bho", (e.src - e.dst).view(-1, 2, 2), m.w[:2]).sum(1),
+    "a list of factors": lambda m, e: torch.einsum("ni,oi->no", [e.src * e.dst, m.w]),
     "one matrix of heads": lambda m, e: ((e.src * e.dst).view(-1, 2, 2) @ m.w[:2]).sum(1),
     "RMS norm": lambda m, e: F.rms_norm(e.src * e.dst, (4,), m.v) + F.rms_norm(e.src + e.dst, (4,), eps=0.1),
     "made empty": lambda m, e: (lambda out: out.copy_(e.src * e.dst))(e.src.new_empty(len(e.src), 4)),
@@ -371,7 +375,7 @@ ENDS: dict[str, Callable[[Layer, Any], Any]] = {
 @pytest.mark.parametrize("dialect", ["naive", "cpu"])
 @pytest.mark.parametrize("name", ENDS)
 def test_ends_of_the_range_are_those_of_pytorch(name: str, dialect: Any, dtype: torch.dtype) -> None:
-    ends = [torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1e4, -1e4]
+    ends = [torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 0.5, -1.0, 2.0, 1e4, -1e4]
     pairs = [(src, src + len(ends)) for src in range(len(ends))]
     topology = topology_of(pairs, 2 * len(ends))
     x = torch.cat([torch.tensor(ends, dtype=dtype), torch.ones(len(ends), dtype=dtype)])[:, None].expand(-1, 5)
