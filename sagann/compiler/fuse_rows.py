@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx
 
 from sagann.compiler.classify import has_rows, is_random, row_bytes
-from sagann.compiler.lower import NotFusedError, lower
+from sagann.compiler.lower import NotFusedError, has_form, lower
 from sagann.compiler.program import EdgeWork, Note, Stage
 from sagann.compiler.rewrite import name_of
 from sagann.compiler.stages import OVERWRITING, fused_rows
@@ -146,9 +146,9 @@ def _is_within_rows(node: fx.Node) -> bool:
         return _of_tensors(node) and _has_rows(operand) and operand.meta["val"].is_floating_point()
     if target in _KEEPING:
         return _of_tensors(node)
-    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.pointwise not in target.tags or is_random(node):
+    if not has_form(target) or torch.Tag.pointwise not in getattr(target, "tags", ()) or is_random(node):
         return False
-    return not target._schema.is_mutable and _of_tensors(node)
+    return _of_tensors(node)
 
 
 def _is_view(node: fx.Node) -> bool:

@@ -64,6 +64,11 @@ def lower(
     return _Lowering(module, inputs).run(reduce)
 
 
+def has_form(target: Any) -> bool:
+    """Whether there is a translation of an operator that stands in a stage, for some operands at least."""
+    return target in COMPOSITES or (target in _RULES and target not in _REFUSED)
+
+
 class _Annotated(fx.Interpreter):
     """Runs a stage so that new nodes inherit the user's lines, with PyTorch's linear map, and dropout as the marker that it was."""
 
@@ -457,3 +462,5 @@ _RULES: dict[Any, Callable[..., str]] = {
     _aten.scalar_tensor.default: _scalar,
     DROPOUT: _dropout,
 }
+# Their rules say why there is no fused form.
+_REFUSED = frozenset([TYPED_LINEAR, _aten.div.Tensor_mode, _aten.div.Scalar_mode])
