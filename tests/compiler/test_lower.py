@@ -353,9 +353,9 @@ def test_rows_of_one_lane_more_than_tiles_hold(features: int, accumulator: str, 
     assert_compiles_right(Layer(edge, accumulator=accumulator).to(dtype), topology, x)
 
 
-def test_a_concatenation_of_nothing_has_no_features() -> None:
-    layer = Layer(lambda _, e: torch.cat([e.src, e.dst], 1))
-    why_not_fused(layer, dim=0)
+def test_rows_without_features_are_concatenated() -> None:
+    assert why_not_fused(Layer(lambda _, e: torch.cat([e.src, e.dst], 1)), dim=0) is None
+    assert why_not_fused(Layer(lambda _, e: torch.cat([e.src * e.dst, e.data[:, None]], 1)), dim=0) is None
 
 
 ENDS: dict[str, Callable[[Layer, Any], Any]] = {
