@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sagann.compiler.classify import has_tensor
 from sagann.compiler.program import LayerProgram, Note, Stage
 from sagann.compiler.rewrite import name_of
 from sagann.kernels.edge.function import EdgeFunction, Op
@@ -67,8 +68,9 @@ def _notes(notes: tuple[Note, ...]) -> list[str]:
 
 
 def _operators(stage: Stage) -> str:
-    names = [name_of(node) for node in stage.module.graph.nodes if node.op == "call_function"]
-    return ", ".join(name for name in names if name not in ("sym_size", "_times"))
+    # Numbers of rows are no work.
+    nodes = [node for node in stage.module.graph.nodes if node.op == "call_function" and has_tensor(node)]
+    return ", ".join(name_of(node) for node in nodes)
 
 
 def _pass(function: EdgeFunction) -> list[str]:

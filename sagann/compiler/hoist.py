@@ -23,39 +23,39 @@ _aten = torch.ops.aten
 # No dearer at an edge than the read it saves.
 _CHEAP = frozenset(
     [
-        "add",
-        "sub",
-        "mul",
-        "neg",
-        "abs",
-        "relu",
-        "where",
-        "maximum",
-        "minimum",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "eq",
-        "ne",
-        "clamp",
-        "clamp_min",
-        "clamp_max",
-        "leaky_relu",
-        "view",
-        "reshape",
-        "unsqueeze",
-        "squeeze",
-        "expand",
-        "permute",
-        "transpose",
-        "slice",
-        "select",
-        "cat",
-        "_to_copy",
-        "clone",
-        "alias",
-        "masked_fill",
+        _aten.add,
+        _aten.sub,
+        _aten.mul,
+        _aten.neg,
+        _aten.abs,
+        _aten.relu,
+        _aten.where,
+        _aten.maximum,
+        _aten.minimum,
+        _aten.lt,
+        _aten.le,
+        _aten.gt,
+        _aten.ge,
+        _aten.eq,
+        _aten.ne,
+        _aten.clamp,
+        _aten.clamp_min,
+        _aten.clamp_max,
+        _aten.leaky_relu,
+        _aten.view,
+        _aten.reshape,
+        _aten.unsqueeze,
+        _aten.squeeze,
+        _aten.expand,
+        _aten.permute,
+        _aten.transpose,
+        _aten.slice,
+        _aten.select,
+        _aten.cat,
+        _aten._to_copy,
+        _aten.clone,
+        _aten.alias,
+        _aten.masked_fill,
     ]
 )
 
@@ -79,7 +79,7 @@ def hoist(module: fx.GraphModule, *, enabled: bool = True) -> list[fx.Node]:
             continue
         seen.add(node)
         if on_edges(node, enabled):
-            pending += [argument for argument in node.all_input_nodes if has_tensor(argument)]
+            pending += _operands(node)
         else:
             frontier[node] = None
     if enabled:
@@ -119,8 +119,8 @@ def _operands(node: fx.Node) -> list[fx.Node]:
 def _may_sink(node: fx.Node) -> bool:
     if node.op != "call_function" or node.meta["place"] not in ("src", "dst"):
         return False
-    name = getattr(node.target, "__name__", "").partition(".")[0]
     operands = _operands(node)
     constant = any(argument.meta["place"] == "constant" for argument in operands)
     of_rows = all(has_row_each(argument) for argument in operands if argument.meta["place"] in ("src", "dst"))
-    return name in _CHEAP and isinstance(node.meta["val"], torch.Tensor) and of_rows and not constant
+    cheap = getattr(node.target, "overloadpacket", None) in _CHEAP
+    return cheap and isinstance(node.meta["val"], torch.Tensor) and of_rows and not constant
