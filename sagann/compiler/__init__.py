@@ -1,6 +1,7 @@
 """The compiler: from a layer's two functions to a layer program.
 
-trace -> classify -> split_concat -> commute -> hoist -> lower; the backward of the edges by vjp.
+trace -> classify -> typed, split_concat, commute, scale, edge_maps (each where it applies) -> hoist -> lower -> share ->
+fuse_rows; the backward of the edges, and of rows that are fused, by vjp.
 
 References:
     Ma et al., NGra, 2018, Sec. 3.2-3.3.

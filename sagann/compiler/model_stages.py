@@ -53,7 +53,7 @@ class _Assembly:
             self._place(node)
 
     def _place(self, node: fx.Node) -> None:
-        """Whether the node is a parameter's or the vertices', and the first stage that can compute it."""
+        """Note whether the node is a parameter's or the vertices', and the first stage that can compute it."""
         read = node.all_input_nodes
         self.stage_of[node] = max((self._available(each) for each in read), default=0)
         if node.op == "placeholder":

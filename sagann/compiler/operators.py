@@ -1,9 +1,10 @@
-"""Operators that exist in traces only, each one node: what the passes look for, free of ATen's decompositions.
+"""Operators of traces, each one node: what the passes look for, free of ATen's decompositions.
 
 ``sagann::gather`` stands between the edges and the vertices; ``sagann::linear`` is a linear map without its bias;
 ``sagann::dropout`` is dropout with its training flag resolved; in the trace of a model ``sagann::saga_layer`` is a call of a
-layer, and ``sagann::gathered`` what is left of it between the vertices' stages. Stages that PyTorch runs get PyTorch's functions in
-their place (:mod:`sagann.compiler.stages`), so that nothing here is ever executed on numbers.
+layer, and ``sagann::gathered`` what is left of it between the vertices' stages. They exist in traces only: stages that PyTorch
+runs get its functions in their place (:mod:`sagann.compiler.stages`). ``sagann::typed_linear``, a linear map picked by type, is
+an operator of :mod:`sagann.kernels` and runs as it is.
 """
 
 from __future__ import annotations

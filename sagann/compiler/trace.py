@@ -6,7 +6,8 @@ mean rows. (A symbolic size would do the same, but not survive ``len(edge.src)``
 of their own, and one ``sagann::gather`` node stands between the functions. Every node has ``meta["val"]`` (a fake tensor), ``meta["line"]`` (the user's line) and ``meta["phase"]``
 ("edge" before the gather, "vertex" after it). The vertex of ApplyVertex is the ``dst`` input: it is the same row.
 
-The independence check has run before, so rows are never mixed, and nothing branches on values.
+A function that branches on values cannot be traced. Whether rows are mixed a trace does not say: layers have passed the
+independence check before, and models are checked stage by stage afterwards.
 """
 
 from __future__ import annotations
@@ -319,12 +320,12 @@ _PLAINER: dict[Any, Callable[..., Any]] = {
     _aten.new_full.default: _new_full,
     _aten.new_ones.default: _constant(_new_full, 1, 2),
     _aten.new_zeros.default: _constant(_new_full, 0, 2),
-    _aten.zeros.default: lambda size, **kwargs: torch.full(tuple(size), 0, **_typed(kwargs)),
-    _aten.ones.default: lambda size, **kwargs: torch.full(tuple(size), 1, **_typed(kwargs)),
+    _aten.zeros.default: lambda size, **kwargs: torch.full(tuple(size), 0, **_dtype_and_device(kwargs)),
+    _aten.ones.default: lambda size, **kwargs: torch.full(tuple(size), 1, **_dtype_and_device(kwargs)),
 }
 
 
-def _typed(kwargs: dict[str, Any]) -> dict[str, Any]:
+def _dtype_and_device(kwargs: dict[str, Any]) -> dict[str, Any]:
     kwargs = {key: value for key, value in kwargs.items() if key in ("dtype", "device")}
     kwargs["dtype"] = kwargs.get("dtype") or torch.get_default_dtype()
     return kwargs
