@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -77,7 +77,7 @@ class Builder:
             dtype = self._promoted(args[1:] if op == "where" else args)
         if (trivial := self._trivial(op, args, shape, dtype, attrs)) is not None:
             return trivial
-        key = (op, args, tuple(map(type, args)), shape, dtype, tuple(sorted(attrs.items())))
+        key = _key(op, args, shape, dtype, attrs)
         if key not in self._same:
             name = self._fresh(op)
             self._add(Op(name=name, op=op, args=args, shape=shape, dtype=dtype, attrs=MappingProxyType(attrs)))
@@ -117,8 +117,7 @@ class Builder:
         return function
 
     def _add(self, op: Op) -> None:
-        key = (op.op, op.args, tuple(map(type, op.args)), op.shape, op.dtype, tuple(sorted(op.attrs.items())))
-        self._same.setdefault(key, op.name)
+        self._same.setdefault(_key(op.op, op.args, op.shape, op.dtype, op.attrs), op.name)
         self.ops.append(op)
         self._values[op.name] = op
 
@@ -181,6 +180,13 @@ class Builder:
     def size(self, value: str) -> int:
         """Number of entries of a row."""
         return math.prod(self.shape(value))
+
+
+def _key(
+    op: str, args: tuple[Arg, ...], shape: Shape, dtype: torch.dtype, attrs: Mapping[str, Any]
+) -> tuple[object, ...]:
+    """Equal for equal ops. Constants are told apart as they are written: 1, 1.0 and True, 0.0 and -0.0."""
+    return op, tuple(map(repr, args)), shape, dtype, tuple(sorted(attrs.items()))
 
 
 def _is_number(arg: Arg, number: int) -> bool:

@@ -147,7 +147,7 @@ def _seeds(b: Builder, forward: EdgeFunction) -> dict[str, str]:
 
 
 def adjoints(b: Builder, forward: EdgeFunction, seeds: Mapping[str, str], wanted: Iterable[str]) -> dict[str, str]:
-    """Reverse-mode differentiation: names of the gradients of the ``wanted`` inputs.
+    """Reverse-mode differentiation: names of the gradients of the ``wanted`` inputs, in their order.
 
     Args:
         b: holds the forward's ops; those of the backward are added.
@@ -155,7 +155,7 @@ def adjoints(b: Builder, forward: EdgeFunction, seeds: Mapping[str, str], wanted
         seeds: gradients of values, by value.
         wanted: inputs.
     """
-    wanted = set(wanted)
+    wanted = tuple(wanted)
     active = set(wanted)
     for op in forward.ops:
         if op.op in RULES and any(arg in active for arg in op.args):

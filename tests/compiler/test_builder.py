@@ -14,6 +14,7 @@ def test_equal_operations_are_one() -> None:
     b = builder()
     assert b.op("add", "x", "y") == b.op("add", "x", "y")
     assert b.op("mul", "x", 2) != b.op("mul", "x", 2.0)
+    assert b.op("mul", "x", 0.0) != b.op("mul", "x", -0.0)
 
 
 def test_operations_that_repeat_their_operand_are_left_out() -> None:

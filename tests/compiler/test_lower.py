@@ -222,6 +222,7 @@ CONSTANTS: dict[str, Callable[[Layer, Any], Any]] = {
     "beyond single precision": lambda _, e: (e.data == 2**53 + 1)[:, None] * e.src,
     "close floats": lambda _, e: e.src * 1.0000001 + e.dst * 1.0000002,
     "nan": lambda _, e: torch.where(e.src > e.dst, e.src, float("nan")),
+    "signs of zeros": lambda _, e: 1 / torch.where(e.src > e.dst, 0.0 * e.dst.abs(), -0.0 * e.dst.abs()),
     "infinities": lambda _, e: torch.where(e.src > e.dst, e.src, float("-inf")) + torch.where(e.src > 0, 0.0, float("inf")),
 }  # fmt: skip
 
@@ -233,7 +234,9 @@ def test_constants_are_what_they_are(name: str, dialect: str) -> None:
     times = torch.arange(topology.num_edges) * 1000 + 1_700_000_000 - 3000
     times[::3] = 2**53 + torch.arange(len(times[::3])) % 3
     topology = topology.with_edge_data(weight=times)
-    layer = Layer(CONSTANTS[name], accumulator="max" if name in ("nan", "infinities") else "sum").double()
+    layer = Layer(
+        CONSTANTS[name], accumulator="max" if name in ("nan", "infinities", "signs of zeros") else "sum"
+    ).double()
     x = torch.randn(topology.num_src, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with using_engine(NaiveEngine()):
         expected = layer(topology, x)

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import fx
 
+from sagann.compiler import builder as edge_builder
 from sagann.compiler.program import EdgeWork, Stage
-from sagann.compiler.vjp import Backward, backward_passes
+from sagann.compiler.vjp import Backward, adjoints, backward_passes
 from sagann.kernels.edge import naive
 from sagann.kernels.edge.function import EdgeFunction, Output
 from sagann.runtime.edge_pass import gather_fused
@@ -142,6 +143,14 @@ def test_an_input_that_only_comparisons_read_has_no_gradient() -> None:
     src, dst = make.input("src", (3,)), make.input("dst", (3,))
     function = make.function(("sum", make.op("where", make.op("gt", src, dst), dst, 0.5)))
     assert backward_passes(function, [src]) == ()
+
+
+def test_gradients_come_in_the_order_that_they_are_asked_for() -> None:
+    function = pair()
+    names = [given.name for given in function.inputs]
+    for wanted in (names, names[::-1]):
+        b = edge_builder.Builder(function.inputs, function.ops)
+        assert list(adjoints(b, function, {function.ops[-1].name: "src0"}, wanted)) == wanted
 
 
 def test_a_backward_is_derived_once() -> None:
