@@ -74,22 +74,12 @@ class ModelProgram:
     @property
     def constants(self) -> object:
         """What is gathered once: equal for programs of one model that gather the same, under the same names."""
-        gathers = [gather for gather in self.gathers if gather.constant]
-        for gather in gathers:
-            rows = {name for name, side in zip(gather.inputs, gather.edges.sides, strict=True) if side != "edge"}
-            if gather.edges.function is None or rows - {"x"}:
-                # It depends on a stage, and those are not compared.
-                return id(self)
-        functions = [gather.edges.function for gather in gathers]
-        return tuple(
-            (
-                gather.result,
-                gather.hop,
-                gather.inputs,
-                gather.edges.accumulator,
-                gather.edges.dtype,
-                repr(function.content),
-            )
-            for gather, function in zip(gathers, functions, strict=True)
-            if function is not None
-        )
+        gathered = []
+        for gather in (each for each in self.gathers if each.constant):
+            edges = gather.edges
+            # What depends on a stage is not constant, and a model with edges that are not fused is not streamed.
+            assert all(name == "x" for name, side in zip(gather.inputs, edges.sides, strict=True) if side != "edge")
+            assert edges.function is not None
+            form = edges.accumulator, edges.dtype, repr(edges.function.content)
+            gathered.append((gather.result, gather.hop, gather.inputs, *form))
+        return tuple(gathered)
