@@ -84,6 +84,41 @@ def _hardswish(x: Tensor) -> Tensor:
     return x * _hardsigmoid(x)
 
 
+def _prelu(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.where(x > 0, x, torch.where(x > 0, 0.0, x) * weight)
+
+
+def _threshold(x: Tensor, threshold: float, value: float) -> Tensor:
+    return torch.where(x <= threshold, value, x) if x.is_floating_point() else NotImplemented
+
+
+def _hardshrink(x: Tensor, size: float = 0.5) -> Tensor:
+    return torch.where((x >= -size) & (x <= size), 0.0, x)
+
+
+def _softshrink(x: Tensor, size: float = 0.5) -> Tensor:
+    return torch.where((x >= -size) & (x <= size), 0.0, x - torch.sign(x) * size)
+
+
+def _ceil(x: Tensor) -> Tensor:
+    return -torch.floor(-x)
+
+
+def _trunc(x: Tensor) -> Tensor:
+    return torch.where(x < 0, -torch.floor(-x), torch.floor(x))
+
+
+def _round(x: Tensor) -> Tensor:
+    # Halves go to the even neighbour.
+    low = torch.floor(x)
+    odd = torch.floor(low * 0.5) * 2 != low
+    return torch.where((x - low > 0.5) | ((x - low == 0.5) & odd), low + 1, low)
+
+
+def _tan(x: Tensor) -> Tensor:
+    return torch.sin(x) / torch.cos(x)
+
+
 def _root(x: Tensor, power: float = 0.5) -> Tensor:
     """A root whose slope at 0 is 0, as PyTorch has it for norms and deviations."""
     zero = x == 0
@@ -129,6 +164,13 @@ def _softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
 def _log_softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
     shifted = x - torch.amax(x, dim, keepdim=True)
     return shifted - torch.log(torch.exp(shifted).sum(dim, keepdim=True))
+
+
+def _logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
+    largest = torch.amax(x, dim, keepdim=True).detach()
+    largest = torch.where(torch.abs(largest) == math.inf, 0.0, largest)
+    total = torch.log(torch.exp(x - largest).sum(dim, keepdim=True)) + largest
+    return total if keepdim else total.squeeze(dim)
 
 
 def _mean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
@@ -257,7 +299,17 @@ COMPOSITES: dict[Any, Callable[..., Any]] = {
     _aten.hardtanh.default: _hardtanh,
     _aten.hardsigmoid.default: _hardsigmoid,
     _aten.hardswish.default: _hardswish,
+    _aten._prelu_kernel.default: _prelu,
+    _aten.threshold.default: _threshold,
+    _aten.hardshrink.default: _hardshrink,
+    _aten.softshrink.default: _softshrink,
+    _aten.ceil.default: _ceil,
+    _aten.trunc.default: _trunc,
+    _aten.round.default: _round,
+    _aten.tan.default: _tan,
+    _aten.logsumexp.default: _logsumexp,
     _aten.linalg_vector_norm.default: _vector_norm,
+    _aten.norm.ScalarOpt_dim: lambda x, order, *args: _vector_norm(x, 2 if order is None else order, *args),
     _aten.std.correction: _std,
     _aten.masked_fill.Scalar: _masked_fill,
     _aten.masked_fill.Tensor: _masked_fill,

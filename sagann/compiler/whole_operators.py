@@ -92,6 +92,16 @@ def _rms_norm(
     return (out if weight is None else out * weight).to(input.dtype)
 
 
+def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """Without the write in place: as there, a norm below ``eps`` counts as that, and keeps its slope."""
+    if not x1.is_floating_point() or not x2.is_floating_point():
+        return torch.cosine_similarity(x1, x2, dim, eps)
+    x1, x2 = torch.broadcast_tensors(x1, x2)
+    norms = [torch.linalg.vector_norm(x, dim=dim, keepdim=True) for x in (x1, x2)]
+    first, second = (torch.where(norm < eps, norm + (eps - norm).detach(), norm) for norm in norms)
+    return ((x1 / first) * (x2 / second)).sum(dim)
+
+
 def _cell(gates: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
     """A recurrent cell: ``gates`` of the maps of input and hidden state, and of the hidden state."""
 
@@ -149,6 +159,7 @@ _REPLACED: dict[Any, Callable[..., Any]] = {
     F.linear: _linear,
     F.dropout: _dropout,
     F.rms_norm: _rms_norm,
+    torch.cosine_similarity: _cosine_similarity,
     torch.dropout: _torch_dropout,
     torch.einsum: _einsum,
     **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__), _matmul),
