@@ -21,6 +21,8 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.graph.topology import Topology
 
+_HALF = (torch.float16, torch.bfloat16)
+
 
 def gather_sum(topology: Topology, values: Tensor) -> Tensor:
     """Sum of the in-edges' rows."""
@@ -138,11 +140,9 @@ def concat_slots(topology: Topology, max_degree: int) -> Tensor:
 
 
 def _in_float32(reduce: Callable[..., Tensor], *rows: Tensor) -> Tensor:
-    """Run ``reduce`` in float32 for half-precision rows, and give back their dtype."""
-    dtype = rows[-1].dtype
-    if dtype in (torch.float16, torch.bfloat16):
-        return reduce(*(tensor.float() for tensor in rows)).to(dtype)
-    return reduce(*rows)
+    """Run ``reduce`` with half-precision rows in float32; where the last are such, give back their dtype."""
+    reduced = reduce(*(tensor.float() if tensor.dtype in _HALF else tensor for tensor in rows))
+    return reduced.to(rows[-1].dtype) if rows[-1].dtype in _HALF else reduced
 
 
 def _segment_sum(topology: Topology, rows: Tensor) -> Tensor:

@@ -92,15 +92,32 @@ def test_nan_and_infinity_reach_their_destination_only(reduction: str, poison: f
     assert_close(gather(topology, values), looped(topology, values, reduce))
 
 
+def star(num_edges: int) -> Topology:
+    """One vertex with so many edges to itself."""
+    indices = torch.zeros(num_edges, dtype=torch.int32)
+    return Topology(indptr=torch.tensor([0, num_edges]), indices=indices, num_src=1, validate=False)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_rows_are_accumulated_in_float32(dtype: torch.dtype) -> None:
     # 4096 ones: a float16 running sum stops at 2048, a bfloat16 one at 256.
-    topology = Topology(
-        indptr=torch.tensor([0, 4096]), indices=torch.zeros(4096, dtype=torch.int32), num_src=1, validate=False
-    )
+    topology = star(4096)
     ones = torch.ones(4096, 1, dtype=dtype)
     assert naive.gather_sum(topology, ones).item() == 4096
     assert naive.gather_mean(topology, ones).dtype == dtype
+
+
+@pytest.mark.parametrize("value_dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("score_dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_scores_are_added_up_in_float32(score_dtype: torch.dtype, value_dtype: torch.dtype) -> None:
+    topology = star(4096)
+    score = torch.zeros(4096, dtype=score_dtype)
+    softmax = naive.gather_softmax(topology, score, torch.ones(4096, 1, dtype=value_dtype))
+    assert softmax.dtype == value_dtype
+    assert_close(softmax, torch.ones(1, 1, dtype=value_dtype))
+    logarithm = naive.gather_logsumexp(topology, score)
+    assert logarithm.dtype == score_dtype
+    assert_close(logarithm, torch.tensor([4096.0]).log().to(score_dtype))
 
 
 def test_the_first_of_tied_edges_gets_the_gradient() -> None:
