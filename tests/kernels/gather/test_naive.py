@@ -103,8 +103,16 @@ def test_half_precision_rows_are_accumulated_in_float32(dtype: torch.dtype) -> N
     # 4096 ones: a float16 running sum stops at 2048, a bfloat16 one at 256.
     topology = star(4096)
     ones = torch.ones(4096, 1, dtype=dtype)
-    assert naive.gather_sum(topology, ones).item() == 4096
-    assert naive.gather_mean(topology, ones).dtype == dtype
+    for gather, expected in (
+        (naive.gather_sum, 4096),
+        (naive.gather_mean, 1),
+        (naive.gather_max, 1),
+        (naive.gather_min, 1),
+        (lambda edges, rows: naive.gather_softmax(edges, rows[:, 0], rows), 1),
+    ):
+        gathered = gather(topology, ones)
+        assert gathered.dtype == dtype
+        assert gathered.tolist() == [[expected]]
 
 
 @pytest.mark.parametrize("value_dtype", [torch.float32, torch.float64])
