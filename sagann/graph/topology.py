@@ -11,7 +11,8 @@ extrema gets a gradient depends on the number of intervals that the graph is cut
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -180,7 +181,8 @@ class Topology:
     def edge_dst(self) -> Tensor:
         """The destination of every edge, [num_edges], in CSC order; kept after the first call."""
         if self._edge_dst is None:
-            self._edge_dst = self._expand_dst()
+            with _for_training_as_well():
+                self._edge_dst = self._expand_dst()
         return self._edge_dst
 
     def _expand_dst(self) -> Tensor:
@@ -193,8 +195,9 @@ class Topology:
             from sagann.graph.counting_sort import group_by_key
 
             # Destinations that nobody asked for are not kept: they are as large as the indices.
-            dst = self._expand_dst() if self._edge_dst is None else self._edge_dst
-            grouped = group_by_key(self.indices, self.num_src, values=dst, positions=True)
+            with _for_training_as_well():
+                dst = self._expand_dst() if self._edge_dst is None else self._edge_dst
+                grouped = group_by_key(self.indices, self.num_src, values=dst, positions=True)
             self._csr = Csr(
                 indptr=grouped.indptr, indices=_present(grouped.values), edge_ids=_present(grouped.positions)
             )
@@ -230,7 +233,8 @@ class Topology:
     def derived(self, key: object, build: Callable[[], Any]) -> Any:
         """What follows from this topology, built at the first call and kept as long as the topology is."""
         if key not in self._derived:
-            self._derived[key] = build()
+            with _for_training_as_well():
+                self._derived[key] = build()
         return self._derived[key]
 
     def to(self, device: torch.device | str) -> Topology:
@@ -266,6 +270,13 @@ class Topology:
     def __repr__(self) -> str:
         data = f", edge_data={sorted(self._edge_data)}" if self._edge_data else ""
         return f"Topology(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges}{data})"
+
+
+@contextmanager
+def _for_training_as_well() -> Iterator[None]:
+    """What is made inside is kept, and no backward pass could save tensors that were made in inference mode."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 def _restored(

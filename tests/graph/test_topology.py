@@ -95,6 +95,28 @@ def test_to_the_same_device_is_the_same_topology():
     assert meta.num_edges == 6
 
 
+def kept_arrays(topology):
+    csr = topology.csr()
+    degrees = topology.derived("degrees", topology.in_degrees)
+    return [topology.edge_dst(), csr.indptr, csr.indices, csr.edge_ids, degrees]
+
+
+@pytest.mark.parametrize("asked_in_inference_mode", [True, False])
+@pytest.mark.parametrize("made_in_inference_mode", [True, False])
+def test_what_is_kept_may_be_saved_for_a_backward_pass(made_in_inference_mode, asked_in_inference_mode):
+    with torch.inference_mode(made_in_inference_mode):
+        topology = example()
+    with torch.inference_mode(asked_in_inference_mode):
+        kept_arrays(topology)
+    kept = kept_arrays(topology)
+    assert not any(array.is_inference() for array in kept)
+    for array, expected in zip(kept, kept_arrays(example()), strict=True):
+        assert torch.equal(array, expected)
+    x = torch.ones(topology.num_dst, requires_grad=True)
+    x.index_select(0, topology.edge_dst()).sum().backward()
+    assert torch.equal(x.grad, topology.in_degrees().float())
+
+
 def saved(topology):
     file = io.BytesIO()
     torch.save(topology, file)
