@@ -207,6 +207,10 @@ def check_into(function: EdgeFunction, edges: Edges, into: Sequence[Tensor] | No
             raise ValueError(f"Result {number} of the pass so far has type {given.dtype}, expected {wanted}.")
         if result.dtype is None and torch.iinfo(given.dtype).max < last:
             raise ValueError(f"Result {number} has type {given.dtype}, too narrow for edge {last}; pass int64.")
+    widths = {given.dtype for given, result in zip(into, expected, strict=True) if result.dtype is None}
+    if len(widths) > 1:
+        found = " and ".join(sorted(map(str, widths)))
+        raise ValueError(f"The ids of edges in the pass so far have the types {found}; pass all of them in one.")
 
 
 def _check_order(function: EdgeFunction, edges: PassEdges) -> None:

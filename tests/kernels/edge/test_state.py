@@ -349,5 +349,10 @@ def test_errors_say_what_does_not_fit() -> None:
     into = (torch.zeros(53, dtype=torch.float64), torch.zeros(53, dtype=torch.int32))
     with pytest.raises(ValueError, match="too narrow for edge"):
         cpu.run(function, topology, arrays_of(function, topology), into=into, edge_offset=2**31)
+    function = largest.function(("max", "edge0"), ("min", "edge0"))
+    into = (into[0], into[1].long(), into[0].clone(), into[1])
+    for run in (naive.run, cpu.run):
+        with pytest.raises(ValueError, match=r"types torch.int32 and torch.int64; pass all of them in one"):
+            run(function, topology, arrays_of(function, topology), into=into)
     with pytest.raises(ValueError, match=r"no results of such a state: got \[\(\(53, 2, 3\)"):
         GatherState(function, num_rows=52, num_edges=9, device="cpu", tensors={"0": mean, "1": log_weight})
