@@ -125,7 +125,7 @@ class Pool:
                 limit = min([max(self._most_used_bytes, used), *self._limits])
                 while self._free and used + self._free_bytes > limit:
                     self._forget_oldest()
-                block = _Block(num_bytes)
+                block = self._made(num_bytes)
             self._used_bytes += block.num_bytes
             self._most_used_bytes = max(self._most_used_bytes, self._used_bytes)
             return block
@@ -144,6 +144,16 @@ class Pool:
             (block.num_bytes, key) for key, block in self._free.items() if num_bytes < block.num_bytes <= largest
         ]
         return self._unfree(min(fitting)[1]) if fitting else None
+
+    def _made(self, num_bytes: int) -> _Block:
+        """A new block, in the place of free ones where the system has no more."""
+        while True:
+            try:
+                return _Block(num_bytes)
+            except OSError:
+                if not self._free:
+                    raise
+                self._forget_oldest()
 
     def _unfree(self, key: int) -> _Block:
         block = self._free.pop(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 
@@ -142,6 +143,37 @@ def test_a_closed_pool_gives_everything_back() -> None:
     pool.release()
     assert pool._free_bytes == 0
     assert not pool._returned
+
+
+SHORT_OF_ADDRESSES = """
+import resource
+import torch
+from sagann.kernels.memory import Pool
+
+def made(pool, num_mib):
+    return pool.empty((num_mib << 18,), torch.int32)
+
+pool = Pool(most_times=1)
+blocks = [made(pool, 64) for _ in range(4)]
+del blocks
+with open("/proc/self/statm") as file:
+    taken = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken - (96 << 20), -1))
+large = made(pool, 72)
+assert pool._used_bytes == 72 << 20 and pool._free_bytes == 64 << 20, (pool._used_bytes, pool._free_bytes)
+try:
+    made(pool, 1024)
+except RuntimeError as error:
+    assert "allocate memory" in str(error), error
+else:
+    raise AssertionError("the limit holds nothing back")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how much of the address space is taken")
+def test_free_blocks_make_room_where_the_system_has_no_more() -> None:
+    # Of the four free blocks two go in any case, for no more was ever in use, and that is not enough.
+    subprocess.run([sys.executable, "-c", SHORT_OF_ADDRESSES], check=True)
 
 
 def test_threads_never_get_the_same_block() -> None:
