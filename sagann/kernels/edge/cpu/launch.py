@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from pathlib import Path
 
@@ -39,10 +39,23 @@ _Kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 def _on_python_threads(function: int, args: int, threads: int) -> None:
     kernel = _Kernel(function)
-    others = [_pool().submit(kernel, args) for _ in range(threads - 1)]
-    kernel(args)
+    others: list[Future[None]] = []
+    try:
+        others.extend(_pool().submit(kernel, args) for _ in range(threads - 1))
+        kernel(args)
+    finally:
+        _wait_for(others)
     for other in others:
         other.result()
+
+
+def _wait_for(others: Sequence[Future[None]]) -> None:
+    """Wait until the threads use the arguments no more. An interrupt is raised then, for it would free the arrays."""
+    try:
+        wait(others)
+    except BaseException:
+        _wait_for(others)
+        raise
 
 
 @cache
