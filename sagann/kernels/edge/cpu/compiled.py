@@ -25,18 +25,15 @@ class Kernel:
     "Of the C function."
     results: tuple[Result, ...]
     "The tensors that it writes."
-    source: Path
-    "Where its source is to be read."
 
 
 def compile_kernel(function: EdgeFunction, form: Form) -> Kernel:
     """Emit, store and compile a function's kernel, or load it from the cache folder."""
     verify(function)
-    address, path = compile_source(emit(function, form))
-    return Kernel(address=address, results=tuple(results_of(function)), source=path)
+    return Kernel(address=compile_source(emit(function, form)), results=tuple(results_of(function)))
 
 
-def compile_source(source: str) -> tuple[int, Path]:
-    """The address of the C function ``kernel`` of a generated source, and where the source is kept."""
+def compile_source(source: str) -> int:
+    """The address of the C function ``kernel`` of a generated source."""
     module = import_source(source, library_hash(f"numba {numba.__version__}", Path(__file__).parent))
-    return int(module.kernel.address), Path(str(module.__file__))
+    return int(module.kernel.address)

@@ -87,4 +87,4 @@ def scatter_extremum(topology: Topology, edge: Tensor, grad: Tensor) -> Tensor:
 @cache
 def _kernel(index_kind: str, id_kind: str, kind: str) -> int:
     source = _SOURCE.format(index_kind=index_kind, id_kind=id_kind, kind=kind, step=FEATURES_OF_ITEM, ahead=AHEAD)
-    return compile_source(source)[0]
+    return compile_source(source)

@@ -30,8 +30,6 @@ class Kernel:
     "The tensors that it writes."
     shared: tuple[int, ...]
     "Those that it reads from a copy when it continues, since the programs of a row all write them."
-    source: Path
-    "Where its source is to be read."
 
     def launch(self, num_items: int, args: Sequence[object]) -> None:
         """Run all items on the current stream of the current device."""
@@ -53,5 +51,4 @@ def compile_kernel(
         warps=module.WARPS,
         results=tuple(results_of(function)),
         shared=tuple(shared_results(function, choose_layout(function)) if continued else ()),
-        source=Path(str(module.__file__)),
     )
