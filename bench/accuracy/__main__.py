@@ -27,7 +27,12 @@ from sagann.train import Trainer
 def main() -> None:
     """Parse the arguments, run what is missing, write the report."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("SAGANN_DATA", "../shared/data")))
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=os.environ.get("SAGANN_DATA"),
+        help="folder of the graphs; default $SAGANN_DATA",
+    )
     parser.add_argument(
         "--results", type=Path, default=Path("runs/accuracy.jsonl"), help="finished runs, one per line"
     )
@@ -37,6 +42,8 @@ def main() -> None:
     parser.add_argument("--system", choices=sorted(SYSTEMS), help="run this system alone")
     parser.add_argument("--report-only", action="store_true")
     arguments = parser.parse_args()
+    if arguments.data is None and not arguments.report_only:
+        parser.error("nothing says where the graphs are: pass --data FOLDER, or set SAGANN_DATA to it")
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
     if not arguments.report_only:
