@@ -210,8 +210,9 @@ class Expressions:
         arg, rank = op.args[position], len(self.shape(op))
         if not isinstance(arg, str):
             number = self.number(arg, kind)
-            # Where no tensor says the type, or a function wants one.
+            # Where no tensor says the type, or a function wants one. What is compared Triton would round to float32.
             needs_block = op.op in ("where", "pow", "div", "maximum", "minimum")
+            needs_block = needs_block or (op.op in COMPARISONS and kind == "f8")
             block = "[" + ", ".join(["1"] * (rank + 1)) + "]"
             return f"tl.full({block}, {number}, {TYPES[kind]})" if needs_block else number
         value = self.function.value(arg)

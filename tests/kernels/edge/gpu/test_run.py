@@ -136,6 +136,22 @@ def test_integer_and_mask_data() -> None:
     cases.assert_close(gpu.run(function, topology.to(DEVICE), moved), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("comparison", ["lt", "le", "gt", "ge", "eq", "ne"])
+def test_numbers_of_float64_are_compared_in_float64(comparison: str) -> None:
+    make = Builder(torch.float64)
+    x = make.input("src", (3,))
+    results = [
+        make.op("where", make.op(comparison, *operands), x, -1.0) for operands in ((x, 0.1), (0.1, x), (x, 1e300))
+    ]
+    function = make.function(*(("edge", result) for result in results))
+    # The nearest number of float32 lies between the second and the third.
+    row = torch.tensor([0.1 - 1e-12, 0.1, 0.1 + 1e-8], dtype=torch.float64)
+    topology = TOPOLOGIES["self-loops"]
+    rows = row.repeat(topology.num_src, 1)
+    expected = naive.run(function, topology, {x: rows})
+    cases.assert_close(gpu.run(function, topology.to(DEVICE), {x: rows.to(DEVICE)}), expected, rtol=0.0)
+
+
 @pytest.mark.parametrize("at", ["dst", "src"])
 def test_ids_of_edges(at: str) -> None:
     make = Builder(torch.float64)
