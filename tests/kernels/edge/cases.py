@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sagann.graph import Topology
 from sagann.kernels.edge import naive
-from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.function import EdgeFunction, Input
 from tests.graphs import odd_topologies
 from tests.kernels.edge.functions import Builder, arrays_of, attention, gated
 
@@ -68,6 +68,16 @@ def hub(num_edges: int) -> Topology:
     src = torch.cat([torch.randint(50, (num_edges,), generator=generator), middle])
     dst = torch.cat([middle, torch.randint(50, (num_edges,), generator=generator)])
     return Topology.from_coo(src=src, dst=dst, num_src=50)
+
+
+def named_like_variables(at: str) -> EdgeFunction:
+    """Rows of the other side ("src"), or edge data ("dst"), times parameters named like what kernels look for."""
+    make = Builder(torch.float32)
+    value = make.input("dst" if at == "src" else "edge", (3,))
+    for name in ("edge_id", "edge_local", "edge_global", "other"):
+        make.inputs.append(Input(name=f"parameter_{name}", side="param", shape=(3,), dtype=torch.float32))
+        value = make.op("mul", value, f"parameter_{name}")
+    return make.function(("sum", value), at=at)
 
 
 def all_reductions(at: str) -> EdgeFunction:

@@ -139,6 +139,17 @@ def test_kernels_are_kept_on_disk_and_found_again(tmp_path, monkeypatch) -> None
     assert files == sorted(path.name for path in (tmp_path / "kernels").rglob("*") if path.is_file())
 
 
+@pytest.mark.parametrize("continued", [False, True])
+def test_parameters_named_like_variables_of_a_kernel_ask_for_nothing(*, continued: bool) -> None:
+    by_source, by_destination = (
+        cpu.source_of(cases.named_like_variables(at), continued=continued) for at in ("src", "dst")
+    )
+    assert "v_parameter_edge_id" in by_source
+    assert "id_of_edge(p_edge_ids" not in by_source
+    assert " other = " in by_source
+    assert " other = " not in by_destination
+
+
 def test_a_piece_of_a_cut_row_that_weighs_nothing() -> None:
     make = Builder(torch.float64)
     score, value = make.input("edge", ()), make.input("src", (3,))

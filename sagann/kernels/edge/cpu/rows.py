@@ -6,6 +6,7 @@ from sagann.kernels.edge.cpu.expressions import Expressions
 from sagann.kernels.edge.cpu.reduction import Reduction
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import KINDS, results_of
+from sagann.kernels.edge.source import mention
 
 HEADER = ("counter", "items", "num_items", "indptr", "indices", "edge_ids", "seed")
 "The first arguments of every kernel."
@@ -91,7 +92,7 @@ class Rows:
         ahead = (
             [f"ahead = other_end(p_indices, min(edge + {AHEAD}, last_edge - 1))", *prefetches] if prefetches else []
         )
-        reads_other = any("other" in line for line in self.at_edge)
+        reads_other = mention(self.at_edge, "other")
         body = [
             "@njit",
             f"def rows_{self.expressions.tile}(p_args, item, first_row, last_row, first_edge, last_edge, slot, first):",
@@ -121,9 +122,9 @@ class Rows:
         """Lines that find an edge's position in CSC order and its id, as far as the lines ``used`` ask for them."""
         local, known = self.expressions.edge_local, self.expressions.edge_global
         lines = []
-        if any(local in line or known in line for line in used):
+        if mention(used, local) or mention(used, known):
             lines.append(f"{local} = edge" if self.own == "dst" else f"{local} = id_of_edge(p_edge_ids, edge)")
-        if local != known and any(known in line for line in used):
+        if local != known and mention(used, known):
             lines.append(f"{known} = {local} + edge_offset")
         return lines
 

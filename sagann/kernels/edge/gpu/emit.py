@@ -10,6 +10,7 @@ from sagann.kernels.edge.gpu.expressions import EDGE, PROGRAM, ROW, Expressions
 from sagann.kernels.edge.gpu.layout import choose_layout
 from sagann.kernels.edge.gpu.reduction import Reduction
 from sagann.kernels.edge.kinds import results_of
+from sagann.kernels.edge.source import mention
 
 
 def emit(function: EdgeFunction, in_order: frozenset[str] = frozenset(), *, continued: bool = False) -> str:
@@ -123,10 +124,10 @@ class _Kernel(Expressions):
         if any("(other *" in line for line in used):
             lines.append("other = tl.load(p_indices + edge, mask=m_edge, other=0).to(tl.int64)")
         local, known = self.edge_local, self.edge_global
-        if any(local in line or known in line for line in used):
+        if mention(used, local) or mention(used, known):
             loaded = "tl.load(p_edge_ids + edge, mask=m_edge, other=0).to(tl.int64)"
             lines.append(f"{local} = {loaded if self.function.at == 'src' else 'edge'}")
-        if local != known and any(known in line for line in used):
+        if local != known and mention(used, known):
             lines.append(f"{known} = {local} + edge_offset")
         return lines
 

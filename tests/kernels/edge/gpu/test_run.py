@@ -225,6 +225,17 @@ def test_kernels_are_kept_on_disk_and_found_again(tmp_path, monkeypatch) -> None
         assert len(list((tmp_path / "kernels").glob("*.py"))) == 1
 
 
+@pytest.mark.parametrize("continued", [False, True])
+def test_parameters_named_like_variables_of_a_kernel_ask_for_nothing(*, continued: bool) -> None:
+    by_source, by_destination = (
+        gpu.source_of(cases.named_like_variables(at), continued=continued) for at in ("src", "dst")
+    )
+    assert "v_parameter_edge_id" in by_source
+    assert "tl.load(p_edge_ids" not in by_source
+    assert " other = " in by_source
+    assert " other = " not in by_destination
+
+
 on_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
