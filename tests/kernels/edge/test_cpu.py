@@ -12,6 +12,7 @@ from sagann.kernels.edge.function import EdgeFunction
 from tests.kernels.edge import cases
 from tests.kernels.edge.cases import KNOWN, MOVED, TOPOLOGIES
 from tests.kernels.edge.functions import Builder, arrays_of, functions, gated
+from tests.kernels.files import times_by_file
 
 
 def assert_equals_naive(function: EdgeFunction, topology: Topology, rtol: float) -> None:
@@ -133,10 +134,10 @@ def test_functions_over_their_whole_range(dtype: torch.dtype) -> None:
 def test_kernels_are_kept_on_disk_and_found_again(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setenv("SAGANN_CACHE", str(tmp_path))
     assert_equals_naive(gated(17), TOPOLOGIES["skewed"], rtol=1e-5)
-    files = sorted(path.name for path in (tmp_path / "kernels").rglob("*") if path.is_file())
-    assert [name for name in files if name.endswith(".py")] != []
+    files = times_by_file(tmp_path)
+    assert {path.suffix for path in files} == {".py", ".nbc", ".nbi"}
     assert_equals_naive(gated(17), TOPOLOGIES["skewed"], rtol=1e-5)
-    assert files == sorted(path.name for path in (tmp_path / "kernels").rglob("*") if path.is_file())
+    assert times_by_file(tmp_path) == files
 
 
 @pytest.mark.parametrize("continued", [False, True])
