@@ -71,7 +71,7 @@ class Input:
     shape: Shape
     "Feature shape of a row; of a parameter, its shape."
     dtype: torch.dtype
-    "float32, float64, float16, bfloat16, or an integer type; an array may have another integer type."
+    "float32, float64, float16, bfloat16, bool, or an integer type; an array may have another integer type."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

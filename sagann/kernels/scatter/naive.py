@@ -1,4 +1,7 @@
-"""Scatter in plain PyTorch: one row per edge is materialised. The twin that every faster kernel is held to.
+"""Scatter in plain PyTorch: one row per edge is materialised.
+
+Its readers are :class:`sagann.saga.NaiveEngine`, which every other engine is held to, and a probe of the report. Kernels
+have no scatter of their own: passes over the edges load rows where they lie.
 
 References:
     Ma et al., NGra, 2018, Sec. 2.1 and 3.3 (the Scatter stage).

@@ -1,7 +1,8 @@
 """Typed linear in plain PyTorch: rows are grouped by type and each group is one matrix product.
 
 One operator of PyTorch's registry (``sagann::typed_linear``), so that a trace shows it as one node: rows are
-independent, though the implementation sorts them.
+independent, though the implementation sorts them. It is the only one: layers call it, and the compiler takes it off the
+edges where it can (:mod:`sagann.compiler.typed`).
 
 References:
     Ma et al., NGra, 2018, Fig. 12: A(edge.data) applied to edge.src.

@@ -5,7 +5,7 @@ be partly used, and what its unused lanes hold means nothing. One lane is a plai
 unrolled over the chunks, so a generated kernel has one line per operation and LLVM sees only vector instructions.
 Blocks never live in memory but through ``load`` and ``store``, which take an address and mask the tail.
 
-Kinds of lanes: f4, f8 (also loaded from f2 and bf), i4, i8, b1 (masks).
+Kinds of lanes: f4 (also loaded from f2 and bf), f8, i4, i8, b1 (masks).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Functions of lanes for generated Triton kernels: what Triton lacks, or computes too coarsely.
 
 Triton's own exp in float32 loses a bit for every doubling of its argument, and tanh, expm1, log1p and pow exist only
-in a library that the interpreter cannot run. Here exp(x) = 2^n exp(r) with n = round(x / ln 2) and
-|r| <= ln 2 / 2; exp(r) - 1 is a Taylor series of degree 7 in float32 and 13 in float64.
+in a library that the interpreter cannot run. Here exp(x) = 2^n exp(r) with n = round(x / ln 2) and |r| <= ln 2 / 2.
+Of exp in float32, exp(r) is Triton's exp2 of r / ln 2; in float64 all of it is Triton's. Of expm1, exp(r) - 1 is a
+Taylor series of degree 7 in float32 and 13 in float64.
 
 Numbers meet tensors in sums and products only: elsewhere Triton would take them for float32. It fuses those itself.
 
