@@ -146,7 +146,10 @@ class GatherState:
         for name in ("function", "num_rows", "num_edges", "device"):
             ours, theirs = getattr(self, name), getattr(other, name)
             if ours != theirs:
-                raise ValueError(f"States can be merged only if '{name}' is the same (got {ours} and {theirs}).")
+                raise ValueError(
+                    f"States can be merged only if '{name}' is the same (got {ours} and {theirs}); construct both "
+                    f"with the same '{name}'."
+                )
         if other._results is None:
             return
         if self._results is None:
@@ -188,7 +191,10 @@ class GatherState:
         """The results that another state gave, in order."""
         found = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors.values()]
         if found != self._forms():
-            raise ValueError(f"These are no results of such a state: got {found}, expected {self._forms()}.")
+            raise ValueError(
+                f"These are no results of such a state: got {found}, expected {self._forms()}; pass what tensors() of "
+                f"a state of the same function, num_rows and num_edges gave."
+            )
         return tuple(tensors.values())
 
     def _forms(self) -> list[tuple[tuple[int, ...], torch.dtype]]:

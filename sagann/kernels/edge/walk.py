@@ -189,7 +189,10 @@ def check_into(function: EdgeFunction, edges: Edges, into: Sequence[Tensor] | No
         return
     expected = reduced_results(function)
     if len(into) != len(expected):
-        raise ValueError(f"The function has {len(expected)} results to continue from (got {len(into)}).")
+        raise ValueError(
+            f"The function has {len(expected)} results to continue from (got {len(into)}); pass all that the pass so far "
+            f"returned, but for outputs on edges."
+        )
     num_rows = next((len(rows) for rows, result in zip(into, expected, strict=True) if result.rows == "row"), None)
     if num_rows is not None:
         _check_rows(function, edges, num_rows)
@@ -199,12 +202,16 @@ def check_into(function: EdgeFunction, edges: Edges, into: Sequence[Tensor] | No
             form = "contiguous" if given.is_contiguous() else "strided"
             raise ValueError(
                 f"Result {number} of the pass so far has shape {list(given.shape)} ({form}, on {given.device}), "
-                f"expected {list(shape)}, contiguous, on {edges.device}."
+                f"expected {list(shape)}, contiguous, on {edges.device}; pass it as a pass over edges of these rows "
+                f"returned it."
             )
         last = edge_offset + edges.num_edges - 1
         if given.dtype not in (torch.int32, torch.int64) if result.dtype is None else given.dtype != result.dtype:
             wanted = result.dtype or "int32 or int64"
-            raise ValueError(f"Result {number} of the pass so far has type {given.dtype}, expected {wanted}.")
+            raise ValueError(
+                f"Result {number} of the pass so far has type {given.dtype}, expected {wanted}; pass it as the pass "
+                f"returned it."
+            )
         if result.dtype is None and torch.iinfo(given.dtype).max < last:
             raise ValueError(f"Result {number} has type {given.dtype}, too narrow for edge {last}; pass int64.")
     widths = {given.dtype for given, result in zip(into, expected, strict=True) if result.dtype is None}
@@ -215,7 +222,10 @@ def check_into(function: EdgeFunction, edges: Edges, into: Sequence[Tensor] | No
 
 def _check_order(function: EdgeFunction, edges: PassEdges) -> None:
     if edges.at != function.at:
-        raise ValueError(f"The edges are grouped by {edges.at}, but the pass goes by {function.at}.")
+        raise ValueError(
+            f"The edges are grouped by {edges.at}, but the pass goes by {function.at}; pass "
+            f"PassEdges.of(topology, '{function.at}')."
+        )
     if function.at == "src" and edges.edge_ids is None and function.asks_for_ids:
         raise ValueError("The pass asks for the edges' ids, but they come without; load them too.")
 

@@ -331,13 +331,15 @@ def test_errors_say_what_does_not_fit() -> None:
     state = GatherState(function, num_rows=52, num_edges=1000, device="cpu")
     with pytest.raises(ValueError, match="52 rows, but these edges are of 53"):
         state.accumulate(cpu.run, topology, arrays)
-    with pytest.raises(ValueError, match=r"'num_rows' is the same .got 52 and 53"):
+    with pytest.raises(
+        ValueError, match=r"'num_rows' is the same .got 52 and 53.; construct both with the same 'num_rows'"
+    ):
         state.merge(GatherState(function, num_rows=53, num_edges=1000, device="cpu"))
     mean, log_weight = torch.zeros(53, 2, 3), torch.zeros(53, 2)
     for into, said in (
-        ((mean,), r"2 results to continue from .got 1"),
-        ((mean.double(), log_weight), "type torch.float64, expected torch.float32"),
-        ((mean, log_weight[:50]), r"shape \[50, 2\] .* expected \[53, 2\]"),
+        ((mean,), r"2 results to continue from .got 1.; pass all that the pass so far returned"),
+        ((mean.double(), log_weight), "type torch.float64, expected torch.float32; pass it as .* returned"),
+        ((mean, log_weight[:50]), r"shape \[50, 2\] .* expected \[53, 2\].*; pass it as .* returned"),
     ):
         for run in (naive.run, cpu.run):
             with pytest.raises(ValueError, match=said):
@@ -354,5 +356,7 @@ def test_errors_say_what_does_not_fit() -> None:
     for run in (naive.run, cpu.run):
         with pytest.raises(ValueError, match=r"types torch.int32 and torch.int64; pass all of them in one"):
             run(function, topology, arrays_of(function, topology), into=into)
-    with pytest.raises(ValueError, match=r"no results of such a state: got \[\(\(53, 2, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"no results of such a state: got \[\(\(53, 2, 3\).*; pass what tensors\(\) of"
+    ):
         GatherState(function, num_rows=52, num_edges=9, device="cpu", tensors={"0": mean, "1": log_weight})
