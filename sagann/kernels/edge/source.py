@@ -41,10 +41,10 @@ def mention(lines: Iterable[str], name: str) -> bool:
 
 
 @cache
-def library_hash(compiler: str, folder: Path) -> str:
-    """Hash of a dialect: its compiler's version, the modules in its folder and those above that it shares."""
+def library_hash(compiler: str, folder: Path, *others: Path) -> str:
+    """Hash of a dialect: its compiler's versions, the modules in its folder, those above that it shares, and others."""
     library = hashlib.sha256(compiler.encode())
-    for path in [*sorted(Path(__file__).parent.glob("*.py")), *sorted(folder.glob("*.py"))]:
+    for path in [*sorted(Path(__file__).parent.glob("*.py")), *sorted(folder.glob("*.py")), *others]:
         library.update(path.read_bytes())
     return library.hexdigest()
 

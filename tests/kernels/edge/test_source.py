@@ -5,12 +5,16 @@ from __future__ import annotations
 import errno
 import inspect
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
+import llvmlite
+import numba
 import pytest
 
-from sagann.kernels.edge.source import import_source
+from sagann.kernels.edge.cpu.compiled import compile_source
+from sagann.kernels.edge.source import import_source, library_hash
 
 _TEXT = '"""A module."""\n\n\ndef one():\n    return 1\n'
 
@@ -51,3 +55,29 @@ def test_a_source_that_cannot_be_kept_is_imported(folder: Path, monkeypatch: pyt
     assert module.one() == 1
     assert inspect.getsource(module.one) == "def one():\n    return 1\n"
     assert not any(folder.glob("*"))
+
+
+@pytest.fixture
+def hashed_anew() -> Iterator[None]:
+    """The library is not known from before, nor afterwards."""
+    library_hash.cache_clear()
+    yield
+    library_hash.cache_clear()
+
+
+@pytest.mark.usefixtures("hashed_anew")
+@pytest.mark.parametrize("changed", ["random.py", "block.py", "machine_code.py", "numba", "llvmlite"])
+def test_a_changed_library_never_meets_an_old_kernel(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    read_bytes = Path.read_bytes
+    text = "class kernel:\n    address = 7\n"
+    assert compile_source(text) == 7
+    (before,) = folder.glob("*.py")
+    if changed.endswith(".py"):
+        monkeypatch.setattr(Path, "read_bytes", lambda path: read_bytes(path) + b"#" * (path.name == changed))
+    else:
+        monkeypatch.setattr({"numba": numba, "llvmlite": llvmlite}[changed], "__version__", "0.1")
+    library_hash.cache_clear()
+    assert compile_source(text) == 7
+    assert {before} < set(folder.glob("*.py"))

@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import llvmlite
 import numba
 
+from sagann import machine_code
 from sagann.kernels.edge.cpu.emit import emit
 from sagann.kernels.edge.cpu.expressions import Form
 from sagann.kernels.edge.function import EdgeFunction, verify
@@ -35,5 +37,7 @@ def compile_kernel(function: EdgeFunction, form: Form) -> Kernel:
 
 def compile_source(source: str) -> int:
     """The address of the C function ``kernel`` of a generated source."""
-    module = import_source(source, library_hash(f"numba {numba.__version__}", Path(__file__).parent))
+    versions = f"numba {numba.__version__}, llvmlite {llvmlite.__version__}"
+    library = library_hash(versions, Path(__file__).parent, Path(machine_code.__file__))
+    module = import_source(source, library)
     return int(module.kernel.address)
