@@ -16,8 +16,6 @@ from sagann.graph.rmat import rmat_edges
 from sagann.nn import ModelConfig, build_model
 from sagann.storage import read_npz
 
-DATA = Path(os.environ.get("SAGANN_DATA", Path(__file__).parents[3] / "shared" / "data"))
-"Where the real datasets are."
 REHEARSAL_VERTICES = 4_500
 "Enough for a vertex of so many edges that a kernel cuts it up, so that what does this is rehearsed too."
 SEED = 0
@@ -101,7 +99,10 @@ def graph_of(stored: Stored) -> Graph:
 
 
 def _real(name: str) -> Stored:
-    graph = symmetrise(remove_self_loops(read_npz(DATA / f"{name}.npz")))
+    folder = os.environ.get("SAGANN_DATA")
+    if folder is None:
+        raise SystemExit(f"nothing says where '{name}.npz' is: set SAGANN_DATA to the folder of the graphs")
+    graph = symmetrise(remove_self_loops(read_npz(Path(folder) / f"{name}.npz")))
     if "train" not in graph.splits:
         graph = random_split(graph, seed=SEED)
     features, labels = graph.features, graph.labels
