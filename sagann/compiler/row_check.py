@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -49,7 +50,9 @@ def _differing(module: fx.GraphModule) -> fx.Node | None:
     """The first operator that gives other rows where it is given some of them only."""
     likes = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
     are_ids = any(map(_is_integral, module.graph.nodes))
-    inputs = [_made_up(like, are_ids=are_ids) for like in likes]
+    # One for all of them: two inputs of one shape are different rows, and what they differ in is seen.
+    generator = torch.Generator().manual_seed(0)
+    inputs = [_made_up(like, generator, are_ids=are_ids) for like in likes]
     whole = _Recording(module)
     devices = {value.device for value in inputs if value.is_cuda}
     with torch.no_grad(), torch.random.fork_rng(devices=list(devices)):
@@ -64,18 +67,19 @@ def _differing(module: fx.GraphModule) -> fx.Node | None:
             and dim is not None
             and not _agree(full, again, dim)
         ):
-            return node
+            # Of an operator with several results, each is a node of its own.
+            return node.all_input_nodes[0] if node.target is operator.getitem else node
     return None
 
 
-def _made_up(like: Tensor, *, are_ids: bool) -> Tensor:
+def _made_up(like: Tensor, generator: torch.Generator, *, are_ids: bool) -> Tensor:
     """Random numbers, in few rows where the trace has very many.
 
     Args:
         like: what the trace has.
+        generator: draws them.
         are_ids: whether rows may be made into ids: zeros and ones are such of any table.
     """
-    generator = torch.Generator().manual_seed(0)
     shape = [size // ROWS * NUM_ROWS if is_rows(size) else size for size in like.shape]
     if are_ids and _rows_dim(like) is not None:
         # No two rows are alike, whatever their ids.

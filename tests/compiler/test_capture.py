@@ -16,6 +16,7 @@ from sagann.errors import LayerError
 from sagann.graph import Topology
 from sagann.nn import GIN, SAGE, build_model
 from sagann.nn.zoo import ModelConfig
+from sagann.saga import SagaLayer
 from tests.graphs import labelled_graph, random_topology
 
 
@@ -24,7 +25,7 @@ class Model(nn.Module):
 
     def __init__(self, forward: Callable[..., Tensor]) -> None:
         super().__init__()
-        self.first, self.second = SAGE(4, 6), SAGE(6, 3)
+        self.first, self.second, self.plain = SAGE(4, 6), SAGE(6, 3), SagaLayer()
         self.norm, self.batch_norm = nn.LayerNorm(6), nn.BatchNorm1d(6)
         self.function = forward
 
@@ -134,6 +135,19 @@ def test_what_cannot_be_streamed_is_named(name: str) -> None:
 def test_the_line_of_a_mixing_operator_is_the_users() -> None:
     with pytest.raises(LayerError, match=r"test_capture\.py:\d+.*roll"):
         captured(lambda m, h, x: m.second(h[1], m.first(h[0], x).roll(1, 0)))
+
+
+MIXING: dict[str, Callable[[Tensor], Tensor]] = {
+    "roll": lambda z: z.roll(1, 0),
+    "flip": lambda z: z.flip(0),
+    "sort": lambda z: z.sort(0).values,
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_rows_that_are_mixed_are_found_in_what_two_inputs_differ_in(name: str) -> None:
+    with pytest.raises(LayerError, match=f"operator {name} mixes them"):
+        captured(lambda m, h, x: MIXING[name](x - m.plain(h[0], x)))
 
 
 def test_modules_with_two_names_are_left_as_they_were() -> None:
