@@ -59,14 +59,14 @@ def _(x: Tensor, p: float) -> Tensor:
 
 
 @torch.library.custom_op("sagann::saga_layer", mutates_args=())
-def saga_layer(x: Tensor, call: int, shape: Sequence[int]) -> Tensor:
-    """What a layer of a model returns for ``x``; ``call`` is its number, ``shape`` that of a row."""
+def saga_layer(x: Tensor, call: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """What a layer of a model returns for ``x``; ``call`` is its number, ``shape`` that of a row, ``dtype`` of its values."""
     raise AssertionError("stands in traces only")
 
 
 @saga_layer.register_fake
-def _(x: Tensor, call: int, shape: Sequence[int]) -> Tensor:
-    return x.new_empty(x.shape[0], *shape)
+def _(x: Tensor, call: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return x.new_empty(x.shape[0], *shape, dtype=dtype)
 
 
 @torch.library.custom_op("sagann::gathered", mutates_args=())

@@ -155,8 +155,8 @@ class Recorder:
 
     def leave_node(self, number: int, x: Tensor) -> Tensor:
         """The node of a call in the place of what the layer returns for ``x``."""
-        shape = list(self.calls[number].graphs.parts[0].output.meta["val"].shape[1:])
-        out: Tensor = torch.ops.sagann.saga_layer(x, number, shape)
+        like = self.calls[number].graphs.parts[0].output.meta["val"]
+        out: Tensor = torch.ops.sagann.saga_layer(x, number, list(like.shape[1:]), like.dtype)
         return out
 
     def is_foreign(self) -> bool:

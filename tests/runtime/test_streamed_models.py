@@ -287,6 +287,29 @@ def test_half_precision_has_the_numbers_of_memory(accumulator: str, dtype: torch
         assert_close(ours, theirs, scale=largest(*expected))
 
 
+class Converted(SagaLayer):
+    """A sum in another type than that of what it reads."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return edge.src.to(self.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_layer_may_give_another_type_than_it_reads(dtype: torch.dtype) -> None:
+    # Every vertex has 100 neighbours: what the second layer gathers is no number of half precision.
+    ends = torch.arange(100).repeat(100)
+    topology = Topology.from_coo(src=ends, dst=ends.sort().values, num_src=100)
+    model = Model(lambda m, h, x: m.second(m.layer(h[0], m.converted(h[0], x)))).to(dtype)
+    model.converted = Converted(dtype)
+    x = torch.full((100, 4), 8.0, dtype=torch.float16)
+    assert streamed(model, topology)(x).dtype == dtype
+    assert_same(model, topology, x)
+
+
 class Weighted(SagaLayer):
     """A sum by weights."""
 
