@@ -354,7 +354,10 @@ def _undisturbed(layer: nn.Module, device: torch.device) -> Iterator[None]:
         finally:
             torch.set_autocast_cache_enabled(caching)
             for buffer, saved in buffers.items():
-                buffer.copy_(saved)
+                # Inference tensors are changed in inference mode only. The others keep their version: a backward may have
+                # saved them before.
+                if torch.is_inference_mode_enabled() or not buffer.is_inference():
+                    buffer.data.copy_(saved)
 
 
 def last_positive(rows: Tensor) -> Tensor:

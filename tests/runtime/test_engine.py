@@ -24,7 +24,7 @@ from sagann.graph import Graph, Topology
 from sagann.kernels import dense
 from sagann.kernels.edge import cpu, naive
 from sagann.kernels.memory import POOL
-from sagann.nn import GAT, GCN, GIN, SAGE, GatedGCN, ModelConfig, build_model
+from sagann.nn import GAT, GCN, GIN, GNN, SAGE, GatedGCN, ModelConfig, build_model
 from sagann.runtime import edge_pass
 from sagann.runtime.dialects import dialect_for
 from sagann.runtime.engine import CompiledEngine
@@ -393,6 +393,27 @@ def test_rows_first_read_without_gradients_have_them_later(engine: Any) -> None:
     src, dst = plain[skewed().indices.long()], plain[skewed().edge_dst().long()]
     (torch.sigmoid(src * dst).detach() * src).sum().backward()
     assert_close(x.grad, plain.grad)
+
+
+def test_a_layer_with_a_buffer_is_differentiated_when_it_is_called_twice() -> None:
+    class Scaled(SagaLayer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.register_buffer("scale", torch.full((4,), 0.5))
+
+        def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+            return self.linear(accum) * self.scale
+
+    topology, model = skewed(), GNN([Scaled()], steps=2).double()
+    gradients = []
+    for engine in (NaiveEngine(), CompiledEngine()):
+        with using_engine(engine):
+            # Features and what the layer makes of them are two forms of input, each of which the layer is checked for.
+            out = model([topology] * 2, rows(topology))
+            gradients.append(torch.autograd.grad(out.square().sum(), list(model.parameters())))
+    for ours, theirs in zip(*gradients, strict=True):
+        assert_close(ours, theirs)
 
 
 def test_maps_by_other_weights_are_not_shared() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from sagann import typed_linear
 from sagann.errors import LayerError
 from sagann.graph import Topology
+from sagann.graph.versions import version_of
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
 from tests.graphs import odd_topologies
 
@@ -164,6 +165,17 @@ def test_the_check_leaves_no_trace() -> None:
     fresh = Layer(edge=ROW_WISE["dropout"])
     torch.manual_seed(3)
     assert torch.equal(fresh(topology, x), expected)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_buffers_that_a_function_leaves_alone_are_not_written(inference: bool) -> None:
+    layer = Layer(None, lambda layer, v, a: a + layer.counter)
+    with torch.inference_mode(inference):
+        layer.counter = torch.zeros(1)
+    x = torch.randn(3, F_DIM)
+    versions = [version_of(buffer) for buffer in layer.buffers()]
+    layer.check_functions(x, None)
+    assert [version_of(buffer) for buffer in layer.buffers()] == versions
 
 
 def test_the_check_runs_once_per_form_of_input() -> None:
