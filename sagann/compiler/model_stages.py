@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from sagann.compiler.classify import has_rows
+from sagann.compiler.classify import has_rows, is_random
 from sagann.compiler.fuse_rows import fuse_rows
 from sagann.compiler.model_program import Form, Gather, ModelProgram
 from sagann.compiler.operators import GATHERED
@@ -61,7 +61,7 @@ class _Assembly:
             return
         of_parameters = all(each.meta["place"] == "param" for each in read) and not has_rows(node)
         node.meta["place"] = "param" if of_parameters and node.op != "output" else "vertex"
-        if has_rows(node) and not draws(node) and all(self._is_everywhere(each) for each in read):
+        if has_rows(node) and not is_random(node) and all(self._is_everywhere(each) for each in read):
             self.made_anywhere.add(node)
 
     def _is_everywhere(self, node: fx.Node) -> bool:

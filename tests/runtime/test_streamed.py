@@ -746,6 +746,24 @@ def test_dropout_does_not_depend_on_the_number_of_intervals(tight: bool) -> None
                 assert_close(ours, theirs, scale=largest(theirs))
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_mask_that_several_stages_read_is_drawn_once(count: int) -> None:
+    def masked(m: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        keep = F.dropout(torch.ones(len(x), 1), 0.5)
+        before = x * keep
+        return torch.cat([before, 0 * m.plain(hops[0], before) + keep], -1)
+
+    model = Model(masked)
+    model.plain = Plain()
+    streamed = StreamedModel(model, [random_topology(31, 200)], equal_vertices(31, count))
+    x = torch.ones(31, 1)
+    out = streamed(x)
+    assert out[:, 0].unique().tolist() == [0, 2]
+    assert torch.equal(out[:, 0], out[:, 1])
+    assert streamed.plan(x).program.random
+    assert not torch.equal(out, streamed(x))
+
+
 def test_dropout_drops_as_many_as_it_should() -> None:
     x = torch.ones(3000, 8, requires_grad=True)
     with rows_of(slice(500, 3500), seed=1):
