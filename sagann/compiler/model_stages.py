@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from sagann.compiler.classify import has_rows, is_random
@@ -18,7 +19,7 @@ from sagann.compiler.operators import GATHERED
 from sagann.compiler.program import Stage
 from sagann.compiler.recording import Recorder
 from sagann.compiler.rewrite import name_of
-from sagann.compiler.row_check import draws, mixing_node
+from sagann.compiler.row_check import draws, is_integral, mixing_node
 from sagann.compiler.stages import cut
 from sagann.compiler.trace import is_of_rows
 from sagann.errors import LayerError
@@ -49,6 +50,8 @@ class _Assembly:
         self.stage_of: dict[fx.Node, int] = {}
         self.made_anywhere: set[fx.Node] = set()
         "Rows that depend on no vertex: any stage makes them."
+        self.integers: dict[str, Tensor] = {}
+        "The model's own, by name."
         for node in self.nodes:
             self._place(node)
 
@@ -92,6 +95,7 @@ class _Assembly:
             and any(user.meta["place"] == "vertex" for user in node.users)
         ]
         (x,) = (node for node in placeholders if node.meta["parameter"] is None)
+        self.integers = self._integers([*parameters, *derived], parameters)
         known = [*parameters, *derived, x, *self.gathers]
         stages = []
         stored: list[fx.Node] = []
@@ -113,6 +117,14 @@ class _Assembly:
             forms={node.name: _form(node) for node in [x, *self.gathers, *stored]},
         )
 
+    def _integers(self, shared: list[fx.Node], parameters: list[fx.Node]) -> dict[str, Tensor]:
+        """What is of integers among the nodes that all vertices share."""
+        stage = cut(self.module, list(filter(is_integral, shared)), parameters)
+        tensors = {node.name: self.recorder.tensors[node.meta["parameter"]] for node in parameters}
+        with torch.no_grad():
+            values = stage.module.forward(*map(tensors.__getitem__, stage.inputs))
+        return dict(zip(stage.outputs, values, strict=True))
+
     def _stage(self, wanted: list[fx.Node], given: list[fx.Node]) -> Stage:
         for node in wanted:
             if not is_of_rows(node.meta["val"]):
@@ -123,7 +135,7 @@ class _Assembly:
                     fix="Move that dimension back to the front before the next layer.",
                 )
         stage = cut(self.module, wanted, given, in_place=True)
-        mixing = mixing_node(stage.module)
+        mixing = mixing_node(stage.module, self.integers)
         if mixing is not None:
             raise LayerError(
                 "a model that is streamed must treat vertices independently between its layers",

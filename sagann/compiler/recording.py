@@ -110,6 +110,8 @@ class Recorder:
     def __init__(
         self, model: nn.Module, hops: Sequence[Topology], options: CompilerOptions, x_is_constant: bool
     ) -> None:
+        self.tensors = tensors_of(model)
+        "Parameters and buffers, by name: those of the model, whatever stands in their place in the trace."
         # A module that several layers share has one name in the model.
         names = {id(module): name for name, module in model.named_modules()}
         self.layers = {

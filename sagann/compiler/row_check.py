@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,11 +22,12 @@ _TOLERANCE = 1e-3
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-def mixing_node(module: fx.GraphModule) -> fx.Node | None:
+def mixing_node(module: fx.GraphModule, integers: Mapping[str, Tensor]) -> fx.Node | None:
     """The first operator that mixes rows, or None.
 
     Args:
         module: a stage's, with what its values are like.
+        integers: the model's own, by name: ids and divisors among them may be in a range that no made-up ones are in.
     Raises:
         LayerError: the stage cannot be run on made-up rows.
     """
@@ -35,7 +37,7 @@ def mixing_node(module: fx.GraphModule) -> fx.Node | None:
         if node.op == "call_function" and (_loses_rows(node) or dropped_elsewhere):
             return node
     try:
-        return _differing(module)
+        return _differing(module, integers)
     # Whatever an operator may say to numbers that it was not meant for.
     except (IndexError, RuntimeError, ValueError) as error:
         raise LayerError(
@@ -46,13 +48,17 @@ def mixing_node(module: fx.GraphModule) -> fx.Node | None:
         ) from error
 
 
-def _differing(module: fx.GraphModule) -> fx.Node | None:
+def _differing(module: fx.GraphModule, integers: Mapping[str, Tensor]) -> fx.Node | None:
     """The first operator that gives other rows where it is given some of them only."""
-    likes = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
-    are_ids = any(map(_is_integral, module.graph.nodes))
+    given = [node for node in module.graph.nodes if node.op == "placeholder"]
+    likes = [node.meta["val"] for node in given]
+    are_ids = any(map(is_integral, module.graph.nodes))
     # One for all of them: two inputs of one shape are different rows, and what they differ in is seen.
     generator = torch.Generator().manual_seed(0)
-    inputs = [_made_up(like, generator, are_ids=are_ids) for like in likes]
+    inputs = [
+        integers[node.target] if node.target in integers else _made_up(like, generator, are_ids=are_ids)
+        for node, like in zip(given, likes, strict=True)
+    ]
     whole = _Recording(module)
     devices = {value.device for value in inputs if value.is_cuda}
     with torch.no_grad(), torch.random.fork_rng(devices=list(devices)):
@@ -91,7 +97,8 @@ def _made_up(like: Tensor, generator: torch.Generator, *, are_ids: bool) -> Tens
     return values.to(like.device, like.dtype)
 
 
-def _is_integral(node: fx.Node) -> bool:
+def is_integral(node: fx.Node) -> bool:
+    """Whether a node is a tensor of integers."""
     value = node.meta.get("val")
     return isinstance(value, Tensor) and value.dtype in _INTEGERS
 

@@ -188,6 +188,21 @@ def test_ids_that_few_rows_can_be_are_refused_by_name() -> None:
         capture(Embedded(100), [random_topology(30, 90)], torch.zeros(30, 1))
 
 
+PICKED: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "as they are": lambda m, x: x.index_select(1, m.order)[:, :4],
+    "what is made of them": lambda m, x: x.index_select(1, 3 - m.order)[:, :4],
+    "divisors": lambda m, x: x + x.long() // (1 + m.order[:4]),
+}
+
+
+@pytest.mark.parametrize("name", PICKED)
+def test_integers_of_the_models_own_are_not_made_up(name: str) -> None:
+    model = Model(lambda m, h, x: m.first(h[0], PICKED[name](m, x)))
+    model.register_buffer("order", torch.arange(40) % 4)
+    program = capture(model, [random_topology(30, 90)], torch.randn(30, 4))
+    assert program.forms[program.output].shape == (6,)
+
+
 def test_rows_that_are_mixed_are_found_beside_ids() -> None:
     with pytest.raises(LayerError, match="roll"):
         captured(lambda m, h, x: m.first(h[0], x.long().to(x.dtype).roll(1, 0)))
