@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.utils import _pytree as pytree
 
 from sagann.compiler.operators import DROPOUT, LINEAR
 from sagann.compiler.program import Stage
@@ -69,6 +70,8 @@ class _Cut:
         self.wanted = set(wanted)
         order = self._needed(wanted)
         inputs = [node for node in order if node in self.given]
+        if any(map(self._reads_rows, order)) and not any(map(_is_node_of_rows, inputs)):
+            inputs = [*self._any_rows(), *inputs]
         for node in inputs:
             copy = self.graph.placeholder(node.name)
             copy.meta = dict(node.meta)
@@ -87,6 +90,14 @@ class _Cut:
     def _needed(self, wanted: Sequence[fx.Node]) -> list[fx.Node]:
         needed = leading_to(wanted, self.given)
         return [node for node in self.module.graph.nodes if node in needed]
+
+    def _reads_rows(self, node: fx.Node) -> bool:
+        """Whether a number of rows stands in a node that is copied."""
+        return node not in self.given and any(map(is_rows, pytree.tree_leaves((node.args, node.kwargs))))
+
+    def _any_rows(self) -> list[fx.Node]:
+        """One of the nodes that are given, for its number of rows: what is wanted depends on nothing else of them."""
+        return [node for node in self.module.graph.nodes if node in self.given and _is_node_of_rows(node)][:1]
 
     def _copy(self, node: fx.Node) -> Any:
         if node.op == "placeholder":
@@ -146,16 +157,16 @@ class _Cut:
             return argument
         if argument not in self.sizes:
             if self.rows is None:
-                rows = [
-                    node
-                    for node in self.graph.nodes
-                    if node.op == "placeholder" and is_of_rows(node.meta.get("val"))
-                ]
+                rows = [node for node in self.graph.nodes if node.op == "placeholder" and _is_node_of_rows(node)]
                 if not rows:
                     raise TraceError("the number of rows is read where there are none")
                 self.rows = self.graph.call_function(_aten.sym_size.int, (rows[0], 0))
             self.sizes[argument] = self.graph.call_function(_times, (self.rows, argument // ROWS))
         return self.sizes[argument]
+
+
+def _is_node_of_rows(node: fx.Node) -> bool:
+    return is_of_rows(node.meta.get("val"))
 
 
 def _times(rows: int, factor: int) -> int:

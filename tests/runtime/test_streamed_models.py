@@ -96,6 +96,11 @@ def rows_as_sizes(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
     return model.layer(hops[0], both.flatten(1))
 
 
+def degrees_gathered(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    degrees = model.layer(hops[0], torch.ones(len(x), 1, dtype=x.dtype))
+    return model.second(model.layer(hops[0], x) / degrees.clamp(min=1))
+
+
 def columns_set(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
     out = model.first(x).clone()
     out[:, :4] = x
@@ -149,6 +154,7 @@ UNUSUAL = [
     conjugated,
     zeros_between,
     rows_as_sizes,
+    degrees_gathered,
     columns_set,
     heads_mapped,
     attention_within,
