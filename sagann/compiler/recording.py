@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, fx, nn
@@ -97,11 +97,30 @@ class _Hop(Topology):
 
     @property
     def edge_data(self) -> Mapping[str, Any]:
-        """The names alone."""
-        return dict.fromkeys(self.real.edge_data)
+        """The names, and stand-ins."""
+        return {name: _EdgeData(name) for name in self.real.edge_data}
 
     def __getattr__(self, name: str) -> Any:
         raise TraceError(f"it reads '{name}' of a hop, which it may only pass on to its layers")
+
+
+class _EdgeData:
+    """Stands for edge data of a hop: it is there, and nothing of it can be read."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        next(leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, cls)).read()
+
+    def read(self, *_: object) -> NoReturn:
+        """Refuse."""
+        raise TraceError(f"it reads '{self.name}', edge data of a hop, which only its layers may")
+
+    __getattr__ = __getitem__ = __len__ = read
 
 
 class Recorder:

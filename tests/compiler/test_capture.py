@@ -116,7 +116,22 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "a foreign topology": (lambda m, h, x: m.first(FOREIGN, x), "do not fit the topology"),
     "a foreign layer": (lambda m, h, x: SAGE(4, 2)(h[0], x), "no module of the model"),
     "the edges themselves": (lambda m, h, x: m.first(h[0], x) * h[0].num_edges, "reads 'indices' of a hop"),
-    "edge data": (lambda m, h, x: m.first(h[0], x) * h[0].edge_data["weight"].mean(), "NoneType"),
+    "edge data": (
+        lambda m, h, x: m.first(h[0], x) * h[0].edge_data["weight"].mean(),
+        "reads 'weight', edge data of a hop",
+    ),
+    "a function of edge data": (
+        lambda m, h, x: m.first(h[0], x) * torch.mean(h[0].edge_data["weight"]),
+        "reads 'weight', edge data of a hop",
+    ),
+    "edge data beside rows": (
+        lambda m, h, x: m.first(h[0], x) * h[0].edge_data["weight"],
+        "reads 'weight', edge data of a hop",
+    ),
+    "a part of edge data": (
+        lambda m, h, x: m.first(h[0], x) * h[0].edge_data["weight"][0],
+        "reads 'weight', edge data of a hop",
+    ),
     "state": (lambda m, h, x: setattr(m, "last", x) or m.first(h[0], x), "sets the attribute 'last'"),
     "a fixed number of vertices": (lambda m, h, x: m.first(h[0], x) + torch.ones(30, 6), "cannot be traced"),
 }
@@ -165,6 +180,16 @@ def test_modules_with_two_names_are_left_as_they_were() -> None:
 def test_a_model_may_ask_how_many_destinations_there_are() -> None:
     program = captured(lambda m, h, x: m.first(h[0], x) + x[: h[0].num_dst].sum(-1, keepdim=True))
     assert program.forms[program.output].shape == (6,)
+
+
+def test_a_model_may_ask_whether_there_is_edge_data() -> None:
+    def weighted(m: Any, h: Any, x: Tensor) -> Tensor:
+        known = h[0].edge_data
+        result: Tensor = m.first(h[0], x)
+        return result if known.get("weight") is None or "type" in known else result[:, :2]
+
+    program = captured(weighted)
+    assert program.forms[program.output].shape == (2,)
 
 
 class Embedded(nn.Module):
