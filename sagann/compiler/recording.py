@@ -32,11 +32,12 @@ from sagann.compiler.trace import (
     make_graph,
     name_placeholders,
     parameter_names,
+    said_in_rows,
     tensors_of,
     without_side_effects,
 )
 from sagann.compiler.whole_operators import WholeOperators
-from sagann.errors import LayerError
+from sagann.errors import InputError, LayerError
 from sagann.graph.topology import Topology
 from sagann.saga.engine import current_engine, using_engine
 from sagann.saga.independence import NUM_ROWS
@@ -298,6 +299,12 @@ def traced_model(model: nn.Module, recorder: Recorder, x: Tensor) -> fx.GraphMod
         check_trace(module)
     except TraceError as error:
         raise cannot_be_captured(model, error) from error
+    except InputError as error:
+        if (said := said_in_rows(error.value)) == error.value:
+            raise
+        # Every hop has as many vertices as the trace has rows.
+        found = f"{error.where} gets a topology that is none of the hops, or features that are not a row per vertex"
+        raise cannot_be_captured(model, TraceError(f"{found}: {said}")) from error
     return module
 
 

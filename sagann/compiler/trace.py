@@ -29,7 +29,7 @@ from torch.utils import _pytree as pytree
 
 from sagann.compiler.operators import DROPOUT, GATHER
 from sagann.compiler.whole_operators import NotShown, WholeOperators
-from sagann.errors import InputError
+from sagann.errors import SagannError
 from sagann.saga.edge import Edge
 from sagann.saga.side_effects import taken_back
 
@@ -169,7 +169,7 @@ def make_graph(
 
     Raises:
         TraceError: it cannot be traced.
-        InputError: of what is given, which the function refuses.
+        SagannError: the function's own, as it is.
     """
     functional = torch.func.functionalize(function, remove="mutations")
     table = {**_PLAINER, **(decompositions or {})}
@@ -178,18 +178,26 @@ def make_graph(
             return make_fx(functional, decomposition_table=table)(*args)
     except NotShown as error:
         raise TraceError(str(error)) from error
-    except (TraceError, InputError):
+    except (TraceError, SagannError):
         raise
     except Exception as error:
         first = (str(error).splitlines() or [""])[0]
         if "autograd.Function" in first or "custom_function_call" in first:
             first = "of a torch.autograd.Function a trace shows no backward; torch.library.custom_op with register_autograd is seen"
-        if str(ROWS) in first:
-            first = (
-                first.replace(str(ROWS), "N")
-                + "; N is the number of rows: a row for each vertex must come in as a feature, which may be trained"
-            )
+        if (said := said_in_rows(first)) != first:
+            first = said + ": a row for each vertex must come in as a feature, which may be trained"
         raise TraceError(f"it cannot be traced: {type(error).__name__}: {first}") from error
+
+
+def said_in_rows(text: str) -> str:
+    """A message with N for a trace's number of rows, and multiples of N; as it is where there are none."""
+
+    def said(digits: re.Match[str]) -> str:
+        factor, rest = divmod(int(digits[0]), ROWS)
+        return digits[0] if rest or not factor else "N" if factor == 1 else f"{factor} * N"
+
+    found = re.sub(r"[0-9]+", said, text)
+    return text if found == text else f"{found}; N is the number of rows"
 
 
 @contextmanager

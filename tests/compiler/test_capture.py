@@ -16,7 +16,7 @@ from sagann.errors import LayerError
 from sagann.graph import Topology
 from sagann.nn import GIN, SAGE, build_model
 from sagann.nn.zoo import ModelConfig
-from sagann.saga import SagaLayer
+from sagann.saga import Edge, SagaLayer
 from tests.graphs import labelled_graph, random_topology
 
 
@@ -26,6 +26,7 @@ class Model(nn.Module):
     def __init__(self, forward: Callable[..., Tensor]) -> None:
         super().__init__()
         self.first, self.second, self.plain = SAGE(4, 6), SAGE(6, 3), SagaLayer()
+        self.table = nn.Embedding(30, 6)
         self.norm, self.batch_norm = nn.LayerNorm(6), nn.BatchNorm1d(6)
         self.function = forward
 
@@ -113,7 +114,15 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "a number": (lambda m, h, x: m.first(h[0], x).sum(), "sum mixes them"),
     "two results": (lambda m, h, x: (m.first(h[0], x), x), "captured"),
     "a branch on values": (lambda m, h, x: m.first(h[0], x if x.sum() > 0 else -x), "cannot be traced"),
-    "a foreign topology": (lambda m, h, x: m.first(FOREIGN, x), "do not fit the topology"),
+    "a foreign topology": (
+        lambda m, h, x: m.first(FOREIGN, x),
+        r"layer SAGE gets a topology that is none of the hops, or .*: torch.strided \[N, 4\], expected .* \[30, F\]",
+    ),
+    "a foreign topology of as many rows": (
+        lambda m, h, x: m.second(FOREIGN, m.table.weight) + x[:, :3],
+        "the layer SAGE is called with a topology that is none of the hops",
+    ),
+    "some of the vertices": (lambda m, h, x: m.first(h[0], x[:5]), r"\[5, 4\], expected a dense tensor \[N, F\]"),
     "a foreign layer": (lambda m, h, x: SAGE(4, 2)(h[0], x), "no module of the model"),
     "the edges themselves": (lambda m, h, x: m.first(h[0], x) * h[0].num_edges, "reads 'indices' of a hop"),
     "edge data": (
@@ -145,6 +154,28 @@ def test_what_cannot_be_streamed_is_named(name: str) -> None:
     assert (
         isinstance(caught.value, LayerError) or "topology" in str(caught.value) or "gcn_weight" in str(caught.value)
     )
+
+
+def test_numbers_of_rows_are_not_said_in_figures() -> None:
+    with pytest.raises(LayerError, match=r"'\[120\]' is invalid for input of size 4 \* N; N is the number of rows"):
+        captured(lambda m, h, x: m.first(h[0], x.view(120)))
+
+
+def test_what_is_wrong_with_a_layer_is_said_as_where_it_runs_in_memory() -> None:
+    class Mixing(SagaLayer):
+        def apply_edge(self, edge: Edge) -> Tensor:
+            return edge.src - edge.src.mean(0)
+
+    model = Model(lambda m, h, x: m.mixing(h[0], x))
+    model.mixing = Mixing()
+    topology = random_topology(30, 90)
+    said = []
+    for run in (lambda x: model([topology], x), lambda x: capture(model, [topology], x)):
+        with pytest.raises(LayerError) as caught:
+            run(torch.randn(30, 4))
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+    assert said[0].startswith("Mixing.apply_edge must treat rows independently: operator mean mixes them")
 
 
 def test_the_line_of_a_mixing_operator_is_the_users() -> None:
