@@ -172,6 +172,9 @@ def layer_graphs(
 
     whole, typed = graph()
     num_types = count_types(whole.module)
+    if typed is not None:
+        # Beside a map of a single type, others have no more than that.
+        num_types = min(num_types, typed.num_types)
     if num_types and options.hoist and is_separable(whole.module):
         return LayerGraphs(parts=tuple(graph(each)[0] for each in range(num_types)), num_types=num_types)
     return LayerGraphs(parts=(whole,), num_types=0 if typed is None else typed.num_types)

@@ -69,9 +69,9 @@ def map_single_types(module: fx.GraphModule, edge_type: int | None = None) -> tu
 
 
 def count_types(module: fx.GraphModule) -> int:
-    """How many types the maps have that could leave the edges, at most; 0 where there are none."""
+    """How many types all the maps have that could leave the edges; 0 where there are none."""
     weights = [node.args[2] for node in _leaving(module)]
-    return max((int(weight.meta["val"].shape[0]) for weight in weights if isinstance(weight, fx.Node)), default=0)
+    return min((int(weight.meta["val"].shape[0]) for weight in weights if isinstance(weight, fx.Node)), default=0)
 
 
 def is_separable(module: fx.GraphModule) -> bool:

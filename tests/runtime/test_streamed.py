@@ -131,6 +131,27 @@ def test_maps_by_type_gather_each_type_by_itself(accumulator: str, count: int) -
     assert_streams_right(Two().double(), [topology] * 2, x, equal_vertices(40, count))
 
 
+@pytest.mark.parametrize("counts", [(3, 5), (5, 3), (1, 3), (3, 1)])
+def test_maps_of_different_numbers_of_types(counts: tuple[int, int]) -> None:
+    class Two(SagaLayer):
+        edge_data = "type"
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = (nn.Parameter(torch.randn(types, 5, 4)) for types in counts)
+
+        def apply_edge(self, edge: Edge) -> Tensor:
+            return typed_linear(edge.src, edge.data, self.first) * typed_linear(edge.dst, edge.data, self.second)
+
+    # As many types as both have maps of.
+    topology = random_topology(40, 300, types=min(counts))
+    x = torch.randn(40, 5, dtype=torch.float64, requires_grad=True)
+    assert_streams_right(GNN([Two()]).double(), [topology], x, equal_vertices(40, 3))
+    beyond = topology.with_edge_data(type=topology.edge_data["type"] + 1)
+    with pytest.raises(InputError, match=f"there are {min(counts)} types"):
+        StreamedModel(GNN([Two()]).double(), [beyond], equal_vertices(40, 3))(x)
+
+
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_ggnn_with_edge_types_within_a_budget(on_disk: bool, tmp_path: Path) -> None:
     graph = labelled_graph(200, 900, types=4)
