@@ -75,6 +75,12 @@ def _rebuild_missing(package: str, extra: str, feature: str) -> MissingDependenc
     return MissingDependencyError(package, extra=extra, feature=feature)
 
 
+def in_one_line(error: BaseException) -> str:
+    """The class of an error and the first line of what it says; the class alone where it says nothing."""
+    lines = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}".rstrip(": ")
+
+
 def require_type(
     value: object, expected: type | tuple[type, ...], *, where: str, fix: str, optional: bool = False
 ) -> None:

@@ -118,7 +118,8 @@ class _Lowering:
                 raise NotFusedError(f"operator {node.target} has no fused form")
             name = rule(self, node, *node.args, **node.kwargs)
             if self.b.shape(name) != self.shape(node):
-                raise NotFusedError(f"operator {node.target} moves the dimension of the rows")
+                forms = f"{list(self.b.shape(name))} where PyTorch gives {list(self.shape(node))}"
+                raise NotFusedError(f"operator {node.target} has a fused form of other features: {forms}")
         except NotFusedError as error:
             line = node.meta.get("stack_trace")
             raise NotFusedError(f"{error} ({line})" if line else str(error)) from error

@@ -77,11 +77,13 @@ class _Assembly:
     def run(self) -> ModelProgram:
         """Cut."""
         (output,) = (node.args[0] for node in self.nodes if node.op == "output")
-        if not isinstance(output, fx.Node) or output.meta["place"] != "vertex":
+        assert isinstance(output, fx.Node)
+        if output.meta["place"] != "vertex":
+            form = output.meta["val"]
             raise LayerError(
                 "the model must return one tensor with a row per vertex",
-                value="forward returns something else",
-                where="the model",
+                value=f"{list(form.shape)} of {form.dtype}, which depends on no vertex",
+                where=self.recorder.where,
                 fix="Return the rows of the vertices, and nothing else.",
             )
         placeholders = [node for node in self.nodes if node.op == "placeholder"]
@@ -131,19 +133,23 @@ class _Assembly:
                 raise LayerError(
                     "what layers and later operators read must have a row per vertex as its first dimension",
                     value=f"operator {name_of(node)} puts them elsewhere",
-                    where=_where(node),
+                    where=self._where(node),
                     fix="Move that dimension back to the front before the next layer.",
                 )
         stage = cut(self.module, wanted, given, in_place=True)
-        mixing = mixing_node(stage.module, self.integers)
+        mixing = mixing_node(stage.module, self.integers, self.recorder.where)
         if mixing is not None:
             raise LayerError(
                 "a model that is streamed must treat vertices independently between its layers",
                 value=f"operator {name_of(mixing)} mixes them, or depends on their number",
-                where=_where(mixing),
+                where=self._where(mixing),
                 fix="Reduce over feature dimensions only; to normalise, use LayerNorm instead of BatchNorm.",
             )
         return fuse_rows(stage)[0] if self.fuses_rows else stage
+
+    def _where(self, node: fx.Node) -> str:
+        line: str = node.meta.get("line") or node.meta.get("stack_trace") or self.recorder.where
+        return line
 
     def _is_stored(self, node: fx.Node, stage: int, output: fx.Node) -> bool:
         """Whether the stage computes the node for somebody else: a gather, a later stage, the caller."""
@@ -171,10 +177,6 @@ class _Assembly:
             hop=gathering.hop,
             constant=graph.constant,
         )
-
-
-def _where(node: fx.Node) -> str:
-    return node.meta.get("line") or node.meta.get("stack_trace") or "the model's forward"
 
 
 def _gathered_parts(node: fx.Node) -> tuple[Sequence[fx.Node], int]:

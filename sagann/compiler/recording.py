@@ -37,7 +37,7 @@ from sagann.compiler.trace import (
     without_side_effects,
 )
 from sagann.compiler.whole_operators import WholeOperators
-from sagann.errors import InputError, LayerError
+from sagann.errors import InputError, LayerError, in_one_line
 from sagann.graph.topology import Topology
 from sagann.saga.engine import current_engine, using_engine
 from sagann.saga.independence import NUM_ROWS
@@ -130,6 +130,8 @@ class Recorder:
     def __init__(
         self, model: nn.Module, hops: Sequence[Topology], options: CompilerOptions, x_is_constant: bool
     ) -> None:
+        self.where = f"{type(model).__name__}.forward"
+        "For messages."
         self.tensors = tensors_of(model)
         "Parameters and buffers, by name: those of the model, whatever stands in their place in the trace."
         # A module that several layers share has one name in the model.
@@ -243,7 +245,7 @@ def _twin(layer: SagaLayer) -> SagaLayer:
         # Tensors with a history, locks, open files.
         raise LayerError(
             "a layer that is streamed must be copyable",
-            value=str(error).splitlines()[0],
+            value=in_one_line(error),
             where=", ".join(_uncopyable(layer)) or type(layer).__name__,
             fix="Make what is computed of parameters where it is used, and keep only parameters, buffers and plain values "
             "as attributes.",

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from sagann.compiler.classify import has_rows, has_tensor
 from sagann.compiler.trace import ROWS, is_rows
-from sagann.errors import LayerError
+from sagann.errors import LayerError, in_one_line
 from sagann.kernels.row_dropout import dropout
 from sagann.saga.independence import NUM_ROWS, close, draws_alone, last_positive
 
@@ -22,12 +22,13 @@ _TOLERANCE = 1e-3
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
-def mixing_node(module: fx.GraphModule, integers: Mapping[str, Tensor]) -> fx.Node | None:
+def mixing_node(module: fx.GraphModule, integers: Mapping[str, Tensor], where: str) -> fx.Node | None:
     """The first operator that mixes rows, or None.
 
     Args:
         module: a stage's, with what its values are like.
         integers: the model's own, by name: ids and divisors among them may be in a range that no made-up ones are in.
+        where: what is said of where the stage is from.
     Raises:
         LayerError: the stage cannot be run on made-up rows.
     """
@@ -42,8 +43,8 @@ def mixing_node(module: fx.GraphModule, integers: Mapping[str, Tensor]) -> fx.No
     except (IndexError, RuntimeError, ValueError) as error:
         raise LayerError(
             "a model that is streamed must take rows of any numbers",
-            value=f"on made-up ones: {type(error).__name__}: {str(error).splitlines()[0]}",
-            where="the model's forward",
+            value=f"on made-up ones: {in_one_line(error)}",
+            where=where,
             fix="Clamp what must lie in a range, as ids of nn.Embedding, or run the model in memory.",
         ) from error
 

@@ -29,7 +29,7 @@ from torch.utils import _pytree as pytree
 
 from sagann.compiler.operators import DROPOUT, GATHER
 from sagann.compiler.whole_operators import NotShown, WholeOperators
-from sagann.errors import SagannError
+from sagann.errors import SagannError, in_one_line
 from sagann.saga.edge import Edge
 from sagann.saga.side_effects import taken_back
 
@@ -181,12 +181,12 @@ def make_graph(
     except (TraceError, SagannError):
         raise
     except Exception as error:
-        first = (str(error).splitlines() or [""])[0]
-        if "autograd.Function" in first or "custom_function_call" in first:
-            first = "of a torch.autograd.Function a trace shows no backward; torch.library.custom_op with register_autograd is seen"
-        if (said := said_in_rows(first)) != first:
-            first = said + ": a row for each vertex must come in as a feature, which may be trained"
-        raise TraceError(f"it cannot be traced: {type(error).__name__}: {first}") from error
+        said = in_one_line(error)
+        if "autograd.Function" in said or "custom_function_call" in said:
+            said = "of a torch.autograd.Function a trace shows no backward; torch.library.custom_op with register_autograd is seen"
+        if (in_rows := said_in_rows(said)) != said:
+            said = in_rows + ": a row for each vertex must come in as a feature, which may be trained"
+        raise TraceError(f"it cannot be traced: {said}") from error
 
 
 def said_in_rows(text: str) -> str:
@@ -246,7 +246,8 @@ def check_trace(module: fx.GraphModule) -> None:
         if schema is not None and schema.is_mutable:
             raise TraceError(f"operator {node.target} writes in place")
         if node.op == "output" and not isinstance(node.args[0], fx.Node):
-            raise TraceError("what it returns is a constant")
+            several = isinstance(node.args[0], (tuple, list, dict))
+            raise TraceError("it returns several values" if several else "what it returns is a constant")
 
 
 def _finish(module: fx.GraphModule) -> None:

@@ -27,7 +27,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sagann.errors import LayerError, SagannError
+from sagann.errors import LayerError, SagannError, in_one_line
 from sagann.saga.edge import Edge
 from sagann.saga.side_effects import taken_back
 
@@ -222,7 +222,7 @@ class _Recorder(TorchDispatchMode):
             )
             raise LayerError(
                 f"{name} failed on made-up rows, which it must take as any others",
-                value=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": "),
+                value=in_one_line(error),
                 where=_line_of_error(error),
                 fix=f"Check shapes and dtypes against those of its input: {', '.join(forms)}. Clamp what must lie in a range, "
                 "as ids of nn.Embedding.",

@@ -112,7 +112,11 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "sorted vertices": (lambda m, h, x: m.first(h[0], x.flip(0)), "operator flip mixes them"),
     "batch norm": (lambda m, h, x: m.batch_norm(m.first(h[0], x)), "writes in place"),
     "a number": (lambda m, h, x: m.first(h[0], x).sum(), "sum mixes them"),
-    "two results": (lambda m, h, x: (m.first(h[0], x), x), "captured"),
+    "two results": (lambda m, h, x: (m.first(h[0], x), x), "captured: it returns several values"),
+    "a parameter": (
+        lambda m, h, x: m.norm.weight * 2,
+        r"must return one .*: \[6\] of torch.float32, which depends on no vertex \(in Model.forward\)",
+    ),
     "a branch on values": (lambda m, h, x: m.first(h[0], x if x.sum() > 0 else -x), "cannot be traced"),
     "a foreign topology": (
         lambda m, h, x: m.first(FOREIGN, x),
@@ -240,7 +244,7 @@ def test_rows_of_a_table_are_looked_up() -> None:
 
 
 def test_ids_that_few_rows_can_be_are_refused_by_name() -> None:
-    with pytest.raises(LayerError, match=r"must take rows of any numbers: on made-up ones: IndexError: .*Clamp"):
+    with pytest.raises(LayerError, match=r"on made-up ones: IndexError: .* \(in Embedded.forward\). Clamp"):
         capture(Embedded(100), [random_topology(30, 90)], torch.zeros(30, 1))
 
 
@@ -257,6 +261,22 @@ def test_integers_of_the_models_own_are_not_made_up(name: str) -> None:
     model.register_buffer("order", torch.arange(40) % 4)
     program = capture(model, [random_topology(30, 90)], torch.randn(30, 4))
     assert program.forms[program.output].shape == (6,)
+
+
+def test_errors_without_a_text_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Bare(SagaLayer):
+        def __deepcopy__(self, memo: object) -> Bare:
+            raise RuntimeError
+
+    with pytest.raises(LayerError, match=r"must be copyable: RuntimeError \(in Bare\)"):
+        capture(Bare(), [random_topology(30, 90)], torch.randn(30, 4))
+
+    def refuse(*_: object) -> None:
+        raise ValueError
+
+    monkeypatch.setattr("sagann.compiler.row_check._differing", refuse)
+    with pytest.raises(LayerError, match=r"on made-up ones: ValueError \(in Model.forward\)"):
+        captured(plain)
 
 
 def test_rows_that_are_mixed_are_found_beside_ids() -> None:
