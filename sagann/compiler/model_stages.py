@@ -129,7 +129,8 @@ class _Assembly:
 
     def _stage(self, wanted: list[fx.Node], given: list[fx.Node]) -> Stage:
         for node in wanted:
-            if not is_of_rows(node.meta["val"]):
+            # What has no rows at all was mixed.
+            if has_rows(node) and not is_of_rows(node.meta["val"]):
                 raise LayerError(
                     "what layers and later operators read must have a row per vertex as its first dimension",
                     value=f"operator {name_of(node)} puts them elsewhere",
