@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from torch import Tensor, fx
@@ -24,8 +24,6 @@ from sagann.compiler.split_concat import split_concat
 from sagann.compiler.stages import cut
 from sagann.compiler.trace import trace_layer
 from sagann.compiler.typed import (
-    count_types,
-    is_separable,
     map_first,
     map_last,
     map_single_types,
@@ -70,7 +68,9 @@ def compile_layer(
     """
     keep = x_is_constant and options.invariant
     notes: list[Note] = []
-    module, typed, naive_bytes = _rewritten(layer, x, data, options, notes, keep=keep, map_first=not many_sources)
+    module, typed, naive_bytes = rewritten(
+        layer, x, data, options, notes, keep=keep, may_map_first=not many_sources
+    )
     maps_last = None
     if options.hoist and typed is None:
         typed, done = map_first(module)
@@ -83,7 +83,7 @@ def compile_layer(
     return replace(program, maps_last=maps_last)
 
 
-def _rewritten(
+def rewritten(
     layer: SagaLayer,
     x: Tensor,
     data: Tensor | None,
@@ -91,10 +91,23 @@ def _rewritten(
     notes: list[Note],
     *,
     keep: bool,
-    map_first: bool,
+    may_map_first: bool,
     edge_type: int | None = None,
 ) -> tuple[fx.GraphModule, Typed | None, int]:
-    """The classified graph after the passes on linear maps, a map of the only edge type, and the bytes as written."""
+    """The classified graph after the passes on linear maps, a map of the only edge type, and the bytes as written.
+
+    Args:
+        layer: passed its checks.
+        x: vertex features.
+        data: the edge data that the layer reads.
+        options: what the compiler may do.
+        notes: gets what was done.
+        keep: what is gathered from constant rows is kept.
+        may_map_first: a linear map may move before the gather.
+        edge_type: of all edges; by default they are of any.
+    Raises:
+        TraceError: the layer cannot be compiled, and why.
+    """
     module = trace_layer(layer, x, data)
     # Fails where nothing is read of what the edges give: such a layer runs as it is written.
     gather_of(module)
@@ -107,77 +120,12 @@ def _rewritten(
     if options.split_concat:
         notes += split_concat(module)
     if options.commute:
-        notes += commute(module, keep_constant=keep, map_first=map_first)
+        notes += commute(module, keep_constant=keep, map_first=may_map_first)
         notes += scale_last(module)
     if options.fuse:
         transpose_matrices(module)
     verify(module)
     return module, typed, naive_bytes
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LayerGraph:
-    """A layer's rewritten graph, and where its edges begin and end."""
-
-    module: fx.GraphModule
-    "Classified; one gather node stands in it."
-    frontier: list[fx.Node]
-    "What the edges read, in order."
-    edges: EdgeWork
-    "What is computed on them."
-    constant: bool
-    "Whether what is gathered depends on constant features, topology and edge data alone."
-
-    @property
-    def output(self) -> fx.Node:
-        """What the layer returns."""
-        (output,) = (node.args[0] for node in self.module.graph.nodes if node.op == "output")
-        assert isinstance(output, fx.Node)
-        return output
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LayerGraphs:
-    """A layer's rewritten graphs. They differ in their edges alone; what they gather is added up."""
-
-    parts: tuple[LayerGraph, ...]
-    "One for all edges, or one for the edges of each type."
-    num_types: int
-    "Below how many the types must be that the edges have; 0 where it does not matter."
-
-
-def layer_graphs(
-    layer: SagaLayer, x: Tensor, data: Tensor | None, *, options: CompilerOptions, x_is_constant: bool = False
-) -> LayerGraphs:
-    """Compile ``layer`` as a part of a larger program, for whole intervals of vertices on both sides of its edges.
-
-    Arguments are those of :func:`compile_layer`.
-
-    Raises:
-        TraceError: the layer cannot be compiled, and why.
-    """
-    keep = x_is_constant and options.invariant
-
-    def graph(edge_type: int | None = None) -> tuple[LayerGraph, Typed | None]:
-        notes: list[Note] = []
-        # What is gathered of all types is added up, and what follows is one for all: no type's map may come after it.
-        allowed = options if edge_type is None else replace(options, commute=False)
-        module, typed, _ = _rewritten(
-            layer, x, data, allowed, notes, keep=keep, map_first=True, edge_type=edge_type
-        )
-        frontier = hoist(module, enabled=options.hoist)
-        edges = _edge_work(module, frontier, options, notes)
-        constant = keep and _is_raw(frontier) and not edges.random
-        return LayerGraph(module=module, frontier=frontier, edges=edges, constant=constant), typed
-
-    whole, typed = graph()
-    num_types = count_types(whole.module)
-    if typed is not None:
-        # Beside a map of a single type, others have no more than that.
-        num_types = min(num_types, typed.num_types)
-    if num_types and options.hoist and is_separable(whole.module):
-        return LayerGraphs(parts=tuple(graph(each)[0] for each in range(num_types)), num_types=num_types)
-    return LayerGraphs(parts=(whole,), num_types=0 if typed is None else typed.num_types)
 
 
 def _maps_last(
@@ -210,7 +158,7 @@ def _program(
     notes = list(notes)
     frontier = hoist(module, enabled=options.hoist)
     notes += _hoisting_notes(module, frontier) if options.hoist else []
-    edges = _edge_work(module, frontier, options, notes)
+    edges = edge_work(module, frontier, options, notes)
     if typed is not None and typed.order != "none":
         typed = with_bytes(typed, module, frontier)
     program = _assemble(layer, module, frontier, edges, typed, naive_bytes, notes, may_keep)
@@ -222,9 +170,17 @@ def _with_fused_rows(program: LayerProgram) -> LayerProgram:
     return replace(program, src=src, dst=dst, vertex=vertex, notes=(*program.notes, *of_src, *of_dst, *of_vertex))
 
 
-def _edge_work(
+def edge_work(
     module: fx.GraphModule, frontier: list[fx.Node], options: CompilerOptions, notes: list[Note]
 ) -> EdgeWork:
+    """What is computed on the edges, fused where that can be done.
+
+    Args:
+        module: a graph in its final order.
+        frontier: what the edges read.
+        options: what the compiler may do.
+        notes: gets whether they are fused, or why not.
+    """
     gather = gather_of(module)
     _, accumulator, max_degree = gather.args
     accumulator = cast("str", accumulator)
@@ -307,7 +263,7 @@ def _assemble(
         typed=typed,
         accum=gather_of(module).name,
         vertex=cut(module, [output], given, in_place=True),
-        invariant=may_keep and _is_raw(frontier) and not edges.random,
+        invariant=may_keep and is_raw(frontier) and not edges.random,
         bytes_per_edge=sum(row_bytes(node) for node in frontier if node.meta["place"] != "param")
         + 3 * _concat_row_bytes(module),
         naive_bytes_per_edge=naive_bytes,
@@ -315,7 +271,7 @@ def _assemble(
     )
 
 
-def _is_raw(frontier: list[fx.Node]) -> bool:
+def is_raw(frontier: list[fx.Node]) -> bool:
     """Whether the edges read features and edge data as they are, and nothing else."""
     return all(node.op == "placeholder" and node.meta["parameter"] is None for node in frontier)
 

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
-from sagann.compiler.compile import LayerGraph, LayerGraphs, layer_graphs
+from sagann.compiler.layer_graph import LayerGraph, LayerGraphs, layer_graphs
 from sagann.compiler.model_program import EdgeType
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.size_check import CHANGES, OTHER_ROWS, check_sizes

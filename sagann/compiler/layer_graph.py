@@ -1,0 +1,85 @@
+"""Layer graph: a layer as a part of a larger program, its rewritten graphs before they are cut into stages.
+
+A map by edge type leaves the edges of each type as a graph of its own; what they gather is added up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torch import Tensor, fx
+
+from sagann.compiler.compile import edge_work, is_raw, rewritten
+from sagann.compiler.hoist import hoist
+from sagann.compiler.options import CompilerOptions
+from sagann.compiler.program import EdgeWork, Note, Typed
+from sagann.compiler.typed import count_types, is_separable
+
+if TYPE_CHECKING:
+    from sagann.saga.layer import SagaLayer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerGraph:
+    """A layer's rewritten graph, and where its edges begin and end."""
+
+    module: fx.GraphModule
+    "Classified; one gather node stands in it."
+    frontier: list[fx.Node]
+    "What the edges read, in order."
+    edges: EdgeWork
+    "What is computed on them."
+    constant: bool
+    "Whether what is gathered depends on constant features, topology and edge data alone."
+
+    @property
+    def output(self) -> fx.Node:
+        """What the layer returns."""
+        (output,) = (node.args[0] for node in self.module.graph.nodes if node.op == "output")
+        assert isinstance(output, fx.Node)
+        return output
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerGraphs:
+    """A layer's rewritten graphs. They differ in their edges alone; what they gather is added up."""
+
+    parts: tuple[LayerGraph, ...]
+    "One for all edges, or one for the edges of each type."
+    num_types: int
+    "Below how many the types must be that the edges have; 0 where it does not matter."
+
+
+def layer_graphs(
+    layer: SagaLayer, x: Tensor, data: Tensor | None, *, options: CompilerOptions, x_is_constant: bool = False
+) -> LayerGraphs:
+    """Compile ``layer`` as a part of a larger program, for whole intervals of vertices on both sides of its edges.
+
+    Arguments are those of :func:`sagann.compiler.compile.compile_layer`.
+
+    Raises:
+        TraceError: the layer cannot be compiled, and why.
+    """
+    keep = x_is_constant and options.invariant
+
+    def graph(edge_type: int | None = None) -> tuple[LayerGraph, Typed | None]:
+        notes: list[Note] = []
+        # What is gathered of all types is added up, and what follows is one for all: no type's map may come after it.
+        allowed = options if edge_type is None else replace(options, commute=False)
+        module, typed, _ = rewritten(
+            layer, x, data, allowed, notes, keep=keep, may_map_first=True, edge_type=edge_type
+        )
+        frontier = hoist(module, enabled=options.hoist)
+        edges = edge_work(module, frontier, options, notes)
+        constant = keep and is_raw(frontier) and not edges.random
+        return LayerGraph(module=module, frontier=frontier, edges=edges, constant=constant), typed
+
+    whole, typed = graph()
+    num_types = count_types(whole.module)
+    if typed is not None:
+        # Beside a map of a single type, others have no more than that.
+        num_types = min(num_types, typed.num_types)
+    if num_types and options.hoist and is_separable(whole.module):
+        return LayerGraphs(parts=tuple(graph(each)[0] for each in range(num_types)), num_types=num_types)
+    return LayerGraphs(parts=(whole,), num_types=0 if typed is None else typed.num_types)
