@@ -64,9 +64,9 @@ def _measure(topology: Topology, name: str, features: int, repetitions: int) -> 
         "yardstick": by_yardstick,
     }
     seconds = alternate(contestants, repetitions=repetitions, at_least_s=0.02)
-    # Sums of thousands of numbers of either sign round to more than their own size would allow.
+    # Sums of tens of thousands of numbers of either sign, one after the other, round to more than their own size would allow.
     result = cpu.run(gather.function, topology, gather.arrays)[0]
-    torch.testing.assert_close(result, by_yardstick(), rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(result, by_yardstick(), rtol=1e-4, atol=1e-2)
     return median_ratio(seconds["yardstick"], seconds["sagann"]), median(seconds["sagann"])
 
 
