@@ -64,9 +64,12 @@ def _measure(topology: Topology, name: str, features: int, repetitions: int) -> 
         "yardstick": by_yardstick,
     }
     seconds = alternate(contestants, repetitions=repetitions, at_least_s=0.02)
-    # Sums of tens of thousands of numbers of either sign, one after the other, round to more than their own size would allow.
-    result = cpu.run(gather.function, topology, gather.arrays)[0]
-    torch.testing.assert_close(result, by_yardstick(), rtol=1e-4, atol=1e-2)
+    result, expected = cpu.run(gather.function, topology, gather.arrays)[0], by_yardstick()
+    # What a hub's sum rounds to depends on how large it was on the way, which its other features tell.
+    allowed = 1e-3 + 1e-4 * expected.abs().amax(-1, keepdim=True)
+    assert bool(((result - expected).abs() <= allowed).all()), (
+        f"{name} of {features} features is not the yardstick's"
+    )
     return median_ratio(seconds["yardstick"], seconds["sagann"]), median(seconds["sagann"])
 
 
