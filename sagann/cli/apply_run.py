@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sagann.byte_size import format_bytes
 from sagann.cli.options import Shared
 from sagann.cli.prepare import class_names_of, open_checked, training_graph
 from sagann.cli.result_file import check_target, write_embeddings, write_predictions
@@ -48,6 +49,7 @@ def evaluate_run(run_dir: Path, opening: Opening, *, data: str | None, split: st
                 _data(settings, data), keep_splits=split is None, num_edge_types=predictor.contract.num_edge_types
             )
             graph = graph if split is None else apply_split(graph, split, seed=seed)
+        _say_streamed(predictor, terminal)
         metrics = predictor.evaluate(graph)
     terminal.show(metrics_table(metrics, title=f"{settings.model.model} on {graph.name}"))
 
@@ -65,6 +67,7 @@ def predict_run(
         names = read_run(run_dir).class_names or class_names_of(
             [settings.data.data, _data(settings, data).data], predictor.contract.num_classes
         )
+        _say_streamed(predictor, terminal)
         probabilities = predictor.predict(graph, probabilities=True)
         write_predictions(out, probabilities.float(), names, multi_label=predictor.contract.multi_label)
     terminal.show(f"Predictions of {graph.num_vertices} vertices written to {out}")
@@ -87,14 +90,20 @@ def embed_run(
 @contextmanager
 def _opened(run_dir: Path, opening: Opening, terminal: Terminal) -> Iterator[Predictor]:
     """The model; what it spills is removed at the end."""
-    spill = None if opening.spill is None else str(opening.spill)
-    predictor = load_run(run_dir, model=opening.model, device=opening.device, memory=opening.memory, spill=spill)
-    if predictor.streaming is not None:
-        predictor.streaming.warn(terminal.say)
+    predictor = load_run(
+        run_dir, model=opening.model, device=opening.device, memory=opening.memory, spill=opening.spill
+    )
     try:
         yield predictor
     finally:
         predictor.release()
+
+
+def _say_streamed(predictor: Predictor, terminal: Terminal) -> None:
+    streaming = predictor.streaming
+    if streaming is not None:
+        terminal.say(f"The model is streamed within {format_bytes(streaming.memory_bytes)}.")
+        streaming.warn(terminal.say)
 
 
 def _graph(

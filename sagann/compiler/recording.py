@@ -117,11 +117,19 @@ class _EdgeData:
     def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         next(leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, cls)).read()
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """Tensor's: a model that asks whether there is edge data goes on as it would with it."""
+        return Tensor
+
     def read(self, *_: object) -> NoReturn:
         """Refuse."""
         raise TraceError(f"it reads '{self.name}', edge data of a hop, which only its layers may")
 
-    __getattr__ = __getitem__ = __len__ = read
+    __getattr__ = __getitem__ = __len__ = __iter__ = __contains__ = __bool__ = __float__ = __int__ = read
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = read
+    __matmul__ = __neg__ = __abs__ = __invert__ = __and__ = __or__ = __lt__ = __le__ = __gt__ = __ge__ = read
+    __eq__ = __ne__ = read
 
 
 class Recorder:

@@ -218,7 +218,11 @@ class Topology:
         return torch.bincount(self.indices, minlength=self.num_src)
 
     def with_edge_data(self, **edge_data: Tensor) -> Topology:
-        """The same adjacency with edge data added or replaced; arrays are shared."""
+        """The same adjacency with edge data added or replaced; arrays are shared.
+
+        Rows are those of the edges as they lie here, sorted by destination, then by source. What is in the order of a list of
+        edges goes to :meth:`from_coo`, which sorts it with them.
+        """
         topology = Topology(
             indptr=self.indptr,
             indices=self.indices,
@@ -393,7 +397,7 @@ def _edge_rows(name: str, rows: Tensor, num_edges: int) -> Tensor:
             "edge data has the wrong number of rows",
             value=f"{list(rows.shape)}, expected one row for each of {num_edges} edges",
             where=f"edge data '{name}'",
-            fix="Pass one row per edge, in the order of the edges.",
+            fix="Pass one row per edge, in the topology's order (by destination, then source), or all of it to from_coo.",
         )
     return rows
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sagann.byte_size import parse_bytes
 from sagann.errors import CheckpointError, InputError, require_type
 from sagann.nn import ModelConfig, build_model
 from sagann.storage.regular_file import require_file
@@ -111,7 +112,7 @@ def load_run(
     model: nn.Module | str | None = None,
     device: str = "auto",
     memory: str | None = None,
-    spill: str | None = None,
+    spill: str | os.PathLike[str] | None = None,
 ) -> Predictor:
     """Reopen a trained model: the weights its run ended with, or of its newest checkpoint if it has not ended.
 
@@ -131,6 +132,13 @@ def load_run(
         CheckpointError: no run folder, no weights yet, weights of another model, or ``model`` is needed.
         InputError: the run's model was a module of the user's own, and ``model`` is none; or ``memory`` is no size.
     """
+    require_type(
+        model,
+        (str, nn.Module),
+        where="load_run.model",
+        fix="Pass a module, or 'path/to/file.py:ClassName'.",
+        optional=True,
+    )
     run = read_run(run_dir)
     if not isinstance(model, nn.Module):
         model = build_model(_confirmed_config(run, model), run.contract.shape_only_graph())
@@ -148,10 +156,20 @@ def load_run(
     return Predictor(model, run.contract, device=where, streaming=_streaming(run, where, memory, spill))
 
 
-def _streaming(run: Run, device: torch.device, memory: str | None, spill: str | None) -> Streaming | None:
+def _streaming(
+    run: Run, device: torch.device, memory: str | None, spill: str | os.PathLike[str] | None
+) -> Streaming | None:
     """As the run was streamed, but for what is stated here."""
     trained = run.train_config
-    config = replace(trained, memory=memory or trained.memory, spill=spill or trained.spill)
+    require_type(memory, str, where="load_run.memory", fix="Pass a size such as '2GiB'.", optional=True)
+    require_type(spill, (str, os.PathLike), where="load_run.spill", fix="Pass the path of a folder.", optional=True)
+    if memory is not None:
+        parse_bytes(memory, where="load_run.memory")
+    config = replace(
+        trained,
+        memory=trained.memory if memory is None else memory,
+        spill=trained.spill if spill is None else os.fspath(spill),
+    )
     # What was free is the host's.
     automatic_bytes = run.automatic_bytes if device.type == "cpu" else None
     return Streaming.of(config, None, device=device, automatic_bytes=automatic_bytes)

@@ -129,6 +129,9 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "a function of edge data": (lambda m, h, x: m.first(h[0], x) * torch.mean(h[0].edge_data["weight"]), EDGES),
     "edge data beside rows": (lambda m, h, x: m.first(h[0], x) * h[0].edge_data["weight"], EDGES),
     "a part of edge data": (lambda m, h, x: m.first(h[0], x) * h[0].edge_data["weight"][0], EDGES),
+    "arithmetic on edge data": (lambda m, h, x: m.first(h[0], x) if h[0].edge_data["weight"] * 2 is None else x, EDGES),
+    "a comparison of edge data": (lambda m, h, x: m.first(h[0], x) if (h[0].edge_data["weight"] > 0).all() else x, EDGES),
+    "whether edge data are equal": (lambda m, h, x: m.first(h[0], x) if h[0].edge_data["weight"] == 1 else x, EDGES),
     "state": (lambda m, h, x: setattr(m, "last", x) or m.first(h[0], x), UNSEEN + "it sets the attribute 'last'"),
     "a fixed number of vertices": (lambda m, h, x: m.first(h[0], x) + torch.ones(30, 6), UNSEEN + "it cannot be traced: RuntimeError: Attempting to broadcast a dimension of length 30"),
 }  # fmt: skip
@@ -204,7 +207,9 @@ def test_a_model_may_ask_whether_there_is_edge_data() -> None:
     def weighted(m: Any, h: Any, x: Tensor) -> Tensor:
         known = h[0].edge_data
         result: Tensor = m.first(h[0], x)
-        return result if known.get("weight") is None or "type" in known else result[:, :2]
+        weight = known.get("weight")
+        is_there = weight is not None and isinstance(weight, Tensor) and torch.is_tensor(weight)
+        return result[:, :2] if is_there and "type" not in known else result
 
     program = captured(weighted)
     assert program.forms[program.output].shape == (2,)

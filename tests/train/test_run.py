@@ -62,6 +62,22 @@ def test_a_run_within_a_budget_is_reopened_within_it(tmp_path):
     assert found == Streaming(memory_bytes=1 << 20, spill=tmp_path / "other")
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"memory": ""}, "load_run.memory"),
+        ({"memory": 5}, "load_run.memory"),
+        ({"spill": 5}, "load_run.spill"),
+        ({"model": TwoLayers}, "load_run.model"),
+    ],
+)
+def test_what_is_no_size_folder_or_module_is_refused(tmp_path, given, said):
+    train(tmp_path, epochs=1)
+    with pytest.raises(InputError, match=said):
+        load_run(tmp_path, device="cpu", **given)
+    assert load_run(tmp_path, device="cpu", memory="1MiB", spill=tmp_path).streaming.spill == tmp_path
+
+
 def test_a_run_that_chose_its_budget_is_reopened_within_it(tmp_path):
     train(tmp_path)
     assert load_run(tmp_path, device="cpu").streaming is None
