@@ -181,7 +181,7 @@ class Topology:
     def edge_dst(self) -> Tensor:
         """The destination of every edge, [num_edges], in CSC order; kept after the first call."""
         if self._edge_dst is None:
-            with _for_training_as_well():
+            with for_training_as_well():
                 self._edge_dst = self._expand_dst()
         return self._edge_dst
 
@@ -195,7 +195,7 @@ class Topology:
             from sagann.graph.counting_sort import group_by_key
 
             # Destinations that nobody asked for are not kept: they are as large as the indices.
-            with _for_training_as_well():
+            with for_training_as_well():
                 dst = self._expand_dst() if self._edge_dst is None else self._edge_dst
                 grouped = group_by_key(self.indices, self.num_src, values=dst, positions=True)
             self._csr = Csr(
@@ -237,7 +237,7 @@ class Topology:
     def derived(self, key: object, build: Callable[[], Any]) -> Any:
         """What follows from this topology, built at the first call and kept as long as the topology is."""
         if key not in self._derived:
-            with _for_training_as_well():
+            with for_training_as_well():
                 self._derived[key] = build()
         return self._derived[key]
 
@@ -277,7 +277,7 @@ class Topology:
 
 
 @contextmanager
-def _for_training_as_well() -> Iterator[None]:
+def for_training_as_well() -> Iterator[None]:
     """What is made inside is kept, and no backward pass could save tensors that were made in inference mode."""
     with torch.inference_mode(False), torch.no_grad():
         yield

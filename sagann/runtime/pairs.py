@@ -17,7 +17,7 @@ from torch import Tensor
 from sagann.compiler.program import End
 from sagann.errors import InputError
 from sagann.graph.counting_sort import group_by_key
-from sagann.graph.topology import CHECKED_AT_ONCE, Topology
+from sagann.graph.topology import CHECKED_AT_ONCE, Topology, for_training_as_well
 from sagann.graph.widths import id_dtype
 
 
@@ -54,8 +54,7 @@ def _kept(topology: Topology, what: str, types: Tensor, num_types: int, build: C
     kept: dict[object, tuple[int, Any]] = topology.derived(what, dict)
     key = (types.data_ptr(), types.dtype, num_types)
     if key not in kept or kept[key][0] != types._version:
-        # Kept for training as well, also where it is found for inference.
-        with torch.inference_mode(False), torch.no_grad():
+        with for_training_as_well():
             kept[key] = (types._version, build())
     return kept[key][1]
 

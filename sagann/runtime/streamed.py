@@ -22,7 +22,7 @@ from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.trace import tensors_of
 from sagann.errors import InputError, LayerError, require_type
-from sagann.graph.topology import Topology
+from sagann.graph.topology import Topology, for_training_as_well
 from sagann.graph.versions import version_of
 from sagann.plan.edges_of_type import EdgesOfType, Hop, topology_of
 from sagann.plan.gradients import Gradients
@@ -395,8 +395,7 @@ class StreamedModel(nn.Module):
                 named = tensors_of(self.model)
             parameters = [named[name].detach() for _, name in program.parameters]
             epoch = Epoch(x=x.detach(), mapped=self._mapped(x), parameters=parameters, trains=False)
-            # Kept for training as well, also where it is made for inference.
-            with torch.inference_mode(False), torch.no_grad():
+            with for_training_as_well():
                 self._executor(plan, epoch, host, seed=0).keep_constants()
             self._kept[program.constants] = _Kept(x=weakref.ref(x), version=version_of(x), host=host)
         return host

@@ -1,7 +1,7 @@
 """Put together the partial results of rows that were cut into several work items, neighbours first.
 
-What is computed is told, and written in PyTorch, in :mod:`sagann.kernels.edge.merge`. A pass has few such rows, and a dozen
-of PyTorch's operators for every round of a tree would take as long as the edges of a small graph.
+What is computed is told, and written in PyTorch, in :mod:`sagann.kernels.edge.merge`. A pass has few such rows; a dozen of
+PyTorch's operators for every round of a tree took up to a fifth of a pass over a small graph.
 """
 
 from __future__ import annotations
