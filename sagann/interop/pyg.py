@@ -19,9 +19,9 @@ def from_pyg(data: Data, *, num_classes: int | None = None, name: str = "pyg") -
     """Make a Graph of a PyG ``Data`` (or ``Batch``) object.
 
     Taken over are ``edge_index`` (an edge goes from its first row to its second), ``x``, ``y``, the masks
-    ``train_mask``, ``val_mask`` and ``test_mask``, ``edge_weight``, ``edge_type`` and ``edge_attr`` (as edge
-    data 'weight', 'type' and 'attr'), and ``ptr`` of a Batch. Edges are sorted by destination, then source; the
-    input is not changed.
+    ``train_mask``, ``val_mask`` and ``test_mask``, ``ptr`` of a Batch, and every ``edge_NAME`` of a row per edge, as edge
+    data NAME: ``edge_weight`` as 'weight', ``edge_type`` as 'type', ``edge_attr`` as 'attr'. All else (``pos``, ...) is
+    left out. Edges are sorted by destination, then source; the input is not changed.
 
     Args:
         data: a homogeneous ``Data`` with ``edge_index``.
@@ -52,11 +52,7 @@ def from_pyg(data: Data, *, num_classes: int | None = None, name: str = "pyg") -
             fix="Set data.edge_index; of a SparseTensor adj_t, whose rows are destinations, "
             "row, col, _ = adj_t.coo() gives torch.stack([col, row]).",
         )
-    edge_data: dict[str, Tensor] = {}
-    for name_here, name_there in (("weight", "edge_weight"), ("type", "edge_type"), ("attr", "edge_attr")):
-        rows = getattr(data, name_there, None)
-        if rows is not None:
-            edge_data[name_here] = rows
+    edge_data = _edge_data(data, edge_index.shape[1])
     labels = _labels(getattr(data, "y", None), data.num_nodes or 0)
     types = edge_data.get("type")
     graph = Graph(
@@ -103,6 +99,19 @@ def to_pyg(graph: Graph) -> Data:
 
 def _require_tensor(value: object, field: str) -> None:
     require_type(value, Tensor, where=f"data.{field}", fix=f"Pass torch.as_tensor({field}).", optional=True)
+
+
+def _edge_data(data: Any, num_edges: int) -> dict[str, Tensor]:
+    """What is named edge_NAME, by NAME; of those that PyG gives no meaning, tensors of a row per edge."""
+    found = {}
+    for key, rows in data.to_dict().items():
+        name = key.removeprefix("edge_")
+        if name == key or key.endswith("_index") or rows is None:
+            continue
+        is_per_edge = isinstance(rows, Tensor) and rows.ndim > 0 and len(rows) == num_edges
+        if is_per_edge or name in ("weight", "type", "attr"):
+            found[name] = rows
+    return found
 
 
 def _splits(data: Any) -> dict[str, Tensor]:

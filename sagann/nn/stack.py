@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sagann.errors import InputError
+from sagann.errors import InputError, require_type
 from sagann.graph import Graph, Topology
 from sagann.saga import SagaLayer
 
@@ -79,6 +79,7 @@ class GNN(nn.Module):
 
     def forward(self, hops: Sequence[Topology], x: Tensor | None) -> Tensor:
         """Walk the hops: one topology per layer."""
+        require_type(hops, Sequence, where="GNN.forward", fix="Pass graph.hops(model.num_hops).")
         if len(hops) != self.num_hops:
             raise InputError(
                 "hops and layers differ in number",

@@ -215,18 +215,27 @@ class _Recorder(TorchDispatchMode):
             # Of an edge's own data, real rows are taken: what is wrong with them is said as it is.
             if isinstance(error, LayerError) or (isinstance(error, SagannError) and not at_vertices):
                 raise
-            names = ("vertex", "accum") if at_vertices else ("src", "dst", "data")
-            forms = (
-                f"{given} {tensor.dtype} [rows, {', '.join(map(str, tensor.shape[1:]))}]"
-                for given, tensor in zip(names, self.inputs, strict=False)
-            )
             raise LayerError(
                 f"{name} failed on made-up rows, which it must take as any others",
                 value=in_one_line(error),
                 where=_line_of_error(error),
-                fix=f"Check shapes and dtypes against those of its input: {', '.join(forms)}. Clamp what must lie in a range, "
-                "as ids of nn.Embedding.",
+                fix=self._advice(
+                    error, ("vertex", "accum") if at_vertices else ("edge.src", "edge.dst", "edge.data")
+                ),
             ) from error
+
+    def _advice(self, error: Exception, names: Sequence[str]) -> str:
+        """What to look for, by the kind of error."""
+        given = dict(zip(names, self.inputs, strict=False))
+        if isinstance(error, AttributeError | NameError):
+            return f"Check the name; what it is given is {' and '.join(given)}."
+        forms = (
+            f"{name} {rows.dtype} [rows, {', '.join(map(str, rows.shape[1:]))}]" for name, rows in given.items()
+        )
+        return (
+            f"Check shapes and dtypes against those of its input: {', '.join(forms)}. Clamp what must lie in a range, as ids of "
+            "nn.Embedding."
+        )
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

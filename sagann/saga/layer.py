@@ -14,13 +14,16 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from sagann.errors import InputError
+from sagann.errors import InputError, LayerError, require_type
 from sagann.graph.graph import Graph
 from sagann.graph.topology import Topology
 from sagann.saga.accumulator import check_accumulator
 from sagann.saga.edge import Edge
 from sagann.saga.engine import current_engine
 from sagann.saga.independence import IndependenceCheck
+
+_PYG_NAMES = {"message": "apply_edge", "message_and_aggregate": "apply_edge", "update": "apply_vertex"}
+"""What PyG calls the functions of a layer, and what it is here."""
 
 
 class SagaLayer(nn.Module):
@@ -31,8 +34,8 @@ class SagaLayer(nn.Module):
     ApplyVertex vertices, independently.
 
     Raises:
-        LayerError: an unknown accumulator, a function that mixes rows or branches on their values (the
-            message names operator and line), or a result of the wrong form.
+        LayerError: a function under PyG's name, which would never run; an unknown accumulator; a function that mixes
+            rows or branches on their values (the message names operator and line); or a result of the wrong form.
         InputError: x does not fit the topology, or the topology lacks the edge data that the layer reads.
 
     Example:
@@ -55,6 +58,7 @@ class SagaLayer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        _check_names(type(self))
         self._independence = IndependenceCheck()
 
     @staticmethod
@@ -98,6 +102,13 @@ class SagaLayer(nn.Module):
     def _read_edge_data(self, topology: Topology, where: str) -> Tensor | None:
         if self.edge_data is None:
             return None
+        require_type(
+            self.edge_data,
+            str,
+            where=f"{where}, edge_data",
+            fix="Name one; several that are numbers per edge stand side by side in one of [num_edges, D], "
+            "made by topology.with_edge_data(...).",
+        )
         if self.edge_data not in topology.edge_data:
             present = ", ".join(sorted(topology.edge_data)) or "none"
             raise InputError(
@@ -110,7 +121,26 @@ class SagaLayer(nn.Module):
         return topology.edge_data[self.edge_data]
 
 
+def _check_names(layer: type[SagaLayer]) -> None:
+    for name, here in _PYG_NAMES.items():
+        if hasattr(layer, name) and getattr(layer, here) is getattr(SagaLayer, here):
+            raise LayerError(
+                "the layer has a function that never runs",
+                value=f"'{name}', and no '{here}'",
+                where=f"layer {layer.__name__}",
+                fix=f"Write it as {here}: apply_edge(edge), with edge.src for x_j and edge.dst for x_i; "
+                "apply_vertex(vertex, accum).",
+            )
+
+
 def _check_input(topology: Topology, x: object, where: str) -> None:
+    require_type(
+        topology,
+        Topology,
+        where=where,
+        fix="Call layer(topology, x), with graph.topology, or Topology.from_coo(src=edge_index[0], dst=edge_index[1], "
+        "num_src=num_vertices); a model is called with graph.hops(model.num_hops).",
+    )
     if not isinstance(x, Tensor) or x.is_sparse or x.is_sparse_csr or x.ndim < 2 or x.shape[0] != topology.num_src:
         form = f"{x.layout} {list(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
         raise InputError(

@@ -52,6 +52,14 @@ def test_there_and_back_keeps_every_edge() -> None:
     assert dict(zip(map(tuple, back.edge_index.t().tolist()), back.edge_weight.tolist(), strict=True)) == weight
 
 
+def test_every_row_per_edge_is_edge_data_there_and_back() -> None:
+    data = data_object(edge_time=torch.tensor([4, 3, 2, 1]), edge_label_index=torch.zeros(2, 4), edge_count=4)
+    graph = from_pyg(data)
+    assert set(graph.topology.edge_data) == {"weight", "type", "time"}
+    assert graph.topology.edge_data["time"].tolist() == [2, 1, 4, 3]
+    assert to_pyg(graph).edge_time.tolist() == [2, 1, 4, 3]
+
+
 def test_batch_keeps_its_graphs() -> None:
     from torch_geometric.data import Batch
 

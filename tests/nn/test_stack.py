@@ -41,6 +41,12 @@ def test_hops_and_layers_must_agree() -> None:
         GNN([SAGE(8, 5), SAGE(5, 3)])(graph.hops(1), graph.features)
 
 
+def test_a_graph_in_the_place_of_hops_is_refused_with_the_remedy() -> None:
+    graph = labelled_graph()
+    with pytest.raises(InputError, match=r"a Graph, expected Sequence \(in GNN.forward\). Pass graph.hops"):
+        GNN([SAGE(graph.num_features, 3)])(graph, graph.features)
+
+
 def test_missing_features_are_refused_with_the_remedy() -> None:
     graph = labelled_graph()
     with pytest.raises(InputError, match=r"features are None .*\(encoder = 'embedding'\)"):

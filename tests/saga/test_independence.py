@@ -154,6 +154,11 @@ def test_an_error_inside_the_function_names_its_line_and_the_shapes() -> None:
     assert refused.value.where.startswith("test_independence.py:")
 
 
+def test_a_wrong_name_is_said_with_what_there_is() -> None:
+    with pytest.raises(LayerError, match=r"no attribute 'weight' .*; what it is given is edge.src and edge.dst\."):
+        run(Layer(edge=lambda layer, edge: edge.weight))
+
+
 def test_the_check_leaves_no_trace() -> None:
     layer = Layer(edge=ROW_WISE["dropout"])
     topology = odd_topologies()["skewed"]

@@ -118,6 +118,24 @@ def test_features_that_do_not_fit_are_refused(x: Tensor | None) -> None:
         SagaLayer()(topology, x)
 
 
+def test_a_layer_without_a_topology_is_told_what_to_pass() -> None:
+    topology = odd_topologies()["skewed"]
+    edge_index = torch.stack([topology.indices, topology.indices])
+    with pytest.raises(
+        InputError, match=r"a Tensor, expected Topology \(in layer Gated\). Call layer\(topology, x\)"
+    ):
+        Gated(4, 3)(edge_index, torch.randn(topology.num_src, 4))
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("message", "apply_edge"), ("update", "apply_vertex")])
+def test_a_function_under_pygs_name_is_refused_for_it_would_never_run(theirs: str, ours: str) -> None:
+    layer = type("Ported", (SagaLayer,), {theirs: lambda self, x_j: x_j})
+    with pytest.raises(LayerError, match=f"function that never runs: '{theirs}', and no '{ours}' .in layer Ported"):
+        layer()
+    own = type("Ported", (SagaLayer,), {theirs: lambda self, x_j: x_j, ours: lambda self, *rows: rows[-1]})
+    own()
+
+
 class Weighted(SagaLayer):
     edge_data = "price"
 
@@ -129,6 +147,13 @@ def test_missing_edge_data_is_named() -> None:
     topology = odd_topologies()["skewed"]
     with pytest.raises(InputError, match=r"'price' is missing; present: weight \(in layer Weighted\)"):
         Weighted()(topology, torch.zeros(topology.num_src, 2))
+
+
+def test_several_edge_data_are_refused_with_the_remedy() -> None:
+    layer = type("Several", (Weighted,), {"edge_data": ("weight", "type")})
+    topology = odd_topologies()["skewed"]
+    with pytest.raises(InputError, match=r"a tuple, expected str \(in layer Several, edge_data\). Name one"):
+        layer()(topology, torch.randn(topology.num_src, 4))
 
 
 def test_edge_data_reaches_apply_edge() -> None:
