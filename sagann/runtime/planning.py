@@ -84,6 +84,7 @@ def fitted_bounds(
     budget_bytes: int,
     *,
     gradients: Gradients,
+    trains: bool = True,
     cut: Cut = "bytes",
     order: Order = "column",
     grain: Grain | None = None,
@@ -99,6 +100,7 @@ def fitted_bounds(
         hops: the topologies that it walks.
         budget_bytes: of blocks and temporaries.
         gradients: what the backward computes.
+        trains: whether there is a backward.
         cut: what intervals have equally many of.
         order: in which passes go through the chunk grid.
         grain: as of :attr:`HopSize.grain`.
@@ -123,7 +125,8 @@ def fitted_bounds(
             Schedule(program, found, largest, gradients=gradients, folded=folded, order=order, sizes=read)
             for folded in (False, True)
         ]
-        return [(list(once.constants()), once.sizes), *((list(each.epoch()), read) for each in epochs)]
+        runs = [each.epoch() for each in epochs] if trains else [epochs[0].forward()]
+        return [(list(once.constants()), once.sizes), *((list(steps), read) for steps in runs)]
 
     def needed(count: int, *, ahead: bool) -> int:
         return max(needed_bytes(steps, read.of, ahead=ahead) for steps, read in work(count))

@@ -45,6 +45,7 @@ def stream(
     *,
     budget_bytes: int,
     spill: str | os.PathLike[str] | None = None,
+    trains: bool = True,
     cut: Cut = "bytes",
     num_intervals: int | None = None,
     order: Order = "column",
@@ -58,6 +59,8 @@ def stream(
         graph: prepared for the model, with features; on the CPU. Features and edges may be mapped from files.
         budget_bytes: what vertex data, edges and temporaries may take together; what is read where it lies takes nothing.
         spill: a folder for what is not in use; without it, that lies in memory too, beyond the budget.
+        trains: whether it is trained. A model that is called in evaluation mode and without gradients alone takes less memory,
+            and fewer intervals; and it may have a BatchNorm, which then looks across no vertices.
         cut: what intervals have equally many of.
         num_intervals: P; by default the least that fits the budget, and where copies run beside steps (with a spill folder,
             on a device) the least that leaves room to load ahead, if there is one.
@@ -89,9 +92,10 @@ def stream(
     require_type(spill, (str, os.PathLike), where="stream.spill", fix="Pass a path.", optional=True)
     require_type(num_intervals, int, where="stream.num_intervals", fix="Pass an integer.", optional=True)
     backend = backend_of(device_named(device))
-    hops, program = _captured_on(model, graph, backend.device)
+    hops, program = _captured_on(model, graph, backend.device, trains=trains)
     if num_intervals is None:
-        bounds = _fitted(program, hops, graph, budget_bytes, backend, cut, order, on_disk=spill is not None)
+        on_disk = spill is not None
+        bounds = _fitted(program, hops, graph, budget_bytes, backend, cut, order, on_disk=on_disk, trains=trains)
     else:
         _require_count(num_intervals)
         bounds = cutter(program, hops[0], cut)(num_intervals)
@@ -102,6 +106,7 @@ def stream(
         bounds,
         budget_bytes=budget_bytes,
         spill=spill,
+        trains=trains,
         order=order,
         selection=_selection(select, budget_bytes, bounds, backend.device, on_disk=spill is not None),
         cut=cut,
@@ -169,6 +174,7 @@ def _fitted(
     order: Order,
     *,
     on_disk: bool,
+    trains: bool = True,
 ) -> tuple[int, ...]:
     """The bounds of the fewest intervals that fit the budget where the model runs."""
     return fitted_bounds(
@@ -177,6 +183,7 @@ def _fitted(
         budget_bytes,
         # Whatever is trained later.
         gradients=Gradients(program, wanted_x=_wants_x(graph)),
+        trains=trains,
         cut=cut,
         order=order,
         grain=backend.grain,
@@ -242,7 +249,9 @@ def _wants_x(graph: Graph) -> bool:
     return graph.features is not None and graph.features.requires_grad
 
 
-def _captured_on(model: nn.Module, graph: Graph, device: torch.device) -> tuple[list[Topology], ModelProgram]:
+def _captured_on(
+    model: nn.Module, graph: Graph, device: torch.device, *, trains: bool = True
+) -> tuple[list[Topology], ModelProgram]:
     features = graph.features
     if features is None or features.layout != torch.strided:
         raise InputError(
@@ -262,11 +271,11 @@ def _captured_on(model: nn.Module, graph: Graph, device: torch.device) -> tuple[
     require_on_host(features.device, "features")
     require_places(model, hops, device)
     with CAPTURING:
-        # In training there is more to keep than in evaluation.
+        # In training there is more to keep than in evaluation, which is then planned as well.
         modes = {module: module.training for module in model.modules()}
         try:
             like = like_on(features, device)
-            return hops, captured(model.train(), hops, like, x_is_constant=not features.requires_grad)
+            return hops, captured(model.train(trains), hops, like, x_is_constant=not features.requires_grad)
         finally:
             for module, mode in modes.items():
                 module.training = mode

@@ -92,6 +92,7 @@ class StreamedModel(nn.Module):
         bounds: of the intervals, as :mod:`sagann.plan.intervals` gives them; (0, n) is the dense run.
         spill: a folder for what is not in use; without it, that lies in memory too, beyond the budget.
         budget_bytes: what blocks and temporaries may take together; parameters, and what lies on the host, come on top.
+        trains: whether it is trained, and so must have room for that where it is cut anew.
         options: what the compiler may do to a layer.
         dialect: kernels of the edges.
         order: in which passes go through the chunk grid.
@@ -116,6 +117,7 @@ class StreamedModel(nn.Module):
         *,
         budget_bytes: int = UNLIMITED,
         spill: Path | None = None,
+        trains: bool = True,
         options: CompilerOptions | None = None,
         dialect: str = "auto",
         order: Order = "column",
@@ -133,6 +135,7 @@ class StreamedModel(nn.Module):
         self.hops = list(hops)
         self.bounds = tuple(bounds)
         self.budget_bytes = budget_bytes
+        self.trains = trains
         self.options = options
         self.dialect = dialect
         self.order = order
@@ -354,6 +357,7 @@ class StreamedModel(nn.Module):
             self.hops,
             self.budget_bytes,
             gradients=gradients,
+            trains=self.trains,
             cut=self._cut,
             order=self.order,
             grain=self._backend.grain,

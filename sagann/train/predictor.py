@@ -262,9 +262,16 @@ class Predictor:
         assert self.streaming is not None
         if self._streamed is None or self._streamed[0] is not graph:
             self._streamed = None
-            memory_bytes, spill = self.streaming.memory_bytes, self.streaming.spill
+            memory_bytes = self.streaming.memory_bytes
             try:
-                found = stream(self.model, graph, budget_bytes=memory_bytes, spill=spill, device=self.device)
+                found = stream(
+                    self.model,
+                    graph,
+                    budget_bytes=memory_bytes,
+                    spill=self.streaming.spill,
+                    trains=self.streaming.trains,
+                    device=self.device,
+                )
             except BudgetError as error:
                 if not self.streaming.is_automatic:
                     raise

@@ -172,7 +172,7 @@ def _streaming(
     )
     # What was free is the host's.
     automatic_bytes = run.automatic_bytes if device.type == "cpu" else None
-    return Streaming.of(config, None, device=device, automatic_bytes=automatic_bytes)
+    return Streaming.of(config, None, device=device, automatic_bytes=automatic_bytes, trains=False)
 
 
 def _confirmed_config(run: Run, reference: str | None) -> ModelConfig:

@@ -30,6 +30,8 @@ class Streaming:
     "Whether the folder is the run's, and goes with it."
     is_automatic: bool = False
     "Whether the budget is what there is, and nobody's wish."
+    trains: bool = True
+    "Whether the model is trained, and not evaluated only, which takes less."
 
     @classmethod
     def of(
@@ -39,6 +41,7 @@ class Streaming:
         *,
         device: torch.device,
         automatic_bytes: int | None = None,
+        trains: bool = True,
     ) -> Streaming | None:
         """What a configuration asks for; None for everything in memory.
 
@@ -48,6 +51,7 @@ class Streaming:
             device: what computes, whose memory the budget is of. Beside a CUDA device blocks stay in the host's memory where
                 no folder is named.
             automatic_bytes: the budget where the configuration names none.
+            trains: whether the model is trained.
         """
         memory_bytes = automatic_bytes if config.memory_bytes is None else config.memory_bytes
         if memory_bytes is None:
@@ -60,6 +64,7 @@ class Streaming:
             spill=named or own or (None if on_device else Path(tempfile.gettempdir())),
             is_own=named is None and own is not None,
             is_automatic=config.memory_bytes is None,
+            trains=trains,
         )
 
     def warn(self, say: Callable[[str], None]) -> None:

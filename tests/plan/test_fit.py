@@ -23,6 +23,7 @@ from sagann.runtime.chunks import Chunks
 from sagann.runtime.host import RamHost
 from sagann.runtime.stream import foretell, stream
 from tests.graphs import labelled_graph, odd_topologies
+from tests.tolerances import assert_close
 
 TOPOLOGIES = odd_topologies(types=2)
 
@@ -94,6 +95,28 @@ def test_a_budget_decides_the_number_of_intervals(name: str, tmp_path: Path, *, 
     assert counts[0] == 1 < counts[-1]
     with pytest.raises(BudgetError, match=r"bytes, at least \d+ are needed"):
         stream(model, graph, budget_bytes=50)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize("name", ["gcn", "gat", "sage"])
+def test_what_is_evaluated_only_needs_less(name: str, tmp_path: Path, *, on_disk: bool) -> None:
+    graph = labelled_graph(200, 900)
+    model = build_model(ModelConfig(model=name, hidden=16, heads=2), graph)
+    graph = model.prepare(graph)
+    assert graph.features is not None
+    spill = tmp_path if on_disk else None
+    with pytest.raises(BudgetError) as refused:
+        stream(model, graph, budget_bytes=50)
+    budget = refused.value.needed_bytes
+    trained = stream(model, graph, budget_bytes=2 * budget, spill=spill)
+    model.eval()
+    evaluated = stream(model, graph, budget_bytes=2 * budget, spill=spill, trains=False)
+    assert len(evaluated.bounds) < len(trained.bounds)
+    with torch.no_grad():
+        assert evaluated.plan(graph.features).plan.peak_bytes <= 2 * budget
+        assert_close(evaluated(graph.features), model(graph.hops(2), graph.features))
+        less = stream(model, graph, budget_bytes=budget - 1, spill=spill, trains=False)
+        assert_close(less(graph.features), model(graph.hops(2), graph.features))
 
 
 def test_what_is_copied_by_those_that_compute_is_not_loaded_ahead() -> None:

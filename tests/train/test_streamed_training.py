@@ -21,7 +21,7 @@ from sagann.runtime.stream import stream
 from sagann.runtime.streamed import StreamedModel
 from sagann.storage import open_graph, save_graph
 from sagann.storage.mapped import MappedRows
-from sagann.train import TrainConfig, Trainer, TrainResult
+from sagann.train import TrainConfig, Trainer, TrainResult, load_run
 from sagann.train.streaming import Streaming
 from tests.train.runs import community_graph, seeded_model
 
@@ -96,6 +96,16 @@ def test_the_last_epoch_is_profiled(tmp_path: Path) -> None:
     assert {"transform_loss 2", "gather_grad 1", "edges csr"} <= names
     assert "emit 2" not in names
     assert (tmp_path / "run" / "profile.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_model_with_a_batch_norm_can_be_evaluated_within_a_budget(tmp_path: Path) -> None:
+    graph = community_graph(600)
+    trainer = Trainer(seeded_model(), graph, TrainConfig(epochs=3, device="cpu"), run_dir=tmp_path / "run")
+    expected = trainer.fit().metrics["test"]
+    predictor = load_run(tmp_path / "run", model=seeded_model(), memory=TIGHT)
+    found = predictor.evaluate(graph)["test"]
+    assert predictor.streamed(predictor.prepare(graph).graph).bounds[1] < 600
+    assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_what_cannot_be_streamed_says_so(tmp_path: Path) -> None:
