@@ -19,9 +19,9 @@ def from_pyg(data: Data, *, num_classes: int | None = None, name: str = "pyg") -
     """Make a Graph of a PyG ``Data`` (or ``Batch``) object.
 
     Taken over are ``edge_index`` (an edge goes from its first row to its second), ``x``, ``y``, the masks
-    ``train_mask``, ``val_mask`` and ``test_mask``, ``ptr`` of a Batch, and every ``edge_NAME`` of a row per edge, as edge
-    data NAME: ``edge_weight`` as 'weight', ``edge_type`` as 'type', ``edge_attr`` as 'attr'. All else (``pos``, ...) is
-    left out. Edges are sorted by destination, then source; the input is not changed.
+    ``train_mask``, ``val_mask`` and ``test_mask``, ``ptr`` of a Batch, and every tensor ``edge_NAME`` of a row per edge, as
+    edge data NAME: ``edge_weight`` as 'weight', ``edge_type`` as 'type', ``edge_attr`` as 'attr'. All else (``pos``,
+    ``edge_label`` with its ``edge_label_index``, ...) is left out. Edges are sorted by destination, then source; the input is not changed.
 
     Args:
         data: a homogeneous ``Data`` with ``edge_index``.
@@ -103,10 +103,11 @@ def _require_tensor(value: object, field: str) -> None:
 
 def _edge_data(data: Any, num_edges: int) -> dict[str, Tensor]:
     """What is named edge_NAME, by NAME; of those that PyG gives no meaning, tensors of a row per edge."""
-    found = {}
-    for key, rows in data.to_dict().items():
+    found, fields = {}, data.to_dict()
+    for key, rows in fields.items():
         name = key.removeprefix("edge_")
-        if name == key or key.endswith("_index") or rows is None:
+        # Rows of edge_label are of the edges in edge_label_index.
+        if name == key or key.endswith("_index") or f"{key}_index" in fields or rows is None:
             continue
         is_per_edge = isinstance(rows, Tensor) and rows.ndim > 0 and len(rows) == num_edges
         if is_per_edge or name in ("weight", "type", "attr"):

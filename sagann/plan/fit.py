@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, zip_longest
 
-from sagann.byte_size import format_bytes
 from sagann.graph.versions import version_of
 from sagann.plan.edges_of_type import EdgesOfType, Hop, topology_of
 from sagann.plan.intervals import sizes
@@ -131,6 +130,5 @@ def _unmet(budget_bytes: int, needed_bytes: int) -> BudgetError:
         "the memory budget cannot be met",
         budget_bytes,
         needed_bytes,
-        fix=f"Raise the budget to {needed_bytes} bytes ({format_bytes(needed_bytes)}) or more; at the least of it intervals are "
-        "many, and epochs slow.",
+        fix=f"Raise the budget to {needed_bytes} bytes or more; the least takes the most intervals, and more memory is faster.",
     )

@@ -125,7 +125,7 @@ def fitted_bounds(
             Schedule(program, found, largest, gradients=gradients, folded=folded, order=order, sizes=read)
             for folded in (False, True)
         ]
-        runs = [each.epoch() for each in epochs] if trains else [epochs[0].forward()]
+        runs = [each.epoch() if trains else each.forward() for each in epochs]
         return [(list(once.constants()), once.sizes), *((list(steps), read) for steps in runs)]
 
     def needed(count: int, *, ahead: bool) -> int:

@@ -60,7 +60,7 @@ def stream(
         budget_bytes: what vertex data, edges and temporaries may take together; what is read where it lies takes nothing.
         spill: a folder for what is not in use; without it, that lies in memory too, beyond the budget.
         trains: whether it is trained. A model that is called in evaluation mode and without gradients alone takes less memory,
-            and fewer intervals; and it may have a BatchNorm, which then looks across no vertices.
+            and fewer intervals; and it may have a BatchNorm with running statistics, which then looks across no vertices.
         cut: what intervals have equally many of.
         num_intervals: P; by default the least that fits the budget, and where copies run beside steps (with a spill folder,
             on a device) the least that leaves room to load ahead, if there is one.
@@ -275,7 +275,8 @@ def _captured_on(
         modes = {module: module.training for module in model.modules()}
         try:
             like = like_on(features, device)
-            return hops, captured(model.train(trains), hops, like, x_is_constant=not features.requires_grad)
+            constant = not features.requires_grad and not features.is_inference()
+            return hops, captured(model.train(trains), hops, like, x_is_constant=constant)
         finally:
             for module, mode in modes.items():
                 module.training = mode

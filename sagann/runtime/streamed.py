@@ -92,7 +92,7 @@ class StreamedModel(nn.Module):
         bounds: of the intervals, as :mod:`sagann.plan.intervals` gives them; (0, n) is the dense run.
         spill: a folder for what is not in use; without it, that lies in memory too, beyond the budget.
         budget_bytes: what blocks and temporaries may take together; parameters, and what lies on the host, come on top.
-        trains: whether it is trained, and so must have room for that where it is cut anew.
+        trains: whether it may be trained; else its intervals need not leave room for that.
         options: what the compiler may do to a layer.
         dialect: kernels of the edges.
         order: in which passes go through the chunk grid.
@@ -211,6 +211,13 @@ class StreamedModel(nn.Module):
         self._see_changes(program)
         trained = trained_in(program, self.model)
         trains = torch.is_grad_enabled() and (x.requires_grad or bool(trained))
+        if trains and not self.trains:
+            raise InputError(
+                "the model is streamed to be evaluated only",
+                value="gradients are recorded",
+                where="StreamedModel",
+                fix="Call it within torch.no_grad(), or stream it with trains=True.",
+            )
         # What is copied in any case need not be looked up.
         has_mapped_x = self._same_memory and self._mapped(x) is not None
         key = (id(program), x.requires_grad, has_mapped_x, trained, trains, folded)
@@ -333,18 +340,26 @@ class StreamedModel(nn.Module):
         self._kept.clear()
         try:
             try:
-                self.plan(x, folded=folded)
+                self._require_fit(x, folded)
             except BudgetError:
                 if keeps_intervals:
                     raise
                 self._cut_finer(x)
-                self.plan(x, folded=folded)
+                self._require_fit(x, folded)
         except BudgetError as unmet:
             fix = f"At least {unmet.needed_bytes} bytes must be free" + (
                 ", as random numbers in its backward do not let the graph be cut anew." if keeps_intervals else "."
             )
             raise DeviceMemoryError.after(before, error, fix) from error
         warn_of_less(before, self.budget_bytes, len(self.bounds) - 1, error)
+
+    def _require_fit(self, x: Tensor, folded: bool) -> None:
+        """Plan a call, and what is computed once before it.
+
+        Raises:
+            BudgetError: a step of either needs more than the budget.
+        """
+        self._planned_constants(self.plan(x, folded=folded).program)
 
     def _cut_finer(self, x: Tensor) -> None:
         """Cut into as many intervals as the budget asks for."""
@@ -391,10 +406,7 @@ class StreamedModel(nn.Module):
         host = SharedHost() if shares else self._new_host()
         if any(gather.constant for gather in program.gathers):
             self._kept.pop(program.constants, None)
-            sizes = self._sizes(program)
-            plan = planned_constants(
-                program, sizes, self.bounds, self.budget_bytes, self.selection, same_memory=self._same_memory
-            )
+            plan = self._planned_constants(program)
             with CAPTURING:
                 named = tensors_of(self.model)
             parameters = [named[name].detach() for _, name in program.parameters]
@@ -403,6 +415,10 @@ class StreamedModel(nn.Module):
                 self._executor(plan, epoch, host, seed=0).keep_constants()
             self._kept[program.constants] = _Kept(x=weakref.ref(x), version=version_of(x), host=host)
         return host
+
+    def _planned_constants(self, program: ModelProgram) -> Planned:
+        sizes, same = self._sizes(program), self._same_memory
+        return planned_constants(program, sizes, self.bounds, self.budget_bytes, self.selection, same_memory=same)
 
     def chunks_of(self, program: ModelProgram) -> dict[int, Chunks]:
         """The chunks that the program's gathers go over, by numbers of hops; cut where they are not yet.

@@ -34,7 +34,7 @@ class SagaLayer(nn.Module):
     ApplyVertex vertices, independently.
 
     Raises:
-        LayerError: a function under PyG's name, which would never run; an unknown accumulator; a function that mixes
+        LayerError: a function under PyG's name, which nothing would run; an unknown accumulator; a function that mixes
             rows or branches on their values (the message names operator and line); or a result of the wrong form.
         InputError: x does not fit the topology, or the topology lacks the edge data that the layer reads.
 
@@ -122,14 +122,16 @@ class SagaLayer(nn.Module):
 
 
 def _check_names(layer: type[SagaLayer]) -> None:
+    if layer.forward is not SagaLayer.forward:
+        return
     for name, here in _PYG_NAMES.items():
-        if hasattr(layer, name) and getattr(layer, here) is getattr(SagaLayer, here):
+        if callable(getattr(layer, name, None)) and getattr(layer, here) is getattr(SagaLayer, here):
             raise LayerError(
-                "the layer has a function that never runs",
+                "the layer has a function of PyG's, which nothing runs",
                 value=f"'{name}', and no '{here}'",
                 where=f"layer {layer.__name__}",
                 fix=f"Write it as {here}: apply_edge(edge), with edge.src for x_j and edge.dst for x_i; "
-                "apply_vertex(vertex, accum).",
+                "apply_vertex(vertex, accum). If it is for something else, give it another name.",
             )
 
 

@@ -277,8 +277,8 @@ class Predictor:
                     raise
                 raise InputError(
                     "the run does not fit memory, not even streamed",
-                    value=f"an epoch needs at least {format_bytes(error.needed_bytes)}, {format_bytes(memory_bytes)} are "
-                    "left for it",
+                    value=f"{'an epoch' if self.streaming.trains else 'an evaluation'} needs at least "
+                    f"{format_bytes(error.needed_bytes)}, {format_bytes(memory_bytes)} are left for it",
                     where=f"graph '{graph.name}'",
                     fix="Free memory, use a smaller model or a machine with more memory; where you know better, set the "
                     "budget by --memory (TrainConfig.memory).",

@@ -53,7 +53,8 @@ def test_there_and_back_keeps_every_edge() -> None:
 
 
 def test_every_row_per_edge_is_edge_data_there_and_back() -> None:
-    data = data_object(edge_time=torch.tensor([4, 3, 2, 1]), edge_label_index=torch.zeros(2, 4), edge_count=4)
+    left_out = {"edge_label": torch.ones(4), "edge_label_index": torch.zeros(2, 4), "edge_count": 4}
+    data = data_object(edge_time=torch.tensor([4, 3, 2, 1]), edge_pairs=torch.ones(3), **left_out)
     graph = from_pyg(data)
     assert set(graph.topology.edge_data) == {"weight", "type", "time"}
     assert graph.topology.edge_data["time"].tolist() == [2, 1, 4, 3]

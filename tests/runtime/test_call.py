@@ -32,10 +32,12 @@ def prepared() -> tuple[nn.Module, Graph, Tensor]:
     return model, graph, graph.features.clone().requires_grad_()
 
 
-def streamed_of(prepared: tuple[nn.Module, Graph, Tensor], budget_bytes: int = BUDGET) -> StreamedModel:
+def streamed_of(
+    prepared: tuple[nn.Module, Graph, Tensor], budget_bytes: int = BUDGET, *, count: int = 4, trains: bool = True
+) -> StreamedModel:
     model, graph, _ = prepared
-    hops = graph.hops(model.num_hops)
-    return StreamedModel(model, hops, equal_vertices(53, 4), budget_bytes=budget_bytes, dialect="naive")
+    hops, bounds = graph.hops(model.num_hops), equal_vertices(53, count)
+    return StreamedModel(model, hops, bounds, budget_bytes=budget_bytes, trains=trains, dialect="naive")
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, step: str, times: int) -> None:
@@ -108,6 +110,27 @@ def test_an_epoch_without_a_budget_begins_again_within_one(
         for ours, theirs in zip(found, expected, strict=True):
             assert_close(ours, theirs, scale=largest(*expected))
     assert streamed.budget_bytes < UNLIMITED
+
+
+@pytest.mark.parametrize(("hidden", "needs_more"), [(8, False), (32, True)])
+def test_what_is_evaluated_only_is_cut_anew_for_that(
+    hidden: int, needs_more: bool, prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, graph, x = prepared
+    # Where it is narrow what takes the most is what is computed once, before epochs as before an evaluation.
+    model = build_model(ModelConfig(model="gcn", hidden=hidden), graph).eval()
+    counts = []
+    with torch.no_grad():
+        expected = model(graph.hops(2), x)
+        for trains in (False, True):
+            with monkeypatch.context() as patched:
+                failing(patched, "_transform", 1)
+                streamed = streamed_of((model, graph, x), UNLIMITED, count=2, trains=trains)
+                with pytest.warns(RuntimeWarning, match="begins again"):
+                    assert_close(streamed(x.detach()), expected)
+                counts.append(len(streamed.bounds) - 1)
+    assert counts[0] > 2
+    assert (counts[0] < counts[1]) == needs_more
 
 
 @pytest.mark.parametrize("step", ["_gather", "_gather_grad"])

@@ -128,12 +128,18 @@ def test_a_layer_without_a_topology_is_told_what_to_pass() -> None:
 
 
 @pytest.mark.parametrize(("theirs", "ours"), [("message", "apply_edge"), ("update", "apply_vertex")])
-def test_a_function_under_pygs_name_is_refused_for_it_would_never_run(theirs: str, ours: str) -> None:
+def test_a_function_under_pygs_name_is_refused_for_nothing_would_run_it(theirs: str, ours: str) -> None:
     layer = type("Ported", (SagaLayer,), {theirs: lambda self, x_j: x_j})
-    with pytest.raises(LayerError, match=f"function that never runs: '{theirs}', and no '{ours}' .in layer Ported"):
+    with pytest.raises(LayerError, match=f"which nothing runs: '{theirs}', and no '{ours}' .in layer Ported"):
         layer()
     own = type("Ported", (SagaLayer,), {theirs: lambda self, x_j: x_j, ours: lambda self, *rows: rows[-1]})
     own()
+    type("Named", (SagaLayer,), {theirs: "a word"})()
+    type(
+        "Runs",
+        (SagaLayer,),
+        {theirs: lambda self, x: x, "forward": lambda self, topology, x: getattr(self, theirs)(x)},
+    )()
 
 
 class Weighted(SagaLayer):

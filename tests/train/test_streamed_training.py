@@ -103,9 +103,14 @@ def test_a_model_with_a_batch_norm_can_be_evaluated_within_a_budget(tmp_path: Pa
     trainer = Trainer(seeded_model(), graph, TrainConfig(epochs=3, device="cpu"), run_dir=tmp_path / "run")
     expected = trainer.fit().metrics["test"]
     predictor = load_run(tmp_path / "run", model=seeded_model(), memory=TIGHT)
-    found = predictor.evaluate(graph)["test"]
-    assert predictor.streamed(predictor.prepare(graph).graph).bounds[1] < 600
-    assert found == pytest.approx(expected, rel=1e-5)
+    prepared = predictor.prepare(graph)
+    assert predictor.evaluate(prepared)["test"] == pytest.approx(expected, rel=1e-5)
+    streamed = predictor.streamed(prepared.graph)
+    assert streamed.bounds[1] < 600
+    predictor.model.eval()
+    with pytest.raises(InputError, match="to be evaluated only"):
+        streamed(prepared.graph.features)
+    predictor.release()
 
 
 def test_what_cannot_be_streamed_says_so(tmp_path: Path) -> None:
