@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from sagann.byte_size import format_bytes
 from sagann.cli.options import Shared
 from sagann.cli.prepare import class_names_of, open_checked, training_graph
 from sagann.cli.result_file import check_target, write_embeddings, write_predictions
-from sagann.cli.run_settings import CONFIG_FILE, DataConfig, RunSettings, absolute_path, read_tables, settings_of
+from sagann.cli.run_settings import DataConfig, RunSettings, absolute_path, read_tables, settings_of
 from sagann.cli.split_choice import apply_split
 from sagann.errors import CheckpointError
 from sagann.graph import Graph
@@ -19,6 +19,7 @@ from sagann.report.metrics_table import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.train import Predictor, load_run, read_run
 from sagann.train.identity import graph_difference
+from sagann.train.run_folder import CONFIG_FILE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,14 +42,17 @@ def evaluate_run(run_dir: Path, opening: Opening, *, data: str | None, split: st
     settings = _settings(run_dir, opening, shared)
     with _opened(run_dir, opening, terminal) as predictor:
         seed = settings.train.seed
-        if split is None and data is None:
-            graph = training_graph(settings.data, seed=seed, say=terminal.say)
-            _note_change(run_dir, graph, terminal)
-        else:
-            graph = open_checked(
-                _data(settings, data), keep_splits=split is None, num_edge_types=predictor.contract.num_edge_types
-            )
-            graph = graph if split is None else apply_split(graph, split, seed=seed)
+        with _large_arrays(predictor):
+            if split is None and data is None:
+                graph = training_graph(settings.data, seed=seed, say=terminal.say)
+                _note_change(run_dir, graph, terminal)
+            else:
+                graph = open_checked(
+                    _data(settings, data),
+                    keep_splits=split is None,
+                    num_edge_types=predictor.contract.num_edge_types,
+                )
+                graph = graph if split is None else apply_split(graph, split, seed=seed)
         _say_streamed(predictor, terminal)
         metrics = predictor.evaluate(graph)
     terminal.show(metrics_table(metrics, title=f"{settings.model.model} on {graph.name}"))
@@ -99,6 +103,11 @@ def _opened(run_dir: Path, opening: Opening, terminal: Terminal) -> Iterator[Pre
         predictor.release()
 
 
+def _large_arrays(predictor: Predictor) -> AbstractContextManager[None]:
+    """Inside the ``with`` block, large arrays that opening a graph gives lie where those of training lay."""
+    return nullcontext() if predictor.streaming is None else predictor.streaming.large_arrays()
+
+
 def _say_streamed(predictor: Predictor, terminal: Terminal) -> None:
     streaming = predictor.streaming
     if streaming is not None:
@@ -110,7 +119,9 @@ def _graph(
     run_dir: Path, settings: RunSettings, data: str | None, predictor: Predictor, terminal: Terminal
 ) -> Graph:
     """The run's graph, or another one; splits play no part, so bad ones are no reason to refuse."""
-    graph = open_checked(_data(settings, data), keep_splits=False, num_edge_types=predictor.contract.num_edge_types)
+    num_edge_types = predictor.contract.num_edge_types
+    with _large_arrays(predictor):
+        graph = open_checked(_data(settings, data), keep_splits=False, num_edge_types=num_edge_types)
     if data is None:
         _note_change(run_dir, graph, terminal)
     return graph

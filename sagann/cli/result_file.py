@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -93,7 +94,7 @@ def write_predictions(path: Path, probabilities: Tensor, class_names: Sequence[s
         best = probabilities.max(dim=1)
         columns["class"] = best.indices.numpy()
         if path.suffix != ".npy":
-            columns["class_name"] = np.array(class_names, dtype=np.str_)[best.indices.numpy()]
+            columns["class_name"] = _named(class_names, best.indices.numpy())
         columns["probability"] = best.values.numpy()
     _replace(path, lambda aside: write(aside, columns))
 
@@ -103,7 +104,15 @@ def write_embeddings(path: Path, rows: Tensor) -> None:
     _replace(path, lambda aside: _save_array(aside, rows.numpy()))
 
 
-Columns = dict[str, "np.ndarray"]
+Columns = dict[str, Any]
+"By name: NumPy's, and Arrow's where they are text."
+
+
+def _named(names: Sequence[str], ids: np.ndarray) -> Any:
+    """The name of each id, end to end: in NumPy each would take as much as the longest."""
+    import pyarrow as pa
+
+    return pa.array(names, pa.large_string()).take(pa.array(ids))
 
 
 def _write_csv(path: Path, columns: Columns) -> None:

@@ -17,9 +17,6 @@ from sagann.storage.manifest import is_unicode
 from sagann.train import TrainConfig
 from sagann.train.policies import closest
 
-CONFIG_FILE = "config.toml"
-"The settings of a run, in its folder: ``sagann train --config RUN/config.toml`` does the same run again."
-
 Tables = dict[str, dict[str, Any]]
 
 

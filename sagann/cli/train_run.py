@@ -14,7 +14,7 @@ from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import stored_class_names, training_graph
 from sagann.cli.result_file import owner_of
 from sagann.cli.run_reporter import RunReporter
-from sagann.cli.run_settings import CONFIG_FILE, RunSettings, Tables, merge, read_tables, settings_of
+from sagann.cli.run_settings import RunSettings, Tables, merge, read_tables, settings_of
 from sagann.errors import CheckpointError, InputError
 from sagann.graph import Graph
 from sagann.nn import MODELS
@@ -22,10 +22,19 @@ from sagann.report.metrics_table import metrics_table
 from sagann.report.progress import short_seconds
 from sagann.report.terminal import Terminal
 from sagann.saga.engine import using_engine
-from sagann.storage.durable import TEMPORARY_PREFIX, write_whole
+from sagann.storage.durable import write_whole
 from sagann.train import Trainer, TrainResult
+from sagann.train.atomic import leftovers
 from sagann.train.resources import resolve_device
-from sagann.train.run_folder import HISTORY_FILE, LOCK_FILE, RUN_FILE, RunFolder, is_of_run
+from sagann.train.run_folder import (
+    CONFIG_FILE,
+    HISTORY_FILE,
+    LOCK_FILE,
+    RUN_FILE,
+    WRITTEN_ASIDE,
+    RunFolder,
+    is_of_run,
+)
 from sagann.train.streaming import OWN_FOLDER, Streaming
 
 _BEFORE_RUN = {CONFIG_FILE, HISTORY_FILE, LOCK_FILE, OWN_FOLDER}
@@ -155,10 +164,10 @@ def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
         )
     folder = RunFolder(run_dir)
     # A start that was interrupted while it wrote the settings leaves a temporary file and nothing else.
-    others = [path.name for path in run_dir.iterdir() if not path.name.startswith(TEMPORARY_PREFIX)]
+    others = {path.name for path in run_dir.iterdir()} - leftovers(WRITTEN_ASIDE)
     has_settings = CONFIG_FILE in others
     # Settings alone are those of a run that was killed before its first epoch; beside other files they may be anybody's.
-    is_run = folder.is_described or (has_settings and (folder.has_work or {*others} <= _BEFORE_RUN))
+    is_run = folder.is_described or (has_settings and (folder.has_work or others <= _BEFORE_RUN))
     if is_run and folder.has_work and not overwrite:
         raise InputError(
             "the folder holds a run",

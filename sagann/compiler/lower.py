@@ -202,7 +202,10 @@ class _Lowering:
             read = [each.dtype for each, arg in zip(operands, args, strict=True) if isinstance(arg, str)]
             if not {common, torch.bool}.issuperset(read):
                 raise NotFusedError(f"operator {node.target} rounds what it compares to {common}")
-            args = [arg if isinstance(arg, str) else torch.tensor(arg, dtype=common).item() for arg in args]
+            args = [
+                arg if isinstance(arg, str) else torch.tensor(arg, dtype=common, device="cpu").item()
+                for arg in args
+            ]
         return arithmetic_dtype(_known(common)), args
 
     def alike(self, args: list[Arg], dtype: torch.dtype) -> list[Arg]:
@@ -395,7 +398,7 @@ def _scalar(low: _Lowering, node: fx.Node, value: float, **kwargs: Any) -> str:
 
 def _of_type(node: fx.Node, value: float) -> float:
     """The number as a tensor of the node's type holds it: constants are folded into what reads them."""
-    number: float = torch.full((), value, dtype=node.meta["val"].dtype).item()
+    number: float = torch.full((), value, dtype=node.meta["val"].dtype, device="cpu").item()
     return number
 
 

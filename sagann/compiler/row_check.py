@@ -90,10 +90,10 @@ def _made_up(like: Tensor, generator: torch.Generator, *, are_ids: bool) -> Tens
     shape = [size // ROWS * NUM_ROWS if is_rows(size) else size for size in like.shape]
     if are_ids and _rows_dim(like) is not None:
         # No two rows are alike, whatever their ids.
-        ids = torch.randint(0, 2, shape, generator=generator)
-        values = ids + 0.4 * torch.rand(shape, generator=generator)
+        ids = torch.randint(0, 2, shape, generator=generator, device="cpu")
+        values = ids + 0.4 * torch.rand(shape, generator=generator, device="cpu")
     else:
-        values = torch.randn(shape, generator=generator) * 2
+        values = torch.randn(shape, generator=generator, device="cpu") * 2
         values = values if _rows_dim(like) is None else last_positive(values)
     return values.to(like.device, like.dtype)
 

@@ -77,7 +77,7 @@ def group_by_key(
     if keys.device.type != "cpu":
         return _group_on_device(keys, num_keys, values, value_dtype, positions)
     num_items = len(keys)
-    indptr = torch.zeros(num_keys + 1, dtype=torch.int64)
+    indptr = torch.zeros(num_keys + 1, dtype=torch.int64, device="cpu")
     out_values = None if values is None else _new(num_items, value_dtype or values.dtype)
     out_positions = _new(num_items, id_dtype(num_items)) if positions else None
     if num_items <= ITEMS_PER_THREAD:

@@ -11,6 +11,8 @@ import warnings
 import torch
 from torch import Tensor
 
+from sagann.graph.large_arrays import SLAB_EDGES, empty_array
+
 
 def take_rows(tensor: Tensor, index: Tensor) -> Tensor:
     """Copy the rows ``index`` of a dense or sparse CSR tensor, in that order.
@@ -44,6 +46,22 @@ def csr_tensor(offsets: Tensor, columns: Tensor, values: Tensor, *, num_columns:
         return torch.sparse_csr_tensor(
             offsets, columns, values, size=(len(offsets) - 1, num_columns), check_invariants=False
         )
+
+
+def dense_rows(rows: Tensor) -> Tensor:
+    """The dense form of a ``torch.sparse_csr`` matrix [N, F], made slab by slab where large arrays lie."""
+    if rows.requires_grad:
+        return rows.to_dense()
+    num_rows, width = rows.shape
+    offsets, columns, values = rows.crow_indices(), rows.col_indices(), rows.values()
+    dense = empty_array(rows.shape, rows.dtype, rows.device)
+    step = max(1, SLAB_EDGES // max(1, width))
+    for first in range(0, num_rows, step):
+        starts = offsets[first : first + step + 1]
+        entries = slice(int(starts[0]), int(starts[-1]))
+        slab = csr_tensor(starts - starts[0], columns[entries], values[entries], num_columns=width)
+        dense[first : first + step] = slab.to_dense()
+    return dense
 
 
 def gather_ranges(offsets: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:

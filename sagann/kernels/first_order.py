@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -32,7 +33,12 @@ def first_order_only(backward: Callable[[Any, Saved, Tensor], Gradients]) -> Cal
     def guarded(ctx: Any, grad: Tensor) -> Gradients:
         recording = torch.is_grad_enabled()
         saved: Saved = ctx.saved_tensors
-        with torch.no_grad():
+        kind = grad.device.type
+        # The forward has not run under autocast.
+        with (
+            torch.no_grad(),
+            torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext(),
+        ):
             results = backward(ctx, saved, grad)
         known = (tensor for tensor in (*saved, grad) if tensor is not None)
         anchor = next((tensor for tensor in known if tensor.requires_grad), None)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError, require_type
 from sagann.graph import Graph, Topology
+from sagann.graph.rows import dense_rows
 from sagann.saga import SagaLayer
 
 
@@ -74,7 +75,7 @@ class GNN(nn.Module):
         for prepare in kinds:
             graph = prepare(graph)
         if self.encoder is None and graph.features is not None and graph.features.layout == torch.sparse_csr:
-            graph = replace(graph, features=graph.features.to_dense())
+            graph = replace(graph, features=dense_rows(graph.features))
         return graph
 
     def forward(self, hops: Sequence[Topology], x: Tensor | None) -> Tensor:

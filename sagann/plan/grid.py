@@ -124,8 +124,10 @@ class ChunkGrid:
         """The interval of each source, int32: a look into a table, which is faster than a search among the bounds."""
         if self._table is None:
             dtype = torch.uint8 if self.num_intervals <= 1 << 8 else torch.int32
-            numbers = torch.arange(self.num_intervals, dtype=dtype)
-            self._table = torch.repeat_interleave(numbers, torch.tensor(sizes(self.bounds))).to(sources.device)
+            numbers = torch.arange(self.num_intervals, dtype=dtype, device="cpu")
+            self._table = torch.repeat_interleave(numbers, torch.tensor(sizes(self.bounds), device="cpu")).to(
+                sources.device
+            )
         return self._table.index_select(0, sources).int()
 
     def _cut(self, dst: int, srcs: range, edges: slice, first_edge: int | None) -> Iterator[EdgeChunk]:

@@ -117,17 +117,17 @@ def needed_rows(hop: Hop, bounds: Sequence[int], selection: Selection) -> dict[t
     """
     topology = topology_of(hop)
     rows, count = sizes(tuple(bounds)), len(bounds) - 1
-    cuts = torch.tensor(list(bounds), dtype=torch.int64)
+    cuts = torch.tensor(list(bounds), dtype=torch.int64, device="cpu")
     found: dict[tuple[str, int, int], int] = {}
     if not selection.share:
         return found
     for dst in range(count):
-        sources = torch.zeros(topology.num_src, dtype=torch.bool)
-        destinations = torch.zeros(count, rows[dst], dtype=torch.bool)
+        sources = torch.zeros(topology.num_src, dtype=torch.bool, device="cpu")
+        destinations = torch.zeros(count, rows[dst], dtype=torch.bool, device="cpu")
         offsets = topology.indptr[bounds[dst] : bounds[dst + 1] + 1]
         for begin in range(int(offsets[0]), int(offsets[-1]), _AT_ONCE):
             end = min(begin + _AT_ONCE, int(offsets[-1]))
-            ids, numbers = topology.indices[begin:end].cpu().long(), torch.arange(begin, end)
+            ids, numbers = topology.indices[begin:end].cpu().long(), torch.arange(begin, end, device="cpu")
             if isinstance(hop, EdgesOfType):
                 own = hop.within(slice(begin, end)).cpu()
                 ids, numbers = ids[own], numbers[own]

@@ -16,7 +16,7 @@ def needed_ids(ids: Tensor, num_rows: int) -> Tensor:
         ids: the edges' rows at that end.
         num_rows: how many rows there are.
     """
-    has_edges = torch.zeros(num_rows, dtype=torch.bool)
+    has_edges = torch.zeros(num_rows, dtype=torch.bool, device=ids.device)
     has_edges[ids.long()] = True
     return has_edges.nonzero().squeeze(1).to(ids.dtype)
 
@@ -29,8 +29,8 @@ def compact_ids(ids: Tensor, needed: Tensor, num_rows: int) -> Tensor:
         needed: as :func:`needed_ids` gives them.
         num_rows: how many rows there are.
     """
-    numbers = torch.empty(num_rows, dtype=ids.dtype)
-    numbers[needed.long()] = torch.arange(len(needed), dtype=ids.dtype)
+    numbers = torch.empty(num_rows, dtype=ids.dtype, device=ids.device)
+    numbers[needed.long()] = torch.arange(len(needed), dtype=ids.dtype, device=ids.device)
     return numbers[ids.long()]
 
 

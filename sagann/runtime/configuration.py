@@ -1,7 +1,7 @@
 """What a trace bakes in of a layer: a program holds as long as this stays equal.
 
 Plain values are compared by value, containers by what they hold, functions by their code and what they close over,
-members of the user's classes and other objects by identity. Parameters and buffers are read at every run, so only their
+members of the user's classes and other objects by identity and what they hold. Parameters and buffers are read at every run, so only their
 names, shapes and types count. What a function reads from outside its layer (a global, say) is taken as it was when it was traced.
 """
 
@@ -11,6 +11,7 @@ import functools
 from collections.abc import Iterable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -44,14 +45,16 @@ DEEPEST = 5
 def configuration(root: nn.Module) -> Key:
     """A key that is equal as long as a program of the layer, or of the model, holds."""
     found: list[object] = []
-    for name, module in root.named_modules(remove_duplicate=False):
+    modules = list(root.named_modules(remove_duplicate=False))
+    parts = frozenset(id(module) for _, module in modules)
+    for name, module in modules:
         found += [name, type(module), module.training]
         found += (_Same(member) for owner in _users(type(module)) for member in vars(owner).values())  # type: ignore[arg-type]
         if isinstance(module, SagaLayer):
             found += [module.accumulator, module.max_degree]
         for attribute, value in vars(module).items():
             if attribute not in _OF_MODULES and attribute != "_independence":
-                found.append((attribute, _frozen(value, DEEPEST)))
+                found.append((attribute, _frozen(value, DEEPEST, parts)))
     for name, tensor in tensors_of(root).items():
         found.append((name, tensor.shape, tensor.dtype))
     return tuple(found)
@@ -86,29 +89,49 @@ class _Same:
         return id(self.value)
 
 
-def _frozen(value: Any, depth: int) -> object:
+def _frozen(value: Any, depth: int, parts: frozenset[int]) -> object:
+    """What a value is compared by.
+
+    Args:
+        value: what an attribute or a function holds.
+        depth: how many containers in one another are looked into.
+        parts: the ids of the root's modules, which are looked at where they stand.
+    """
     if isinstance(value, _PLAIN):
         return type(value), value
     if isinstance(value, nn.Module):
-        # Not kept alive by a key; a part of the layer is looked at where it stands.
-        return "module", id(value)
+        return _frozen_module(value, depth, parts)
     if isinstance(value, Tensor):
         # A number is part of the program; of larger tensors the program reads what they hold when it runs.
         return ("tensor", _Same(value), version_of(value)) if value.numel() == 1 else ("tensor", id(value))
     if depth == 0:
         return _Same(value)
+    frozen = functools.partial(_frozen, depth=depth - 1, parts=parts)
     if isinstance(value, (list, tuple)):
-        return type(value), tuple(_frozen(item, depth - 1) for item in value)
+        return type(value), tuple(map(frozen, value))
     if isinstance(value, (set, frozenset)):
-        return type(value), frozenset(_frozen(item, depth - 1) for item in value)
+        return type(value), frozenset(map(frozen, value))
     if isinstance(value, dict):
-        return type(value), tuple((_frozen(key, 1), _frozen(item, depth - 1)) for key, item in value.items())
+        return type(value), tuple((_frozen(key, 1, parts), frozen(item)) for key, item in value.items())
     if isinstance(value, MethodType):
-        return "method", id(value.__self__), value.__func__.__code__ if hasattr(value.__func__, "__code__") else 0
+        return "method", frozen(value.__self__), getattr(value.__func__, "__code__", None)
     if isinstance(value, FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or () if cell.cell_contents is not value]
-        return value.__code__, _frozen([cells, value.__defaults__, value.__kwdefaults__], depth - 1)
+        return value.__code__, frozen([cells, value.__defaults__, value.__kwdefaults__])
     if isinstance(value, functools.partial):
-        return "partial", _frozen([value.func, value.args, value.keywords], depth - 1)
+        return "partial", frozen([value.func, value.args, value.keywords])
     state = getattr(value, "__dict__", None)
-    return _Same(value), _frozen(state, depth - 1) if isinstance(state, dict) else None
+    return _Same(value), frozen(state) if isinstance(state, dict) else None
+
+
+def _frozen_module(module: nn.Module, depth: int, parts: frozenset[int]) -> object:
+    """What a module is compared by, which a key must not keep alive: it may hold the layer."""
+    if id(module) in parts or depth == 0:
+        return "module", ref(module)
+    children = list(module.modules())
+    if not parts.isdisjoint(map(id, children)):
+        # What the layer is a part of is not a part of the layer.
+        return "module", ref(module)
+    state = {name: value for name, value in vars(module).items() if name not in _OF_MODULES | {"_independence"}}
+    held = [state, module._modules, module._parameters, module._buffers]
+    return "module", ref(module), module.training, _frozen(held, depth - 1, parts)

@@ -25,6 +25,7 @@ from sagann.kernels.gather.naive import concat_slots
 from sagann.kernels.memory import empty
 from sagann.runtime.degrees import divisors
 from sagann.runtime.dialects import Dialect, ScattersExtrema, run_pass
+from sagann.runtime.random_numbers import drawn_seed
 
 SCATTERED_FROM = 10
 "From so many in-edges per destination on, to move an extremum's gradient feature by feature costs less than to read every edge."
@@ -53,7 +54,7 @@ def gather_fused(edges: EdgeWork, topology: Topology, arrays: list[Tensor], dial
     """
     assert edges.function is not None
     assert edges.backward is not None
-    seed = int(torch.randint(2**31, ())) if edges.function.random else 0
+    seed = drawn_seed() if edges.function.random else 0
     call = _Call(
         edges=edges,
         function=edges.function,

@@ -79,9 +79,16 @@ class CompiledEngine:
         many_sources = topology.num_src > MANY * topology.num_dst
         program, tensors = self._compiled(layer, x, data, many_sources)
         if isinstance(program, str):
-            return self._naive.run(layer, topology, x, data)
+            return self._run_as_written(layer, topology, x, data)
         program = self._ordered(layer, program, topology, x, data)
         return self._run(layer, program, tensors, topology, x, data)
+
+    def _run_as_written(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
+        if torch.compiler.is_compiling():
+            return self._naive.run(layer, topology, x, data)
+        # It reads the layer's parameters itself.
+        with CAPTURING, EXCLUSIVE:
+            return self._naive.run(layer, topology, x, data)
 
     def program(self, layer: SagaLayer, x: Tensor, data: Tensor | None = None) -> LayerProgram | None:
         """The program that input like this runs, or None where the layer runs as it is written."""
@@ -110,6 +117,8 @@ class CompiledEngine:
             return "torch.compile sees the layer as it is written"
         if torch.is_autocast_enabled(x.device.type):
             return "autocast decides the types of its operators"
+        if torch._C._are_functorch_transforms_active():
+            return "torch.func transforms what its operators do"
         if has_hooks(module for module in layer.modules() if module is not layer):
             return "a module inside it has hooks"
         programs = self._programs.setdefault(layer, {})

@@ -52,7 +52,7 @@ def _kept(topology: Topology, what: str, types: Tensor, num_types: int, build: C
     if types.is_inference():
         return build()
     kept: dict[object, tuple[int, Any]] = topology.derived(what, dict)
-    key = (types.data_ptr(), types.dtype, num_types)
+    key = (types.data_ptr(), types.dtype, types.stride(), num_types)
     if key not in kept or kept[key][0] != types._version:
         with for_training_as_well():
             kept[key] = (types._version, build())

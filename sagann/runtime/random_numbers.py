@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
+_SEEDING = threading.RLock()
+"Held while the process's generators are of a seed: another thread's draws would be of it, and this one's not."
 NUM_SEEDS = 2**31
 "Seeds are below it."
 
 
+def drawn_seed() -> int:
+    """A seed, drawn from the process's random numbers."""
+    with _SEEDING:
+        return int(torch.randint(NUM_SEEDS, ()))
+
+
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Random numbers of a seed inside the ``with`` block; afterwards those that would have come without it."""
+    """Random numbers of a seed inside the ``with`` block; afterwards those that would have come without it.
+
+    Other threads' blocks wait. What they draw outside of one has no seed, and may be of this one's.
+    """
     generators = generators_of(device)
-    states = [generator.get_state() for generator in generators]
-    try:
-        for generator in generators:
-            generator.manual_seed(seed % NUM_SEEDS)
-        yield
-    finally:
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(state)
+    with _SEEDING:
+        states = [generator.get_state() for generator in generators]
+        try:
+            for generator in generators:
+                generator.manual_seed(seed % NUM_SEEDS)
+            yield
+        finally:
+            for generator, state in zip(generators, states, strict=True):
+                generator.set_state(state)
 
 
 def generators_of(device: torch.device) -> list[torch.Generator]:

@@ -63,7 +63,7 @@ def rehearse(model: nn.Module, graph: Graph, planned: Planned, machine: Machine)
         machine: whose rates are corrected.
     """
     bounds = _part(graph, planned.plan, _quick_edges(graph, planned, machine))
-    part = graph if bounds[-1] == graph.num_vertices else subgraph(graph, torch.arange(bounds[-1]))
+    part = graph if bounds[-1] == graph.num_vertices else subgraph(graph, torch.arange(bounds[-1], device="cpu"))
     modes = {module: module.training for module in model.modules()}
     assert part.features is not None
     times: defaultdict[Key, list[float]] = defaultdict(list)

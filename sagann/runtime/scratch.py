@@ -45,11 +45,11 @@ class Scratch:
         """
         num_bytes = math.prod(shape) * dtype.itemsize
         if num_bytes < SMALLEST_BYTES:
-            return torch.empty(tuple(shape), dtype=dtype)
+            return torch.empty(tuple(shape), dtype=dtype, device="cpu")
         folder = self.folder.absolute()
-        while not folder.exists():
-            folder = folder.parent
         try:
+            while not folder.exists():
+                folder = folder.parent
             with tempfile.TemporaryFile(dir=folder) as file:
                 os.posix_fallocate(file.fileno(), 0, num_bytes)
                 memory = mmap.mmap(file.fileno(), num_bytes)

@@ -51,7 +51,7 @@ from sagann.runtime.executor import Executor
 from sagann.runtime.host import Host, SharedHost
 from sagann.runtime.places import require_on_host, require_places
 from sagann.runtime.planning import Cut, Planned, edges_bytes, fitted_bounds, planned, planned_constants
-from sagann.runtime.random_numbers import NUM_SEEDS
+from sagann.runtime.random_numbers import drawn_seed
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.scratch import Scratch
 from sagann.runtime.spill import SpillFolder
@@ -290,7 +290,7 @@ class StreamedModel(nn.Module):
             named = tensors_of(self.model)
         program = plan.program
         # Where nothing is random, the caller's random numbers are left as they are.
-        seed = int(torch.randint(NUM_SEEDS, ())) if program.random else 0
+        seed = drawn_seed() if program.random else 0
         parameters = [named[name] for _, name in program.parameters]
         records = torch.is_grad_enabled()
         trains = records and any(each.requires_grad for each in (x, *parameters))

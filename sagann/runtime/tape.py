@@ -153,9 +153,11 @@ class _Record:
         if isinstance(packed, Tensor):
             return packed
         base = (self.given if packed.of_input else self.made)[packed.name]
-        if base.dtype != packed.dtype:
-            base = base.view(packed.dtype)
-        return base.as_strided(packed.size, packed.stride, _begin(base) + packed.offset)
+        offset = _begin(base) // packed.dtype.itemsize + packed.offset
+        if base.dtype == packed.dtype:
+            return base.as_strided(packed.size, packed.stride, offset)
+        again = torch.empty(0, dtype=packed.dtype, device=base.device)
+        return again.set_(base.untyped_storage(), offset, packed.size, packed.stride)
 
 
 def _address(tensor: Tensor) -> int:
@@ -163,7 +165,8 @@ def _address(tensor: Tensor) -> int:
 
 
 def _begin(tensor: Tensor) -> int:
-    return int(tensor.storage_offset())
+    """Where it begins in its storage, in bytes: what is saved of a tensor may be of another type."""
+    return int(tensor.storage_offset()) * tensor.itemsize
 
 
 def _handle(value: Tensor, name: str, begin: int, *, of_input: bool) -> _Handle:
@@ -173,7 +176,7 @@ def _handle(value: Tensor, name: str, begin: int, *, of_input: bool) -> _Handle:
         dtype=value.dtype,
         size=tuple(value.shape),
         stride=value.stride(),
-        offset=_begin(value) - begin,
+        offset=(_begin(value) - begin) // value.itemsize,
     )
 
 

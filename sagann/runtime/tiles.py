@@ -21,7 +21,7 @@ from sagann.kernels.edge.naive import reduce_rows
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.runtime.degrees import divisors
 from sagann.runtime.half import wide
-from sagann.runtime.random_numbers import seeded
+from sagann.runtime.random_numbers import drawn_seed, seeded
 
 TILE_EDGES = 1 << 16
 "Edges per tile at most."
@@ -70,7 +70,7 @@ def gather_tiled(
         bytes_per_edge: foreseen size of an edge's tensors; tiles shrink where they are large.
     """
     tile_edges = max(min(tile_edges, TILE_BYTES // max(bytes_per_edge, 1)), 1)
-    seed = int(torch.randint(2**31, ())) if edges.random else 0
+    seed = drawn_seed() if edges.random else 0
     call = _Call(edges=edges, topology=topology, tile_edges=tile_edges, seed=seed)
     accum: Tensor = _TiledGather.apply(call, *arrays)  # type: ignore[no-untyped-call]
     return accum

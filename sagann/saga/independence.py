@@ -377,7 +377,7 @@ def last_positive(rows: Tensor) -> Tensor:
 
 
 def _made_up_rows(like: Tensor, generator: torch.Generator) -> Tensor:
-    rows = last_positive(torch.randn(NUM_ROWS, *like.shape[1:], generator=generator))
+    rows = last_positive(torch.randn(NUM_ROWS, *like.shape[1:], generator=generator, device="cpu"))
     return (rows if like.is_floating_point() else rows * 8).to(device=like.device, dtype=like.dtype)
 
 

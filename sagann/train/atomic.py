@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,9 @@ from torch import Tensor
 
 from sagann.errors import CheckpointError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_file, write_whole
+
+REMOVED = "removed-"
+"Begins, after the prefix of what is not finished, the name of what is being removed."
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -71,17 +74,23 @@ def disk_errors(folder: Path) -> Iterator[None]:
 
 def remove_folder(path: Path) -> None:
     """Remove a folder so that at no instant a part of it stands under its name; one that is absent is fine."""
-    aside = path.with_name(f"{TEMPORARY_PREFIX}removed-{path.name}")
+    aside = path.with_name(f"{TEMPORARY_PREFIX}{REMOVED}{path.name}")
     shutil.rmtree(aside, ignore_errors=True)
     if path.exists():
         path.rename(aside)
         shutil.rmtree(aside)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed process left unfinished in ``folder``."""
-    for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
+def leftovers(names: Iterable[str]) -> set[str]:
+    """What a killed process may leave unfinished of files and folders of these names."""
+    return {f"{TEMPORARY_PREFIX}{part}{name}" for name in names for part in ("", REMOVED)}
+
+
+def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
+    """Remove from ``folder`` what a killed process left unfinished of files and folders of these names."""
+    for name in leftovers(names):
+        path = folder / name
         if path.is_dir():
             shutil.rmtree(path)
         else:
-            path.unlink()
+            path.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sagann.errors import CheckpointError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder, write_synced
-from sagann.train.atomic import disk_errors, parse_json, remove_folder, remove_leftovers, write_tensors
+from sagann.train.atomic import REMOVED, disk_errors, parse_json, remove_folder, remove_leftovers, write_tensors
 
 FORMAT = 1
 _NAME = re.compile(r"epoch-(\d{6,})")
@@ -61,7 +61,10 @@ class CheckpointFolder:
         final = self._folder(checkpoint.epoch)
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(self.path)
+            unfinished = (
+                entry.name.removeprefix(TEMPORARY_PREFIX).removeprefix(REMOVED) for entry in self.path.iterdir()
+            )
+            remove_leftovers(self.path, filter(_NAME.fullmatch, unfinished))
             aside = final.with_name(f"{TEMPORARY_PREFIX}{final.name}")
             _write_into(aside, checkpoint)
             # Only a damaged checkpoint can stand in the way: a valid one of this epoch would have been resumed from.
@@ -103,7 +106,7 @@ class CheckpointFolder:
         try:
             # Copies: the loaded tensors are a map of the file, which may be removed while they are in use.
             tensors = {name: tensor.clone() for name, tensor in load_file(folder / "state.safetensors").items()}
-        except SafetensorError as error:
+        except (SafetensorError, OSError) as error:
             raise _damaged(folder, f"state.safetensors: {error}") from error
         return Checkpoint(epoch=epoch, state=content["state"], tensors=tensors)
 
@@ -116,16 +119,20 @@ class CheckpointFolder:
             CheckpointError: there are checkpoints, and every one is damaged.
         """
         last: CheckpointError | None = None
-        for epoch in self.epochs():
+        tried: list[int] = []
+        # Listed anew each time: a process that trains removes the old ones, after it has written newer ones.
+        while untried := [epoch for epoch in self.epochs() if epoch not in tried]:
+            tried.append(untried[0])
             try:
-                return self.read(epoch)
+                return self.read(untried[0])
             except CheckpointError as error:
-                on_damaged(f"{error} Trying the one before.")
-                last = error
+                if self._folder(untried[0]).exists():
+                    on_damaged(f"{error} Trying the one before.")
+                    last = error
         if last is not None:
             raise CheckpointError(
                 "every checkpoint is damaged",
-                value=f"{len(self.epochs())} tried; the last: {last.value}",
+                value=f"{len(tried)} tried; the last: {last.value}",
                 where=str(self.path),
                 fix="Start the run anew: fit(overwrite=True), or another folder.",
             )

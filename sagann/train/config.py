@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 import sys
 from collections.abc import Collection, Mapping
@@ -107,6 +108,9 @@ class TrainConfig:
             _check_options(scheduler, self.scheduler_options, {"optimizer"}, "scheduler_options")
         elif self.scheduler_options:
             raise _refused("scheduler_options", dict(self.scheduler_options), "nothing: no scheduler is set")
+        if self.spill is not None:
+            # A run is continued, and used, from other folders.
+            object.__setattr__(self, "spill", os.path.abspath(self.spill))
 
     @property
     def memory_bytes(self) -> int | None:

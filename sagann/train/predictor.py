@@ -77,9 +77,12 @@ class Predictor:
             validate: check every value; turn it off only for a graph already checked.
         """
         _require_graph(graph)
-        self.contract.check(graph)
         if validate:
             validate_graph(graph)
+        self.contract.check(graph)
+        if 0 < graph.num_edge_types < self.contract.num_edge_types:
+            # What the model adds, as loops of a type of their own, is numbered as it was in training.
+            graph = replace(graph, num_edge_types=self.contract.num_edge_types)
         with nullcontext() if self.streaming is None else self.streaming.large_arrays():
             graph = features_as(graph, parameter_dtype(self.model))
             prepare = getattr(self.model, "prepare", None)

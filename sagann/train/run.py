@@ -117,7 +117,7 @@ def load_run(
     """Reopen a trained model: the weights its run ended with, or of its newest checkpoint if it has not ended.
 
     A Python file that a run folder names is never executed on its word: the caller names it again. A model that was
-    trained within a memory budget is evaluated, and predicts, within it too.
+    trained within a memory budget is evaluated, and predicts, within it too. The model is left in evaluation mode.
 
     Args:
         run_dir: the folder that a Trainer wrote.
@@ -153,6 +153,8 @@ def load_run(
             fix="Pass the model that the run was trained with.",
         ) from error
     where = resolve_device(device)
+    # Predictions of several threads would else switch it back for one another.
+    model.eval()
     return Predictor(model, run.contract, device=where, streaming=_streaming(run, where, memory, spill))
 
 

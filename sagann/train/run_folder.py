@@ -50,6 +50,11 @@ PROFILE_FILE, PICTURE_FILE = "profile.json", "profile.png"
 "When steps and copies ran."
 _DESCRIPTION = ("model", "train", "contract", "versions", "identity")
 HISTORY_FILE, LOCK_FILE = "metrics.jsonl", ".lock"
+CONFIG_FILE = "config.toml"
+"The settings of the command line: ``sagann train --config RUN/config.toml`` does the same run again."
+_CHECKPOINTS, _EVENTS = "checkpoints", "events"
+WRITTEN_ASIDE = (RUN_FILE, *RESULT_FILES, PROFILE_FILE, PICTURE_FILE, CONFIG_FILE, _CHECKPOINTS, _EVENTS)
+"What is written, or removed, under another name first."
 
 
 class RunFolder:
@@ -62,7 +67,7 @@ class RunFolder:
 
     def __init__(self, path: Path, *, keep_checkpoints: int = 2) -> None:
         self.path = path
-        self.checkpoints = CheckpointFolder(path / "checkpoints", keep=keep_checkpoints)
+        self.checkpoints = CheckpointFolder(path / _CHECKPOINTS, keep=keep_checkpoints)
         self._lines: BinaryIO | None = None
 
     @contextmanager
@@ -87,7 +92,7 @@ class RunFolder:
                     fix="Wait for it, stop it, or choose another folder.",
                 ) from error
             if not self.foreign:
-                remove_leftovers(self.path)
+                remove_leftovers(self.path, WRITTEN_ASIDE)
             try:
                 yield
             finally:
@@ -118,7 +123,7 @@ class RunFolder:
     @property
     def foreign(self) -> list[str]:
         """What a new run would replace, and no run has made."""
-        names = (RUN_FILE, self.checkpoints.path.name, "events", PROFILE_FILE, PICTURE_FILE)
+        names = (RUN_FILE, _CHECKPOINTS, _EVENTS, PROFILE_FILE, PICTURE_FILE)
         is_run = self.is_described or self.has_work
         return [] if is_run else [name for name in names if (self.path / name).exists()]
 
@@ -130,7 +135,7 @@ class RunFolder:
     def clear(self) -> None:
         """Remove what a run left. Checkpoints go first, so that a kill leaves nothing to resume wrongly."""
         remove_folder(self.checkpoints.path)
-        remove_folder(self.path / "events")
+        remove_folder(self.path / _EVENTS)
         for name in (*RESULT_FILES, PROFILE_FILE, PICTURE_FILE, HISTORY_FILE, RUN_FILE):
             (self.path / name).unlink(missing_ok=True)
         sync_folder(self.path)

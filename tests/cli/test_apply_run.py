@@ -14,6 +14,7 @@ import torch
 
 import sagann
 from sagann.graph import Graph, Topology, rmat_graph, sbm_graph
+from sagann.runtime.scratch import Scratch
 from sagann.storage import load_graph, save_graph
 from sagann.train import load_run
 from tests.cli.conftest import Invoke
@@ -85,6 +86,23 @@ def test_what_was_trained_within_a_budget_is_used_within_it(
         for name in ("a.csv", "b.csv")
     ]
     assert classes[0] == classes[1]
+
+
+def test_features_that_are_changed_lie_where_those_of_training_did(
+    invoke: Invoke, blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    options = ("--hidden", 8, "--epochs", 1, "--normalise-features", "--memory", "20kB")
+    assert invoke("train", "--data", blocks, *options, "--out", run).code == 0
+    made: list[tuple[int, ...]] = []
+    make = Scratch.__call__
+    monkeypatch.setattr(
+        Scratch, "__call__", lambda self, shape, dtype: (made.append((*shape,)), make(self, shape, dtype))[1]
+    )
+    for name, out in (("evaluate", ()), ("predict", ("--out", tmp_path / "p.csv"))):
+        assert invoke(name, "--run", run, *out).code == 0
+        assert load_graph(blocks).features.shape in made
+        made.clear()
 
 
 def test_what_was_trained_in_memory_is_used_within_a_budget(invoke: Invoke, trained: Path, tmp_path: Path) -> None:

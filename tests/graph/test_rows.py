@@ -1,7 +1,9 @@
+import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from sagann.graph.rows import csr_tensor, gather_ranges, take_rows
+from sagann.graph.large_arrays import made_by
+from sagann.graph.rows import csr_tensor, dense_rows, gather_ranges, take_rows
 from tests.graph.graphs import sparse
 
 
@@ -27,3 +29,24 @@ def test_int32_offsets_stay_int32():
     taken = take_rows(csr_tensor(ids, ids[:3], torch.ones(3), num_columns=3), torch.tensor([2]))
     assert taken.crow_indices().dtype == torch.int32
     assert taken.to_dense().tolist() == [[0.0, 0.0, 1.0]]
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 7])
+def test_a_matrix_is_made_dense_by_slabs_where_large_arrays_lie(num_rows, monkeypatch):
+    monkeypatch.setattr("sagann.graph.rows.SLAB_EDGES", 7)
+    dense = torch.randn(num_rows, 3).relu()
+    made = []
+
+    def allocate(shape, dtype):
+        made.append(tuple(shape))
+        return torch.full(tuple(shape), torch.nan, dtype=dtype)
+
+    with made_by(allocate):
+        assert torch.equal(dense_rows(sparse(dense)), dense)
+    assert made == [(num_rows, 3)]
+
+
+def test_a_matrix_that_is_trained_keeps_its_gradient():
+    rows = sparse(torch.eye(3)).requires_grad_()
+    dense_rows(rows).sum().backward()
+    assert rows.grad is not None

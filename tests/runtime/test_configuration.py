@@ -85,6 +85,71 @@ def test_a_layer_that_changes_is_compiled_anew(change: str, topology: Topology) 
     assert_as_written(layer, topology, x, engine)
 
 
+class Slope:
+    """Any object with a method."""
+
+    def __init__(self, slope: float) -> None:
+        self.slope = slope
+
+    def __call__(self, value: Tensor) -> Tensor:
+        return torch.where(value > 0, value, value * self.slope)
+
+    of = __call__
+
+
+HIDDEN: dict[str, Callable[[Any], tuple[Callable[[Tensor], Tensor], Any]]] = {
+    "a module": lambda module: (_through([module]), module),
+    "modules in a module": lambda module: (_through([nn.Sequential(nn.Identity(), module)]), module),
+    "a method": lambda module: (module.forward, module),
+    "a method of an object": lambda module: ((slope := Slope(0.1)).of, slope),
+}
+
+
+def _through(modules: list[nn.Module]) -> Callable[[Tensor], Tensor]:
+    return lambda value: modules[0](value)
+
+
+@pytest.mark.parametrize("kind", HIDDEN)
+def test_what_a_layer_holds_without_its_knowing_is_looked_into(kind: str, topology: Topology) -> None:
+    layer, engine = Flexible(), CompiledEngine(dialect="naive")
+    x = torch.randn(50, 6, dtype=torch.float64)
+    layer.act, held = HIDDEN[kind](nn.LeakyReLU(0.1))
+    assert_as_written(layer, topology, x, engine)
+    setattr(held, "slope" if isinstance(held, Slope) else "negative_slope", 0.9)
+    assert_as_written(layer, topology, x, engine)
+    # Others may come to stand where these stood in memory.
+    for slope in (0.2, 0.3, 0.4, 0.5):
+        layer.act, held = HIDDEN[kind](nn.LeakyReLU(slope))
+        assert_as_written(layer, topology, x, engine)
+
+
+def test_a_mode_that_a_layer_does_not_know_of_counts(topology: Topology) -> None:
+    layer, engine = Flexible(), CompiledEngine(dialect="naive")
+    dropout = nn.Dropout(0.99)
+    layer.act = _through([dropout])
+    x = torch.randn(50, 6, dtype=torch.float64)
+    with using_engine(engine):
+        layer(topology, x)
+    dropout.eval()
+    assert_as_written(layer, topology, x, engine)
+
+
+def test_a_layer_that_holds_its_model_is_not_compiled_anew_when_that_learns(topology: Topology) -> None:
+    layer, engine = Flexible(), CompiledEngine(dialect="naive")
+    model = nn.ModuleDict({"layer": layer, "norm": nn.PReLU()})
+    layer.factors = [2.0, model]
+    x = torch.randn(50, 6, dtype=torch.float64)
+    assert_as_written(layer, topology, x, engine)
+    with torch.no_grad():
+        model["norm"].weight += 1
+    assert_as_written(layer, topology, x, engine)
+    assert len(engine.programs_of(layer)) == 1
+    gone = weakref.ref(model)
+    del layer, model
+    gc.collect()
+    assert gone() is None
+
+
 @pytest.mark.parametrize("change", ["a number", "a method"])
 def test_a_class_that_changes_is_compiled_anew(change: str, topology: Topology) -> None:
     class Changing(Flexible):
@@ -233,6 +298,32 @@ def test_several_threads_may_run_a_layer_for_the_first_time(same: bool, topology
     assert all(torch.equal(result, results[0]) for result in results)
     for own in layers:
         assert [type(program) for program in engine.programs_of(own)] == [LayerProgram]
+
+
+def test_no_thread_traces_what_runs_as_it_is_written(topology: Topology) -> None:
+    starts, traced = threading.Event(), threading.Event()
+
+    class Waiting(Flexible):
+        def apply_edge(self, edge: Edge) -> Tensor:
+            if not isinstance(self.first.weight, nn.Parameter):
+                traced.set()
+            elif edge.src.shape[0] == topology.num_edges:
+                starts.set()
+                traced.wait(0.2)
+            return super().apply_edge(edge)
+
+    layer, engine, data = Waiting(), CompiledEngine(dialect="naive"), topology.edge_data["weight"]
+    x = torch.randn(50, 6, dtype=torch.float64)
+    with using_engine(NaiveEngine()):
+        expected = layer(topology, x)
+    starts.clear()
+    with ThreadPoolExecutor(max_workers=1) as threads:
+        answer = threads.submit(lambda: starts.wait(60) and engine.why_not(layer, x, data))
+        # Autocast leaves doubles as they are.
+        with torch.autocast("cpu"):
+            found = engine.run(layer, topology, x, data)
+        assert answer.result() == ""
+    assert torch.equal(found, expected)
 
 
 def test_a_layer_may_run_while_another_thread_asks_for_a_program(topology: Topology) -> None:

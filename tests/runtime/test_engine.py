@@ -33,7 +33,7 @@ from sagann.runtime.streamed import StreamedModel
 from sagann.saga import Edge, NaiveEngine, SagaLayer, current_engine, set_engine, using_engine
 from tests.compiler.layers import Layer, assert_compiles_right, program_of, results
 from tests.graphs import block_of, odd_topologies, random_topology
-from tests.tolerances import assert_close
+from tests.tolerances import assert_close, largest
 
 
 def skewed() -> Topology:
@@ -844,3 +844,51 @@ def test_gradients_of_extrema_are_the_same_by_features_and_by_edges(
         assert gradients[0].abs().sum() > 0
         assert torch.equal(gradients[0], gradients[1])
         assert torch.equal(gradients[0], gradients[2])
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("num_vertices", [300, 60_000])
+def test_a_backward_under_autocast_is_that_of_the_forward(num_vertices: int, fused: bool) -> None:
+    """The backward of what ran outside of it, or where it was switched off."""
+    topology = random_topology(num_vertices, 500)
+    torch.manual_seed(0)
+    layer, x = SAGE(8, 16), torch.randn(num_vertices, 8, requires_grad=True)
+    leaves = [x, *layer.parameters()]
+    with using_engine(CompiledEngine(options=CompilerOptions(fuse=fused))):
+        expected = torch.autograd.grad(layer(topology, x).square().sum(), leaves)
+        out = layer(topology, x).square().sum()
+        with torch.autocast("cpu", torch.bfloat16):
+            found = torch.autograd.grad(out, leaves)
+    for mine, other in zip(found, expected, strict=True):
+        assert_close(mine, other, scale=largest(mine, other))
+
+
+def test_torch_func_differentiates_a_layer_as_it_is_written() -> None:
+    topology = skewed()
+    layer = Layer(lambda m, e: torch.tanh(e.src * m.v) * e.dst).double()
+    x = rows(topology)
+
+    def loss(parameters: dict[str, Tensor]) -> Tensor:
+        out: Tensor = torch.func.functional_call(layer, parameters, (topology, x))
+        return out.square().sum()
+
+    with using_engine(CompiledEngine()):
+        loss(dict(layer.named_parameters())).backward()
+        found = torch.func.grad(loss)({name: value.detach() for name, value in layer.named_parameters()})
+    assert layer.v.grad is not None
+    assert_close(found["v"], layer.v.grad)
+
+
+@pytest.mark.parametrize("kind", [SAGE, GAT, GatedGCN])
+def test_where_new_tensors_lie_by_default_does_not_matter(kind: Callable[..., SagaLayer]) -> None:
+    known = random_topology(50, 300)
+    src, dst = known.indices.long(), known.edge_dst().long()
+    layer, x = kind(8, 4), torch.randn(50, 8, requires_grad=True)
+    leaves = [x, *layer.parameters()]
+    with using_engine(NaiveEngine()):
+        expected = torch.autograd.grad(layer(known, x).square().sum(), leaves)
+    with using_engine(CompiledEngine()), torch.device("meta"):
+        topology = Topology.from_coo(src=src, dst=dst, num_src=50)
+        found = torch.autograd.grad(layer(topology, x).square().sum(), leaves)
+    for mine, other in zip(found, expected, strict=True):
+        assert_close(mine, other, scale=largest(mine, other))

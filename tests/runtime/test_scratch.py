@@ -29,6 +29,15 @@ def test_an_array_lies_in_a_file_without_a_name(tmp_path: Path) -> None:
     assert path.endswith("(deleted)")
 
 
+def test_a_folder_that_may_not_be_looked_into_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", refused)
+    with pytest.raises(SpillError, match=rf"Permission denied .in '{tmp_path}'"):
+        Scratch(tmp_path)((1 << 20,), torch.float32)
+
+
 def test_small_arrays_lie_in_memory(tmp_path: Path) -> None:
     assert Scratch(tmp_path)((0, 5), torch.float32).shape == (0, 5)
     assert Scratch(tmp_path)((3,), torch.bool).shape == (3,)

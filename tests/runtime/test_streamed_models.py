@@ -79,6 +79,12 @@ def complex_stages(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
     return torch.view_as_real(early * late).flatten(1)
 
 
+def complex_features(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    late = torch.view_as_complex(model.first(x)[:, :4].reshape(-1, 2, 2))
+    both = torch.view_as_complex(x.view(-1, 2, 2)) * late
+    return model.layer(hops[0], torch.view_as_real(both).flatten(1))
+
+
 def conjugated(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
     spectrum = torch.fft.rfft(model.first(x), dim=-1)
     return model.layer(hops[0], (spectrum * spectrum.conj()).real)
@@ -151,6 +157,7 @@ def transformer(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
 UNUSUAL = [
     transformer,
     complex_stages,
+    complex_features,
     conjugated,
     zeros_between,
     rows_as_sizes,
@@ -431,3 +438,10 @@ def test_sizes_of_few_grids_are_kept() -> None:
     assert hop_size(topology, equal_vertices(200, 1)).edges == found[0].edges
     model = GNN([SAGE(4, 2)])
     assert streamed(model, topology, 5)(torch.randn(200, 4)).shape == (200, 2)
+
+
+def test_where_new_tensors_lie_by_default_does_not_matter() -> None:
+    model, topology, x = Model().double(), ring(), rows()
+    expected = model([topology], x)
+    with torch.device("meta"):
+        assert_close(streamed(model, topology)(x), expected)

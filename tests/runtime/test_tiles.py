@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any
 
@@ -57,6 +58,25 @@ def test_softmax_over_tiles(name: str, graph: str, tile_edges: int) -> None:
     layer = Layer(SCORED[name], accumulator="softmax").double()
     x = torch.randn(topology.num_src, 4, dtype=torch.float64)
     assert_compiles_right(layer, topology, x, engine=CompiledEngine(tile_edges=tile_edges))
+
+
+def test_threads_that_drop_do_not_disturb_one_another() -> None:
+    ids = torch.arange(4000)
+    topology = Topology.from_coo(src=ids, dst=ids, num_src=4000).with_edge_data(weight=torch.ones(4000))
+    layer = Layer(lambda m, e: F.dropout(e.src, 0.5).cumsum(-1).diff(prepend=e.src[:, :1] * 0))
+    engine = CompiledEngine(tile_edges=50)
+
+    def masks_differ(_: int) -> bool:
+        x = torch.ones(4000, 4, requires_grad=True)
+        with using_engine(engine):
+            out = layer(topology, x)
+        out.sum().backward()
+        assert x.grad is not None
+        return not torch.equal(out.detach().round() != 0, x.grad.round() != 0)
+
+    masks_differ(0)
+    with ThreadPoolExecutor(4) as pool:
+        assert not any(pool.map(masks_differ, range(40)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -37,6 +37,19 @@ class Relational(SagaLayer):
         return accum
 
 
+def test_types_that_begin_alike_in_memory_are_told_apart() -> None:
+    plain = in_star(2)
+    types = torch.arange(plain.num_edges) % 2
+    topology = plain.with_edge_data(type=types, first=types[:1].expand(plain.num_edges))
+    x = rows(topology, 4)
+    for name in ("type", "first"):
+        layer = type("Named", (Relational,), {"edge_data": name})(4, 3, num_types=2)
+        with using_engine(NaiveEngine()):
+            expected = layer(topology, x)
+        with using_engine(CompiledEngine()):
+            assert_close(layer(topology, x), expected)
+
+
 def out_star(num_types: int = 3) -> Topology:
     """One source of every type, and a pair of destination and type for every edge."""
     return topology_of([(0, v % 40) for v in range(120)], 40, types=num_types)

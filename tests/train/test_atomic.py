@@ -49,8 +49,9 @@ def test_tensors_may_be_read_by_whom_the_umask_lets(tmp_path):
 
 
 def test_leftovers_are_removed_and_nothing_else(tmp_path):
-    (tmp_path / ".tmp-folder").mkdir()
-    (tmp_path / ".tmp-file").write_text("")
-    (tmp_path / "kept").write_text("")
-    remove_leftovers(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    for name in (".tmp-folder", ".tmp-removed-folder", ".tmp-mine"):
+        (tmp_path / name / "inner").mkdir(parents=True)
+    for name in (".tmp-file", "file", ".tmp-file-of-mine"):
+        (tmp_path / name).write_text("")
+    remove_leftovers(tmp_path, ("folder", "file", "absent"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".tmp-file-of-mine", ".tmp-mine", "file"]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 
@@ -49,6 +51,24 @@ def test_what_a_killed_process_left_is_no_checkpoint_and_is_removed(tmp_path):
     assert folder.epochs() == [1]
     folder.write(checkpoint(2))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch-000001", "epoch-000002"]
+
+
+@pytest.mark.parametrize("at", ["file_digest", "load_file"])
+def test_one_that_goes_while_it_is_read_is_no_damage(tmp_path, monkeypatch, at):
+    """A process that trains writes a newer one, and removes it."""
+    folder = CheckpointFolder(tmp_path, keep=1)
+    folder.write(checkpoint(1))
+    where = "safetensors.torch" if at == "load_file" else "sagann.train.checkpoint"
+    real = getattr(importlib.import_module(where), at)
+
+    def go_on(path):
+        if path.parent.name == "epoch-000001":
+            monkeypatch.setattr(f"{where}.{at}", real)
+            folder.write(checkpoint(2))
+        return real(path)
+
+    monkeypatch.setattr(f"{where}.{at}", go_on)
+    assert folder.newest(on_damaged=pytest.fail).epoch == 2
 
 
 def test_a_damaged_one_is_replaced(tmp_path):

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from sagann.errors import InputError, LayerError
+from sagann.graph import add_self_loops
 from sagann.nn import ModelConfig
 from sagann.train import Contract, Predictor, TrainConfig, Trainer
 from sagann.train.predictor import count_hops, features_as
@@ -114,6 +115,31 @@ def test_bad_values_in_a_new_graph_are_refused():
     graph.features[3, 1] = torch.inf
     with pytest.raises(InputError, match="vertex 3"):
         predictor_of().predict(graph)
+
+
+def test_types_that_a_model_adds_are_numbered_as_in_training():
+    class Looped(Mean):
+        prepare = staticmethod(add_self_loops)
+
+    graph = community_graph()
+    types = torch.arange(graph.num_edges) % 3
+    trained = replace(graph, topology=graph.topology.with_edge_data(type=types), num_edge_types=3)
+    # Of a graph that has no edge of the last type, it may not be known that there is one.
+    other = replace(graph, topology=graph.topology.with_edge_data(type=types % 2), num_edge_types=2)
+    predictor = predictor_of(Looped(8, 3), trained)
+    for given in (trained, other):
+        prepared = predictor.prepare(given).graph
+        loops = prepared.topology.indices == prepared.topology.edge_dst()
+        added = prepared.topology.edge_data["type"][loops]
+        assert prepared.num_edge_types == 4
+        assert (added == 3).any()
+        assert prepared.num_edges > given.num_edges
+
+
+def test_features_of_the_wrong_form_are_refused_in_words():
+    graph = community_graph()
+    with pytest.raises(InputError, match="features have the wrong form"):
+        predictor_of(graph=graph).predict(replace(graph, features=torch.randn(graph.num_vertices)))
 
 
 def test_prepare_is_called_once_per_graph():

@@ -44,6 +44,8 @@ def test_a_run_is_reopened_as_it_ended(tmp_path):
     assert (run.model, run.data) == ("gcn", "data/x.npz")
     assert run.metrics["val"] == result.metrics["val"]
     predictor = load_run(tmp_path, device="cpu")
+    # Threads that predict do not switch it back for one another.
+    assert not predictor.model.training
     graph = community_graph()
     assert torch.equal(predictor.predict(graph), trainer.predict())
     assert torch.equal(predictor.embed(graph), trainer.embed())

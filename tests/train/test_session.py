@@ -213,6 +213,16 @@ def test_what_no_run_has_made_is_left_alone(tmp_path, name, overwrite):
     assert temporary.read_text() == "mine"
 
 
+def test_a_temporary_folder_of_somebody_elses_is_left_alone(tmp_path):
+    mine = tmp_path / ".tmp-work" / "x"
+    mine.parent.mkdir()
+    mine.write_text("weeks")
+    (tmp_path / ".tmp-removed-events").mkdir()
+    trainer_of(tmp_path).fit()
+    assert mine.read_text() == "weeks"
+    assert not (tmp_path / ".tmp-removed-events").exists()
+
+
 @pytest.mark.parametrize("epochs", [12, 1100])
 def test_the_rate_after_the_last_step_may_be_anything(epochs):
     """OneCycleLR's line goes on below 0, where no step is taken."""

@@ -72,7 +72,7 @@ def run(
     kernel = _kernel(function, form)
     outs = targets(kernel.results, walk, into, num_totals=len(walk.work.items))
     num_slots = walk.work.num_slots
-    slots = [torch.empty(num_slots, *out.shape[1:], dtype=out.dtype) for out in outs]
+    slots = [torch.empty(num_slots, *out.shape[1:], dtype=out.dtype, device="cpu") for out in outs]
     if into is not None:
         fill_neutral(function, slots)
     args = [walk.work.items.ctypes.data, len(walk.work.items)]
