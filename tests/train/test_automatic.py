@@ -195,7 +195,7 @@ def test_where_an_automatic_run_spills(tmp_path: Path) -> None:
     cpu = torch.device("cpu")
     assert Streaming.of(named, tmp_path, device=cpu) is None
     found = Streaming.of(named, tmp_path, device=cpu, automatic_bytes=5)
-    assert found == Streaming(memory_bytes=5, spill=Path("elsewhere"), is_automatic=True)
+    assert found == Streaming(memory_bytes=5, spill=Path("elsewhere").absolute(), is_automatic=True)
     found = Streaming.of(unnamed, tmp_path, device=cpu, automatic_bytes=5)
     assert found == Streaming(memory_bytes=5, spill=tmp_path / "spill", is_own=True, is_automatic=True)
     stated = Streaming.of(TrainConfig(memory="7B"), None, device=cpu)
