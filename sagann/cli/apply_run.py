@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def evaluate_run(run_dir: Path, opening: Opening, *, data: str | None, split: st
     settings = _settings(run_dir, opening, shared)
     with _opened(run_dir, opening, terminal) as predictor:
         seed = settings.train.seed
-        with _large_arrays(predictor):
+        with predictor.large_arrays():
             if split is None and data is None:
                 graph = training_graph(settings.data, seed=seed, say=terminal.say)
                 _note_change(run_dir, graph, terminal)
@@ -103,11 +103,6 @@ def _opened(run_dir: Path, opening: Opening, terminal: Terminal) -> Iterator[Pre
         predictor.release()
 
 
-def _large_arrays(predictor: Predictor) -> AbstractContextManager[None]:
-    """Inside the ``with`` block, large arrays that opening a graph gives lie where those of training lay."""
-    return nullcontext() if predictor.streaming is None else predictor.streaming.large_arrays()
-
-
 def _say_streamed(predictor: Predictor, terminal: Terminal) -> None:
     streaming = predictor.streaming
     if streaming is not None:
@@ -120,7 +115,7 @@ def _graph(
 ) -> Graph:
     """The run's graph, or another one; splits play no part, so bad ones are no reason to refuse."""
     num_edge_types = predictor.contract.num_edge_types
-    with _large_arrays(predictor):
+    with predictor.large_arrays():
         graph = open_checked(_data(settings, data), keep_splits=False, num_edge_types=num_edge_types)
     if data is None:
         _note_change(run_dir, graph, terminal)

@@ -21,7 +21,8 @@ def from_pyg(data: Data, *, num_classes: int | None = None, name: str = "pyg") -
     Taken over are ``edge_index`` (an edge goes from its first row to its second), ``x``, ``y``, the masks
     ``train_mask``, ``val_mask`` and ``test_mask``, ``ptr`` of a Batch, and every tensor ``edge_NAME`` of a row per edge, as
     edge data NAME: ``edge_weight`` as 'weight', ``edge_type`` as 'type', ``edge_attr`` as 'attr'. All else (``pos``,
-    ``edge_label`` with its ``edge_label_index``, ...) is left out. Edges are sorted by destination, then source; the input is not changed.
+    ``edge_label`` with its ``edge_label_index``, ...) is left out. Edges are sorted by destination, then source; the
+    input is not changed.
 
     Args:
         data: a homogeneous ``Data`` with ``edge_index``.

@@ -1,8 +1,9 @@
 """What a trace bakes in of a layer: a program holds as long as this stays equal.
 
 Plain values are compared by value, containers by what they hold, functions by their code and what they close over,
-members of the user's classes and other objects by identity and what they hold. Parameters and buffers are read at every run, so only their
-names, shapes and types count. What a function reads from outside its layer (a global, say) is taken as it was when it was traced.
+members of the user's classes and other objects by identity and what they hold. Parameters and buffers are read at every run, so
+only their names, shapes and types count. What a function reads from outside its layer (a global, say) is taken as it was when it
+was traced.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from sagann.saga.layer import SagaLayer
 
 Key = tuple[object, ...]
 
-# nn.Module's own: parameters, buffers and modules are looked at by name, hooks by whether there are any.
-_OF_MODULES = frozenset(vars(nn.Module()))
+# Not the user's: parameters, buffers and modules are looked at by name, hooks by whether there are any.
+_OF_MODULES = frozenset(vars(SagaLayer()))
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _PLAIN = (
     bool,
@@ -53,7 +54,7 @@ def configuration(root: nn.Module) -> Key:
         if isinstance(module, SagaLayer):
             found += [module.accumulator, module.max_degree]
         for attribute, value in vars(module).items():
-            if attribute not in _OF_MODULES and attribute != "_independence":
+            if attribute not in _OF_MODULES:
                 found.append((attribute, _frozen(value, DEEPEST, parts)))
     for name, tensor in tensors_of(root).items():
         found.append((name, tensor.shape, tensor.dtype))
@@ -128,10 +129,9 @@ def _frozen_module(module: nn.Module, depth: int, parts: frozenset[int]) -> obje
     """What a module is compared by, which a key must not keep alive: it may hold the layer."""
     if id(module) in parts or depth == 0:
         return "module", ref(module)
-    children = list(module.modules())
-    if not parts.isdisjoint(map(id, children)):
+    if not parts.isdisjoint(map(id, module.modules())):
         # What the layer is a part of is not a part of the layer.
         return "module", ref(module)
-    state = {name: value for name, value in vars(module).items() if name not in _OF_MODULES | {"_independence"}}
+    state = {name: value for name, value in vars(module).items() if name not in _OF_MODULES}
     held = [state, module._modules, module._parameters, module._buffers]
     return "module", ref(module), module.training, _frozen(held, depth - 1, parts)

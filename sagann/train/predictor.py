@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +83,7 @@ class Predictor:
         if 0 < graph.num_edge_types < self.contract.num_edge_types:
             # What the model adds, as loops of a type of their own, is numbered as it was in training.
             graph = replace(graph, num_edge_types=self.contract.num_edge_types)
-        with nullcontext() if self.streaming is None else self.streaming.large_arrays():
+        with self.large_arrays():
             graph = features_as(graph, parameter_dtype(self.model))
             prepare = getattr(self.model, "prepare", None)
             prepared = graph if prepare is None else prepare(graph)
@@ -96,6 +96,10 @@ class Predictor:
             )
         # Streamed, a graph stays where it is: blocks of it are copied to the device as they are needed.
         return PreparedGraph(graph=prepared.to("cpu" if self.streaming is not None else self.device))
+
+    def large_arrays(self) -> AbstractContextManager[None]:
+        """Inside the ``with`` block, large arrays of a graph that is opened or prepared lie where the model spills, if it does."""
+        return nullcontext() if self.streaming is None else self.streaming.large_arrays()
 
     def evaluate(self, graph: Graph | PreparedGraph) -> dict[str, Metrics]:
         """Measure the model on each split of ``graph``: split to metric to value.

@@ -52,8 +52,8 @@ _DESCRIPTION = ("model", "train", "contract", "versions", "identity")
 HISTORY_FILE, LOCK_FILE = "metrics.jsonl", ".lock"
 CONFIG_FILE = "config.toml"
 "The settings of the command line: ``sagann train --config RUN/config.toml`` does the same run again."
-_CHECKPOINTS, _EVENTS = "checkpoints", "events"
-WRITTEN_ASIDE = (RUN_FILE, *RESULT_FILES, PROFILE_FILE, PICTURE_FILE, CONFIG_FILE, _CHECKPOINTS, _EVENTS)
+_CHECKPOINTS, EVENTS = "checkpoints", "events"
+WRITTEN_ASIDE = (RUN_FILE, *RESULT_FILES, PROFILE_FILE, PICTURE_FILE, CONFIG_FILE, _CHECKPOINTS, EVENTS)
 "What is written, or removed, under another name first."
 
 
@@ -123,7 +123,7 @@ class RunFolder:
     @property
     def foreign(self) -> list[str]:
         """What a new run would replace, and no run has made."""
-        names = (RUN_FILE, _CHECKPOINTS, _EVENTS, PROFILE_FILE, PICTURE_FILE)
+        names = (RUN_FILE, _CHECKPOINTS, EVENTS, PROFILE_FILE, PICTURE_FILE)
         is_run = self.is_described or self.has_work
         return [] if is_run else [name for name in names if (self.path / name).exists()]
 
@@ -135,7 +135,7 @@ class RunFolder:
     def clear(self) -> None:
         """Remove what a run left. Checkpoints go first, so that a kill leaves nothing to resume wrongly."""
         remove_folder(self.checkpoints.path)
-        remove_folder(self.path / _EVENTS)
+        remove_folder(self.path / EVENTS)
         for name in (*RESULT_FILES, PROFILE_FILE, PICTURE_FILE, HISTORY_FILE, RUN_FILE):
             (self.path / name).unlink(missing_ok=True)
         sync_folder(self.path)

@@ -43,7 +43,7 @@ from sagann.train.resources import peak_rss_bytes, reproducible, resolve_device,
 from sagann.train.restore import restore
 from sagann.train.rng import seeded
 from sagann.train.run import describe_model
-from sagann.train.run_folder import AUTOMATIC, RunFolder
+from sagann.train.run_folder import AUTOMATIC, EVENTS, RunFolder
 from sagann.train.session import TrainSession
 from sagann.train.streaming import Streaming, remove_spilled
 
@@ -331,7 +331,7 @@ class Trainer:
     def _reporter_with_events(self, folder: RunFolder | None, stack: ExitStack) -> Reporter:
         if folder is None or not self.config.tensorboard:
             return self._reporter
-        events = TensorBoardReporter(folder.path / "events")
+        events = TensorBoardReporter(folder.path / EVENTS)
         stack.callback(events.close)
         return Reporters([self._reporter, events])
 
