@@ -56,6 +56,7 @@ accuracy: $(STAMP)  ## Reproduce the published accuracies (an hour or more; SAGA
 
 epochs: $(STAMP)  ## Time epochs and gathers against PyG, and DGL where DGL=path/to/its/python (some hours).
 	$(BIN)/python -m bench.epochs --check $(if $(DGL),--dgl $(DGL))
+	$(BIN)/python -m bench.epochs --defaults --out docs/defaults.md --results runs/defaults.jsonl $(if $(DGL),--dgl $(DGL))
 	$(BIN)/python -m bench.epochs --out docs/epochs.md --results runs/epochs.jsonl $(if $(DGL),--dgl $(DGL))
 	$(BIN)/python -m bench.operations --out docs/operations.md --results runs/operations.jsonl $(if $(DGL),--dgl $(DGL))
 

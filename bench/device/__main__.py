@@ -106,6 +106,9 @@ def _specification(arguments: argparse.Namespace, model: str, folder: Path) -> d
         "hidden": arguments.hidden,
         "heads": 8,
         "encoder": False,
+        "defaults": False,
+        "dropout": 0.0,
+        "sparse": False,
         "folder": str(folder),
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -16,7 +16,7 @@ from bench.epochs import pyg_worker, sagann_worker
 from bench.kernels.cuda import run_on_device, traffic_bytes
 from bench.kernels.gathers import GATHERS
 from bench.standalone.serve import UnsupportedError
-from bench.standalone.stored import Stored
+from bench.standalone.stored import ARRAYS
 from bench.standalone.training import Training
 from bench.streaming.worker import SHARE, Folded, within
 from bench.timing import median_ratio
@@ -203,10 +203,7 @@ def _ours(specification: dict, folder: Any, device: torch.device) -> Training:
 def _theirs(specification: dict, folder: Any, device: torch.device) -> Training:
     loaded = pyg_worker.load(specification, folder)
     stored = loaded.stored
-    on_device = Stored(
-        *(each.to(device) for each in (stored.indptr, stored.src, stored.features, stored.labels, stored.train)),
-        stored.num_classes,
-    )
+    on_device = replace(stored, **{name: getattr(stored, name).to(device) for name in ARRAYS})
     weight: Tensor | None = loaded.weight
     moved = pyg_worker.Loaded(loaded.edges.to(device), None if weight is None else weight.to(device), on_device)
     return _moved(pyg_worker.build(specification, moved), device)

@@ -18,7 +18,16 @@ import numpy as np
 import torch
 
 from bench.contest import Contestant, Results, Rules, results_of, run_contest
-from bench.epochs.graphs import DATASETS, SHAPES, stored_graph, write_graph, write_weights
+from bench.epochs.graphs import (
+    DATASETS,
+    REAL,
+    SHAPES,
+    USUAL,
+    has_sparse_features,
+    stored_graph,
+    write_graph,
+    write_weights,
+)
 from bench.epochs.report import DENSE_MODELS, EDGE_MODELS, render, rows_of, verdicts
 from bench.workers import ROOT, WorkerEndedError
 from sagann.nn import ModelConfig
@@ -29,6 +38,7 @@ PYG_VARIANTS = ("edge_index", "EdgeIndex", "EdgeIndex32", "csr", "csr32", "Spars
 GROUPS = {
     "sagann": ("sagann", "sagann:lean"),
     "pyg": tuple(f"pyg:{variant}" for variant in PYG_VARIANTS),
+    "pyg-sparse": ("pyg:edge_index+sparse", "pyg:csr+sparse"),
     "pyg-compile": ("pyg:compile",),
     "dgl": ("dgl", "dgl:weights"),
     "floor": ("floor",),
@@ -40,6 +50,16 @@ GROUPS = {
 "What may be asked for together; every single contestant may be asked for too."
 ONLY_FOR = {"dgl:weights": ("gcn",), "pyg:EdgeIndex32": ("commnet",)}
 CHECKED_EPOCHS = 5
+USUAL_MODELS = ("gcn", "sage", "gin", "gat")
+PLAIN = (
+    "An epoch is forward, cross-entropy on the training vertices, backward, and a step of Adam, without dropout: "
+)
+DEFAULTS = (
+    "An epoch is what `sagann train` does with its defaults: forward with dropout 0.5 before every layer, cross-entropy "
+    "on the training vertices, backward, a step of Adam with weight decay, and an evaluation of the training and "
+    "validation vertices without dropout. Sparse features stay sparse in sagann and in the floor; PyG's layers take "
+    "them dense, and sparse where they can (+sparse); DGL's take them dense. "
+)
 
 
 def main() -> int:
@@ -59,21 +79,27 @@ def main() -> int:
         "threads": arguments.threads,
         "hidden": arguments.hidden,
         "encoder": arguments.encoder,
+        "defaults": arguments.defaults,
     }
     results = Results(arguments.results, settings, commit(), processor_name())
     for dataset in arguments.datasets:
         with TemporaryDirectory(prefix="sagann_epochs_", dir=arguments.work) as folder:
-            _prepare(Path(folder), dataset, arguments)
+            is_sparse = _prepare(Path(folder), dataset, arguments)
             for model in arguments.models:
                 run_contest(
                     [who for who in contestants if model in ONLY_FOR.get(who.name, (model,))],
-                    _specification(arguments, model, folder),
+                    _specification(arguments, model, folder, is_sparse=is_sparse),
                     dataset=dataset,
                     task=model,
                     rules=rules,
                     results=results,
                 )
-                write_report(arguments.out, results, heading(arguments, settings, results.origins))
+                write_report(
+                    arguments.out,
+                    results,
+                    heading(arguments, settings, results.origins),
+                    of_defaults=arguments.defaults,
+                )
     return 0
 
 
@@ -141,8 +167,8 @@ def heading(arguments: argparse.Namespace, settings: Mapping[str, Any], origins:
         f"`{command_line('bench.epochs', sys.argv[1:])}` at {', '.join(origins)}; {arguments.threads} threads, "
         f"PyTorch {torch.__version__}.{without}",
         "",
-        f"An epoch is forward, cross-entropy on the training vertices, backward, and a step of Adam: 2 layers, hidden "
-        f"{arguments.hidden}, GAT 8 heads and 1 in the last layer, no dropout, "
+        f"{DEFAULTS if arguments.defaults else PLAIN}2 layers, hidden {arguments.hidden}, GAT 8 heads and 1 in the "
+        "last layer, "
         + ("a linear encoder first. " if arguments.encoder else "no encoder (GG-NN: a linear one). ")
         + f"Seconds are medians of {settings['rounds']} rounds in alternation; a ratio is the median of the rounds'. "
         "Memory is the peak of two epochs above the process with graph and features loaded; the least peer is the "
@@ -171,12 +197,12 @@ def command_line(module: str, options: Sequence[str]) -> str:
     return " ".join(shown)
 
 
-def write_report(path: Path, results: Results, lines: list[str]) -> None:
+def write_report(path: Path, results: Results, lines: list[str], *, of_defaults: bool) -> None:
     """Write what is known so far."""
     records = list(results.records.values())
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = rows_of(records)
-    path.write_text(render(rows, records, lines, verdicts(rows)))
+    path.write_text(render(rows, records, lines, verdicts(rows, of_defaults=of_defaults)))
 
 
 def commit() -> str:
@@ -187,7 +213,8 @@ def commit() -> str:
     return described.stdout.strip() or "unknown"
 
 
-def _prepare(folder: Path, dataset: str, arguments: argparse.Namespace) -> None:
+def _prepare(folder: Path, dataset: str, arguments: argparse.Namespace) -> bool:
+    """Write the graph and the first weights; whether its features are sparse to who takes them so."""
     stored = stored_graph(dataset)
     write_graph(folder, stored)
     configs = [
@@ -197,10 +224,11 @@ def _prepare(folder: Path, dataset: str, arguments: argparse.Namespace) -> None:
         for model in arguments.models
     ]
     write_weights(folder, configs, stored.features.shape[1], stored.num_classes)
+    return arguments.defaults and has_sparse_features(stored)
 
 
 def _specification(
-    arguments: argparse.Namespace, model: str, folder: str
+    arguments: argparse.Namespace, model: str, folder: str, *, is_sparse: bool = False
 ) -> Callable[[Contestant], Mapping[str, Any]]:
     def specify(contestant: Contestant) -> Mapping[str, Any]:
         return {
@@ -210,6 +238,9 @@ def _specification(
             "hidden": arguments.hidden,
             "heads": 8,
             "encoder": arguments.encoder,
+            "defaults": arguments.defaults,
+            "dropout": 0.5 if arguments.defaults else 0.0,
+            "sparse": is_sparse,
             "threads": arguments.threads,
             "folder": folder,
         }
@@ -220,9 +251,7 @@ def _specification(
 def contest_parser(description: str | None, datasets: Sequence[str], name: str) -> argparse.ArgumentParser:
     """The arguments that every contest takes; its report and results are called ``name``."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument(
-        "--datasets", nargs="+", choices=[*DATASETS, *SHAPES], default=list(datasets), metavar="NAME"
-    )
+    parser.add_argument("--datasets", nargs="+", choices=[*REAL, *SHAPES], default=list(datasets), metavar="NAME")
     parser.add_argument("--epochs", type=int, default=3, help="fewest runs in a turn")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each in alternation")
     parser.add_argument(
@@ -237,12 +266,19 @@ def contest_parser(description: str | None, datasets: Sequence[str], name: str) 
 
 
 def _arguments() -> argparse.Namespace:
-    parser = contest_parser(__doc__, DATASETS, "epochs")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    of_defaults = "--defaults" in sys.argv
+    parser = contest_parser(__doc__, USUAL if of_defaults else DATASETS, "defaults" if of_defaults else "epochs")
+    models = USUAL_MODELS if of_defaults else MODELS
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(models))
+    parser.add_argument(
+        "--defaults",
+        action="store_true",
+        help=f"epochs of `sagann train` as it is, by default of {', '.join(USUAL_MODELS)} on {', '.join(USUAL)}",
+    )
     parser.add_argument(
         "--contestants",
         nargs="+",
-        default=["sagann", "pyg", "dgl", "floor"],
+        default=["sagann", "pyg", *(["pyg-sparse"] if of_defaults else []), "dgl", "floor"],
         help=f"groups ({', '.join(GROUPS)}) or single ones (pyg:csr, sagann:no-fuse)",
     )
     parser.add_argument("--hidden", type=int, default=128)

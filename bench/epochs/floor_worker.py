@@ -28,7 +28,7 @@ COPIED_AT_ONCE_BYTES = 64 << 20
 class Floor:
     """Runs a :class:`Work` and notes the seconds of its three parts."""
 
-    def __init__(self, work: Work, topology: Topology) -> None:
+    def __init__(self, work: Work, topology: Topology, features: torch.Tensor | None) -> None:
         self.work, self.topology = work, topology
         self.products_s = self.gathers_s = self.copies_s = 0.0
         most = max([max(m * k, k * n) for m, k, n in work.products], default=0)
@@ -36,6 +36,7 @@ class Floor:
         self.product = torch.empty(max([m * n for m, _, n in work.products], default=0))
         half = min(COPIED_AT_ONCE_BYTES, work.moved_bytes // 2) // FLOAT_BYTES
         self.source, self.target = torch.ones(half), torch.ones(half)
+        self.features = features
 
     @cached_property
     def rows(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -49,10 +50,11 @@ class Floor:
     def run(self) -> float:
         """One epoch's floor."""
         marks = [time.perf_counter()]
-        for part in (self._products, self._gathers, self._copies):
+        for part in (self._products, self._sparse_products, self._gathers, self._copies):
             part()
             marks.append(time.perf_counter())
-        self.products_s, self.gathers_s, self.copies_s = np.diff(marks).tolist()
+        dense_s, sparse_s, self.gathers_s, self.copies_s = np.diff(marks).tolist()
+        self.products_s = dense_s + sparse_s
         return float("nan")
 
     def result(self) -> dict[str, np.ndarray]:
@@ -76,6 +78,35 @@ class Floor:
             # The gradient of weights is a product with a transposed matrix.
             left = self.operands[: m * k].view(k, m).T if k > m and k > n else left
             torch.mm(left, right, out=self.product[: m * n].view(m, n))
+
+    def _sparse_products(self) -> None:
+        if self.features is None:
+            return
+        by_rows, by_columns = self.nonzeros
+        for loops, widths in ((by_rows, self.work.by_rows), (by_columns, self.work.by_columns)):
+            for width in widths:
+                x, out = (rows[: count * width] for rows, count in zip(self.mapped, _sides(loops), strict=True))
+                loops.run("sum", x, out, num_features=width)
+
+    @cached_property
+    def mapped(self) -> list[torch.Tensor]:
+        """What sparse products read and write: rows of weights, and of vertices."""
+        assert self.features is not None
+        widest = max([*self.work.by_rows, *self.work.by_columns], default=0)
+        return [torch.ones(max(self.features.shape) * widest) for _ in range(2)]
+
+    @cached_property
+    def nonzeros(self) -> tuple[Yardstick, Yardstick]:
+        """The C++ loops over the non-zeros of the features: a sparse product is a sum over these, by rows and by columns."""
+        assert self.features is not None
+        vertex, feature = self.features.nonzero().int().unbind(1)
+        num_vertices, num_features = self.features.shape
+        # A topology's destinations are among its sources.
+        sources = max(num_vertices, num_features)
+        return (
+            Yardstick(Topology.from_coo(src=feature, dst=vertex, num_src=sources, num_dst=num_vertices)),
+            Yardstick(Topology.from_coo(src=vertex, dst=feature, num_src=sources, num_dst=num_features)),
+        )
 
     def _gathers(self) -> None:
         # In order of width, so that two of a width, forward and backward, do not find the other's rows in the cache.
@@ -125,9 +156,17 @@ def build(specification: dict, stored: Stored) -> Floor:
         heads=specification["heads"],
         layers=specification["layers"],
         encoder=specification["encoder"],
+        nonzeros=int(stored.features.count_nonzero()) if specification["sparse"] else None,
+        dropout=specification["dropout"] > 0,
+        evaluates=specification["defaults"],
     )
     topology = Topology(indptr=stored.indptr, indices=stored.src, num_src=stored.num_vertices, validate=False)
-    return Floor(work_of(specification["model"], size), topology)
+    features = stored.features if specification["sparse"] else None
+    return Floor(work_of(specification["model"], size), topology, features)
+
+
+def _sides(loops: Yardstick) -> tuple[int, int]:
+    return loops.topology.num_src, loops.topology.num_dst
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 The variants are "edge_index" (a plain tensor), "EdgeIndex" (sorted by destination, known to be undirected, with its
 cache filled; and with 32-bit ids), "csr" (adj_t as ``torch.sparse_csr``; and with 32-bit ids), "SparseTensor" (of
-torch_sparse, where it is installed) and "compile" (``torch.compile`` over the plain tensor).
+torch_sparse, where it is installed) and "compile" (``torch.compile`` over the plain tensor). After "+sparse", features
+are ``torch.sparse_csr`` too, which the layers take that begin with a linear map.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from torch_geometric.typing import SparseTensor
 
 from bench.standalone.serve import UnsupportedError, serve
 from bench.standalone.stored import Stored, read_stored
-from bench.standalone.training import Training, copy_weights, read_weights
+from bench.standalone.training import Training, copy_weights, dropped, read_weights, training_of
 
 SELF_LOOPS = ("gcn", "gat")
 VARIANTS = ("edge_index", "EdgeIndex", "EdgeIndex32", "csr", "csr32", "SparseTensor", "compile")
 TAKEN_BY = {"EdgeIndex32": ("commnet",), "csr32": ("commnet", "gcn", "sage", "gin", "maxpool-gcn", "ggnn")}
 "Layers that take 32-bit ids: those that hand the whole matrix to one product. Scattering needs 64-bit ids."
+SPARSE = "+sparse"
+TAKE_SPARSE_FEATURES = ("gcn", "gat", "ggnn")
 
 
 class Loaded(NamedTuple):
@@ -102,7 +105,7 @@ class Model(nn.Module):
     def __init__(self, specification: dict, in_dim: int, classes: int) -> None:
         super().__init__()
         kind, hidden, layers = specification["model"], specification["hidden"], specification["layers"]
-        self.kind = kind
+        self.kind, self.dropout = kind, specification["dropout"]
         self.activation = {"gat": F.elu, "ggnn": None}.get(kind, F.relu)
         encoded = kind == "ggnn" or specification["encoder"]
         self.encoder = nn.Linear(in_dim, hidden) if encoded else None
@@ -131,8 +134,9 @@ class Model(nn.Module):
         for hop, layer in enumerate(self.calls):
             if hop and self.activation is not None:
                 x = self.activation(x)
+            x = dropped(x, self.dropout, self.training)
             x = self.layers[layer](x, edges) if weight is None else self.layers[layer](x, edges, weight)
-        return x if self.decoder is None else self.decoder(x)
+        return x if self.decoder is None else self.decoder(dropped(x, self.dropout, self.training))
 
 
 def edges_of(variant: str, stored: Stored, value: Tensor | None) -> Tensor | SparseTensor:
@@ -157,9 +161,12 @@ def edges_of(variant: str, stored: Stored, value: Tensor | None) -> Tensor | Spa
 
 def load(specification: dict, folder: Path) -> Loaded:
     """The graph in the variant's form; self-loops and degree weights already there."""
-    kind, variant = specification["model"], specification["variant"]
+    kind, variant = specification["model"], specification["variant"].removesuffix(SPARSE)
     if variant not in VARIANTS:
         raise UnsupportedError(f"PyG has no variant '{variant}'")
+    is_sparse = specification["variant"].endswith(SPARSE)
+    if is_sparse and (kind not in TAKE_SPARSE_FEATURES or not specification["sparse"]):
+        raise UnsupportedError(f"no sparse features, or PyG's {kind} does not take them")
     if kind not in TAKEN_BY.get(variant, (kind,)):
         raise UnsupportedError(f"PyG's {kind} does not take {variant}")
     stored = read_stored(folder)
@@ -168,10 +175,9 @@ def load(specification: dict, folder: Path) -> Loaded:
     weight = stored.gcn_weights() if kind == "gcn" else None
     edges = edges_of(variant, stored, weight)
     in_matrix = variant.startswith("csr") or variant == "SparseTensor"
-    none = torch.empty(0)
     # The edges are in their own form now; they need not be kept twice.
-    stored = Stored(none, none, stored.features, stored.labels, stored.train, stored.num_classes)
-    return Loaded(edges, None if in_matrix else weight, stored)
+    stored = stored.without_edges()
+    return Loaded(edges, None if in_matrix else weight, stored.with_sparse_features() if is_sparse else stored)
 
 
 def build(specification: dict, loaded: Loaded) -> Training:
@@ -188,7 +194,7 @@ def build(specification: dict, loaded: Loaded) -> Training:
         # A pool of compiling processes would stay, and count.
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
         run = torch.compile(model, dynamic=False)
-    return Training(lambda: run(stored.features, edges, weight), model.parameters(), stored.labels, stored.train)
+    return training_of(specification, lambda: run(stored.features, edges, weight), model, stored)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,26 @@
-"""sagann's contestant: ``build_model`` and a loop, as a user would write them."""
+"""sagann's contestant: ``build_model`` and a loop, as a user would write them; or its Trainer, with its defaults."""
 
 from __future__ import annotations
 
 import importlib
+import threading
+from contextvars import copy_context
 from pathlib import Path
+from queue import SimpleQueue
 
+import numpy as np
 from torch import nn
 
 from bench.epochs.graphs import graph_of
-from bench.standalone.serve import UnsupportedError, serve
+from bench.standalone.serve import Runner, UnsupportedError, serve
 from bench.standalone.stored import read_stored
 from bench.standalone.training import Training, read_weights
 from sagann.graph import Graph
 from sagann.nn import ModelConfig, build_model
+from sagann.train import EpochRecord, LogReporter, TrainConfig, Trainer
 
+MOST_EPOCHS = 1_000_000
+"More than any contest runs."
 OPTIONS = ("hoist", "commute", "invariant", "fuse", "split_concat")
 "The compiler's optimisations, each of which the variant 'no-NAME' switches off."
 
@@ -49,14 +56,18 @@ def config_of(specification: dict) -> ModelConfig:
         hidden=specification["hidden"],
         heads=specification["heads"],
         encoder="linear" if specification["encoder"] else "auto",
-        dropout=0.0,
+        dropout=specification["dropout"],
     )
 
 
 def load(specification: dict, folder: Path) -> Graph:
     """The graph as the model wants it."""
     choose_engine(specification["variant"])
-    graph = graph_of(read_stored(folder))
+    stored = read_stored(folder)
+    graph = graph_of(stored.with_sparse_features() if specification["sparse"] else stored)
+    if specification["defaults"]:
+        # The Trainer prepares it.
+        return graph
     return build_model(config_of(specification), graph).prepare(graph)
 
 
@@ -67,13 +78,55 @@ def model_of(specification: dict, graph: Graph) -> nn.Module:
     return model
 
 
-def build(specification: dict, graph: Graph) -> Training:
-    """The model in the usual loop."""
+class TrainerRun(LogReporter):
+    """A run of the Trainer, in a thread that waits after every epoch until it is told to go on.
+
+    What is measured is therefore all that ``sagann train`` does in an epoch, evaluation and metrics included.
+    """
+
+    def __init__(self, config: ModelConfig, graph: Graph) -> None:
+        self.graph = graph
+        self.trainer = Trainer(config, graph, TrainConfig(epochs=MOST_EPOCHS), reporter=self)
+        self.permits: SimpleQueue[None] = SimpleQueue()
+        self.ended: SimpleQueue[BaseException | None] = SimpleQueue()
+        # The engine that was chosen belongs to the context, which a thread does not inherit.
+        self.thread = threading.Thread(target=copy_context().run, args=(self._fit,), daemon=True)
+
+    def run(self) -> float:
+        """One epoch. Gives no loss: contestants drop different values."""
+        if self.thread.is_alive():
+            self.permits.put(None)
+        else:
+            self.thread.start()
+        if (error := self.ended.get()) is not None:
+            raise error
+        return float("nan")
+
+    def result(self) -> dict[str, np.ndarray]:
+        """The probabilities of classes with the weights as they are now."""
+        return {"probabilities": self.trainer.predict(probabilities=True).numpy()}
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        """Wait for the next request."""
+        self.ended.put(None)
+        self.permits.get()
+
+    def _fit(self) -> None:
+        try:
+            self.trainer.fit()
+        except BaseException as error:  # noqa: BLE001  (raised again by who waits)
+            self.ended.put(error)
+
+
+def build(specification: dict, graph: Graph) -> Runner:
+    """The model in the usual loop, or in the Trainer with its defaults."""
+    if specification["defaults"]:
+        return TrainerRun(config_of(specification), graph)
     model = model_of(specification, graph)
     assert graph.labels is not None
     train = graph.splits["train"].nonzero().squeeze(1)
     hops = graph.hops(model.num_hops)
-    return Training(lambda: model(hops, graph.features), model.parameters(), graph.labels, train)
+    return Training(lambda: model(hops, graph.features), model, graph.labels, train)
 
 
 if __name__ == "__main__":

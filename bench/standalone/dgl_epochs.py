@@ -16,7 +16,7 @@ from dgl.nn.pytorch import GATConv, GatedGraphConv, GINConv, GraphConv, SAGEConv
 from serve import UnsupportedError, serve
 from stored import Stored, read_stored
 from torch import Tensor, nn
-from training import Training, copy_weights, read_weights
+from training import Training, copy_weights, dropped, read_weights, training_of
 
 SELF_LOOPS = ("gcn", "gat")
 EDGE_IDS = ("gated-gcn", "gat")
@@ -143,6 +143,7 @@ class Model(nn.Module):
     def __init__(self, specification: dict, in_dim: int, classes: int) -> None:
         super().__init__()
         kind, hidden = specification["model"], specification["hidden"]
+        self.dropout = specification["dropout"]
         self.activation = {"gat": F.elu, "ggnn": None}.get(kind, F.relu)
         encoded = kind == "ggnn" or specification["encoder"]
         self.encoder = nn.Linear(in_dim, hidden) if encoded else None
@@ -164,10 +165,10 @@ class Model(nn.Module):
             x = self.encoder(x)
             x = x if self.activation is None else self.activation(x)
         for i, layer in enumerate(self.layers):
-            x = layer(loaded, x)
+            x = layer(loaded, dropped(x, self.dropout, self.training))
             if self.activation is not None and i < len(self.layers) - 1:
                 x = self.activation(x)
-        return x if self.decoder is None else self.decoder(x)
+        return x if self.decoder is None else self.decoder(dropped(x, self.dropout, self.training))
 
 
 def make_layer(specification: dict, in_dim: int, out_dim: int, is_last: bool) -> nn.Module:
@@ -226,12 +227,10 @@ def load(specification: dict, folder: Path) -> Loaded:
         num_nodes=stored.num_vertices,
         idtype=torch.int32,
     )
-    none = torch.empty(0)
-    scale = stored.gcn_scale().unsqueeze(1) if kind == "gcn" and not variant else none
-    weights = stored.gcn_weights() if variant else none
+    scale = stored.gcn_scale().unsqueeze(1) if kind == "gcn" and not variant else torch.empty(0)
+    weights = stored.gcn_weights() if variant else torch.empty(0)
     # The graph has the edges now; they need not be kept twice.
-    stored = Stored(none, none, stored.features, stored.labels, stored.train, stored.num_classes)
-    return Loaded(graph, stored, scale, weights)
+    return Loaded(graph, stored.without_edges(), scale, weights)
 
 
 def build(specification: dict, loaded: Loaded) -> Training:
@@ -247,7 +246,7 @@ def build(specification: dict, loaded: Loaded) -> Training:
         # sagann applies x @ map, DGL a linear layer.
         weights["layers.0.maps"] = weights["layers.0.maps"][0].T
     copy_weights(weights, model, RENAMED.get(names, {}), TRANSPOSED.get(names, ()))
-    return Training(lambda: model(loaded), model.parameters(), stored.labels, stored.train)
+    return training_of(specification, lambda: model(loaded), model, stored)
 
 
 if __name__ == "__main__":

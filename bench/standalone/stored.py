@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-ARRAYS = ("indptr", "src", "features", "labels", "train")
+ARRAYS = ("indptr", "src", "features", "labels", "train", "val")
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Stored:
     "int64 [num_vertices]"
     train: Tensor
     "int64 ids of the vertices to train on"
+    val: Tensor
+    "int64 ids of the vertices that an evaluation measures besides"
     num_classes: int
 
     @property
@@ -45,7 +47,16 @@ class Stored:
         dst = torch.cat([self.dst(), torch.arange(self.num_vertices, dtype=torch.int32)])
         order = torch.argsort(dst.long() * self.num_vertices + src.long())
         indptr = self.indptr + torch.arange(self.num_vertices + 1)
-        return Stored(indptr, src[order], self.features, self.labels, self.train, self.num_classes)
+        return replace(self, indptr=indptr, src=src[order])
+
+    def without_edges(self) -> Stored:
+        """The same vertices; for contestants that keep the edges in a form of their own."""
+        none = torch.empty(0)
+        return replace(self, indptr=none, src=none)
+
+    def with_sparse_features(self) -> Stored:
+        """The same with features as ``torch.sparse_csr``."""
+        return replace(self, features=self.features.to_sparse_csr())
 
     def gcn_weights(self) -> Tensor:
         """1 / sqrt(degree of src * degree of dst) of every edge, float32 [num_edges]."""

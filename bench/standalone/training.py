@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,24 +19,26 @@ class Training:
 
     Args:
         forward: gives the logits [num_vertices, num_classes].
-        parameters: what is learned.
+        model: what is learned.
         labels: int64 [num_vertices].
         train: int64 ids of the vertices to train on.
     """
 
-    def __init__(
-        self, forward: Callable[[], Tensor], parameters: Iterable[nn.Parameter], labels: Tensor, train: Tensor
-    ) -> None:
+    def __init__(self, forward: Callable[[], Tensor], model: nn.Module, labels: Tensor, train: Tensor) -> None:
         self.forward, self.train, self.labels = forward, train, labels[train]
-        self.optimizer = torch.optim.Adam(parameters, lr=LEARNING_RATE)
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
 
     def run(self) -> float:
         """One epoch; gives the loss before its step."""
+        return float(self.step())
+
+    def step(self) -> Tensor:
+        """One step of the optimizer; gives the loss before it."""
         self.optimizer.zero_grad()
         loss = self.loss()
         loss.backward()
         self.optimizer.step()
-        return float(loss.detach())
+        return loss.detach()
 
     def loss(self) -> Tensor:
         """The mean cross-entropy of the training vertices."""
@@ -45,6 +48,54 @@ class Training:
         """The logits with the weights as they are now."""
         with torch.no_grad():
             return {"logits": self.forward().numpy()}
+
+
+class EvaluatedTraining(Training):
+    """The loop of ``sagann train`` with its defaults: a step with dropout, then an evaluation without.
+
+    Loss and accuracy of the training and validation vertices are measured in every epoch.
+    """
+
+    def __init__(
+        self, forward: Callable[[], Tensor], model: nn.Module, labels: Tensor, train: Tensor, val: Tensor
+    ) -> None:
+        super().__init__(forward, model, labels, train)
+        self.model, self.measured = model, [(train, labels[train]), (val, labels[val])]
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
+
+    def run(self) -> float:
+        """One epoch. Gives no loss: contestants drop different values."""
+        self.model.train()
+        self.step()
+        self.model.eval()
+        with torch.no_grad():
+            logits = self.forward()
+            for rows, labels in self.measured:
+                chosen = logits[rows]
+                float(F.cross_entropy(chosen, labels))
+                float((chosen.argmax(1) == labels).float().mean())
+        return float("nan")
+
+
+def training_of(
+    specification: Mapping[str, Any],
+    forward: Callable[[], Tensor],
+    model: nn.Module,
+    stored: Any,
+) -> Training:
+    """The loop that a specification asks for, over the labels and ids of a stored graph."""
+    if specification["defaults"]:
+        return EvaluatedTraining(forward, model, stored.labels, stored.train, stored.val)
+    return Training(forward, model, stored.labels, stored.train)
+
+
+def dropped(x: Tensor, p: float, training: bool) -> Tensor:
+    """Dropout of dense or ``torch.sparse_csr`` rows: of the latter, of the non-zeros."""
+    if p == 0.0 or not training:
+        return x
+    if x.layout != torch.sparse_csr:
+        return F.dropout(x, p)
+    return torch.sparse_csr_tensor(x.crow_indices(), x.col_indices(), F.dropout(x.values(), p), size=x.shape)
 
 
 def read_weights(folder: Path, model: str) -> dict[str, Tensor]:

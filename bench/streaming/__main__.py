@@ -107,6 +107,9 @@ def specification(arguments: argparse.Namespace, model: str, folder: str, way: s
         "hidden": arguments.hidden,
         "heads": 8,
         "encoder": False,
+        "defaults": False,
+        "dropout": 0.0,
+        "sparse": False,
         "threads": arguments.threads,
         "folder": folder,
     }

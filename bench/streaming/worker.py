@@ -209,7 +209,7 @@ def build(specification: dict, graph: Graph) -> Run:
     plan = streamed.plan(x, folded=way != "loop")
     machine = Machine.from_toml(specification["machine"], where="machine")
     expected = forecast(plan, machine, on_disk=way == "disk", rehearsal=(model, graph))
-    usual = Training(partial(streamed, x), model.parameters(), labels, train)
+    usual = Training(partial(streamed, x), model, labels, train)
     training = usual if way == "loop" else Folded(streamed, x, labels, train)
     return Run(training, summary_of(plan, wanted_bytes, expected.timeline.seconds), streamed)
 

@@ -50,6 +50,29 @@ def test_gathers(model: str, gathers: list[int]) -> None:
     assert work_of(model, SIZE).gathers == gathers
 
 
+def test_dropout_moves_its_input_and_leaves_no_sum_constant() -> None:
+    work = work_of("gcn", replace(SIZE, dropout=True))
+    assert work.gathers == [8, 8, 3, 3]
+    assert work.moved_bytes == LOSS_BYTES + ACTIVATION_BYTES + 4 * 4 * 10 * (20 + 8)
+
+
+def test_sparse_features_are_mapped_by_their_non_zeros() -> None:
+    work = work_of("sage", replace(SIZE, nonzeros=25, dropout=True))
+    assert (work.by_rows, work.by_columns) == ([8, 8], [8, 8])
+    assert work.gathers == [8, 8, 3, 3]
+    assert len(work.products) == 6
+    assert work.moved_bytes == LOSS_BYTES + ACTIVATION_BYTES + 4 * 4 * (25 + 10 * 8)
+
+
+def test_an_evaluation_has_forward_passes_only() -> None:
+    trained, both = work_of("gcn", SIZE), work_of("gcn", replace(SIZE, evaluates=True))
+    assert both.products == [*trained.products, (10, 20, 8), (10, 8, 3)]
+    assert both.gathers == [*trained.gathers, 3]
+    assert both.moved_bytes == trained.moved_bytes + 4 * (2 * 10 * 8 + 10 * 3)
+    dropped = work_of("gcn", replace(SIZE, evaluates=True, dropout=True))
+    assert dropped.gathers == [8, 8, 3, 3, 3]
+
+
 def test_dense_products_of_the_others() -> None:
     assert len(work_of("commnet", SIZE).products) == 4 + 6
     assert len(work_of("gin", SIZE).products) == 6 + 6

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from bench.epochs import pyg_worker, sagann_worker
 from bench.epochs.__main__ import MODELS, ONLY_FOR
 from bench.epochs.graphs import Shape, generate, write_graph, write_weights
-from bench.standalone.serve import UnsupportedError
+from bench.standalone.serve import Runner, UnsupportedError
 from bench.workers import ROOT
+from sagann.errors import InputError
 
 pytestmark = pytest.mark.peers
 EPOCHS = 3
@@ -37,6 +40,9 @@ def specification(model: str, folder: Path, variant: str = "") -> dict:
         "hidden": 16,
         "heads": 8,
         "encoder": False,
+        "defaults": False,
+        "dropout": 0.0,
+        "sparse": False,
         "threads": 1,
         "folder": str(folder),
     }
@@ -61,6 +67,44 @@ def test_pyg_computes_the_same(model: str, variant: str, folder: Path) -> None:
         pytest.skip(str(error))
     ours = logits(sagann_worker, specification(model, folder))
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3 * float(theirs.abs().max()))
+
+
+def default_epochs(worker: object, model: str, variant: str, folder: Path, *, sparse: bool) -> Runner:
+    told = specification(model, folder, variant) | {"defaults": True, "dropout": 0.5, "sparse": sparse}
+    runner = worker.build(told, worker.load(told, folder))  # type: ignore[attr-defined]
+    for _ in range(EPOCHS):
+        assert math.isnan(runner.run())
+    return runner
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+def test_an_epoch_of_the_trainer_is_one_epoch(model: str, sparse: bool, folder: Path) -> None:
+    runner = default_epochs(sagann_worker, model, "", folder, sparse=sparse)
+    assert isinstance(runner, sagann_worker.TrainerRun)
+    first = runner.result()["probabilities"]
+    runner.run()
+    assert np.abs(runner.result()["probabilities"] - first).max() > 0
+
+
+def test_a_run_that_fails_says_so(folder: Path) -> None:
+    told = specification("gcn", folder) | {"defaults": True, "dropout": 0.5}
+    graph = sagann_worker.load(told, folder)
+    runner = sagann_worker.build(told, graph)
+    runner.trainer.model.layers[0].linear.weight.data.fill_(torch.nan)
+    with pytest.raises(InputError, match="training diverged"):
+        runner.run()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("variant", ["csr", "csr+sparse"])
+def test_pyg_trains_with_dropout(variant: str, folder: Path) -> None:
+    runner = default_epochs(pyg_worker, "gcn", variant, folder, sparse=variant.endswith("+sparse"))
+    before = runner.result()["logits"]
+    # An evaluation leaves dropout off, so that nothing but a step changes what is computed.
+    np.testing.assert_array_equal(before, runner.result()["logits"])
+    runner.run()
+    assert np.abs(runner.result()["logits"] - before).max() > 0
 
 
 @pytest.mark.slow

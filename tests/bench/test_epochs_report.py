@@ -79,6 +79,7 @@ def test_who_was_killed_is_named_and_left_out_of_ratios() -> None:
 def test_a_contestant_that_computes_something_else_reaches_nothing() -> None:
     (row,) = rows_of([alone("sagann"), alone("dgl", seconds=5.0, losses=[1.01, 0.5])])
     assert row.wrong == ("dgl",)
+    assert len(verdicts([row], of_defaults=True)) < len(verdicts([row]))
     sound, *others = verdicts([row])
     assert sound.reached is False
     assert sound.figures == "gcn on graph: dgl differ"
