@@ -104,7 +104,7 @@ class Folded(Training):
     """
 
     def __init__(self, streamed: StreamedModel, x: Tensor, labels: Tensor, train: Tensor) -> None:
-        super().__init__(partial(streamed, x), streamed.model.parameters(), labels, train)
+        super().__init__(partial(streamed, x), streamed.model, labels, train)
         self._streamed, self._x = streamed, x
         self._targets = torch.full_like(labels, _IGNORED)
         self._targets[train] = labels[train]
