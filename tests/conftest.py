@@ -1,15 +1,18 @@
-"""What all tests share: one thread, patient properties, hard limits, and where the exchange datasets are."""
+"""What all tests share: one thread, poisoned memory, patient properties, hard limits, the exchange datasets' folder."""
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+from torch import Tensor
+
+from sagann.kernels.memory import Pool
 
 # The first example of a property pays for Numba's compilation, or for importing PyG.
 settings.register_profile("compiles", deadline=None, max_examples=60)
@@ -23,6 +26,20 @@ if not torch.cuda.is_available():
 
 # Graphs of a few edges gain nothing from threads, and waiting for them is slow on a busy machine.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def poisoned_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill the pool's new tensors with NaN, or the largest integer, so that a kernel that leaves a number unwritten is seen."""
+    uninitialised = Pool.empty
+
+    def poisoned(pool: Pool, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        tensor = uninitialised(pool, shape, dtype)
+        if dtype == torch.bool:
+            return tensor.fill_(True)
+        return tensor.fill_(torch.nan if dtype.is_floating_point else torch.iinfo(dtype).max)
+
+    monkeypatch.setattr(Pool, "empty", poisoned)
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,12 @@ def held_bytes(pool: Pool) -> int:
     return pool._used_bytes + pool._free_bytes
 
 
+def test_every_test_sees_poisoned_memory() -> None:
+    for shape in ((10,), (ROWS, 16)):
+        assert empty(shape, torch.float32).isnan().all()
+        assert empty(shape, torch.int32).eq(2**31 - 1).all()
+
+
 def test_a_freed_block_is_used_again() -> None:
     pool = Pool()
     first = block(pool).fill_(1)

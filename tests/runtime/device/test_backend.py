@@ -293,6 +293,7 @@ def test_an_epoch_that_never_comes_to_its_backward_gives_its_memory_back(monkeyp
     assert graph.features is not None
     x, hops = graph.features.double(), graph.hops(model.num_hops)
     budget = least_budget(model, hops, x)
+    threads_before = set(threading.enumerate())
     streamed, streams = streamed_late(model, hops, x, monkeypatch, budget_bytes=budget)
     streamed(x).sum().backward()
     pinned_bytes = streams.pinned_bytes
@@ -301,7 +302,9 @@ def test_an_epoch_that_never_comes_to_its_backward_gives_its_memory_back(monkeyp
         gc.collect()
     streamed(x).sum().backward()
     assert streams.pinned_bytes == pinned_bytes, "pinned memory is used again"
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("sagann-")]
+    left = set(threading.enumerate()) - threads_before
+    # Threads of kernels belong to the process and stay.
+    assert not [thread for thread in left if thread.name.startswith("sagann-") and "kernel" not in thread.name]
 
 
 def test_what_a_device_does_is_recorded_by_its_marks(monkeypatch: pytest.MonkeyPatch) -> None:

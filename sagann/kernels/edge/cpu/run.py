@@ -30,6 +30,7 @@ from sagann.kernels.edge.walk import (
     walk_over,
 )
 from sagann.kernels.edge.work import Grain
+from sagann.kernels.memory import empty
 
 _KERNELS: WeakKeyDictionary[EdgeFunction, dict[Form, Kernel]] = WeakKeyDictionary()
 _INDEX_KINDS = {torch.int16: "i2", torch.int32: "i4", torch.int64: "i8"}
@@ -72,7 +73,7 @@ def run(
     kernel = _kernel(function, form)
     outs = targets(kernel.results, walk, into, num_totals=len(walk.work.items))
     num_slots = walk.work.num_slots
-    slots = [torch.empty(num_slots, *out.shape[1:], dtype=out.dtype, device="cpu") for out in outs]
+    slots = [empty((num_slots, *out.shape[1:]), out.dtype) for out in outs]
     if into is not None:
         fill_neutral(function, slots)
     args = [walk.work.items.ctypes.data, len(walk.work.items)]
