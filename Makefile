@@ -6,11 +6,13 @@ STAMP := $(VENV)/.installed
 RUN_DIR ?= runs/demo
 # For `make streaming`.
 WORK ?= runs/streaming
+# Where benchmarks write. Records that are there are continued: another folder measures from the start.
+RESULTS ?= bench/results
 # Test processes: as many as there are cores, or so many (JOBS=1). They share what they compile.
 JOBS ?= auto
 SHARED := -n $(JOBS) --maxprocesses 8 --dist worksteal
 
-.PHONY: help setup demo test quick lint format types layers doctest accuracy epochs streaming clean
+.PHONY: help setup demo test quick lint format types layers doctest accuracy epochs streaming performance clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -51,23 +53,26 @@ layers: $(STAMP)  ## Check that imports only go down.
 doctest: $(STAMP)  ## Run the examples in docstrings.
 	$(BIN)/python -m pytest -q --doctest-modules sagann
 
-accuracy: $(STAMP)  ## Reproduce the published accuracies (an hour or more; SAGANN_DATA=folder of its graphs).
-	$(BIN)/python -m bench.accuracy --out docs/accuracy.md
+accuracy: $(STAMP)  ## Reproduce the published accuracies (an hour or more; RESULTS=folder to start anew; SAGANN_DATA=folder of its graphs).
+	$(BIN)/python -m bench.accuracy --results $(RESULTS)/accuracy.jsonl --out docs/accuracy.md
 
 epochs: $(STAMP)  ## Time epochs and gathers against PyG, and DGL where DGL=path/to/its/python (some hours).
 	$(BIN)/python -m bench.epochs --check $(if $(DGL),--dgl $(DGL))
-	$(BIN)/python -m bench.epochs --defaults --out docs/defaults.md --results runs/defaults.jsonl $(if $(DGL),--dgl $(DGL))
-	$(BIN)/python -m bench.epochs --out docs/epochs.md --results runs/epochs.jsonl $(if $(DGL),--dgl $(DGL))
-	$(BIN)/python -m bench.operations --out docs/operations.md --results runs/operations.jsonl $(if $(DGL),--dgl $(DGL))
+	$(BIN)/python -m bench.epochs --defaults --out $(RESULTS)/defaults.md --results $(RESULTS)/defaults.jsonl $(if $(DGL),--dgl $(DGL))
+	$(BIN)/python -m bench.epochs --out $(RESULTS)/epochs.md --results $(RESULTS)/epochs.jsonl $(if $(DGL),--dgl $(DGL))
+	$(BIN)/python -m bench.operations --out $(RESULTS)/operations.md --results $(RESULTS)/operations.jsonl $(if $(DGL),--dgl $(DGL))
 
 streaming: $(STAMP)  ## Time epochs within memory budgets, and count what plans move (about an hour; 40 GB below WORK=folder/on/a/disk).
-	$(BIN)/python -m bench.streaming --work $(WORK) --rounds 3 --datasets reddit-middle --models gcn
-	$(BIN)/python -m bench.streaming --work $(WORK) --rounds 3 --datasets reddit-small --models gcn gat ggnn gated-gcn
-	$(BIN)/python -m bench.streaming --work $(WORK) --rounds 2 --datasets reddit-middle --models gated-gcn
-	$(BIN)/python -m bench.orders --datasets reddit-small --models gcn gat ggnn maxpool-gcn gated-gcn
-	$(BIN)/python -m bench.visits --models maxpool-gcn --simulations 30
-	$(BIN)/python -m bench.selective --scale 100 --datasets amazon reddit-small --models gated-gcn --share 16 --hidden 64 --run
-	$(BIN)/python -m bench.size --work $(WORK) --memory 3GiB --hidden 64 $(if $(DGL),--dgl $(DGL))
+	$(BIN)/python -m bench.streaming --work $(WORK) --rounds 3 --datasets reddit-middle --models gcn > $(RESULTS)/streaming.md
+	$(BIN)/python -m bench.streaming --work $(WORK) --rounds 3 --datasets reddit-small --models gcn gat ggnn gated-gcn >> $(RESULTS)/streaming.md
+	$(BIN)/python -m bench.streaming --work $(WORK) --rounds 2 --datasets reddit-middle --models gated-gcn >> $(RESULTS)/streaming.md
+	$(BIN)/python -m bench.orders --datasets reddit-small --models gcn gat ggnn maxpool-gcn gated-gcn > $(RESULTS)/orders.md
+	$(BIN)/python -m bench.visits --models maxpool-gcn --simulations 30 > $(RESULTS)/visits.md
+	$(BIN)/python -m bench.selective --scale 100 --datasets amazon reddit-small --models gated-gcn --share 16 --hidden 64 --run > $(RESULTS)/selective.md
+	$(BIN)/python -m bench.size --work $(WORK) --memory 3GiB --hidden 64 $(if $(DGL),--dgl $(DGL)) > $(RESULTS)/size.md
+
+performance: $(STAMP)  ## Write docs/performance.md from bench/results.
+	$(BIN)/python -m bench.performance_page
 
 clean:  ## Remove the environment and all caches.
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache runs

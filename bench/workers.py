@@ -23,6 +23,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 "The checkout: where workers start."
+RESULTS = ROOT / "bench" / "results"
+"Folder that benchmarks write their results to, unless they are told otherwise."
 FIRST_TO_GO = 1000
 "The kernel's highest inclination to end a process when memory runs out: a worker goes, never the parent."
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")

@@ -18,6 +18,7 @@ import torch
 from bench.accuracy.experiments import EXPERIMENTS, NUM_SEEDS, Experiment
 from bench.accuracy.report import write_report
 from bench.accuracy.twins import run_twin
+from bench.workers import RESULTS
 from sagann.graph import Graph
 from sagann.nn import build_model
 from sagann.storage import load_graph
@@ -34,7 +35,7 @@ def main() -> None:
         help="folder of the graphs; default $SAGANN_DATA",
     )
     parser.add_argument(
-        "--results", type=Path, default=Path("runs/accuracy.jsonl"), help="finished runs, one per line"
+        "--results", type=Path, default=RESULTS / "accuracy.jsonl", help="finished runs, one per line"
     )
     parser.add_argument("--out", type=Path, default=Path("docs/accuracy.md"))
     parser.add_argument("--seeds", type=int, default=NUM_SEEDS)

@@ -29,7 +29,7 @@ from bench.epochs.graphs import (
     write_weights,
 )
 from bench.epochs.report import DENSE_MODELS, EDGE_MODELS, render, rows_of, verdicts
-from bench.workers import ROOT, WorkerEndedError
+from bench.workers import RESULTS, ROOT, WorkerEndedError
 from sagann.nn import ModelConfig
 from sagann.runtime.processor import processor_name
 
@@ -259,8 +259,8 @@ def contest_parser(description: str | None, datasets: Sequence[str], name: str) 
     )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--work", type=Path, help="folder for the graphs, which are deleted after use")
-    parser.add_argument("--out", type=Path, default=Path(f"docs/{name}.md"))
-    parser.add_argument("--results", type=Path, default=Path(f"docs/{name}.jsonl"))
+    parser.add_argument("--out", type=Path, default=RESULTS / f"{name}.md")
+    parser.add_argument("--results", type=Path, default=RESULTS / f"{name}.jsonl")
     parser.add_argument("--check", action="store_true", help="only compare what the contestants compute")
     return parser
 

@@ -1,0 +1,283 @@
+"""Write docs/performance.md from the files of bench/results: ``python -m bench.performance_page``.
+
+The page answers three questions with a table each. It has no figure of its own: every one is computed from the records
+and tables that the benchmarks wrote.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from bench.accuracy.report import values_of, verdicts
+from bench.contest import Record
+from bench.epochs.report import LEAN, PEERS, Row, geometric_mean, rows_of
+from bench.workers import RESULTS, ROOT
+
+PAGE = ROOT / "docs" / "performance.md"
+ON_DISK = "budget, host on disk"
+"The way of training inside a budget that takes the least memory."
+CONTESTS = {
+    "defaults": "epochs, defaults of `sagann train`",
+    "epochs": "epochs, no dropout",
+    "operations": "gathers, forward and backward",
+}
+"The files of records, and what is measured in each."
+INTRODUCTION = """# Performance
+
+On the CPU, {fast}
+{small}
+{sure}
+Nothing is measured on a CUDA device yet.
+
+All figures come from {processors}, {threads} threads, 24 GiB of memory and PyTorch on the CPU. `make performance` writes this page
+from the files in `bench/results`; the README there names the command behind each file. Words such as *budget* and *engine* are in
+the [glossary](glossary.md).
+"""
+FAST = """## How fast
+
+Times as fast as the faster of PyG and DGL, each with its best variant, in one run, in alternation. The floor is the time of what an
+epoch cannot do without: its dense products by PyTorch, and its bytes at the bandwidth of a C++ gather and of copies on the same graph.
+*Most to gain* is the factor over the faster peer that a program at the floor would reach.
+"""
+SMALL = """## How small
+
+Peak memory of a process above its loaded graph. In memory, sagann is compared with the thriftiest variant of PyG and DGL, be it slow,
+and ranges are over models. Inside a budget, sagann is compared with its own epoch in memory.
+"""
+SURE = """## How sure
+
+Every row is checked by the command beside it; tests check the same statements on small graphs.
+"""
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the benchmarks' files")
+    parser.add_argument("--out", type=Path, default=PAGE)
+    arguments = parser.parse_args()
+    arguments.out.write_text(render(arguments.results))
+
+
+def render(results: Path) -> str:
+    """The page in Markdown.
+
+    Args:
+        results: folder of the benchmarks' files.
+    """
+    contests = {name: _records(path) for name in CONTESTS if (path := results / f"{name}.jsonl").exists()}
+    rows = {name: [row for row in rows_of(records) if not row.wrong] for name, records in contests.items()}
+    epochs = [row for name in ("defaults", "epochs") for row in rows.get(name, [])]
+    streamed = read_table(results / "streaming.md", "measured MiB")
+    size = read_table(results / "size.md", "held MiB")
+    accuracies = _lines(results / "accuracy.jsonl")
+    records = [record for found in contests.values() for record in found]
+    introduction = INTRODUCTION.format(
+        fast=_fast_sentence(epochs),
+        small=_small_sentence(streamed, size),
+        sure=_sure_sentence(contests),
+        processors=" and ".join(dict.fromkeys(f"an {record['processor']}" for record in records)),
+        threads=_settings(results / "epochs.jsonl")["threads"],
+    )
+    parts = [
+        introduction,
+        FAST,
+        *_fast_table(rows),
+        "",
+        SMALL,
+        *_small_table(rows, streamed, size),
+        "",
+        SURE,
+        *_sure_table(contests, accuracies, streamed),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def read_table(path: Path, column: str) -> list[dict[str, str]]:
+    """The rows of all tables of a file that have a certain column.
+
+    Args:
+        path: a file in Markdown; a missing file has no rows.
+        column: the column's heading.
+    """
+    found: list[dict[str, str]] = []
+    header: list[str] | None = None
+    for line in path.read_text().splitlines() if path.exists() else ():
+        cells = [cell.strip() for cell in line[1:-1].split("|")] if line.startswith("|") else None
+        if cells is None:
+            header = None
+        elif header is None:
+            header = cells
+        elif column in header and not line.startswith("|--"):
+            found.append(dict(zip(header, cells, strict=True)))
+    return found
+
+
+def _fast_table(rows: dict[str, list[Row]]) -> list[str]:
+    lines = [
+        "| measured | graph | cases | geometric mean | least | most | times the floor | most to gain | command |",
+        "|---|---|--:|--:|--:|--:|--:|--:|---|",
+    ]
+    for name, found in rows.items():
+        for dataset, mine in _by_dataset(found):
+            speeds = [row.speedup for row in mine if row.speedup is not None]
+            if speeds:
+                lines.append(
+                    f"| {CONTESTS[name]} | {dataset} | {len(speeds)} | **{geometric_mean(speeds):.2f}** | {min(speeds):.2f} "
+                    f"| {max(speeds):.2f} | {_mean(row.times_floor for row in mine)} "
+                    f"| {_mean(row.headroom for row in mine)} | {_command(name)} |"
+                )
+    return lines
+
+
+def _small_table(
+    rows: dict[str, list[Row]], streamed: Sequence[dict[str, str]], size: Sequence[dict[str, str]]
+) -> list[str]:
+    lines = ["| case | memory | compared with | share | times as long | command |", "|---|--:|---|--:|--:|---|"]
+    for name in ("defaults", "epochs"):
+        for dataset, mine in _by_dataset(rows.get(name, [])):
+            for contestant, engine in (("sagann", ""), (LEAN, ", `--engine lean`")):
+                shares = [share for row in mine if (share := row.memory_share(contestant)) is not None]
+                if shares:
+                    times = _mean(_slowdown(row, contestant) for row in mine)
+                    lines.append(
+                        f"| {dataset}, {CONTESTS[name]}{engine} | - | the thriftiest of PyG and DGL | "
+                        f"{geometric_mean(shares):.2f} ({min(shares):.2f} to {max(shares):.2f}) | {times} | {_command(name)} |"
+                    )
+    for case, ways in _by_case(streamed):
+        dense = ways["P = 1, loss folded"]
+        mebibytes, whole = float(ways[ON_DISK]["measured MiB"]), float(dense["measured MiB"])
+        lines.append(
+            f"| {case}, budget of {ways[ON_DISK]['budget MiB']} MiB, host on disk | {mebibytes:.0f} MiB "
+            f"| the same in memory: {whole:.0f} MiB | {mebibytes / whole:.2f} | {ways[ON_DISK]['times P = 1 folded']} "
+            "| `make streaming` |"
+        )
+    for row in size:
+        ended = f"{row['epoch s']} s an epoch" if row["epoch s"] != "-" else f"{row['outcome']}: {row['came to']}"
+        lines.append(
+            f"| 9.4 M vertices, 231 M edges, 300 features, limit of 6 GiB: {row['who']} | {row['held MiB']} MiB | - | - "
+            f"| {ended} | `python -m bench.size` |"
+        )
+    return lines
+
+
+def _sure_table(
+    contests: dict[str, list[Record]], accuracies: Sequence[Record], streamed: Sequence[dict[str, str]]
+) -> list[str]:
+    lines = ["| statement | holds for | command |", "|---|---|---|"]
+    for name, records in contests.items():
+        sound, compared = _sound(records)
+        lines.append(
+            f"| {CONTESTS[name]}: losses before the first and the third step are those of PyG and DGL | {sound} of {compared} "
+            f"| {_command(name)} |"
+        )
+    published, equal = verdicts(values_of(accuracies))
+    lines += [
+        f"| accuracy is at most a point below the published mean, ten seeds ([accuracy](accuracy.md)) | {sum(published)} of "
+        f"{len(published)} | `make accuracy` |",
+        f"| accuracy equals PyG's with the same settings, ten seeds ([accuracy](accuracy.md)) | {sum(equal)} of {len(equal)} "
+        "| `make accuracy` |",
+    ]
+    limited = [row for row in streamed if row["budget MiB"] != "-"]
+    on_disk = [row for row in limited if row["epoch"] == ON_DISK]
+    if on_disk:
+        differing = max(float(row["loss differs by"]) for row in limited)
+        beyond = max(float(row["measured MiB"]) - float(row["budget MiB"]) for row in on_disk)
+        lines += [
+            f"| float32 losses inside a budget differ from those in memory by at most {differing:.1e} | all {len(limited)} "
+            "| `make streaming` |",
+            f"| a process with a budget holds at most {beyond:.0f} MiB beyond it (weights, gradients, Adam's moments, the C "
+            f"library), host on disk | all {len(on_disk)} | `make streaming` |",
+        ]
+    return lines
+
+
+def _fast_sentence(rows: Sequence[Row]) -> str:
+    speeds = [row.speedup for row in rows if row.speedup is not None]
+    slower = sum(speed < 1 for speed in speeds)
+    compared = "never slower than" if not slower else f"slower in {slower} of {len(speeds)} cases than"
+    return (
+        f"a training epoch of sagann is {compared} the faster of PyG and DGL, and {geometric_mean(speeds):.1f} times as fast in the\n"
+        f"geometric mean of {len(speeds)} cases."
+    )
+
+
+def _small_sentence(streamed: Sequence[dict[str, str]], size: Sequence[dict[str, str]]) -> str:
+    times = [float(row["times P = 1 folded"]) for row in streamed if row["epoch"] == ON_DISK]
+    said = (
+        f"With an eighth of its memory as the budget, and the rest on disk, an epoch takes {min(times):.1f} to {max(times):.1f} times as long."
+        if times
+        else "Nothing is measured inside a budget."
+    )
+    killed = [row["who"] for row in size if row["outcome"] == "killed"]
+    if any(row["who"] == "sagann" and row["outcome"] == "ok" for row in size) and killed:
+        said += f" Features of 10.5 GiB train\nwithin 6 GiB, where {len(killed)} of {len(size) - 1} ways of PyG and DGL are killed."
+    return said
+
+
+def _sure_sentence(contests: Mapping[str, Sequence[Record]]) -> str:
+    counts = [_sound(records) for records in contests.values()]
+    sound, compared = (sum(column) for column in zip(*counts, strict=True))
+    return f"In {sound} of {compared} comparisons, its losses are those of PyG and DGL."
+
+
+def _sound(records: Sequence[Record]) -> tuple[int, int]:
+    """In how many cases sagann's losses are the peers', and in how many cases a peer ran."""
+    compared = [row for row in rows_of(records) if row.wrong or any(peer in row.times for peer in PEERS)]
+    return sum(not row.wrong and "sagann" in row.times for row in compared), len(compared)
+
+
+def _slowdown(row: Row, contestant: str) -> float | None:
+    """How many times as long as the faster peer an engine of sagann takes."""
+    own = 1.0 if contestant == "sagann" else row.ratio(contestant)
+    return None if own is None or row.speedup is None else own / row.speedup
+
+
+def _by_dataset(rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.dataset, []).append(row)
+    return list(found.items())
+
+
+def _by_case(streamed: Iterable[dict[str, str]]) -> list[tuple[str, dict[str, dict[str, str]]]]:
+    """The ways of running every model on every graph."""
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for row in streamed:
+        found.setdefault(f"{row['dataset']}, {row['model']}", {})[row["epoch"]] = row
+    return list(found.items())
+
+
+def _mean(values: Iterable[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{geometric_mean(known):.2f}" if known else "-"
+
+
+def _command(name: str) -> str:
+    module = "operations" if name == "operations" else "epochs"
+    return f"`python -m bench.{module}{' --defaults' if name == 'defaults' else ''}`"
+
+
+def _records(path: Path) -> list[Record]:
+    """The measurements of a file of records; the last one of a task counts."""
+    found = {
+        (record["kind"], record["dataset"], record["task"], record.get("contestant", "")): record
+        for record in _lines(path)[1:]
+    }
+    return list(found.values())
+
+
+def _settings(path: Path) -> Record:
+    settings: Record = _lines(path)[0]["settings"]
+    return settings
+
+
+def _lines(path: Path) -> list[Record]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+if __name__ == "__main__":
+    main()

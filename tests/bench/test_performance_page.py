@@ -1,0 +1,89 @@
+"""The page of performance: every figure comes from the benchmarks' files, and the page is up to date."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.performance_page import PAGE, read_table, render
+from bench.workers import RESULTS
+
+ALONE = {
+    "kind": "alone",
+    "dataset": "graph",
+    "task": "gcn",
+    "outcome": "ok",
+    "losses": [1.0, 0.5],
+    "peak_bytes": 100,
+    "processor": "a processor",
+    "commit": "abc",
+}
+STREAMED = """\
+| dataset | model | epoch | budget MiB | measured MiB | times P = 1 folded | loss differs by |
+|---|---|---|--:|--:|--:|--:|
+| graph | gcn | P = 1, loss folded | - | 800.0 | 1.00 | 0.0e+00 |
+| graph | gcn | budget, host on disk | 100.0 | 120.0 | 1.50 | 1.0e-06 |
+
+| dataset | model | steps |
+|---|---|--:|
+| graph | gcn | 7 |
+"""
+SIZE = """\
+| who | outcome | came to | epoch s | held MiB |
+|---|---|---|--:|--:|
+| sagann | ok | 3 epochs | 31.0 | 4000 |
+| dgl | killed | the first epoch | - | 6000 |
+"""
+
+
+def write_results(folder: Path, *, dgl_s: float = 3.0, dgl_losses: tuple[float, float] = (1.0, 0.5)) -> None:
+    records = [
+        {"settings": {"threads": 2}},
+        ALONE | {"contestant": "sagann", "seconds": [9.0]},
+        # A later measurement takes the place of an earlier one.
+        ALONE | {"contestant": "sagann", "seconds": [1.0]},
+        ALONE | {"contestant": "dgl", "seconds": [dgl_s], "losses": list(dgl_losses), "peak_bytes": 400},
+    ]
+    (folder / "epochs.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (folder / "streaming.md").write_text(STREAMED)
+    (folder / "size.md").write_text(SIZE)
+
+
+def test_the_page_is_what_the_results_give() -> None:
+    assert PAGE.read_text() == render(RESULTS), "docs/performance.md is not up to date: run make performance"
+
+
+def test_a_table_is_found_by_one_of_its_columns(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    assert [row["epoch"] for row in read_table(tmp_path / "streaming.md", "measured MiB")] == [
+        "P = 1, loss folded",
+        "budget, host on disk",
+    ]
+    assert read_table(tmp_path / "streaming.md", "steps") == [{"dataset": "graph", "model": "gcn", "steps": "7"}]
+    assert read_table(tmp_path / "none.md", "steps") == []
+
+
+def test_figures_come_from_the_files(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    page = render(tmp_path)
+    assert "never slower than the faster of PyG and DGL, and 3.0 times as fast" in page
+    assert "| epochs, no dropout | graph | 1 | **3.00** | 3.00 | 3.00 | - | - | `python -m bench.epochs` |" in page
+    assert "| graph, epochs, no dropout | - | the thriftiest of PyG and DGL | 0.25 (0.25 to 0.25) | 0.33 |" in page
+    assert "budget of 100.0 MiB, host on disk | 120 MiB | the same in memory: 800 MiB | 0.15 | 1.50 |" in page
+    assert "1 of 1 ways of PyG and DGL are killed" in page
+    assert "those of PyG and DGL | 1 of 1 |" in page
+    assert "holds at most 20 MiB beyond it" in page
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"dgl_s": 0.5}, "slower in 1 of 1 cases than the faster"),
+        ({"dgl_losses": (2.0, 0.5)}, "those of PyG and DGL | 0 of 1 |"),
+    ],
+)
+def test_what_is_slower_or_differs_is_said(tmp_path: Path, changed: dict[str, object], said: str) -> None:
+    write_results(tmp_path, **changed)  # type: ignore[arg-type]
+    assert said in render(tmp_path)
