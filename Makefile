@@ -12,7 +12,7 @@ RESULTS ?= bench/results
 JOBS ?= auto
 SHARED := -n $(JOBS) --maxprocesses 8 --dist worksteal
 
-.PHONY: help setup demo test quick lint format types layers doctest accuracy epochs streaming performance clean
+.PHONY: help setup demo test quick lint format types layers doctest docs accuracy epochs streaming performance clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -52,6 +52,9 @@ layers: $(STAMP)  ## Check that imports only go down.
 
 doctest: $(STAMP)  ## Run the examples in docstrings.
 	$(BIN)/python -m pytest -q --doctest-modules sagann
+
+docs: $(STAMP)  ## Build the site of docs/ and of all public names into build/site; warnings are errors.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 accuracy: $(STAMP)  ## Reproduce the published accuracies (an hour or more; RESULTS=folder to start anew; SAGANN_DATA=folder of its graphs).
 	$(BIN)/python -m bench.accuracy --results $(RESULTS)/accuracy.jsonl --out docs/accuracy.md

@@ -1,4 +1,4 @@
-"""Write docs/performance.md from the files of bench/results: ``python -m bench.performance_page``.
+"""Write docs/performance.md, and the README's table, from bench/results: ``python -m bench.performance_page``.
 
 The page answers three questions with a table each. It has no figure of its own: every one is computed from the records
 and tables that the benchmarks wrote.
@@ -17,6 +17,11 @@ from bench.epochs.report import LEAN, PEERS, Row, geometric_mean, rows_of
 from bench.workers import RESULTS, ROOT
 
 PAGE = ROOT / "docs" / "performance.md"
+README = ROOT / "README.md"
+MARKS = ("<!-- table: make performance -->\n", "<!-- end of table -->\n")
+"Lines of the README between which its table stands."
+SHOWN = "reddit-small"
+"Graph of the README's table."
 ON_DISK = "budget, host on disk"
 "The way of training inside a budget that takes the least memory."
 CONTESTS = {
@@ -60,6 +65,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=PAGE)
     arguments = parser.parse_args()
     arguments.out.write_text(render(arguments.results))
+    README.write_text(with_table(README.read_text(), arguments.results))
 
 
 def render(results: Path) -> str:
@@ -94,6 +100,34 @@ def render(results: Path) -> str:
         *_sure_table(contests, accuracies, streamed),
     ]
     return "\n".join(parts) + "\n"
+
+
+def with_table(readme: str, results: Path) -> str:
+    """The README with its table of epochs beside PyG and DGL.
+
+    Args:
+        readme: its text, with the marks around the table.
+        results: folder of the benchmarks' files.
+    """
+    name = "defaults" if (results / "defaults.jsonl").exists() else "epochs"
+    before, mark, rest = readme.partition(MARKS[0])
+    _, end, after = rest.partition(MARKS[1])
+    rows = [row for row in rows_of(_records(results / f"{name}.jsonl")) if row.dataset == SHOWN and not row.wrong]
+    lines = [
+        "",
+        f"Seconds of an epoch on the graph {SHOWN}, and MiB of memory above the loaded graph ({CONTESTS[name]}; the best variant "
+        f"of each peer; {_command(name)}):",
+        "",
+        "| model | sagann s | PyG s | DGL s | times as fast as the faster | sagann MiB | least of PyG and DGL, MiB |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        seconds = [f"{row.times[who].seconds:.3f}" if who in row.times else "-" for who in ("sagann", *PEERS)]
+        speed = "-" if row.speedup is None else f"**{row.speedup:.2f}**"
+        least = "-" if row.least_peer is None else f"{row.least_peer[1] / 2**20:.0f}"
+        cells = [row.task, *seconds, speed, f"{row.peaks['sagann'] / 2**20:.0f}", least]
+        lines.append(f"| {' | '.join(cells)} |")
+    return before + mark + "\n".join([*lines, "", ""]) + end + after
 
 
 def read_table(path: Path, column: str) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""The README's quick start runs as printed: every command and every Python block, in order, in one folder."""
+"""The quick starts of README and docs/ run as printed: every command and Python block, in order, in one folder."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
 
 
 def blocks() -> list[tuple[str, str, str]]:
-    """(language, file name or '', text) of every fenced block below the quick start's heading."""
-    text = README.read_text().partition("## Quick start")[2]
+    """(language, file name or '', text) of every fenced block below the README's heading, then of the page."""
+    text = (ROOT / "README.md").read_text().partition("## Quick start")[2] + (
+        ROOT / "docs/quickstart.md"
+    ).read_text()
     return re.findall(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.performance_page import PAGE, read_table, render
+from bench.performance_page import PAGE, README, read_table, render, with_table
 from bench.workers import RESULTS
 
 ALONE = {
@@ -53,6 +53,12 @@ def write_results(folder: Path, *, dgl_s: float = 3.0, dgl_losses: tuple[float, 
 
 def test_the_page_is_what_the_results_give() -> None:
     assert PAGE.read_text() == render(RESULTS), "docs/performance.md is not up to date: run make performance"
+
+
+def test_the_table_of_the_readme_is_what_the_results_give() -> None:
+    text = README.read_text()
+    assert text == with_table(text, RESULTS), "the README's table is not up to date: run make performance"
+    assert "| gcn |" in text
 
 
 def test_a_table_is_found_by_one_of_its_columns(tmp_path: Path) -> None:

@@ -1,0 +1,55 @@
+"""The site: every public name has a page, and every page of prose leads to the glossary."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("mkdocs", reason="The site's tools are not installed: pip install sagann[docs]")
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture(scope="module")
+def hook() -> ModuleType:
+    specification = importlib.util.spec_from_file_location("site_hook", DOCS / "site_hook.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_every_public_name_has_a_page(hook: ModuleType) -> None:
+    names, pages = hook.public_names(), hook.reference()
+    assert {"sagann", "sagann.nn", "sagann.train", "sagann.storage"} <= set(names)
+    for package, public in names.items():
+        for name in public:
+            assert pages[f"reference/{package}.{name}.md"] == f"::: {package}.{name}\n"
+            assert f"({package}.{name}.md)" in pages[f"reference/{package}.md"]
+
+
+def test_the_names_are_those_of_all(hook: ModuleType) -> None:
+    # Found in the sources, not by importing, so that a package which the hook does not look at is seen.
+    found = {
+        path.parent.relative_to(ROOT).as_posix().replace("/", ".")
+        for path in (ROOT / "sagann").rglob("__init__.py")
+        if re.search(r"^__all__ = ", path.read_text(), flags=re.MULTILINE)
+    }
+    assert set(hook.public_names()) == found
+
+
+def test_the_front_page_links_to_pages_of_the_site(hook: ModuleType) -> None:
+    front = hook.copied()["index.md"]
+    assert "](docs/" not in front
+    assert "](quickstart.md)" in front
+
+
+def test_every_page_leads_to_the_glossary() -> None:
+    pages = [page for page in DOCS.glob("*.md") if page.name != "glossary.md"]
+    assert [page.name for page in pages if "(glossary.md" not in page.read_text()] == []
