@@ -99,7 +99,7 @@ class DirectTransport(_Copies):
     """Copies within the process's memory as soon as it is asked to, before anything else is computed.
 
     Memory has no engine that copies beside the processor. A thread that did would take a core from those that compute, who
-    wait for one another (docs/decisions.md has figures).
+    wait for one another.
     """
 
     counts_process = False
