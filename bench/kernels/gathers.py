@@ -88,7 +88,7 @@ def softmax(topology: Topology, features: int) -> Gather:
     """Softmax over leaky_relu(a of the destination + b of the source), of x of the source."""
     x, b = torch.randn(topology.num_src, features), torch.randn(topology.num_src)
     a, out = torch.randn(topology.num_dst), _form(topology.num_dst, features)
-    log_weight = _form(topology.num_dst)
+    top, denominator = _form(topology.num_dst), _form(topology.num_dst)
     inputs = [_input("x", "src", features), _input("b", "src"), _input("a", "dst")]
     ops = [
         _op("s", "add", ("a", "b")),
@@ -98,7 +98,7 @@ def softmax(topology: Topology, features: int) -> Gather:
     ]
     function = _function(inputs, ops, "softmax", "l", "x")
     arrays = {"x": x, "a": a, "b": b}
-    return Gather(function=function, arrays=arrays, yardstick=[a, b, x], results=[out, log_weight])
+    return Gather(function=function, arrays=arrays, yardstick=[a, b, x], results=[out, top, denominator])
 
 
 GATHERS: dict[str, Callable[[Topology, int], Gather]] = {

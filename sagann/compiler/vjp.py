@@ -8,8 +8,9 @@ edge tensor is written, unless it is much narrower than the rows that a pass wou
 gradient of the scores is written by the pass over CSR, one number per head, and only summed by the one over CSC.
 
 Extra inputs, all of destinations: ``grad`` (of edges where nothing was reduced); for max and min ``argument`` (the id
-of the edge that attains it); for softmax ``lse`` (logarithm of the denominator) and ``delta`` (sum of grad times
-result over the value's trailing dimensions).
+of the edge that attains it); for softmax ``top`` (largest score) and ``delta`` (sum of grad times result over the
+value's trailing dimensions). Softmax's ``grad`` and ``delta`` come divided by the denominator, so that every edge's
+weight is one exponential.
 
 References:
     Ma et al., NGra, 2018, Sec. 3.3. We differ in that the backward is derived from the program, not written by hand.
@@ -28,7 +29,7 @@ from sagann.compiler.builder import Builder, arithmetic_dtype
 from sagann.compiler.derivatives import RULES
 from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output, Side
 
-GRAD, ARGUMENT, LSE, DELTA = "grad", "argument", "lse", "delta"
+GRAD, ARGUMENT, TOP, DELTA = "grad", "argument", "top", "delta"
 CACHE_LINE_BYTES = 64
 
 
@@ -135,9 +136,9 @@ def _seeds(b: Builder, forward: EdgeFunction) -> dict[str, str]:
     assert output.reduce == "softmax"
     score = output.values[0]
     heads = b.shape(score)
-    lse = b.input(Input(name=LSE, side="dst", shape=heads, dtype=b.dtype(score)))
+    top = b.input(Input(name=TOP, side="dst", shape=heads, dtype=b.dtype(score)))
     delta = b.input(Input(name=DELTA, side="dst", shape=heads, dtype=dtype))
-    weight = b.op("exp", b.op("sub", score, lse))
+    weight = b.op("exp", b.op("sub", score, top))
     to_message = b.op("mul", grad, b.reshape(weight, heads + (1,) * (len(shape) - len(heads))))
     agreement = b.op("sum", b.op("mul", grad, message), dims=tuple(range(len(heads), len(shape))))
     to_score = b.op("mul", weight, b.op("sub", agreement, delta))

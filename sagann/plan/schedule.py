@@ -294,7 +294,7 @@ class Schedule:
             return
         reads = [Block("grad", gather.result, interval)]
         if gather.edges.accumulator == "softmax":
-            reads.append(Block("value", gather.result, interval))
+            reads += [Block(kind, gather.result, interval) for kind in ("extra", "value")]
         yield Step(
             kind="arrive",
             number=number,
@@ -363,7 +363,7 @@ class Schedule:
         chunk = self._chunk(CSC if function.at == "dst" else self._by_source[gather.hop], src, dst, gather.hop)
         blocks = [chunk, *self._edge_values(gather, function, chunk)]
         blocks.append(as_read(Block("incoming", gather.result, dst), chunk, "dst"))
-        if gather.edges.accumulator in ("max", "min", "softmax"):
+        if gather.edges.accumulator in ("max", "min"):
             blocks.append(as_read(Block("extra", gather.result, dst), chunk, "dst"))
         if any(given.name.endswith("_at_edges") for given in function.inputs):
             blocks.append(Block("handed", gather.result, src, dst))

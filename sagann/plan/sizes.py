@@ -270,8 +270,8 @@ class BlockSizes:
             return self.hops[gather.hop].edges[block.interval, block.other] * self._handed_bytes(gather)
         results = self.result_bytes(gather, block.number)
         if block.kind == "incoming":
-            # In the types of what was gathered and of the denominators: half precision is widened.
-            results = results[: 2 if gather.edges.accumulator == "softmax" else 1]
+            # In the types that are computed in: half precision is widened.
+            results = results if gather.edges.accumulator == "softmax" else results[:1]
         elif block.kind == "extra":
             results = results[1:]
         return sum(allocated_bytes(rows * result) for result in results)

@@ -1,7 +1,7 @@
 """A fused pass over the edges as one differentiable function: forward a pass, backward at most two.
 
-The backward recomputes; what is kept is the pass's own inputs, and for softmax and extrema one more tensor of
-destinations. Random values come again from the same seed. Gradients of gradients are not offered.
+The backward recomputes; what is kept is the pass's own inputs, and for softmax and extrema what a pass gives
+beside the result. Random values come again from the same seed. Gradients of gradients are not offered.
 
 Concat is the one accumulator whose result has a row per edge. The pass writes these rows once, in CSC order, and
 they are put between the padding; the backward takes the rows' gradients out again. No other edge tensor exists.
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sagann.compiler.program import EdgeWork
-from sagann.compiler.vjp import ARGUMENT, DELTA, GRAD, LSE, Backward
+from sagann.compiler.vjp import ARGUMENT, DELTA, GRAD, TOP, Backward
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.first_order import Saved, first_order_only
@@ -158,21 +158,26 @@ def _incoming(call: _Call, grad: Tensor, saved: tuple[Tensor, ...]) -> dict[str,
     if call.edges.accumulator in ("max", "min"):
         given[ARGUMENT] = saved[0]
     if call.edges.accumulator == "softmax":
-        lse, result = saved
-        given[LSE] = lse
-        given |= softmax_delta(call.function, grad, result)
+        given = softmax_incoming(grad, *saved)
     return given
 
 
-def softmax_delta(function: EdgeFunction, grad: Tensor, result: Tensor) -> dict[str, Tensor]:
-    """What the backward of a softmax reads besides: the agreement of gradient and result, summed within each head.
+def softmax_incoming(grad: Tensor, top: Tensor, denominator: Tensor, result: Tensor) -> dict[str, Tensor]:
+    """What the backward of a softmax reads of destinations.
 
     Args:
-        function: the forward's pass.
-        grad: [rows, ...], of what was gathered, in the type that is computed in.
+        grad: [rows, ...], of what was gathered; in half precision too.
+        top: the largest score.
+        denominator: of the softmax, relative to the largest score.
         result: what was gathered; in half precision too.
+    Returns:
+        The gradient over the denominator, the largest score, and the agreement of gradient and result, summed within
+        each head, over the denominator.
     """
-    # Converted as it is copied: an operator on two types would convert it in memory of its own.
-    agreement = empty(grad.shape, grad.dtype, grad.device).copy_(result).mul_(grad)
-    num_dims = 1 + len(function.value(function.outputs[0].values[0]).shape)
-    return {DELTA: agreement.flatten(num_dims).sum(-1) if agreement.ndim > num_dims else agreement}
+    num_dims = denominator.ndim
+    beside = denominator.reshape(*denominator.shape, *(1,) * (grad.ndim - num_dims))
+    # Converted as they are copied: an operator on two types would convert them in memory of its own.
+    scaled = empty(grad.shape, top.dtype, grad.device).copy_(grad).div_(beside)
+    agreement = empty(grad.shape, top.dtype, grad.device).copy_(result).mul_(scaled)
+    delta = agreement.flatten(num_dims).sum(-1) if agreement.ndim > num_dims else agreement
+    return {GRAD: scaled, TOP: top, DELTA: delta}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.compiler.program import EdgeWork
-from sagann.compiler.vjp import ARGUMENT, GRAD, LSE, BackwardPass
+from sagann.compiler.vjp import ARGUMENT, GRAD, BackwardPass
 from sagann.errors import InputError, LayerError
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.pass_edges import Edges
@@ -29,7 +29,7 @@ from sagann.runtime.backend import Backend
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.degrees import divisors
 from sagann.runtime.dialects import dialect_for, run_pass
-from sagann.runtime.edge_pass import softmax_delta
+from sagann.runtime.edge_pass import softmax_incoming
 from sagann.runtime.epoch import Epoch, loss_of_rows
 from sagann.runtime.half import wide
 from sagann.runtime.host import Host
@@ -349,8 +349,9 @@ class Executor:
         # A state that was loaded lies in one piece, of which each result is a part.
         self.resident[Block("value", gather.result, step.interval)] = _alone(result.to(gather.edges.dtype))
         if rest:
-            name = LSE if gather.edges.accumulator == "softmax" else ARGUMENT
-            self.resident[Block("extra", gather.result, step.interval)] = {name: _alone(rest[0])}
+            names = ["top", "denominator"] if gather.edges.accumulator == "softmax" else [ARGUMENT]
+            extra = {name: _alone(tensor) for name, tensor in zip(names, rest, strict=True)}
+            self.resident[Block("extra", gather.result, step.interval)] = extra
 
     def _keep(self, step: Step) -> None:
         (block,) = step.reads
@@ -362,14 +363,17 @@ class Executor:
     def _arrive(self, step: Step) -> None:
         """What the backward's passes read of a destination interval, besides what the forward read."""
         gather = self.program.gathers[step.number]
-        # In half precision a degree may be infinite, and a sum of products too.
-        grad = wide(self.resident[Block("grad", gather.result, step.interval)])
-        if gather.edges.accumulator == "mean":
-            grad = grad / self._divisors(gather, step, grad)
-        given = {GRAD: grad}
+        grad = self.resident[Block("grad", gather.result, step.interval)]
         if gather.edges.accumulator == "softmax":
-            assert gather.edges.function is not None
-            given |= softmax_delta(gather.edges.function, grad, self._value(gather.result, step.interval))
+            extra = self.resident[Block("extra", gather.result, step.interval)]
+            result = self._value(gather.result, step.interval)
+            given = softmax_incoming(grad, **extra, result=result)
+        else:
+            # In half precision a degree may be infinite.
+            grad = wide(grad)
+            if gather.edges.accumulator == "mean":
+                grad = grad / self._divisors(gather, step, grad)
+            given = {GRAD: grad}
         self.resident[Block("incoming", gather.result, step.interval)] = given
 
     def _backward_pass(self, step: Step) -> tuple[Gather, BackwardPass, GatherState]:

@@ -212,7 +212,7 @@ class _State:
 
     @property
     def saved(self) -> list[Tensor]:
-        """What the backward reads: which edge attains each extremum; softmax's result and denominators."""
+        """What the backward reads: which edge attains each extremum; softmax's result, largest scores and denominators."""
         return {"sum": [], "softmax": self.parts}.get(self.reduce, self.parts[1:])
 
 
@@ -238,9 +238,9 @@ class _Upstream:
             return [torch.where(here, grad, 0).to(value.dtype)]
         if self.accumulator != "softmax":
             return [grad.to(value.dtype)]
-        result, lse = (tensor.index_select(0, tile.dst) for tensor in self.saved)
+        result, top, denominator = (tensor.index_select(0, tile.dst) for tensor in self.saved)
         score = output[0].detach()
-        weight = torch.exp(wide(score) - lse)
+        weight = torch.exp(wide(score) - top) / denominator
         beside = weight.reshape(*weight.shape, *(1,) * (value.ndim - weight.ndim))
         agreement = (grad * (value - result)).flatten(weight.ndim).sum(-1)
         return [(weight * agreement).to(score.dtype), (beside * grad).to(value.dtype)]

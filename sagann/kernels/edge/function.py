@@ -103,8 +103,9 @@ class Output:
     """A value reduced, and what the pass returns for it.
 
     ``sum``: [rows, *shape]. ``max``, ``min``: the extremum and the id of the first edge in CSC order that attains it
-    (-1 without edges; int32 where that holds every id, else int64): two tensors. ``softmax``: the weighted sum, and the logarithm of the softmax's
-    denominator (the score's shape; -inf without edges). ``edge``: not reduced, [num_edges, *shape] in CSC order.
+    (-1 without edges; int32 where that holds every id, else int64): two tensors. ``softmax``: the weighted sum, the largest
+    score, and the sum of the exponentials of the scores less the largest, both of the score's shape (-inf and 0
+    without edges): three tensors. ``edge``: not reduced, [num_edges, *shape] in CSC order.
     ``total``: summed over all edges, [*shape].
     """
 
@@ -116,7 +117,7 @@ class Output:
     @property
     def num_results(self) -> int:
         """How many tensors the pass returns for it."""
-        return 2 if self.reduce in ("max", "min", "softmax") else 1
+        return {"max": 2, "min": 2, "softmax": 3}.get(self.reduce, 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, weakref_slot=True, eq=False)

@@ -67,7 +67,7 @@ def results_of(function: EdgeFunction) -> list[Result]:
         if output.reduce in ("max", "min"):
             results.append(Result(rows="row", shape=value.shape, dtype=None))
         if output.reduce == "softmax":
-            results.append(Result(rows="row", shape=function.value(output.values[0]).shape, dtype=dtype))
+            results += [Result(rows="row", shape=function.value(output.values[0]).shape, dtype=dtype)] * 2
     return results
 
 

@@ -1,16 +1,19 @@
 r"""Merge: how partial results of the same rows become one. The only place where this mathematics is written in PyTorch.
 
 A part is what a pass returns for one output, computed from some of the edges. With sums :math:`a`, extrema
-:math:`x` at edges :math:`e`, softmax means :math:`m` and logarithms of denominators :math:`l`:
+:math:`x` at edges :math:`e`, softmax means :math:`m`, largest scores :math:`t` and denominators :math:`w`:
 
 ====================  =======================================================================================
 ``sum``, ``total``    :math:`a = a_1 + a_2`
 ``max``, ``min``      the better :math:`x`; NaN is better than numbers; among equals the lower :math:`e`
-``softmax``           :math:`l = \log(e^{l_1} + e^{l_2})`, :math:`m = e^{l_1 - l} m_1 + e^{l_2 - l} m_2`
+``softmax``           :math:`t = \max(t_1, t_2)`, :math:`v_i = w_i e^{t_i - t}`, :math:`w = v_1 + v_2`,
+                      :math:`m = (v_1 m_1 + v_2 m_2) / w`
 ====================  =======================================================================================
 
-What no edge has reached is neutral: 0 for sums, (0, -1) for extrema, (0, -inf) for softmax, which is also what a
-row without edges has in the end. Where all scores are -inf the mean is NaN and weighs nothing beside others.
+What no edge has reached is neutral: 0 for sums, (0, -1) for extrema, (0, -inf, 0) for softmax, which is also what
+a row without edges has in the end. Where all scores are -inf the mean is NaN, the largest score is taken for the least
+finite number, and the denominator is 0: such a part weighs nothing beside others. The largest score and the denominator
+are never added up as logarithms: scores of 1e9 would round the denominator away.
 
 References:
     Milakov and Gimelshein, Online normalizer calculation for softmax, 2018, Sec. 3.1.
@@ -26,7 +29,7 @@ import torch
 from torch import Tensor
 
 NEUTRAL: Mapping[str, tuple[float, ...]] = MappingProxyType(
-    {"sum": (0.0,), "total": (0.0,), "max": (0.0, -1), "min": (0.0, -1), "softmax": (0.0, -math.inf)}
+    {"sum": (0.0,), "total": (0.0,), "max": (0.0, -1), "min": (0.0, -1), "softmax": (0.0, -math.inf, 0.0)}
 )
 "What each tensor of a part holds before the first edge, by reduction."
 
@@ -59,18 +62,22 @@ def _merge_extremum(reduce: str, best: Tensor, edge: Tensor, value: Tensor, wher
     edge.copy_(torch.where(taken, where, edge))
 
 
-def _merge_softmax(mean: Tensor, log_weight: Tensor, value: Tensor, log_share: Tensor) -> None:
-    together = torch.logaddexp(log_weight, log_share)
-    none = together == -torch.inf
+def _merge_softmax(mean: Tensor, top: Tensor, weight: Tensor, part: Tensor, peak: Tensor, share: Tensor) -> None:
+    highest = torch.maximum(top, peak)
+    # Rows without edges have -inf - -inf for an exponent.
+    known = torch.where(weight == 0, 0, weight * torch.exp(top - highest))
+    more = torch.where(share == 0, 0, share * torch.exp(peak - highest))
+    together = known + more
 
-    def weighted(rows: Tensor, log: Tensor) -> Tensor:
-        share = torch.where(none, 1, torch.exp(log - together))
-        # What weighs nothing beside others may be 0 / 0; the product of weight 0 and infinity stays NaN.
-        absent = _beside((log == -torch.inf) & ~none, rows)
-        return torch.where(absent, 0, rows * _beside(share, rows))
+    def weighted(rows: Tensor, weight: Tensor) -> Tensor:
+        # What weighs nothing beside others may be 0 / 0.
+        weight = _beside(weight, rows)
+        return torch.where(weight == 0, 0, rows * weight)
 
-    mean.copy_(weighted(mean, log_weight) + weighted(value, log_share))
-    log_weight.copy_(together)
+    total = _beside(together, mean)
+    mean.copy_(torch.where(total == 0, mean + part, (weighted(mean, known) + weighted(part, more)) / total))
+    top.copy_(highest)
+    weight.copy_(together)
 
 
 def _beside(score: Tensor, rows: Tensor) -> Tensor:

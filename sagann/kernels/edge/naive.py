@@ -49,7 +49,7 @@ def run(
             edges. By default the pass starts anew.
         edge_offset: id of the first edge, where the pass continues.
     Returns:
-        One tensor per output, two for max, min and softmax (:class:`Output`); those of ``into`` where given.
+        The tensors of every output (:class:`Output`); those of ``into`` where given.
     Raises:
         ValueError: ``into`` does not fit; the message names the tensor.
     """
@@ -233,5 +233,5 @@ def reduce_rows(topology: Topology, reduce: str, values: Sequence[Tensor]) -> tu
     if reduce == "sum":
         return (gather.gather_sum(topology, values[0]),)
     if reduce == "softmax":
-        return gather.gather_softmax(topology, *values), gather.gather_logsumexp(topology, values[0])
+        return gather.gather_softmax(topology, *values), *gather.gather_denominator(topology, values[0])
     return gather.gather_extremum(topology, values[0], reduce)

@@ -72,16 +72,22 @@ def gather_extremum(topology: Topology, values: Tensor, reduce: str) -> tuple[Te
     return picked, edge.masked_fill(isolated, -1)
 
 
-def gather_logsumexp(topology: Topology, score: Tensor) -> Tensor:
-    """Logarithm of the softmax's denominator: [num_edges, ...] -> [num_dst, ...]; -inf without in-edges."""
+def gather_denominator(topology: Topology, score: Tensor) -> tuple[Tensor, Tensor]:
+    r"""The softmax's largest score :math:`t` and denominator :math:`\sum_e \exp(s_e - t)`, not differentiable.
 
-    def logsumexp(score: Tensor) -> Tensor:
-        # Where all scores are -inf the denominator is 0, and not exp(-inf - -inf).
-        shift = _extremum(topology, score, "amax").clamp(min=torch.finfo(score.dtype).min)
-        total = _segment_sum(topology, torch.exp(score - shift.index_select(0, topology.edge_dst())))
-        return shift + torch.log(total)
+    Apart they are exact for scores of any size: the sum of a large maximum and a logarithm would round the logarithm away.
 
-    return _in_float32(logsumexp, score.detach())
+    Args:
+        topology: the edges.
+        score: [num_edges, ...].
+    Returns:
+        [num_dst, ...] each, in float32 or float64. Without in-edges -inf and 0; where all scores are -inf the least
+        finite number and 0.
+    """
+    score = score.detach().float() if score.dtype in _HALF else score.detach()
+    shift = _extremum(topology, score, "amax").clamp(min=torch.finfo(score.dtype).min)
+    total = _segment_sum(topology, torch.exp(score - shift.index_select(0, topology.edge_dst())))
+    return shift.masked_fill(_columns(topology.in_degrees() == 0, shift.ndim), -torch.inf), total
 
 
 def gather_softmax(topology: Topology, score: Tensor, value: Tensor) -> Tensor:

@@ -160,7 +160,7 @@ def test_a_piece_of_a_cut_row_that_weighs_nothing() -> None:
     )
     arrays = arrays_of(function, topology)
     arrays[score][:9000] = -torch.inf
-    result, log_weight = cpu.run(function, topology, arrays)
-    expected, expected_log_weight = naive.run(function, topology, arrays)
-    torch.testing.assert_close(result, expected, rtol=1e-11, atol=1e-11)
-    torch.testing.assert_close(log_weight, expected_log_weight)
+    for found, expected in zip(
+        cpu.run(function, topology, arrays), naive.run(function, topology, arrays), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)

@@ -16,6 +16,12 @@ from sagann.kernels.edge.work import Work
 from tests.kernels.edge.functions import Builder
 
 NUMBERS = [0.0, -1.5, 2.0, 3.25, float("nan"), float("inf"), -float("inf")]
+NAN, LOWEST = float("nan"), torch.finfo(torch.float32).min
+SCALES = torch.tensor(
+    [[-float("inf"), 0], [LOWEST, 0], [LOWEST, 1], [-1e9, 5], [-2, 1], [0.5, 3], [1e9, 2], [float("inf"), NAN]]
+)
+"Largest score and denominator of a softmax: of no edges, of scores that are all -inf, of numbers, of infinity."
+NO_EDGES = 0
 ROWS = [4, 1, 2]
 "The rows that are cut, of five."
 
@@ -38,6 +44,11 @@ def parts_of(function: EdgeFunction, num_rows: int, first_edge: int, generator: 
             parts.append(torch.where(ids < first_edge, -1, ids))
         else:
             parts.append(torch.tensor(NUMBERS, dtype=result.dtype)[torch.randint(7, shape, generator=generator)])
+    mean, top, weight = parts[-3:]
+    kind = torch.randint(len(SCALES), top.shape, generator=generator)
+    top.copy_(SCALES[:, 0][kind])
+    weight.copy_(SCALES[:, 1][kind])
+    mean.copy_(torch.where(kind[..., None] == NO_EDGES, 0, torch.where(weight[..., None] > 0, mean, torch.nan)))
     return parts
 
 

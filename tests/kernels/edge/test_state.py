@@ -12,11 +12,12 @@ import torch
 from hypothesis import assume, given, settings, strategies as st
 from torch import Tensor
 
-from sagann.compiler.vjp import ARGUMENT, DELTA, GRAD, LSE, backward_passes
+from sagann.compiler.vjp import ARGUMENT, GRAD, backward_passes
 from sagann.graph import Topology
 from sagann.kernels.edge import cpu, naive
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.state import GatherState, Run
+from sagann.runtime.edge_pass import softmax_incoming
 from tests.kernels.edge import cases
 from tests.kernels.edge.cases import KNOWN, TOPOLOGIES
 from tests.kernels.edge.chunks import CUTS, by_source, gather, runs
@@ -242,8 +243,10 @@ def test_forward_and_backward_are_those_of_the_whole(dialect: str, function: Edg
 
     arrays = {name: array.detach() for name, array in leaves.items()}
     result, *rest = gather(run, function, topology, chunks, arrays, device=device)
-    incoming = {GRAD: upstream, DELTA: (upstream * result).sum(-1)}
-    incoming |= {name: tensor for tensor in rest for name in (LSE, ARGUMENT)}
+    if len(rest) == 2:
+        incoming = softmax_incoming(upstream, *rest, result)
+    else:
+        incoming = {GRAD: upstream} | dict(zip([ARGUMENT], rest, strict=False))
     found: dict[str, Tensor] = {}
     for step in backward_passes(function, tuple(leaves)):
         gradients = gather(run, step.function, topology, chunks, arrays | incoming, device=device)
@@ -335,11 +338,11 @@ def test_errors_say_what_does_not_fit() -> None:
         ValueError, match=r"'num_rows' is the same .got 52 and 53.; construct both with the same 'num_rows'"
     ):
         state.merge(GatherState(function, num_rows=53, num_edges=1000, device="cpu"))
-    mean, log_weight = torch.zeros(53, 2, 3), torch.zeros(53, 2)
+    mean, top, weight = torch.zeros(53, 2, 3), torch.zeros(53, 2), torch.zeros(53, 2)
     for into, said in (
-        ((mean,), r"2 results to continue from .got 1.; pass all that the pass so far returned"),
-        ((mean.double(), log_weight), "type torch.float64, expected torch.float32; pass it as .* returned"),
-        ((mean, log_weight[:50]), r"shape \[50, 2\] .* expected \[53, 2\].*; pass it as .* returned"),
+        ((mean,), r"3 results to continue from .got 1.; pass all that the pass so far returned"),
+        ((mean.double(), top, weight), "type torch.float64, expected torch.float32; pass it as .* returned"),
+        ((mean, top, weight[:50]), r"shape \[50, 2\] .* expected \[53, 2\].*; pass it as .* returned"),
     ):
         for run in (naive.run, cpu.run):
             with pytest.raises(ValueError, match=said):
@@ -356,7 +359,8 @@ def test_errors_say_what_does_not_fit() -> None:
     for run in (naive.run, cpu.run):
         with pytest.raises(ValueError, match=r"types torch.int32 and torch.int64; pass all of them in one"):
             run(function, topology, arrays_of(function, topology), into=into)
+    tensors = {"0": mean, "1": top, "2": weight}
     with pytest.raises(
         ValueError, match=r"no results of such a state: got \[\(\(53, 2, 3\).*; pass what tensors\(\) of"
     ):
-        GatherState(function, num_rows=52, num_edges=9, device="cpu", tensors={"0": mean, "1": log_weight})
+        GatherState(function, num_rows=52, num_edges=9, device="cpu", tensors=tensors)

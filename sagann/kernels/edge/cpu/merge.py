@@ -101,23 +101,31 @@ def _merge_extrema(
 
 @compiled()
 def _merge_softmax(
-    rows: Array, part_rows: Array, mean: Array, log_weight: Array, part: Array, log_share: Array
+    rows: Array,
+    part_rows: Array,
+    mean: Array,
+    top: Array,
+    weight: Array,
+    part: Array,
+    peak: Array,
+    share: Array,
 ) -> None:
     for pair in range(len(rows)):
         row, other = rows[pair], part_rows[pair]
-        for score in range(log_weight.shape[1]):
-            known, more = log_weight[row, score], log_share[other, score]
-            together = np.logaddexp(known, more)
-            weight, share = np.exp(known - together), np.exp(more - together)
+        for score in range(top.shape[1]):
+            highest = np.maximum(top[row, score], peak[other, score])
+            # Rows without edges have -inf - -inf for an exponent.
+            known = weight[row, score] * np.exp(top[row, score] - highest) if weight[row, score] != 0 else 0.0
+            more = share[other, score] * np.exp(peak[other, score] - highest) if share[other, score] != 0 else 0.0
             for lane in range(mean.shape[2]):
-                if together == -np.inf:
+                if known + more == 0:
                     mean[row, score, lane] += part[other, score, lane]
                     continue
                 # What weighs nothing beside others may be 0 / 0.
-                kept = mean[row, score, lane] * weight if known != -np.inf else 0.0
-                added = part[other, score, lane] * share if more != -np.inf else 0.0
-                mean[row, score, lane] = kept + added
-            log_weight[row, score] = together
+                kept = mean[row, score, lane] * known if known != 0 else 0.0
+                added = part[other, score, lane] * more if more != 0 else 0.0
+                mean[row, score, lane] = (kept + added) / (known + more)
+            top[row, score], weight[row, score] = highest, known + more
 
 
 _MERGES: Mapping[str, Callable[..., None]] = MappingProxyType(

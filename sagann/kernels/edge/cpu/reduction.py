@@ -67,13 +67,12 @@ class Reduction:
             ]
         if self.output.reduce == "softmax":
             scores = lanes(rows.function.value(self.output.values[0]))
-            log_weight = self.loaded(self.result + 1, self.kind, self.score_lanes, scores)
+            top = self.loaded(self.result + 1, self.kind, self.score_lanes, scores)
             weighted = f"{operation('mul')}({known}, heavy)"
             # Where all scores so far are -inf the mean is 0 / 0, but weighs nothing.
             return [
-                f"log_weight = {log_weight}",
-                f"top_{number} = {operation('maximum')}({self.lowest()}, log_weight)",
-                f"weight_{number} = {operation('exp')}({operation('sub')}(log_weight, top_{number}))",
+                f"top_{number} = {operation('maximum')}({self.lowest()}, {top})",
+                f"weight_{number} = {self.loaded(self.result + 2, self.kind, self.score_lanes, scores)}",
                 f"heavy = {self.per_head(f'weight_{number}')}",
                 f"none = {operation('eq')}(heavy, {rows.fill(self.kind, 1, 0.0)})",
                 f"sum_{number} = elementwise.where(none, {self.zero()}, {weighted})",
@@ -178,18 +177,23 @@ class Reduction:
             ]
         if self.output.reduce == "softmax":
             score_lanes = lanes(self.rows.function.value(self.output.values[0]))
-            log_weight = f"{operation('add')}(top_{number}, {operation('log')}(weight_{number}))"
             mean = f"{operation('div')}(sum_{number}, {self.per_head(f'weight_{number}')})"
             if self.rows.form.continued:
-                return self.replaced(self.result, mean) + self.replaced(self.result + 1, log_weight, score_lanes)
+                return [
+                    *self.replaced(self.result, mean),
+                    *self.replaced(self.result + 1, f"top_{number}", score_lanes),
+                    *self.replaced(self.result + 2, f"weight_{number}", score_lanes),
+                ]
             nothing = self.rows.fill(self.kind, self.score_lanes, -math.inf)
+            weight = self.stored(self.result + 2, "at", f"weight_{number}", score_lanes)
             return [
                 "if end > begin:",
                 "    " + self.stored(self.result, "at", mean),
-                "    " + self.stored(self.result + 1, "at", log_weight, score_lanes),
+                "    " + self.stored(self.result + 1, "at", f"top_{number}", score_lanes),
                 "else:",
                 "    " + self.stored(self.result, "at", self.zero()),
                 "    " + self.stored(self.result + 1, "at", nothing, score_lanes),
+                weight,
             ]
         return []
 

@@ -82,14 +82,16 @@ def merge_softmax(
     p_groups: tl.tensor,
     p_slots: tl.tensor,
     p_out: tl.tensor,
-    p_slots_log: tl.tensor,
-    p_out_log: tl.tensor,
+    p_slots_top: tl.tensor,
+    p_out_top: tl.tensor,
+    p_slots_weight: tl.tensor,
+    p_out_weight: tl.tensor,
     num_lanes: tl.tensor,
     num_scores: tl.tensor,
     lowest: tl.constexpr,
     tile: tl.constexpr,
 ) -> None:
-    """The mean of a group's means, weighted by their softmax denominators, and the sum of these; both as logarithms."""
+    """The mean of a group's means, weighted by their softmax denominators, the largest score, and the denominator."""
     p_group = p_groups + tl.program_id(0) * 3
     first, last, target = tl.load(p_group), tl.load(p_group + 1), tl.load(p_group + 2)
     o_lane = tl.program_id(1) * tile + tl.arange(0, tile)
@@ -98,24 +100,28 @@ def merge_softmax(
     o_score = o_lane // (num_lanes // num_scores)
     top = tl.full([tile], lowest, p_slots.dtype.element_ty)
     for slot in range(first, last):
-        b_log = tl.load(p_slots_log + slot * num_scores + o_score, mask=m_lane, other=lowest)
-        top = device.maximum(b_log, top)
+        b_top = tl.load(p_slots_top + slot * num_scores + o_score, mask=m_lane, other=lowest)
+        top = device.maximum(b_top, top)
     weight = tl.zeros([tile], p_slots.dtype.element_ty)
     total = tl.zeros([tile], p_slots.dtype.element_ty)
     for slot in range(first, last):
-        b_log = tl.load(p_slots_log + slot * num_scores + o_score, mask=m_lane, other=lowest)
+        b_top = tl.load(p_slots_top + slot * num_scores + o_score, mask=m_lane, other=lowest)
+        b_weight = tl.load(p_slots_weight + slot * num_scores + o_score, mask=m_lane, other=0)
         b_mean = tl.load(p_slots + slot * num_lanes + o_lane, mask=m_lane, other=0)
-        share = device.exp(b_log - top)
+        share = b_weight * device.exp(b_top - top)
         weight += share
         # Where all scores were -inf the mean is 0 / 0, but weighs nothing.
-        total += tl.where(b_log == float("-inf"), 0.0, share * b_mean)
-    p_to, p_to_log = p_out + target * num_lanes, p_out_log + target * num_scores
+        total += tl.where(share == 0, 0.0, share * b_mean)
+    p_to, p_to_score = p_out + target * num_lanes, target * num_scores + o_score
+    p_to_top, p_to_weight = p_out_top + p_to_score, p_out_weight + p_to_score
     if target < 0:
         p_to = p_slots + (-target - 1) * num_lanes
-        p_to_log = p_slots_log + (-target - 1) * num_scores
+        p_to_top = p_slots_top + (-target - 1) * num_scores + o_score
+        p_to_weight = p_slots_weight + (-target - 1) * num_scores + o_score
     tl.store(p_to + o_lane, total / weight, mask=m_lane)
     # Lanes of one score write the same number.
-    tl.store(p_to_log + o_score, top + tl.log(weight), mask=m_lane)
+    tl.store(p_to_top, top, mask=m_lane)
+    tl.store(p_to_weight, weight, mask=m_lane)
 
 
 def merge_rows(

@@ -140,17 +140,19 @@ class Reduction:
             # Where all scores so far are -inf the mean is 0 / 0, but weighs nothing.
             heavy = self.beside("heavy")
             weighed = f"tl.where({heavy} == 0, 0.0, {heavy} * {known})"
+            last = f"p_row_{self.result + 2}"
             return [
-                f"log_weight = {self.loaded(self.result + 1, self.score_shape, self.num_scores)}",
-                f"top = device.maximum(tl.max(top_{number}, 0, keep_dims=True), log_weight)",
+                f"known_top = {self.loaded(self.result + 1, self.score_shape, self.num_scores)}",
+                f"top = device.maximum(device.amax(top_{number}, 0, keep_dims=True), known_top)",
                 f"share = device.exp(top_{number} - top)",
-                "heavy = device.exp(log_weight - top)",
+                f"heavy = {self.loaded(self.result + 2, self.score_shape, self.num_scores)} * device.exp(known_top - top)",
                 f"weight = tl.sum(weight_{number} * share, 0, keep_dims=True) + heavy",
                 f"total = tl.sum(sum_{number} * {self.beside('share')}, 0, keep_dims=True) + {weighed}",
-                # No warp may write the logarithm before all have read it.
+                # No warp may write the scores' results before all have read them.
                 *(["tl.debug_barrier()"] if self.writer.layout.warps > 1 else []),
                 self.stored(row, "at", self.shape, self.num_lanes, f"total / {self.beside('weight')}"),
-                self.stored(more, "at", self.score_shape, self.num_scores, "top + tl.log(weight)"),
+                self.stored(more, "at", self.score_shape, self.num_scores, "top"),
+                self.stored(last, "at", self.score_shape, self.num_scores, "weight"),
             ]
         return []
 
@@ -172,15 +174,16 @@ class Reduction:
             ]
         if self.output.reduce == "softmax":
             mean = f"tl.where(end > begin, mean_{number}, 0.0)"
-            log = 'tl.where(end > begin, top + tl.log(weight), float("-inf"))'
+            top = 'tl.where(end > begin, top, float("-inf"))'
             total = f"tl.sum(sum_{number} * {self.beside('share')}, 0, keep_dims=True)"
             return [
-                f"top = tl.max(top_{number}, 0, keep_dims=True)",
+                f"top = device.amax(top_{number}, 0, keep_dims=True)",
                 f"share = device.exp(top_{number} - top)",
                 f"weight = tl.sum(weight_{number} * share, 0, keep_dims=True)",
+                self.stored(f"p_row_{self.result + 1}", "at", self.score_shape, self.num_scores, top),
+                self.stored(f"p_row_{self.result + 2}", "at", self.score_shape, self.num_scores, "weight"),
                 f"mean_{number} = {total} / {self.beside('weight')}",
                 self.stored(row, "at", self.shape, self.num_lanes, mean),
-                self.stored(f"p_row_{self.result + 1}", "at", self.score_shape, self.num_scores, log),
             ]
         return []
 

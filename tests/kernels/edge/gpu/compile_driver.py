@@ -165,9 +165,10 @@ def main() -> None:
     report("merge_sum", merge.merge_sum, sum_types, {"tile": 128}, set())
     where_types = sum_types | {"p_slots_where": "*i32", "p_out_where": "*i32"}
     report("merge_extremum", merge.merge_extremum, where_types, {"tile": 128, "largest": True}, set())
-    log_types = sum_types | {"p_slots_log": "*fp32", "p_out_log": "*fp32", "num_scores": "i32"}
+    scores = [f"p_{end}_{of}" for end in ("slots", "out") for of in ("top", "weight")]
+    softmax_types = sum_types | dict.fromkeys(scores, "*fp32") | {"num_scores": "i32"}
     lowest = torch.finfo(torch.float32).min
-    report("merge_softmax", merge.merge_softmax, log_types, {"tile": 128, "lowest": lowest}, set())
+    report("merge_softmax", merge.merge_softmax, softmax_types, {"tile": 128, "lowest": lowest}, set())
 
 
 if __name__ == "__main__":

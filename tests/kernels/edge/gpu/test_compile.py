@@ -23,8 +23,9 @@ def test_kernels_compile_without_spills_and_load_16_bytes_a_thread(tmp_path: Pat
     figures = {name: [int(figure) for figure in others] for name, *others in lines}
     # All of arithmetic in one kernel is more than any layer asks for.
     usual = [name for name in figures if not name.startswith("float")]
-    # A kernel that continues holds a row's earlier results as well: a register may not find room.
-    allowed = {name: 4 if name.endswith("continued") else 0 for name in usual}
+    # A kernel that continues holds a row's earlier results as well, one of padded heads three results: a register may not
+    # find room.
+    allowed = {name: 4 if name.endswith("continued") or name == "heads, odd" else 0 for name in usual}
     assert {name: figures[name][1] for name in usual if figures[name][1] > allowed[name]} == {}
     # A row of 128 float32 is one load of each thread; 64 registers leave room for 32 warps on a multiprocessor.
     for name in ("gated", "gated, continued"):
