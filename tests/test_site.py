@@ -53,3 +53,28 @@ def test_the_front_page_links_to_pages_of_the_site(hook: ModuleType) -> None:
 def test_every_page_leads_to_the_glossary() -> None:
     pages = [page for page in DOCS.glob("*.md") if page.name != "glossary.md"]
     assert [page.name for page in pages if "(glossary.md" not in page.read_text()] == []
+
+
+def test_what_pages_name_exists() -> None:
+    files = {
+        f"/{path.relative_to(ROOT)}"
+        for top in ("sagann", "tests", "bench", "docs")
+        for path in (ROOT / top).rglob("*")
+    }
+    missing = []
+    for page in [ROOT / "README.md", *DOCS.glob("*.md")]:
+        text = page.read_text()
+        names = re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|cpp|md)|(?:sagann|tests|bench|docs)/[\w/-]*)`", text)
+        missing += [
+            f"{page.name}: {name}"
+            for name in names
+            if not any(one.endswith(f"/{name.rstrip('/')}") for one in files)
+        ]
+        modules = re.findall(r"python -m (bench[\w.]*)", text)
+        missing += [f"{page.name}: {name}" for name in modules if not _is_module(name)]
+    assert missing == []
+
+
+def _is_module(name: str) -> bool:
+    path = ROOT / name.replace(".", "/")
+    return path.with_suffix(".py").exists() or (path / "__main__.py").exists()
