@@ -64,7 +64,7 @@ def test_what_pages_name_exists() -> None:
     missing = []
     for page in [ROOT / "README.md", *DOCS.glob("*.md")]:
         text = page.read_text()
-        names = re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|cpp|md)|(?:sagann|tests|bench|docs)/[\w/-]*)`", text)
+        names = re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|cpp|md)|(?:sagann|tests|bench|docs)/[\w/-]+)`", text)
         # NAME stands for what a reader puts there.
         paths = [name.rstrip("/") for name in names if "NAME" not in name]
         missing += [
