@@ -17,7 +17,11 @@ DOCS = ROOT / "docs"
 
 @pytest.fixture(scope="module")
 def hook() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("site_hook", DOCS / "site_hook.py")
+    return _loaded("site_hook")
+
+
+def _loaded(name: str) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
@@ -78,3 +82,13 @@ def test_what_pages_name_exists() -> None:
 def _is_module(name: str) -> bool:
     path = ROOT / name.replace(".", "/")
     return path.with_suffix(".py").exists() or (path / "__main__.py").exists()
+
+
+def test_docstrings_are_rewritten_for_the_site() -> None:
+    module = _loaded("site_docstrings")
+    text = (
+        "Sum of :class:`Edge`.\n\n.. math:: a + b\n\nArgs:\n    x: one.\nReturns:\n    It.\nExample:\n    >>> 1\n"
+    )
+    assert module.rewritten(text) == (
+        "Sum of ``Edge``.\n\n```text\na + b\n```\n\nArgs:\n    x: one.\n\nReturns:\n    It.\n\nExamples:\n    >>> 1\n"
+    )
