@@ -32,7 +32,10 @@ CONTESTS = {
 "The files of records, and what is measured in each."
 INTRODUCTION = """# Performance
 
-On the CPU, {fast}
+On the CPU, against the faster of PyG and DGL, each with its best variant:
+
+{fast}
+
 {small}
 {sure}
 Nothing is measured on a CUDA device yet.
@@ -43,7 +46,7 @@ the [glossary](glossary.md).
 """
 FAST = """## How fast
 
-Times as fast as the faster of PyG and DGL, each with its best variant, in one run, in alternation. The floor is the time of what an
+Times as fast as the faster of PyG and DGL, in one run, in alternation. The floor is the time of what an
 epoch cannot do without: its dense products by PyTorch, and its bytes at the bandwidth of a C++ gather and of copies on the same graph.
 *Most to gain* is the factor over the faster peer that a program at the floor would reach.
 """
@@ -76,13 +79,12 @@ def render(results: Path) -> str:
     """
     contests = {name: _records(path) for name in CONTESTS if (path := results / f"{name}.jsonl").exists()}
     rows = {name: [row for row in rows_of(records) if not row.wrong] for name, records in contests.items()}
-    epochs = [row for name in ("defaults", "epochs") for row in rows.get(name, [])]
     streamed = read_table(results / "streaming.md", "measured MiB")
     size = read_table(results / "size.md", "held MiB")
     accuracies = _lines(results / "accuracy.jsonl")
     records = [record for found in contests.values() for record in found]
     introduction = INTRODUCTION.format(
-        fast=_fast_sentence(epochs),
+        fast="\n".join(_fast_sentence(name, found) for name, found in rows.items()),
         small=_small_sentence(streamed, size),
         sure=_sure_sentence(contests),
         processors=" and ".join(dict.fromkeys(f"an {record['processor']}" for record in records)),
@@ -229,14 +231,11 @@ def _sure_table(
     return lines
 
 
-def _fast_sentence(rows: Sequence[Row]) -> str:
+def _fast_sentence(name: str, rows: Sequence[Row]) -> str:
     speeds = [row.speedup for row in rows if row.speedup is not None]
     slower = sum(speed < 1 for speed in speeds)
-    compared = "never slower than" if not slower else f"slower in {slower} of {len(speeds)} cases than"
-    return (
-        f"a training epoch of sagann is {compared} the faster of PyG and DGL, and {geometric_mean(speeds):.1f} times as fast in the\n"
-        f"geometric mean of {len(speeds)} cases."
-    )
+    compared = "never slower" if not slower else f"slower in {slower} of {len(speeds)} cases"
+    return f"- {CONTESTS[name]}: {compared}, {geometric_mean(speeds):.1f} times as fast in the geometric mean of {len(speeds)} cases."
 
 
 def _small_sentence(streamed: Sequence[dict[str, str]], size: Sequence[dict[str, str]]) -> str:
