@@ -22,6 +22,7 @@ from torch import fx
 from sagann.compiler.program import Note
 from sagann.compiler.rewrite import (
     gather_of,
+    gathering_of,
     insert,
     is_constant,
     linear_parts,
@@ -53,8 +54,8 @@ def commute(module: fx.GraphModule, *, keep_constant: bool, map_first: bool = Tr
         map_first: the map may move before the gather. Not so where there are many more sources than destinations.
     """
     gather = gather_of(module)
-    values, accumulator, _ = gather.args
-    if accumulator not in ("sum", "mean"):
+    values = gather.args[0]
+    if not gathering_of(gather).accumulator.is_linear:
         return []
     assert isinstance(values, (list, tuple))
     message = message_of(values[0])

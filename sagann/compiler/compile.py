@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from torch import Tensor, fx
 
@@ -12,11 +12,11 @@ from sagann.compiler.commute import commute
 from sagann.compiler.edge_maps import transpose_matrices
 from sagann.compiler.fuse_rows import fuse_rows
 from sagann.compiler.hoist import hoist
-from sagann.compiler.lower import NotFusedError, Reduction, lower
+from sagann.compiler.lower import NotFusedError, lower
 from sagann.compiler.operators import GATHER, TYPED_LINEAR
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.program import EdgeWork, LayerProgram, Note, Stage, Typed
-from sagann.compiler.rewrite import gather_of, gathered, leading_to, name_of
+from sagann.compiler.rewrite import gather_of, gathered, gathering_of, leading_to, name_of
 from sagann.compiler.scale import scale_last
 from sagann.compiler.share import shared_rows
 from sagann.compiler.spec import verify
@@ -34,15 +34,6 @@ from sagann.kernels.edge.function import EdgeFunction, Side
 
 if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
-
-_REDUCTIONS: dict[str, Reduction] = {
-    "sum": "sum",
-    "mean": "sum",
-    "max": "max",
-    "min": "min",
-    "softmax": "softmax",
-    "concat": "edge",
-}
 
 
 def compile_layer(
@@ -182,8 +173,7 @@ def edge_work(
         notes: gets whether they are fused, or why not.
     """
     gather = gather_of(module)
-    _, accumulator, max_degree = gather.args
-    accumulator = cast("str", accumulator)
+    form = gathering_of(gather)
     stage = cut(module, gathered(module), frontier)
     by_name = {node.name: node for node in frontier}
     sides = tuple(side_of(by_name[name]) for name in stage.inputs)
@@ -193,27 +183,26 @@ def edge_work(
     elif options.fuse:
         examples = {name: (side, by_name[name].meta["val"]) for name, side in zip(stage.inputs, sides, strict=True)}
         try:
-            function = lower(stage.module, examples, _REDUCTIONS[accumulator])
+            function = lower(stage.module, examples, form)
         except NotFusedError as error:
             reason = str(error)
     if function is None:
         notes.append(Note(kind="not fused", text=reason))
     else:
         reason = ""
-        result = "the rows that are concatenated" if accumulator == "concat" else f"the {accumulator}"
+        result = f"the {form.accumulator.name}" if form.is_reduced else "the rows that are concatenated"
         notes.append(Note(kind="fused", text=f"{len(function.ops)} operations and {result} in one pass"))
     return EdgeWork(
         stage=stage,
         sides=sides,
-        accumulator=accumulator,
-        max_degree=cast("int", max_degree),
+        gathering=form,
         dtype=gather.meta["val"].dtype,
         function=function,
         why_not=reason,
         backward=None if function is None else Backward(function),
         tensor_bytes=_stage_bytes(stage),
         random=any(is_random(node) for node in module.graph.nodes if node.meta["place"] == "edge"),
-        extremum_of_source=accumulator in ("max", "min") and function is not None and _is_source(function),
+        extremum_of_source=form.moves_to_one_edge and function is not None and _is_source(function),
     )
 
 
@@ -327,7 +316,7 @@ def _naive_bytes(module: fx.GraphModule) -> int:
 
 def _concat_row_bytes(module: fx.GraphModule) -> int:
     """Bytes of an edge's row in concat's result: written by its pass, then read and written between the padding."""
-    if gather_of(module).args[1] != "concat":
+    if gathering_of(gather_of(module)).is_reduced:
         return 0
     (message,) = gathered(module)
     return row_bytes(message)

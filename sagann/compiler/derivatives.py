@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from sagann.compiler.builder import Builder
+from sagann.kernels.edge.builder import Builder
 from sagann.kernels.edge.function import Arg, Op
 
 Rule = Callable[[Builder, Op, str], tuple[str | None, ...]]

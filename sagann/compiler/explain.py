@@ -21,7 +21,7 @@ _TITLES = {
 def explain(program: LayerProgram) -> str:
     """Describe a program, a line for each stage, decision and operation on the edges."""
     edges = program.edges
-    lines = [f"{program.layer}: {edges.accumulator} over the edges"]
+    lines = [f"{program.layer}: {edges.gathering.accumulator.name} over the edges"]
     lines += [f"  {_bytes(program)}"]
     lines += _notes(program.notes)
     if program.maps_last is not None:
@@ -40,7 +40,7 @@ def explain(program: LayerProgram) -> str:
 def _bytes(program: LayerProgram) -> str:
     now, before = program.bytes_per_edge, program.naive_bytes_per_edge
     if program.edges.function is None:
-        held = "with those of all edges" if program.edges.accumulator == "concat" else "in its tile"
+        held = "in its tile" if program.edges.gathering.is_reduced else "with those of all edges"
         return f"an edge reads {now} bytes, and its tensors take {program.edges.tensor_bytes} more {held}"
     saved = f", {before / now:.1f} times fewer" if 0 < now < before else ""
     return f"an edge moves {now} bytes; as written it would move {before}{saved}"

@@ -24,6 +24,7 @@ from sagann.compiler.rewrite import name_of
 from sagann.compiler.stages import OVERWRITING, fused_rows
 from sagann.compiler.trace import is_of_rows
 from sagann.compiler.vjp import Backward
+from sagann.kernels.accumulators import SUM, Gathering
 
 if TYPE_CHECKING:
     from sagann.kernels.edge.function import Side
@@ -119,15 +120,15 @@ def _work(module: fx.GraphModule, region: Sequence[fx.Node], inputs: Sequence[fx
     if "dst" not in sides:
         return None
     examples = {name: (side, node.meta["val"]) for name, side, node in zip(names, sides, inputs, strict=True)}
+    work = Gathering(accumulator=SUM)
     try:
-        function = lower(alone, examples, "sum")
+        function = lower(alone, examples, work)
     except NotFusedError:
         return None
     return EdgeWork(
         stage=Stage(module=alone, inputs=names, outputs=(region[-1].name,)),
         sides=sides,
-        accumulator="sum",
-        max_degree=0,
+        gathering=work,
         dtype=region[-1].meta["val"].dtype,
         function=function,
         why_not="",

@@ -8,19 +8,20 @@ raises :class:`NotFusedError`, and the stage runs over edge tiles instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.traceback import set_stack_trace
 
-from sagann.compiler.builder import HALF, Builder, arithmetic_dtype
 from sagann.compiler.composites import COMPOSITES, linear, most_entries
 from sagann.compiler.operators import DROPOUT, TYPED_LINEAR
 from sagann.compiler.trace import ROWS, TraceError, is_rows, make_graph
 from sagann.kernels import dense
-from sagann.kernels.edge.function import COMPARISONS, UNARY, Arg, EdgeFunction, Input, Output, Shape, Side
+from sagann.kernels.accumulators import Gathering
+from sagann.kernels.edge.builder import HALF, Builder, arithmetic_dtype
+from sagann.kernels.edge.function import COMPARISONS, UNARY, Arg, EdgeFunction, Input, Shape, Side
 from sagann.kernels.edge.kinds import KINDS
 from sagann.kernels.row_dropout import dropout
 
@@ -31,9 +32,6 @@ _AS_TRACED: dict[Any, Any] = {dropout: DROPOUT, dense.linear: linear}
 _ON_INTEGERS = COMPARISONS | {"add", "sub", "mul", "neg", "sum", "detach"}
 _LOGICAL = frozenset(["and", "or", "not"])
 
-Reduction = Literal["sum", "max", "min", "softmax", "edge"]
-"What becomes of the messages: reduced at the destinations, or left as they are."
-
 
 class NotFusedError(Exception):
     """Something on the edges has no place in a fused pass; the message says what, and where it stands."""
@@ -42,14 +40,14 @@ class NotFusedError(Exception):
 def lower(
     stage: fx.GraphModule,
     inputs: Mapping[str, tuple[Side, Tensor]],
-    reduce: Reduction,
+    gathering: Gathering,
 ) -> EdgeFunction:
     """Translate an edge stage.
 
     Args:
         stage: computes the message, or (score, value), from the inputs in order.
         inputs: side and an example (fake) of every input, by name.
-        reduce: how the messages are reduced.
+        gathering: what becomes of the messages.
     Raises:
         NotFusedError: it cannot be translated.
     """
@@ -61,7 +59,7 @@ def lower(
     except TraceError as error:
         raise NotFusedError(str(error)) from error
     module.graph.eliminate_dead_code()
-    return _Lowering(module, inputs).run(reduce)
+    return _Lowering(module, inputs).run(gathering)
 
 
 def has_form(target: Any) -> bool:
@@ -90,7 +88,7 @@ class _Lowering:
         self.names: dict[fx.Node, str] = {}
         self.salt = 0
 
-    def run(self, reduce: Reduction) -> EdgeFunction:
+    def run(self, gathering: Gathering) -> EdgeFunction:
         """Translate every node."""
         given = iter(self.inputs.items())
         for node in self.module.graph.nodes:
@@ -106,7 +104,7 @@ class _Lowering:
                 if score and self.b.dtype(score[0]) == torch.float64:
                     # Both are reduced in the values' type.
                     value = self.b.cast(value, torch.float64)
-                return self.b.build([Output(reduce=reduce, values=(*score, value))], "dst")
+                return self.b.build(gathering.outputs((*score, value)), "dst")
             elif node.op == "call_function":
                 self.names[node] = self.translate(node)
         raise AssertionError("a graph ends with its output")

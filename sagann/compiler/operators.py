@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sagann.kernels import typed_linear as typed_linear
+from sagann.kernels.accumulators import gathering
 
 
 @torch.library.custom_op("sagann::gather", mutates_args=())
@@ -26,12 +27,7 @@ def gather(values: Sequence[Tensor], accumulator: str, max_degree: int) -> Tenso
 @gather.register_fake
 def _(values: Sequence[Tensor], accumulator: str, max_degree: int) -> Tensor:
     message = values[-1]
-    if accumulator != "concat":
-        return torch.empty_like(message)
-    width = max_degree
-    for size in message.shape[1:]:
-        width = width * size
-    return message.new_empty(message.shape[0], width)
+    return message.new_empty(message.shape[0], *gathering(accumulator, max_degree).shape(message.shape[1:]))
 
 
 @torch.library.custom_op("sagann::linear", mutates_args=())

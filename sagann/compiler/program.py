@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, fx
 
 from sagann.compiler.vjp import Backward
+from sagann.kernels.accumulators import Gathering
 from sagann.kernels.edge.function import EdgeFunction, Side
 
 End = Literal["src", "dst"]
@@ -103,10 +104,8 @@ class EdgeWork:
     "From the rows of an edge's inputs to the message, or to (score, value)."
     sides: tuple[Side, ...]
     "Whose row each input of the stage is."
-    accumulator: str
-    "One of the accumulators."
-    max_degree: int
-    "Rows that concat has room for at a destination; 0 for the other accumulators."
+    gathering: Gathering
+    "What becomes of the messages."
     dtype: torch.dtype
     "Of the result."
     function: EdgeFunction | None

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from sagann.compiler.classify import is_random, place_of
 from sagann.compiler.operators import GATHER, LINEAR
 from sagann.compiler.trace import TraceError
+from sagann.kernels.accumulators import Gathering, gathering
 
 _aten = torch.ops.aten
 
@@ -40,6 +41,14 @@ def gather_of(module: fx.GraphModule) -> fx.Node:
         if node.target is GATHER:
             return node
     raise TraceError("apply_vertex does not read what was gathered")
+
+
+def gathering_of(gather: fx.Node) -> Gathering:
+    """What a gather node means."""
+    _, accumulator, max_degree = gather.args
+    assert isinstance(accumulator, str)
+    assert isinstance(max_degree, int)
+    return gathering(accumulator, max_degree)
 
 
 def gathered(module: fx.GraphModule) -> list[fx.Node]:

@@ -30,6 +30,7 @@ from torch.utils import _pytree as pytree
 from sagann.compiler.operators import DROPOUT, GATHER
 from sagann.compiler.whole_operators import NotShown, WholeOperators
 from sagann.errors import SagannError, in_one_line
+from sagann.kernels.accumulators import gathering
 from sagann.saga.edge import Edge
 from sagann.saga.side_effects import taken_back
 
@@ -216,7 +217,7 @@ def _run(layer: SagaLayer, src: Tensor, dst: Tensor, data: Tensor | None = None)
     with WholeOperators():
         output = layer.apply_edge(edge)
     values = list(output) if isinstance(output, tuple) else [output]
-    expected = 2 if layer.accumulator == "softmax" else 1
+    expected = gathering(layer.accumulator).accumulator.reduction.num_values
     if len(values) != expected or not all(isinstance(value, Tensor) for value in values):
         raise TraceError("apply_edge does not return what the accumulator takes")
     if any(value.ndim < 1 or value.shape[0] != ROWS for value in values):

@@ -31,7 +31,8 @@ from sagann.compiler.classify import classify, row_bytes
 from sagann.compiler.commute import gathered_rows, message_of
 from sagann.compiler.operators import TYPED_LINEAR
 from sagann.compiler.program import End, Note, Typed
-from sagann.compiler.rewrite import gather_of, insert, one_dtype
+from sagann.compiler.rewrite import gather_of, gathering_of, insert, one_dtype
+from sagann.kernels.accumulators import SUM
 
 _aten = torch.ops.aten
 
@@ -97,9 +98,9 @@ def map_first(module: fx.GraphModule) -> tuple[Typed | None, list[Note]]:
     assert isinstance(weight, fx.Node)
     end = _end_of(node)
     node.meta["place"] = end
-    mean = end == "dst" and gather.args[1] == "mean"
+    mean = end == "dst" and gathering_of(gather).accumulator.averages
     if mean:
-        gather.args = (gather.args[0], "sum", 0)
+        gather.args = (gather.args[0], SUM.name, 0)
     num_types = int(weight.meta["val"].shape[0])
     typed = Typed(
         order="first", end=end, name=node.name, x=x.name, weight=weight.name, num_types=num_types, mean=mean
@@ -116,7 +117,8 @@ def _end_of(node: fx.Node) -> End:
 def _sums(gather: fx.Node) -> bool:
     """Whether what is gathered for parts of the edges can be summed."""
     # A sum may overflow in half precision where the mean does not.
-    return gather.args[1] == "sum" or (gather.args[1] == "mean" and gather.meta["val"].dtype != torch.float16)
+    accumulator = gathering_of(gather).accumulator
+    return accumulator.is_linear and not (accumulator.averages and gather.meta["val"].dtype == torch.float16)
 
 
 def map_last(module: fx.GraphModule, first: Typed) -> tuple[fx.GraphModule, Typed, Note] | None:
@@ -130,7 +132,7 @@ def map_last(module: fx.GraphModule, first: Typed) -> tuple[fx.GraphModule, Type
     """
     module = fx.GraphModule(module, copy.deepcopy(module.graph))
     gather = gather_of(module)
-    values, accumulator, _ = gather.args
+    values, averages = gather.args[0], gathering_of(gather).accumulator.averages
     if first.end == "dst" or not _sums(gather):
         return None
     assert isinstance(values, (list, tuple))
@@ -144,7 +146,7 @@ def map_last(module: fx.GraphModule, first: Typed) -> tuple[fx.GraphModule, Type
         return None
     with module.graph.inserting_before(gather):
         rows = gathered_rows(module, gather, message, x)
-        rows.args = (rows.args[0], "sum", 0)
+        rows.args = (rows.args[0], SUM.name, 0)
         mapped = insert(module, gather, TYPED_LINEAR, rows, types, weight)
     gather.replace_all_uses_with(mapped)
     module.graph.eliminate_dead_code()
@@ -155,7 +157,7 @@ def map_last(module: fx.GraphModule, first: Typed) -> tuple[fx.GraphModule, Type
         name=mapped.name,
         x=rows.name,
         weight=weight.name,
-        mean=accumulator == "mean",
+        mean=averages,
     )
     text = f"{first.num_types} maps, once per pair of destination and type, after the gather"
     return module, last, Note(kind="typed", text=text, line=message.row.meta["line"])

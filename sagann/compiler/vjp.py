@@ -7,10 +7,8 @@ over all edges for parameters. At most two passes, and nothing is atomic. Both c
 edge tensor is written, unless it is much narrower than the rows that a pass would read to compute it: an attention's
 gradient of the scores is written by the pass over CSR, one number per head, and only summed by the one over CSC.
 
-Extra inputs, all of destinations: ``grad`` (of edges where nothing was reduced); for max and min ``argument`` (the id
-of the edge that attains it); for softmax ``top`` (largest score) and ``delta`` (sum of grad times result over the
-value's trailing dimensions). Softmax's ``grad`` and ``delta`` come divided by the denominator, so that every edge's
-weight is one exponential.
+Extra inputs, of destinations, or of edges where nothing was reduced: what the reductions' records say
+(:attr:`sagann.kernels.edge.reductions.Reduction.reads`).
 
 References:
     Ma et al., NGra, 2018, Sec. 3.3. We differ in that the backward is derived from the program, not written by hand.
@@ -25,11 +23,10 @@ from typing import Literal
 
 import torch
 
-from sagann.compiler.builder import Builder, arithmetic_dtype
 from sagann.compiler.derivatives import RULES
-from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output, Side
+from sagann.kernels.edge.builder import Builder, arithmetic_dtype
+from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output, Side, read_names
 
-GRAD, ARGUMENT, TOP, DELTA = "grad", "argument", "top", "delta"
 CACHE_LINE_BYTES = 64
 
 
@@ -92,7 +89,7 @@ def _pass(
     builder: Builder, gradients: Mapping[str, str], sides: Mapping[str, str], at: Literal["dst", "src"]
 ) -> BackwardPass:
     """One pass for the gradients of these inputs."""
-    reductions: dict[str, Literal["sum", "edge", "total"]] = {"edge": "edge", "param": "total"}
+    reductions = {"edge": "edge", "param": "total"}
     outputs = [
         Output(reduce=reductions.get(sides[name], "sum"), values=(value,)) for name, value in gradients.items()
     ]
@@ -120,31 +117,28 @@ def _sum_of(builder: Builder, handed: Mapping[str, str], names: Iterable[str]) -
     return BackwardPass(function=Builder(inputs).build(outputs, "dst"), results=tuple(names))
 
 
+def message_gradients(forward: EdgeFunction) -> EdgeFunction:
+    """The function that gives every edge the gradients of its values, one "edge" output for each value."""
+    b = Builder(forward.inputs, forward.ops)
+    seeds = _seeds(b, forward)
+    values = dict.fromkeys(value for output in forward.outputs for value in output.values)
+    return b.build([Output(reduce="edge", values=(seeds[value],)) for value in values], "dst")
+
+
 def _seeds(b: Builder, forward: EdgeFunction) -> dict[str, str]:
-    """The gradients of the message's values, from the gradient of what was gathered."""
-    (output,) = forward.outputs
-    message = output.values[-1]
-    shape, dtype = b.shape(message), b.dtype(message)
-    side: Side = "edge" if output.reduce == "edge" else "dst"
-    grad = b.input(Input(name=GRAD, side=side, shape=shape, dtype=dtype))
-    if output.reduce in ("sum", "edge"):
-        return {message: grad}
-    if output.reduce in ("max", "min"):
-        argument = b.input(Input(name=ARGUMENT, side="dst", shape=shape, dtype=torch.int64))
-        here = b.op("eq", argument, b.op("edge_id", dtype=torch.int64))
-        return {message: b.op("where", here, grad, b.full(0, shape, dtype))}
-    assert output.reduce == "softmax"
-    score = output.values[0]
-    heads = b.shape(score)
-    top = b.input(Input(name=TOP, side="dst", shape=heads, dtype=b.dtype(score)))
-    delta = b.input(Input(name=DELTA, side="dst", shape=heads, dtype=dtype))
-    weight = b.op("exp", b.op("sub", score, top))
-    to_message = b.op("mul", grad, b.reshape(weight, heads + (1,) * (len(shape) - len(heads))))
-    agreement = b.op("sum", b.op("mul", grad, message), dims=tuple(range(len(heads), len(shape))))
-    to_score = b.op("mul", weight, b.op("sub", agreement, delta))
-    if score == message:
-        return {message: b.op("add", to_message, to_score)}
-    return {message: to_message, score: to_score}
+    """The gradients of the edges' values, from what the backward reads besides the forward's inputs."""
+    seeds: dict[str, str] = {}
+    for output, names in zip(forward.outputs, read_names(forward), strict=True):
+        reduction, message = output.reduction, output.values[-1]
+        side: Side = "edge" if reduction.rows == "edge" else "dst"
+        reads = {}
+        for read, name in zip(reduction.reads, names, strict=True):
+            shape = b.shape(message if read.of == "value" else output.values[0])
+            dtype = torch.int64 if read.is_edge else b.dtype(message)
+            reads[read.name] = b.input(Input(name=name, side=side, shape=shape, dtype=dtype))
+        for value, grad in reduction.seeds(b, output.values, reads).items():
+            seeds[value] = b.op("add", seeds[value], grad) if value in seeds else grad
+    return seeds
 
 
 def adjoints(b: Builder, forward: EdgeFunction, seeds: Mapping[str, str], wanted: Iterable[str]) -> dict[str, str]:

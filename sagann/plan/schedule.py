@@ -273,7 +273,7 @@ class Schedule:
                 begun.add(dst)
 
         def finish(dst: int) -> Iterator[Step]:
-            extra = [Block("extra", gather.result, dst)] if len(self.sizes.result_bytes(gather)) > 1 else []
+            extra = [Block("extra", gather.result, dst)] if gather.edges.gathering.accumulator.keeps else []
             yield Step(
                 kind="finish",
                 number=number,
@@ -282,7 +282,7 @@ class Schedule:
                 writes=(Block("value", gather.result, dst), *extra),
             )
 
-        in_order = gather.edges.accumulator in ("max", "min")
+        in_order = gather.edges.gathering.moves_to_one_edge
         return Pass(key=PassKey("gather", number), in_order=in_order, chunk=chunk, finish=finish, follow=follow)
 
     def _arrive(self, number: int, interval: int, reached: set[str] | Sequence[str]) -> Iterator[Step]:
@@ -292,9 +292,10 @@ class Schedule:
         gather = self.program.gathers[number]
         if gather.result not in reached or not self.gradients.passes(gather):
             return
+        accumulator = gather.edges.gathering.accumulator
         reads = [Block("grad", gather.result, interval)]
-        if gather.edges.accumulator == "softmax":
-            reads += [Block(kind, gather.result, interval) for kind in ("extra", "value")]
+        reads += [Block("extra", gather.result, interval)] if accumulator.keeps else []
+        reads += [Block("value", gather.result, interval)] if accumulator.reads_result else []
         yield Step(
             kind="arrive",
             number=number,
@@ -363,8 +364,6 @@ class Schedule:
         chunk = self._chunk(CSC if function.at == "dst" else self._by_source[gather.hop], src, dst, gather.hop)
         blocks = [chunk, *self._edge_values(gather, function, chunk)]
         blocks.append(as_read(Block("incoming", gather.result, dst), chunk, "dst"))
-        if gather.edges.accumulator in ("max", "min"):
-            blocks.append(as_read(Block("extra", gather.result, dst), chunk, "dst"))
         if any(given.name.endswith("_at_edges") for given in function.inputs):
             blocks.append(Block("handed", gather.result, src, dst))
         return tuple(blocks)

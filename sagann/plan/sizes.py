@@ -11,7 +11,7 @@ from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype, local_id_dtype
 from sagann.kernels.edge.function import EdgeFunction
-from sagann.kernels.edge.kinds import reduced_results
+from sagann.kernels.edge.kinds import kind_of, reduced_results
 from sagann.kernels.edge.work import Grain, most_items, most_slots, most_splits
 from sagann.kernels.memory import SMALLEST_BYTES, allocated_bytes
 from sagann.kernels.packed import packed_bytes
@@ -268,13 +268,27 @@ class BlockSizes:
         gather = self._gathers[block.name]
         if block.kind == "handed":
             return self.hops[gather.hop].edges[block.interval, block.other] * self._handed_bytes(gather)
-        results = self.result_bytes(gather, block.number)
         if block.kind == "incoming":
-            # In the types that are computed in: half precision is widened.
-            results = results if gather.edges.accumulator == "softmax" else results[:1]
-        elif block.kind == "extra":
-            results = results[1:]
+            return sum(allocated_bytes(rows * size) for size in self._incoming_bytes(gather))
+        results = self.result_bytes(gather, block.number)
+        if block.kind == "extra":
+            results = [results[position] for position in gather.edges.gathering.accumulator.keeps]
         return sum(allocated_bytes(rows * result) for result in results)
+
+    def _incoming_bytes(self, gather: Gather) -> list[int]:
+        """Bytes of a row of each tensor that the backward's passes read of destinations; half precision is widened."""
+        function, ids = self._function(gather, 0), id_dtype(self.hops[gather.hop].num_edges).itemsize
+        sizes = []
+        for output in function.outputs:
+            shapes = {
+                "value": function.value(output.values[-1]).shape,
+                "score": function.value(output.values[0]).shape,
+            }
+            width = 8 if kind_of(function.value(output.values[-1])) == "f8" else 4
+            sizes += [
+                math.prod(shapes[read.of]) * (ids if read.is_edge else width) for read in output.reduction.reads
+            ]
+        return sizes
 
     def _function(self, gather: Gather, part: int) -> EdgeFunction:
         if part:

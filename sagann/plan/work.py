@@ -184,5 +184,6 @@ def _product_flops(function: EdgeFunction) -> int:
 def _exponentials(function: EdgeFunction) -> int:
     """How many an edge takes."""
     count = sum(lanes(op) for op in function.ops if op.op in _EXPONENTIALS)
-    scores = (function.value(output.values[0]) for output in function.outputs if output.reduce == "softmax")
-    return count + sum(lanes(score) for score in scores)
+    return count + sum(
+        output.reduction.exponentials * lanes(function.value(output.values[0])) for output in function.outputs
+    )

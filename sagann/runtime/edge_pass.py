@@ -10,6 +10,7 @@ they are put between the padding; the backward takes the rows' gradients out aga
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +18,12 @@ import torch
 from torch import Tensor
 
 from sagann.compiler.program import EdgeWork
-from sagann.compiler.vjp import ARGUMENT, DELTA, GRAD, TOP, Backward
+from sagann.compiler.vjp import Backward
 from sagann.graph.topology import Topology
+from sagann.kernels.accumulators import Counts
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.kernels.gather.naive import concat_slots
-from sagann.kernels.memory import empty
 from sagann.runtime.degrees import divisors
 from sagann.runtime.dialects import Dialect, ScattersExtrema, run_pass
 from sagann.runtime.random_numbers import drawn_seed
@@ -74,9 +75,8 @@ class _FusedGather(torch.autograd.Function):
         read = [given.name for given in call.function.inputs]
         given = {name: named[name].detach() for name in read}
         slots = _slots(call)
-        result, *rest = run_pass(call.dialect, call.function, call.topology, given, seed=call.seed)
-        if call.edges.accumulator == "mean":
-            result /= divisors(call.topology.in_degrees(), result)
+        state = run_pass(call.dialect, call.function, call.topology, given, seed=call.seed)
+        result, kept = call.edges.gathering.finish(state, _counts(call))
         if slots is not None:
             result = _padded(call, slots, result)
         wanted = tuple(name for name, needed in zip(named, ctx.needs_input_grad[1:], strict=True) if needed)
@@ -86,7 +86,7 @@ class _FusedGather(torch.autograd.Function):
         read_again = {each.name for step in steps for each in step.function.inputs}
         ctx.kept = [name for name in named if name in read_again]
         ctx.forms = {name: (array.shape, array.dtype) for name, array in named.items()}
-        extra = [*rest, result] if call.edges.accumulator == "softmax" else rest
+        extra = [*kept, result] if call.edges.gathering.accumulator.reads_result else kept
         ctx.save_for_backward(*(named[name] for name in ctx.kept), *(extra if wanted else []))
         return result
 
@@ -103,7 +103,8 @@ class _FusedGather(torch.autograd.Function):
             gradients[name] = call.dialect.scatter_extremum(call.topology, extra[0], grad)
         else:
             given = dict(zip(ctx.kept, kept, strict=True))
-            given |= _incoming(call, grad, extra)
+            kept_of_state = extra[: len(call.edges.gathering.accumulator.keeps)]
+            given |= _incoming(call, grad, kept_of_state, extra[-1] if extra else grad)
             for step in call.backward.passes(ctx.wanted):
                 read = {each.name: given[each.name] for each in step.function.inputs}
                 results = run_pass(call.dialect, step.function, call.topology, read, seed=call.seed)
@@ -135,49 +136,24 @@ def _scatters(call: _Call) -> bool:
 def _slots(call: _Call) -> Tensor | None:
     """For concat, where each edge's row goes; refuses a destination with too many."""
     edges = call.edges
-    return concat_slots(call.topology, edges.max_degree) if edges.accumulator == "concat" else None
+    is_sized = edges.gathering.accumulator.is_sized
+    return concat_slots(call.topology, edges.gathering.max_degree) if is_sized else None
 
 
 def _padded(call: _Call, slots: Tensor, rows: Tensor) -> Tensor:
-    num_dst, max_degree = call.topology.num_dst, call.edges.max_degree
+    num_dst, max_degree = call.topology.num_dst, call.edges.gathering.max_degree
     padded = rows.new_zeros(num_dst * max_degree, *rows.shape[1:])
     return padded.index_copy_(0, slots, rows).reshape(num_dst, max_degree * math.prod(rows.shape[1:]))
 
 
-def _incoming(call: _Call, grad: Tensor, saved: tuple[Tensor, ...]) -> dict[str, Tensor]:
+def _incoming(call: _Call, grad: Tensor, kept: Sequence[Tensor], result: Tensor) -> dict[str, Tensor]:
     """The backward's inputs besides the forward's: of destinations, or of edges for concat."""
-    if call.edges.accumulator == "mean":
-        grad = torch.div(
-            grad, divisors(call.topology.in_degrees(), grad), out=empty(grad.shape, grad.dtype, grad.device)
-        )
     slots = _slots(call)
     if slots is not None:
         shape = call.function.value(call.function.outputs[0].values[0]).shape
-        grad = grad.reshape(len(grad) * call.edges.max_degree, *shape).index_select(0, slots)
-    given = {GRAD: grad}
-    if call.edges.accumulator in ("max", "min"):
-        given[ARGUMENT] = saved[0]
-    if call.edges.accumulator == "softmax":
-        given = softmax_incoming(grad, *saved)
-    return given
+        grad = grad.reshape(len(grad) * call.edges.gathering.max_degree, *shape).index_select(0, slots)
+    return call.edges.gathering.arrive(call.function, grad, kept, result, _counts(call))
 
 
-def softmax_incoming(grad: Tensor, top: Tensor, denominator: Tensor, result: Tensor) -> dict[str, Tensor]:
-    """What the backward of a softmax reads of destinations.
-
-    Args:
-        grad: [rows, ...], of what was gathered; in half precision too.
-        top: the largest score.
-        denominator: of the softmax, relative to the largest score.
-        result: what was gathered; in half precision too.
-    Returns:
-        The gradient over the denominator, the largest score, and the agreement of gradient and result, summed within
-        each head, over the denominator.
-    """
-    num_dims = denominator.ndim
-    beside = denominator.reshape(*denominator.shape, *(1,) * (grad.ndim - num_dims))
-    # Converted as they are copied: an operator on two types would convert them in memory of its own.
-    scaled = empty(grad.shape, top.dtype, grad.device).copy_(grad).div_(beside)
-    agreement = empty(grad.shape, top.dtype, grad.device).copy_(result).mul_(scaled)
-    delta = agreement.flatten(num_dims).sum(-1) if agreement.ndim > num_dims else agreement
-    return {GRAD: scaled, TOP: top, DELTA: delta}
+def _counts(call: _Call) -> Counts:
+    return lambda like: divisors(call.topology.in_degrees(), like)

@@ -26,7 +26,6 @@ from sagann.runtime.invariants import Invariants
 from sagann.runtime.rows import compute_rows
 from sagann.runtime.tiles import TILE_EDGES, gather_tiled
 from sagann.runtime.typed_maps import edges_of_pairs, gathered_bytes, moved_bytes, rows_of_vertices
-from sagann.saga.accumulator import accumulate
 from sagann.saga.engine import NaiveEngine
 from sagann.saga.independence import EXCLUSIVE
 
@@ -190,7 +189,7 @@ class CompiledEngine:
         (out,) = program.vertex.run(values, run_rows).values()
         # What is kept, for other epochs or for the backward, must not be changed by an in-place operation on what the layer
         # returns.
-        is_kept = program.invariant or (program.edges.accumulator == "softmax" and out.requires_grad)
+        is_kept = program.invariant or (program.edges.gathering.accumulator.reads_result and out.requires_grad)
         return out.clone() if is_kept and _share_memory(out, accum) else out
 
     def _gather(self, program: LayerProgram, topology: Topology, values: dict[str, Tensor]) -> Tensor:
@@ -199,7 +198,7 @@ class CompiledEngine:
         arrays = [values[name] for name in edges.stage.inputs]
         if edges.function is not None:
             return gather_fused(edges, topology, arrays, dialect)
-        if self.options.fuse and edges.accumulator != "concat":
+        if self.options.fuse and edges.gathering.is_reduced:
             return gather_tiled(
                 edges, topology, arrays, tile_edges=self.tile_edges, bytes_per_edge=edges.tensor_bytes
             )
@@ -226,5 +225,4 @@ def _gather_materialised(edges: EdgeWork, topology: Topology, arrays: list[Tenso
             array = array.index_select(0, (topology.indices if side == "src" else topology.edge_dst()).long())
         rows.append(array)
     output = edges.stage.module.forward(*rows)
-    message = output if len(output) == 2 else output[0]
-    return accumulate(topology, edges.accumulator, message, edges.max_degree, "a compiled layer")
+    return edges.gathering.gather(topology, output)

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.compiler.program import EdgeWork
-from sagann.compiler.vjp import ARGUMENT, GRAD, BackwardPass
+from sagann.compiler.vjp import BackwardPass
 from sagann.errors import InputError, LayerError
+from sagann.kernels.accumulators import Counts
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.state import GatherState
@@ -29,9 +30,7 @@ from sagann.runtime.backend import Backend
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.degrees import divisors
 from sagann.runtime.dialects import dialect_for, run_pass
-from sagann.runtime.edge_pass import softmax_incoming
 from sagann.runtime.epoch import Epoch, loss_of_rows
-from sagann.runtime.half import wide
 from sagann.runtime.host import Host
 from sagann.runtime.random_numbers import NUM_SEEDS, seeded
 from sagann.runtime.recorder import Recorder, recorded
@@ -342,39 +341,33 @@ class Executor:
         gather = self.program.gathers[step.number]
         assert gather.edges.function is not None
         at = Block("state", gather.result, step.interval)
-        result, *rest = self._state(at, gather.edges.function, gather).finish()
+        state = self._state(at, gather.edges.function, gather).finish()
         self.resident.discard(at)
-        if gather.edges.accumulator == "mean":
-            result.div_(self._divisors(gather, step, result))
+        result, kept = gather.edges.gathering.finish(state, self._counts(gather, step))
         # A state that was loaded lies in one piece, of which each result is a part.
         self.resident[Block("value", gather.result, step.interval)] = _alone(result.to(gather.edges.dtype))
-        if rest:
-            names = ["top", "denominator"] if gather.edges.accumulator == "softmax" else [ARGUMENT]
-            extra = {name: _alone(tensor) for name, tensor in zip(names, rest, strict=True)}
+        if kept:
+            extra = {str(number): _alone(tensor) for number, tensor in enumerate(kept)}
             self.resident[Block("extra", gather.result, step.interval)] = extra
 
     def _keep(self, step: Step) -> None:
         (block,) = step.reads
         self._constants.put(block, {"": self.resident[block]})
 
-    def _divisors(self, gather: Gather, step: Step, like: Tensor) -> Tensor:
-        return divisors(self.chunks[gather.hop].in_degrees(self.plan.vertices(step.interval)), like)
+    def _counts(self, gather: Gather, step: Step) -> Counts:
+        return lambda like: divisors(self.chunks[gather.hop].in_degrees(self.plan.vertices(step.interval)), like)
 
     def _arrive(self, step: Step) -> None:
         """What the backward's passes read of a destination interval, besides what the forward read."""
         gather = self.program.gathers[step.number]
+        assert gather.edges.function is not None
         grad = self.resident[Block("grad", gather.result, step.interval)]
-        if gather.edges.accumulator == "softmax":
-            extra = self.resident[Block("extra", gather.result, step.interval)]
-            result = self._value(gather.result, step.interval)
-            given = softmax_incoming(grad, **extra, result=result)
-        else:
-            # In half precision a degree may be infinite.
-            grad = wide(grad)
-            if gather.edges.accumulator == "mean":
-                grad = grad / self._divisors(gather, step, grad)
-            given = {GRAD: grad}
-        self.resident[Block("incoming", gather.result, step.interval)] = given
+        extra = self.resident.get(Block("extra", gather.result, step.interval)) or {}
+        is_read = gather.edges.gathering.accumulator.reads_result
+        result = self._value(gather.result, step.interval) if is_read else grad
+        self.resident[Block("incoming", gather.result, step.interval)] = gather.edges.gathering.arrive(
+            gather.edges.function, grad, list(extra.values()), result, self._counts(gather, step)
+        )
 
     def _backward_pass(self, step: Step) -> tuple[Gather, BackwardPass, GatherState]:
         """Of a chunk's or an interval's step: the gather, the pass, and the state that it is accumulated in."""
@@ -388,7 +381,7 @@ class Executor:
         gather, work, state = self._backward_pass(step)
         arrays = self._edge_inputs(gather, step)
         for block in step.reads:
-            if block.kind in ("incoming", "extra", "handed"):
+            if block.kind in ("incoming", "handed"):
                 arrays |= self.resident[block]
         edges = self._accumulate(state, gather, step, arrays)
         names = _results(work, of_edges=True)
@@ -417,7 +410,7 @@ class Executor:
 def _results(work: BackwardPass, *, of_edges: bool) -> list[str]:
     """Names of a pass's results that are of edges, or of the others."""
     outputs = zip(work.results, work.function.outputs, strict=True)
-    return [name for name, output in outputs if (output.reduce == "edge") == of_edges]
+    return [name for name, output in outputs if (output.reduction.rows == "edge") == of_edges]
 
 
 def _alone(value: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from sagann.compiler.builder import arithmetic_dtype
+from sagann.kernels.edge.builder import arithmetic_dtype
 
 
 def wide(value: Tensor) -> Tensor:

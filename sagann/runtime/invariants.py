@@ -76,7 +76,7 @@ class Invariants:
             owner, edges = Owner(), program.edges
             # What is not fused, and what follows from pairs with edge types, is not compared.
             if edges.function is not None and program.typed is None:
-                content = edges.accumulator, edges.max_degree, edges.dtype, repr(edges.function.content)
+                content = edges.gathering, edges.dtype, repr(edges.function.content)
                 owner = self._owners.setdefault(layer, {}).setdefault(content, owner)
             self._owner_of[program] = owner
         return self._owner_of[program]

@@ -1,7 +1,7 @@
 """Edges that could not be fused, a bounded tile at a time.
 
 A tile is a run of edges in CSC order, so it touches a run of destinations, and its gather is merged into theirs
-(:mod:`sagann.kernels.edge.merge`). What is alive at once is the edge tensors of one tile. The backward computes every tile again and differentiates it by autograd; random numbers of a
+(:mod:`sagann.kernels.edge.reductions`). What is alive at once is the edge tensors of one tile. The backward computes every tile again and differentiates it by autograd; random numbers of a
 tile come again from its own seed. Gradients of gradients are not offered.
 """
 
@@ -15,10 +15,14 @@ import torch
 from torch import Tensor
 
 from sagann.compiler.program import EdgeWork
+from sagann.compiler.vjp import message_gradients
 from sagann.graph.topology import Topology
-from sagann.kernels.edge.merge import NEUTRAL, merge
-from sagann.kernels.edge.naive import reduce_rows
+from sagann.kernels.accumulators import Counts
+from sagann.kernels.edge import naive
+from sagann.kernels.edge.builder import Builder
+from sagann.kernels.edge.function import EdgeFunction, Input
 from sagann.kernels.first_order import Saved, first_order_only
+from sagann.kernels.gather.naive import gather_sum
 from sagann.runtime.degrees import divisors
 from sagann.runtime.half import wide
 from sagann.runtime.random_numbers import drawn_seed, seeded
@@ -167,7 +171,7 @@ def _add(total: Tensor, part: Tensor, side: str, tile: _Tile) -> None:
     if side == "src":
         total.index_add_(0, tile.src, part)
     elif side == "dst":
-        (summed,) = reduce_rows(tile.topology, "sum", (part,))
+        summed = gather_sum(tile.topology, part)
         total[tile.first_dst : tile.first_dst + len(summed)] += summed
     elif side == "edge":
         total[tile.first_edge : tile.last_edge] = part
@@ -180,70 +184,78 @@ class _State:
 
     def __init__(self, call: _Call) -> None:
         self.call = call
-        # A mean is a sum, divided at the end.
-        self.reduce = "sum" if call.edges.accumulator == "mean" else call.edges.accumulator
+        self.reduction = call.edges.gathering.accumulator.reduction
         self.parts: list[Tensor] = []
+        self.saved: list[Tensor] = []
+        "What the backward reads: what the accumulator keeps, then the result where it is read."
 
     def accumulate(self, tile: _Tile, output: tuple[Tensor, ...]) -> None:
         """Merge a tile's part into that of its destinations."""
-        # Extrema are exact in any type.
-        values = output if self.reduce in ("max", "min") else tuple(wide(value) for value in output)
-        part = reduce_rows(tile.topology, self.reduce, values)
-        if self.reduce in ("max", "min"):
-            best, edge = part
-            part = best, torch.where(edge < 0, -1, edge + tile.first_edge)
+        part = [
+            torch.where(rows < 0, -1, rows + tile.first_edge) if form.is_edge else rows
+            for rows, form in zip(
+                self.reduction.reduce(tile.topology, [wide(value) for value in output]),
+                self.reduction.state,
+                strict=True,
+            )
+        ]
         if not self.parts:
-            numbers = zip(part, NEUTRAL[self.reduce], strict=True)
             num_dst = self.call.topology.num_dst
-            self.parts = [rows.new_full((num_dst, *rows.shape[1:]), number) for rows, number in numbers]
+            self.parts = [
+                rows.new_full((num_dst, *rows.shape[1:]), form.neutral)
+                for rows, form in zip(part, self.reduction.state, strict=True)
+            ]
         here = slice(tile.first_dst, tile.first_dst + len(part[0]))
-        merge(self.reduce, [rows[here] for rows in self.parts], part)
+        self.reduction.merge([rows[here] for rows in self.parts], part)
 
     def finish(self, arrays: tuple[Tensor, ...]) -> Tensor:
-        """What was gathered, in the messages' type; 0 where there are no edges at all."""
+        """What was gathered, in the messages' type."""
         if not self.parts:
             empty = _empty_result(self.call, arrays)
             # Without edges the backward reads nothing of what is saved.
-            self.parts = [empty for _ in NEUTRAL[self.reduce]]
-        result = self.parts[0]
-        if self.call.edges.accumulator == "mean":
-            result = result / divisors(self.call.topology.in_degrees(), result)
+            self.parts = [torch.full_like(empty, form.neutral) for form in self.reduction.state]
+        gathering = self.call.edges.gathering
+        result, kept = gathering.finish(self.parts, _counts(self.call))
+        self.saved = [*kept, result] if gathering.accumulator.reads_result else list(kept)
         return result.to(self.call.edges.dtype)
-
-    @property
-    def saved(self) -> list[Tensor]:
-        """What the backward reads: which edge attains each extremum; softmax's result, largest scores and denominators."""
-        return {"sum": [], "softmax": self.parts}.get(self.reduce, self.parts[1:])
 
 
 class _Upstream:
     """Gradients of a tile's messages from the gradient of what was gathered."""
 
     def __init__(self, call: _Call, grad: Tensor, saved: tuple[Tensor, ...]) -> None:
-        self.accumulator = call.edges.accumulator
-        if self.accumulator == "mean":
-            # In half precision a degree may be infinite.
-            grad = wide(grad)
-            grad = grad / divisors(call.topology.in_degrees(), grad)
-        self.grad = grad
-        self.saved = saved
+        self.call, self.grad, self.saved = call, grad, saved
+        self.gradients: EdgeFunction | None = None
+        self.rows: dict[str, Tensor] = {}
 
     def of(self, tile: _Tile, output: tuple[Tensor, ...]) -> list[Tensor]:
         """One gradient per value of the tile's output."""
-        value = output[-1].detach()
-        grad = self.grad.index_select(0, tile.dst)
-        if self.accumulator in ("max", "min"):
-            ids = torch.arange(tile.first_edge, tile.last_edge, device=grad.device)
-            here = self.saved[0].index_select(0, tile.dst) == ids.reshape(-1, *(1,) * (grad.ndim - 1))
-            return [torch.where(here, grad, 0).to(value.dtype)]
-        if self.accumulator != "softmax":
-            return [grad.to(value.dtype)]
-        result, top, denominator = (tensor.index_select(0, tile.dst) for tensor in self.saved)
-        score = output[0].detach()
-        weight = torch.exp(wide(score) - top) / denominator
-        beside = weight.reshape(*weight.shape, *(1,) * (value.ndim - weight.ndim))
-        agreement = (grad * (value - result)).flatten(weight.ndim).sum(-1)
-        return [(weight * agreement).to(score.dtype), (beside * grad).to(value.dtype)]
+        names = [f"value{number}" for number in range(len(output))]
+        if self.gradients is None:
+            self.gradients = self._arrive(names, output)
+        given = {name: value.detach() for name, value in zip(names, output, strict=True)}
+        given |= {name: rows.index_select(0, tile.dst) for name, rows in self.rows.items()}
+        ids = torch.arange(tile.first_edge, tile.last_edge, device=self.grad.device)
+        values = naive.evaluate(self.gradients, given, edge_ids=ids)
+        found = [values[name] for each in self.gradients.outputs for name in each.values]
+        return [grad.to(value.dtype) for grad, value in zip(found, output, strict=True)]
+
+    def _arrive(self, names: list[str], output: tuple[Tensor, ...]) -> EdgeFunction:
+        """What the tiles compute, and the rows of destinations that they read."""
+        gathering = self.call.edges.gathering
+        inputs = [
+            Input(name=name, side="edge", shape=tuple(value.shape[1:]), dtype=value.dtype)
+            for name, value in zip(names, output, strict=True)
+        ]
+        forward = Builder(inputs).build(gathering.outputs(names), "dst")
+        kept = self.saved[: len(gathering.accumulator.keeps)]
+        result = self.saved[-1] if self.saved else self.grad
+        self.rows = gathering.arrive(forward, self.grad, kept, result, _counts(self.call))
+        return message_gradients(forward)
+
+
+def _counts(call: _Call) -> Counts:
+    return lambda like: divisors(call.topology.in_degrees(), like)
 
 
 def _empty_result(call: _Call, arrays: tuple[Tensor, ...]) -> Tensor:

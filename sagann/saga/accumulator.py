@@ -6,23 +6,11 @@ structure of the graph, which no compiler could fuse or stream (NGra, Sec. 2.2).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import Tensor
 
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
-from sagann.kernels.gather import naive
-
-_REDUCTIONS: dict[str, Callable[[Topology, Tensor], Tensor]] = {
-    "sum": naive.gather_sum,
-    "mean": naive.gather_mean,
-    "max": naive.gather_max,
-    "min": naive.gather_min,
-}
-
-ACCUMULATORS = (*_REDUCTIONS, "softmax", "concat")
-"The accumulators a layer may name."
+from sagann.kernels.accumulators import ACCUMULATORS, gathering
 
 
 def check_accumulator(accumulator: object, max_degree: int | None, where: str) -> None:
@@ -40,9 +28,9 @@ def check_accumulator(accumulator: object, max_degree: int | None, where: str) -
             fix="Choose one of these; user-defined accumulators are not accepted, because their derivative "
             "through the graph could be neither fused nor streamed. Put your own function in apply_edge.",
         )
-    if accumulator == "concat" and (not isinstance(max_degree, int) or max_degree < 1):
+    if ACCUMULATORS[accumulator].is_sized and (not isinstance(max_degree, int) or max_degree < 1):
         raise LayerError(
-            "the concat accumulator needs a stated width",
+            f"the {accumulator} accumulator needs a stated width",
             value=f"max_degree = {max_degree!r}, expected a positive int",
             where=where,
             fix="Set max_degree to the largest in-degree.",
@@ -54,7 +42,7 @@ def accumulate(topology: Topology, accumulator: str, output: object, max_degree:
 
     Args:
         topology: the edges.
-        accumulator: one of :data:`ACCUMULATORS`.
+        accumulator: the name of one.
         output: what ApplyEdge returned: a tensor [num_edges, ...], or (score, value) for softmax.
         max_degree: the width of concat.
         where: the layer, for messages.
@@ -63,15 +51,10 @@ def accumulate(topology: Topology, accumulator: str, output: object, max_degree:
     Raises:
         LayerError: ``output`` has not the form that the accumulator takes.
     """
-    if accumulator == "softmax":
-        score, value = _score_and_value(output, topology.num_edges, where)
-        return naive.gather_softmax(topology, score, value)
-    rows = _edge_rows(output, topology.num_edges, where)
-    if accumulator == "concat":
-        # check_accumulator has made sure of max_degree.
-        assert max_degree is not None
-        return naive.gather_concat(topology, rows, max_degree)
-    return _REDUCTIONS[accumulator](topology, rows)
+    form = gathering(accumulator, max_degree or 0)
+    if form.accumulator.reduction.num_values == 2:
+        return form.gather(topology, _score_and_value(output, topology.num_edges, where))
+    return form.gather(topology, [_edge_rows(output, topology.num_edges, where)])
 
 
 def _edge_rows(output: object, num_edges: int, where: str) -> Tensor:

@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sagann.errors import LayerError, SagannError, in_one_line
+from sagann.kernels.accumulators import gathering
 from sagann.saga.edge import Edge
 from sagann.saga.side_effects import taken_back
 
@@ -105,9 +106,8 @@ def _check_layer(layer: SagaLayer, x: Tensor, data: Tensor | None) -> None:
     if not _is_of_form(output, layer.accumulator) or not isinstance(accum, Tensor):
         return  # The accumulator says so, with the real shapes.
     _check_floating(output if isinstance(output, tuple) else (output,), name)
-    if layer.accumulator == "concat":
-        assert layer.max_degree is not None
-        accum = accum.reshape(NUM_ROWS, -1).repeat(1, layer.max_degree)
+    gathered = gathering(layer.accumulator, layer.max_degree or 0)
+    accum = accum.new_empty(NUM_ROWS, *gathered.shape(accum.shape[1:]))
     output = _check_rows(
         layer.apply_vertex, [ends[1], _made_up_rows(accum, generator)], layer, f"{name}.apply_vertex"
     )
@@ -124,7 +124,7 @@ def _check_layer(layer: SagaLayer, x: Tensor, data: Tensor | None) -> None:
 def _is_of_form(output: Any, accumulator: str) -> bool:
     """Whether ApplyEdge has returned what the accumulator takes: a row per edge, or a score that begins its value."""
     values = output if isinstance(output, tuple) else (output,)
-    if len(values) != (2 if accumulator == "softmax" else 1):
+    if len(values) != gathering(accumulator).accumulator.reduction.num_values:
         return False
     if not all(isinstance(value, Tensor) and value.ndim and value.shape[0] == NUM_ROWS for value in values):
         return False

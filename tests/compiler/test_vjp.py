@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +10,11 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import fx
 
-from sagann.compiler import builder as edge_builder
 from sagann.compiler.program import EdgeWork, Stage
 from sagann.compiler.vjp import Backward, adjoints, backward_passes
-from sagann.kernels.edge import naive
+from sagann.kernels.accumulators import Gathering, gathering
+from sagann.kernels.accumulators.sums import CONCAT
+from sagann.kernels.edge import builder as edge_builder, naive
 from sagann.kernels.edge.function import EdgeFunction, Output
 from sagann.runtime.edge_pass import gather_fused
 from tests.graphs import odd_topologies
@@ -23,7 +25,11 @@ TOPOLOGIES = odd_topologies()
 REDUCTIONS: list[Any] = ["sum", "max", "min", "softmax", "edge"]
 
 
-def gathering(function: EdgeFunction, reduce: Any) -> EdgeFunction:
+EDGE_ROWS = Gathering(accumulator=replace(CONCAT, is_sized=False))
+"Rows of edges as they are, without padding."
+
+
+def reduced(function: EdgeFunction, reduce: Any) -> EdgeFunction:
     """The same function with one output, reduced at the destinations."""
     values = function.outputs[0].values
     if reduce == "softmax" and len(values) == 1:
@@ -42,8 +48,7 @@ def work(function: EdgeFunction) -> EdgeWork:
     return EdgeWork(
         stage=stage,
         sides=tuple(given.side for given in function.inputs),
-        accumulator=function.outputs[0].reduce,
-        max_degree=0,
+        gathering=EDGE_ROWS if function.outputs[0].reduce == "edge" else gathering(function.outputs[0].reduce),
         dtype=torch.float64,
         function=function,
         why_not="",
@@ -76,13 +81,13 @@ def check(function: EdgeFunction, name: str, dialect: Any = naive) -> None:
 @settings(max_examples=150)
 @given(functions(), st.sampled_from(REDUCTIONS), st.sampled_from(sorted(TOPOLOGIES)))
 def test_random_functions(function: EdgeFunction, reduce: Any, name: str) -> None:
-    check(gathering(function, reduce), name)
+    check(reduced(function, reduce), name)
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_known_functions(name: str) -> None:
-    check(gathering(gated(7, torch.float64), "sum"), name)
-    check(gathering(attention(3, 4, torch.float64), "softmax"), name)
+    check(reduced(gated(7, torch.float64), "sum"), name)
+    check(reduced(attention(3, 4, torch.float64), "softmax"), name)
 
 
 def pair() -> EdgeFunction:
@@ -113,7 +118,7 @@ def test_as_few_passes_as_there_are_sides(wanted: tuple[int, ...], passes: list[
 
 
 def test_narrow_gradients_of_wide_rows_are_handed_on() -> None:
-    function = gathering(attention(3, 32, torch.float64), "softmax")
+    function = reduced(attention(3, 32, torch.float64), "softmax")
     wanted = [given.name for given in function.inputs if given.side != "edge"]
     made = backward_passes(function, wanted)
     assert [(step.function.at, [output.reduce for output in step.function.outputs]) for step in made] == [
@@ -127,7 +132,7 @@ def test_narrow_gradients_of_wide_rows_are_handed_on() -> None:
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_gradients_that_are_handed_on(name: str) -> None:
-    check(gathering(attention(3, 32, torch.float64), "softmax"), name)
+    check(reduced(attention(3, 32, torch.float64), "softmax"), name)
 
 
 def test_a_pass_reads_only_what_it_needs() -> None:

@@ -6,7 +6,7 @@ feature shape, without the dimension of the edges; ``()`` is a scalar per edge. 
 from the right.
 
 Invariants (:func:`verify`): names are unique; an op reads only what stands before it; shapes follow from the op's
-arguments; softmax takes (score, value), every other reduction one value.
+arguments; every reduction gets as many values as it takes.
 
 References:
     Ma et al., NGra, 2018, Sec. 3.3: the fused Scatter-ApplyEdge-Gather. We differ in that the pass is data, not a
@@ -22,6 +22,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
+
+from sagann.kernels.edge.reductions import Reduction, reduction
 
 Shape = tuple[int, ...]
 Side = Literal["src", "dst", "edge", "param"]
@@ -109,15 +111,20 @@ class Output:
     ``total``: summed over all edges, [*shape].
     """
 
-    reduce: Literal["sum", "max", "min", "softmax", "edge", "total"]
-    "How the rows of a group become one."
+    reduce: str
+    "How the rows of a group become one: the name of a reduction."
     values: tuple[str, ...]
-    "The value; (score, value) for softmax."
+    "The value, or score and value, as the reduction takes them."
+
+    @property
+    def reduction(self) -> Reduction:
+        """The record of the reduction."""
+        return reduction(self.reduce)
 
     @property
     def num_results(self) -> int:
         """How many tensors the pass returns for it."""
-        return {"max": 2, "min": 2, "softmax": 3}.get(self.reduce, 1)
+        return len(self.reduction.state)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, weakref_slot=True, eq=False)
@@ -156,14 +163,23 @@ class EdgeFunction:
     def numbers_edges(self) -> bool:
         """Whether what it gives depends on the edges' ids."""
         return any(op.op in ("random", "edge_id") for op in self.ops) or any(
-            output.reduce in ("max", "min") for output in self.outputs
+            output.reduction.names_edges for output in self.outputs
         )
 
     @property
     def asks_for_ids(self) -> bool:
         """Whether a pass that does not go in CSC order has to know which edge is which."""
-        of_edges = any(output.reduce == "edge" for output in self.outputs)
+        of_edges = any(output.reduction.rows == "edge" for output in self.outputs)
         return self.numbers_edges or of_edges
+
+
+def read_names(function: EdgeFunction) -> list[list[str]]:
+    """What the backward reads for each output, by the names of its passes' inputs; numbered where there are several."""
+    several = len(function.outputs) > 1
+    return [
+        [f"{read.name}_{number}" if several else read.name for read in output.reduction.reads]
+        for number, output in enumerate(function.outputs)
+    ]
 
 
 def verify(function: EdgeFunction) -> None:
@@ -182,9 +198,9 @@ def verify(function: EdgeFunction) -> None:
     for output in function.outputs:
         if missing := [name for name in output.values if name not in known]:
             raise ValueError(f"output reads the undefined value '{missing[0]}'")
-        if len(output.values) != (2 if output.reduce == "softmax" else 1):
+        if len(output.values) != output.reduction.num_values:
             raise ValueError(f"reduction '{output.reduce}' cannot take {len(output.values)} values")
-        if output.reduce == "softmax":
+        if len(output.values) > 1:
             score, weighted = (known[name].shape for name in output.values)
             if weighted[: len(score)] != score:
                 raise ValueError(f"score {list(score)} does not begin value {list(weighted)}")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from sagann.kernels.edge.function import REDUCTIONS, EdgeFunction, Input, Op
+from sagann.kernels.edge.reductions import Reduction
 
 KINDS = {
     torch.float32: "f4",
@@ -24,8 +25,6 @@ KINDS = {
     torch.bool: "b1",
 }
 "Kind of lanes in memory by dtype."
-ACCUMULATORS = {"sum": 1, "total": 1, "edge": 0, "max": 2, "min": 2, "softmax": 1}
-"Accumulators of an output by its reduction, each of as many lanes as its value."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,12 +61,12 @@ def results_of(function: EdgeFunction) -> list[Result]:
     for output in function.outputs:
         value = function.value(output.values[-1])
         dtype = torch.float64 if kind_of(value) == "f8" else torch.float32
-        rows = {"edge": "edge", "total": "item"}.get(output.reduce, "row")
-        results.append(Result(rows=rows, shape=value.shape, dtype=dtype))
-        if output.reduce in ("max", "min"):
-            results.append(Result(rows="row", shape=value.shape, dtype=None))
-        if output.reduce == "softmax":
-            results += [Result(rows="row", shape=function.value(output.values[0]).shape, dtype=dtype)] * 2
+        shapes = {"value": value.shape, "score": function.value(output.values[0]).shape, "row": ()}
+        reduction = output.reduction
+        results += [
+            Result(rows=reduction.rows, shape=shapes[part.of], dtype=None if part.is_edge else dtype)
+            for part in reduction.state
+        ]
     return results
 
 
@@ -76,12 +75,12 @@ def reduced_results(function: EdgeFunction) -> list[Result]:
     return [result for result in results_of(function) if result.rows != "edge"]
 
 
-def merged_results(function: EdgeFunction) -> Iterator[tuple[str, slice]]:
+def merged_results(function: EdgeFunction) -> Iterator[tuple[Reduction, slice]]:
     """How rows are reduced, output by output, and where their tensors stand among all results."""
     result = 0
     for output in function.outputs:
-        if output.reduce not in ("edge", "total"):
-            yield output.reduce, slice(result, result + output.num_results)
+        if output.reduction.rows == "row":
+            yield output.reduction, slice(result, result + output.num_results)
         result += output.num_results
 
 

@@ -14,11 +14,9 @@ from torch import Tensor
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
 from sagann.kernels.edge.function import BINARY, UNARY, EdgeFunction, Input, Op, Output
-from sagann.kernels.edge.merge import merge
 from sagann.kernels.edge.pass_edges import Edges, PassEdges
 from sagann.kernels.edge.random import random_rows
 from sagann.kernels.edge.walk import check_into
-from sagann.kernels.gather import naive as gather
 
 _LOGICAL: dict[str, Any] = {"not": torch.logical_not, "and": torch.logical_and, "or": torch.logical_or}
 # The language names its ops as PyTorch does.
@@ -80,15 +78,17 @@ def _continued(
     taken = 0
     parts = _results(function, topology, arrays, seed, edge_offset)
     for output, part in zip(function.outputs, parts, strict=True):
-        if output.reduce == "edge":
+        if output.reduction.rows == "edge":
             results += part
             continue
         known = into[taken : taken + output.num_results]
-        if output.reduce in ("max", "min"):
-            part = part[0], torch.where(part[1] < 0, -1, part[1].long() + edge_offset)
-        if output.reduce != "total":
+        part = tuple(
+            torch.where(rows < 0, -1, rows.long() + edge_offset) if form.is_edge else rows
+            for rows, form in zip(part, output.reduction.state, strict=True)
+        )
+        if output.reduction.rows == "row":
             part = tuple(rows[: len(known[0])] for rows in part)
-        merge(output.reduce, known, part)
+        output.reduction.merge(known, part)
         results += known
         taken += output.num_results
     return tuple(results)
@@ -198,40 +198,20 @@ def _apply(op: Op, args: list[Any], edge_ids: Tensor | None, seed: int, values: 
 
 
 def _reduce(function: EdgeFunction, topology: Topology, output: Output, values: list[Tensor]) -> tuple[Tensor, ...]:
-    if output.reduce == "edge":
-        return (values[0],)
-    if output.reduce == "total":
-        return (values[0].sum(0),)
-    if function.at == "src":
+    reduction, grouped, order = output.reduction, topology, None
+    if function.at == "src" and reduction.rows == "row":
         csr = topology.csr()
         order = csr.edge_ids.long()
-        grouped = Topology(
-            indptr=csr.indptr, indices=csr.indices, num_src=max(topology.num_src, topology.num_dst), validate=False
-        )
+        num_src = max(topology.num_src, topology.num_dst)
+        grouped = Topology(indptr=csr.indptr, indices=csr.indices, num_src=num_src, validate=False)
         values = [value.index_select(0, order) for value in values]
-    else:
-        grouped, order = topology, None
-    reduced = reduce_rows(grouped, output.reduce, values)
-    if output.reduce not in ("max", "min"):
-        return reduced
-    best, position = reduced
-    if order is not None and len(order):
-        position = torch.where(position < 0, position, order[position.clamp(min=0)])
-    return best, position.to(id_dtype(topology.num_edges))
 
+    def named(position: Tensor) -> Tensor:
+        if order is not None and len(order):
+            position = torch.where(position < 0, position, order[position.clamp(min=0)])
+        return position.to(id_dtype(topology.num_edges))
 
-def reduce_rows(topology: Topology, reduce: str, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Reduce the rows of every destination's in-edges.
-
-    Args:
-        topology: the edges.
-        reduce: sum, max, min or softmax.
-        values: the edges' rows in CSC order, [num_edges, ...]; score and value for softmax.
-    Returns:
-        A part as :mod:`sagann.kernels.edge.merge` has it; ids of edges are positions, int64.
-    """
-    if reduce == "sum":
-        return (gather.gather_sum(topology, values[0]),)
-    if reduce == "softmax":
-        return gather.gather_softmax(topology, *values), *gather.gather_denominator(topology, values[0])
-    return gather.gather_extremum(topology, values[0], reduce)
+    return tuple(
+        named(rows) if part.is_edge else rows
+        for rows, part in zip(reduction.reduce(grouped, values), reduction.state, strict=True)
+    )

@@ -26,7 +26,6 @@ from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import reduced_results
-from sagann.kernels.edge.merge import NEUTRAL, merge
 from sagann.kernels.edge.pass_edges import Edges
 
 
@@ -157,9 +156,9 @@ class GatherState:
             return
         taken = 0
         for output in self.function.outputs:
-            if output.reduce != "edge":
+            if output.reduction.rows != "edge":
                 here = slice(taken, taken + output.num_results)
-                merge(output.reduce, self._results[here], other._results[here])
+                output.reduction.merge(self._results[here], other._results[here])
                 taken += output.num_results
 
     def finish(self) -> tuple[Tensor, ...]:
@@ -179,8 +178,8 @@ class GatherState:
     def _begun(self) -> tuple[Tensor, ...]:
         """The results, neutral where there are none."""
         if self._results is None:
-            reduces = [output.reduce for output in self.function.outputs if output.reduce != "edge"]
-            numbers = [number for reduce in reduces for number in NEUTRAL[reduce]]
+            reductions = [output.reduction for output in self.function.outputs]
+            numbers = [part.neutral for each in reductions if each.rows != "edge" for part in each.state]
             self._results = tuple(
                 torch.full(shape, number, dtype=dtype, device=self.device)
                 for number, (shape, dtype) in zip(numbers, self._forms(), strict=True)
@@ -212,7 +211,7 @@ class GatherState:
         taken: list[Tensor] = []
         position = 0
         for output in self.function.outputs:
-            if (output.reduce == "edge") == of_edges:
+            if (output.reduction.rows == "edge") == of_edges:
                 taken += results[position : position + output.num_results]
             position += output.num_results
         return tuple(taken)

@@ -14,7 +14,6 @@ from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
 from sagann.kernels.edge.function import EdgeFunction, Input
 from sagann.kernels.edge.kinds import Result, reduced_results
-from sagann.kernels.edge.merge import NEUTRAL
 from sagann.kernels.edge.pass_edges import Edges, PassEdges
 from sagann.kernels.edge.work import Work
 from sagann.kernels.memory import empty
@@ -144,10 +143,10 @@ def fill_neutral(function: EdgeFunction, slots: Sequence[Tensor]) -> None:
     """Begin partial results, one tensor for each result of the pass."""
     position = 0
     for output in function.outputs:
-        for number in NEUTRAL.get(output.reduce, ()):
-            slots[position].fill_(number)
+        for part in output.reduction.state:
+            if output.reduction.rows != "edge":
+                slots[position].fill_(part.neutral)
             position += 1
-        position += output.reduce == "edge"
 
 
 def add_totals(results: Sequence[Result], outs: Sequence[Tensor], into: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -164,13 +163,12 @@ def name_edges(function: EdgeFunction, results: list[Tensor], walk: Walk) -> Non
     """Turn the positions that a pass over CSR has found extrema at into ids of edges, in place."""
     if walk.edge_ids is None:
         return
-    position = 0
-    for output in function.outputs:
-        if output.reduce in ("max", "min"):
-            where = results[position + 1]
+    parts = [part for output in function.outputs for part in output.reduction.state]
+    for number, part in enumerate(parts):
+        if part.is_edge:
+            where = results[number]
             ids = walk.edge_ids[where.clamp(min=0)]
-            results[position + 1] = torch.where(where < 0, where, ids.to(where.dtype))
-        position += output.num_results
+            results[number] = torch.where(where < 0, where, ids.to(where.dtype))
 
 
 def check_into(function: EdgeFunction, edges: Edges, into: Sequence[Tensor] | None, edge_offset: int) -> None:

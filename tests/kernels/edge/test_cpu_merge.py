@@ -11,7 +11,6 @@ from torch import Tensor
 from sagann.kernels.edge.cpu.merge import merge_slots
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import merged_results, results_of
-from sagann.kernels.edge.merge import merge
 from sagann.kernels.edge.work import Work
 from tests.kernels.edge.functions import Builder
 
@@ -63,14 +62,14 @@ def test_any_parts(dtype: torch.dtype, sizes: list[int], continued: bool, seed: 
     work = Work(items=np.empty((0, 5), np.int64), split_rows=np.array(ROWS), split_indptr=indptr)
     outs, slots = parts_of(function, 5, 0, generator), parts_of(function, int(indptr[-1]), 100, generator)
     expected = [out.clone() for out in outs]
-    for reduce, here in merged_results(function):
+    for reduction, here in merged_results(function):
         for row, first, last in zip(ROWS, indptr[:-1], indptr[1:], strict=True):
             into = [
                 out[row : row + 1].clone() if continued else slot[first : first + 1].clone()
                 for out, slot in zip(outs[here], slots[here], strict=True)
             ]
             for slot in range(first + (not continued), last):
-                merge(reduce, into, [part[slot : slot + 1] for part in slots[here]])
+                reduction.merge(into, [part[slot : slot + 1] for part in slots[here]])
             for out, merged in zip(expected[here], into, strict=True):
                 out[row : row + 1] = merged
     merge_slots(function, outs, slots, work, continued=continued)

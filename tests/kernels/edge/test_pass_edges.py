@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sagann.compiler.vjp import ARGUMENT, GRAD, backward_passes
+from sagann.compiler.vjp import backward_passes
 from sagann.graph import Topology
 from sagann.kernels.edge import cpu, naive
 from sagann.kernels.edge.function import EdgeFunction, Input, Output
@@ -77,7 +77,7 @@ def test_a_pass_that_asks_for_ids_gets_none_without(dialect: str) -> None:
     (step,) = backward_passes(forward, ["x"])
     topology = TOPOLOGIES["skewed"]
     edges = replace(PassEdges.of(topology, "src"), edge_ids=None)
-    arrays = {GRAD: torch.ones(topology.num_dst), ARGUMENT: torch.zeros(topology.num_dst, dtype=torch.int32)}
+    arrays = {"grad": torch.ones(topology.num_dst), "argument": torch.zeros(topology.num_dst, dtype=torch.int32)}
     with pytest.raises(ValueError, match="come without"):
         RUNS[dialect](step.function, edges, arrays)
 

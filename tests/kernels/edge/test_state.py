@@ -12,12 +12,12 @@ import torch
 from hypothesis import assume, given, settings, strategies as st
 from torch import Tensor
 
-from sagann.compiler.vjp import ARGUMENT, GRAD, backward_passes
+from sagann.compiler.vjp import backward_passes
 from sagann.graph import Topology
+from sagann.kernels.accumulators import gathering
 from sagann.kernels.edge import cpu, naive
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.state import GatherState, Run
-from sagann.runtime.edge_pass import softmax_incoming
 from tests.kernels.edge import cases
 from tests.kernels.edge.cases import KNOWN, TOPOLOGIES
 from tests.kernels.edge.chunks import CUTS, by_source, gather, runs
@@ -243,10 +243,8 @@ def test_forward_and_backward_are_those_of_the_whole(dialect: str, function: Edg
 
     arrays = {name: array.detach() for name, array in leaves.items()}
     result, *rest = gather(run, function, topology, chunks, arrays, device=device)
-    if len(rest) == 2:
-        incoming = softmax_incoming(upstream, *rest, result)
-    else:
-        incoming = {GRAD: upstream} | dict(zip([ARGUMENT], rest, strict=False))
+    reduce = function.outputs[0].reduce
+    incoming = gathering(reduce).arrive(function, upstream, rest, result, torch.ones_like)
     found: dict[str, Tensor] = {}
     for step in backward_passes(function, tuple(leaves)):
         gradients = gather(run, step.function, topology, chunks, arrays | incoming, device=device)

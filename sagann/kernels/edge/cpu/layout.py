@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sagann.kernels.edge.function import EdgeFunction
-from sagann.kernels.edge.kinds import ACCUMULATORS, feature_width, kind_of, lanes
+from sagann.kernels.edge.kinds import feature_width, kind_of, lanes
 
 VECTOR_BYTES = 64
 # Vector registers that a tile's accumulators, rows and temporaries may take together; 32 exist.
@@ -50,7 +50,7 @@ def choose_layout(function: EdgeFunction) -> Layout:
 
 def _pressure(function: EdgeFunction) -> int:
     """Registers that one chunk of features takes: accumulators, loaded rows and what is computed of them."""
-    held = sum(ACCUMULATORS[output.reduce] for output in function.outputs)
+    held = sum(output.reduction.registers for output in function.outputs)
     held += sum(1 for given in function.inputs if lanes(given) > 1)
     held += sum(1 for op in function.ops if lanes(op) > 1 and op.op in ("exp", "sigmoid", "tanh", "expm1")) * 2
     # Rows that are reduced as they are loaded need no registers for what is computed of them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sagann.kernels.edge.cpu.expressions import Expressions
-from sagann.kernels.edge.cpu.reduction import Reduction
+from sagann.kernels.edge.cpu.reductions import WRITERS
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import KINDS, results_of
 from sagann.kernels.edge.source import mention
@@ -81,10 +81,10 @@ class Rows:
         self.compute()
         result, before, per_row, update, finish, after = 0, [], [], [], [], []
         for number, output in enumerate(self.function.outputs):
-            writer = Reduction(self.expressions, output, number, result)
+            writer = WRITERS[output.reduce](self.expressions, output, number, result)
             result += output.num_results
             before += writer.before()
-            per_row += writer.start()
+            per_row += writer.resume() if self.expressions.form.continued else writer.start()
             update += writer.update()
             finish += writer.finish()
             after += writer.after()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu.expressions import EDGE, PROGRAM, ROW, Expressions
 from sagann.kernels.edge.gpu.layout import choose_layout
-from sagann.kernels.edge.gpu.reduction import Reduction
+from sagann.kernels.edge.gpu.reductions import WRITERS
 from sagann.kernels.edge.kinds import results_of
 from sagann.kernels.edge.source import mention
 
@@ -35,12 +35,16 @@ class _Kernel(Expressions):
             self.compute(op)
         reductions, result = [], 0
         for number, output in enumerate(self.function.outputs):
-            reductions.append(Reduction(self, output, number, result))
+            reductions.append(WRITERS[output.reduce](self, output, number, result))
             result += output.num_results
         before = [line for reduction in reductions for line in reduction.before()]
         start = [line for reduction in reductions for line in reduction.start()]
         update = [line for reduction in reductions for line in reduction.update()]
-        finish = [line for reduction in reductions for line in reduction.finish()]
+        finish = [
+            line
+            for reduction in reductions
+            for line in (reduction.resume() if self.continued else reduction.finish())
+        ]
         after = [line for reduction in reductions for line in reduction.after()]
         row = [
             "at = tl.where(slot >= 0, slot, row)",

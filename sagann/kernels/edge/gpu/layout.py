@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 
 from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output, Shape
-from sagann.kernels.edge.kinds import ACCUMULATORS, KINDS, feature_width, kind_of, lanes, results_of
+from sagann.kernels.edge.kinds import KINDS, feature_width, kind_of, lanes, results_of
 
 # Features of a tile: with one warp and float32, 16 bytes for each thread and edge.
 TILE = 128
@@ -77,7 +77,7 @@ def shared_results(function: EdgeFunction, layout: Layout) -> list[int]:
 
 def _edges(function: EdgeFunction, num_lanes: int) -> int:
     """How many edges of that many lanes fit a warp's registers."""
-    held = sum(ACCUMULATORS[output.reduce] for output in function.outputs if lanes(_value(function, output)) > 1)
+    held = sum(output.reduction.registers for output in function.outputs if lanes(_value(function, output)) > 1)
     held += sum(1 for given in function.inputs if lanes(given) > 1)
     words = num_lanes * (2 if any(kind_of(value) == "f8" for value in function.values) else 1)
     edges = min(WORDS_OF_WARP // words, MOST_VALUES * WORDS_OF_WARP // (words * max(1, held)), MOST_EDGES)

@@ -23,8 +23,8 @@ from triton.compiler import ASTSource
 from triton.knobs import nvidia
 
 from sagann.kernels.edge.function import EdgeFunction
-from sagann.kernels.edge.gpu import merge
 from sagann.kernels.edge.gpu.compiled import compile_kernel
+from sagann.kernels.edge.gpu.reductions import extrema, softmax, sums
 from tests.kernels.edge import cases
 from tests.kernels.edge.functions import Builder, attention, gated
 
@@ -162,13 +162,13 @@ def main() -> None:
     for name, function in (continued | {"one head": attention(1, 256)}).items():
         compile_function(f"{name}, continued", function, continued=True)
     sum_types = {"p_groups": "*i64", "p_slots": "*fp32", "p_out": "*fp32", "num_lanes": "i32"}
-    report("merge_sum", merge.merge_sum, sum_types, {"tile": 128}, set())
+    report("merge_sum", sums.merge_sum, sum_types, {"tile": 128}, set())
     where_types = sum_types | {"p_slots_where": "*i32", "p_out_where": "*i32"}
-    report("merge_extremum", merge.merge_extremum, where_types, {"tile": 128, "largest": True}, set())
+    report("merge_extremum", extrema.merge_extremum, where_types, {"tile": 128, "largest": True}, set())
     scores = [f"p_{end}_{of}" for end in ("slots", "out") for of in ("top", "weight")]
     softmax_types = sum_types | dict.fromkeys(scores, "*fp32") | {"num_scores": "i32"}
     lowest = torch.finfo(torch.float32).min
-    report("merge_softmax", merge.merge_softmax, softmax_types, {"tile": 128, "lowest": lowest}, set())
+    report("merge_softmax", softmax.merge_softmax, softmax_types, {"tile": 128, "lowest": lowest}, set())
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from sagann.compiler.builder import Builder
+from sagann.kernels.edge.builder import Builder
 from sagann.kernels.edge.function import Input, Output
 
 
