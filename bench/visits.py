@@ -26,6 +26,8 @@ from bench.timing import alternate, median_ratio
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Graph, Topology
 from sagann.nn import MODELS
+from sagann.plan.choose_intervals import cutter, fitted_bounds, hop_sizes
+from sagann.plan.epoch import Planned, plan_epoch, revisited
 from sagann.plan.gradients import Gradients
 from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError
@@ -33,7 +35,6 @@ from sagann.plan.steps import UNLIMITED
 from sagann.plan.visits import Visits
 from sagann.runtime.capturing import captured
 from sagann.runtime.forecast import forecast, refined
-from sagann.runtime.planning import Planned, cutter, fitted_bounds, hop_sizes, planned, revisited
 from sagann.runtime.probe import probe
 from sagann.runtime.streamed import StreamedModel
 from sagann.saga.hops import count_hops
@@ -89,7 +90,7 @@ def _planned(
     """An epoch with the loss folded, by what its visits are called."""
     gradients = Gradients(program)
     whole = (0, hops[0].num_dst)
-    plan = partial(planned, program, gradients=gradients, folded=True, same_memory=False)
+    plan = partial(plan_epoch, program, gradients=gradients, folded=True, same_memory=False)
     budget_bytes = plan(hop_sizes(program, hops, whole), whole, UNLIMITED).plan.peak_bytes // arguments.share
     while True:
         try:

@@ -8,11 +8,12 @@ from typing import get_args
 
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Topology
+from sagann.plan.choose_intervals import fitted_bounds, hop_sizes
+from sagann.plan.epoch import plan_epoch
 from sagann.plan.gradients import Gradients
 from sagann.plan.orders import Order
 from sagann.plan.residency import BudgetError
 from sagann.plan.steps import UNLIMITED, Plan
-from sagann.runtime.planning import fitted_bounds, hop_sizes, planned
 
 ORDERS: tuple[Order, ...] = get_args(Order)
 
@@ -45,7 +46,7 @@ def compare(program: ModelProgram, hops: Sequence[Topology], share: int) -> Comp
     """
     gradients = Gradients(program)
     whole = (0, hops[0].num_dst)
-    dense = planned(
+    dense = plan_epoch(
         program,
         hop_sizes(program, hops, whole),
         whole,
@@ -64,7 +65,7 @@ def compare(program: ModelProgram, hops: Sequence[Topology], share: int) -> Comp
             bounds = max(fitted, key=len)
             sizes = hop_sizes(program, hops, bounds)
             plans = {
-                order: planned(
+                order: plan_epoch(
                     program,
                     sizes,
                     bounds,

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Topology
+from sagann.plan.choose_intervals import fitted_bounds, hop_sizes
+from sagann.plan.epoch import Planned, plan_epoch
 from sagann.plan.gradients import Gradients
 from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.steps import UNLIMITED, Plan
-from sagann.runtime.planning import Planned, fitted_bounds, hop_sizes, planned
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +52,7 @@ def compare(
 
     def plan(bounds: tuple[int, ...], budget_bytes: int, selection: Selection) -> Planned:
         sizes = hop_sizes(program, hops, bounds, selection)
-        return planned(
+        return plan_epoch(
             program,
             sizes,
             bounds,

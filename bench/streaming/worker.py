@@ -22,11 +22,11 @@ from bench.standalone.serve import forget_peak, give_back, memory_bytes, serve
 from bench.standalone.training import Training
 from sagann.graph import Graph
 from sagann.kernels.memory import POOL
+from sagann.plan.epoch import Planned as PlannedEpoch
 from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError
 from sagann.plan.steps import UNLIMITED
 from sagann.runtime.forecast import forecast
-from sagann.runtime.planning import Planned as PlannedEpoch
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.stream import stream
 from sagann.runtime.streamed import StreamedModel

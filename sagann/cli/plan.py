@@ -42,7 +42,8 @@ def plan(
         Path | None,
         typer.Option(
             help=with_default(
-                "With --memory: the folder that blocks will go to; its disk is measured.", "a temporary one"
+                "With --memory: the folder that blocks will go to; its disk is measured.",
+                "as sagann train: below runs",
             ),
             metavar="FOLDER",
             show_default=False,
@@ -59,8 +60,8 @@ def plan(
         ),
     ] = None,
     device: Annotated[
-        str, typer.Option(help="With --memory: what will compute.", metavar="cpu|cuda|cuda:N")
-    ] = "cpu",
+        str, typer.Option(help="With --memory: what will compute.", metavar="auto|cpu|cuda|cuda:N")
+    ] = "auto",
     picture: Annotated[
         Path | None,
         typer.Option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from sagann.graph.large_arrays import made_by
 from sagann.plan.machine import Machine
 from sagann.report.terminal import Terminal
 from sagann.runtime.timeline_files import can_draw
+from sagann.train.resources import resolve_device
+from sagann.train.run_folder import RUNS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +32,7 @@ class Wish:
     with_steps: bool
     "Whether every step and copy is."
     spill: Path | None
-    "Where blocks will go; None for a temporary folder."
+    "Folder that blocks will go to; None for the place that `sagann train` takes."
     machine: Path | None
     "A file of rates; None for this machine's."
     device: str
@@ -73,7 +74,7 @@ class Wish:
                 picture=picture,
             )
         given = {"--show steps": with_steps, "--spill": spill, "--machine": machine, "--picture": picture}
-        given["--device"] = device != "cpu"
+        given["--device"] = device != "auto"
         for name, value in given.items():
             if value:
                 raise InputError(
@@ -84,12 +85,20 @@ class Wish:
                 )
         return None
 
+    @property
+    def folder(self) -> Path:
+        """A folder on the disk that blocks will go to: the nearest one that exists, because training makes the others."""
+        folder = (self.spill or RUNS).absolute()
+        while not folder.exists():
+            folder = folder.parent
+        return folder
+
     @contextmanager
     def large_arrays(self) -> Iterator[None]:
         """Inside the ``with`` block, arrays with a row per edge that preparing a graph gives lie where blocks will go."""
         from sagann.runtime.scratch import Scratch
 
-        with made_by(Scratch(self.spill or Path(tempfile.gettempdir()))):
+        with made_by(Scratch(self.folder)):
             yield
 
 
@@ -104,14 +113,13 @@ def show_streaming(terminal: Terminal, model: nn.Module, graph: Graph, wish: Wis
     """
     from sagann.report.plan_text import forecast_text, plan_text, steps_text
     from sagann.runtime.forecast import forecast
-    from sagann.runtime.places import device_named
     from sagann.runtime.probe import probe
     from sagann.runtime.stream import foretell
     from sagann.runtime.timeline_files import write_picture
 
     if wish.picture is not None:
         _check_picture(wish.picture)
-    device = device_named(wish.device)
+    device = resolve_device(wish.device)
     machine = None if wish.machine is None else machine_in(wish.machine, device)
     model = model.to(device)
     # Beside a device the host's memory takes what does not fit, where no folder is named.
@@ -123,7 +131,7 @@ def show_streaming(terminal: Terminal, model: nn.Module, graph: Graph, wish: Wis
         terminal.show(steps_text(planned.plan))
     if machine is None:
         terminal.say("Measuring this machine, and timing steps of the plan ...")
-        machine = probe(_existing(wish.spill or Path(tempfile.gettempdir())), device)
+        machine = probe(wish.folder, device)
         expected = forecast(planned, machine, on_disk=on_disk, rehearsal=(model, graph))
     else:
         if wish.spill is not None:
@@ -182,14 +190,6 @@ def _check_picture(path: Path) -> None:
             where="--picture",
             fix="Name such a file.",
         )
-
-
-def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it: training makes those that are missing."""
-    folder = folder.absolute()
-    while not folder.exists():
-        folder = folder.parent
-    return folder
 
 
 def _text_of(path: Path) -> str:

@@ -31,6 +31,7 @@ from sagann.train.run_folder import (
     HISTORY_FILE,
     LOCK_FILE,
     RUN_FILE,
+    RUNS,
     WRITTEN_ASIDE,
     RunFolder,
     is_of_run,
@@ -137,7 +138,7 @@ def _free_folder(settings: RunSettings) -> Path:
     """runs/DATA-MODEL, or the first of runs/DATA-MODEL-2, -3, ... that is free."""
     data = Path(settings.data.data).stem
     model = settings.model.model if settings.model.model in MODELS else settings.model.model.rpartition(":")[2]
-    base = Path("runs") / f"{data}-{model}"
+    base = RUNS / f"{data}-{model}"
     folder, number = base, 1
     while folder.exists():
         number += 1

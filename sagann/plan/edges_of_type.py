@@ -1,11 +1,13 @@
-"""EdgesOfType: the edges of one type in a topology, found piece by piece and never all at once."""
+"""Hops that gathers go over: whole topologies, or the edges of one type, found piece by piece and never all at once."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from sagann.compiler.model_program import ModelProgram
 from sagann.graph.topology import Topology
 
 
@@ -32,3 +34,15 @@ Hop = Topology | EdgesOfType
 def topology_of(hop: Hop) -> Topology:
     """The topology whose edges they are."""
     return hop.topology if isinstance(hop, EdgesOfType) else hop
+
+
+def gathered_hops(program: ModelProgram, hops: Sequence[Topology]) -> dict[int, Hop]:
+    """The hops that a program's gathers go over, by number: topologies first, then the edges of single types.
+
+    Args:
+        program: the captured model.
+        hops: the topologies that it walks.
+    """
+    of_types = [EdgesOfType(topology=hops[each.hop], data=each.data, type=each.type) for each in program.edge_types]
+    numbered: list[Hop] = [*hops, *of_types]
+    return {number: numbered[number] for number in sorted({gather.hop for gather in program.gathers})}

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from sagann.byte_size import format_bytes
+from sagann.plan.epoch import Planned
 from sagann.plan.intervals import sizes
 from sagann.plan.steps import Block, Move, Plan, Step
 from sagann.plan.timeline import Lane, block_name, step_name
 from sagann.plan.visits import Visits
 from sagann.runtime.forecast import Forecast
-from sagann.runtime.planning import Planned
 
 _KINDS = {
     "value": "vertex data",

@@ -15,7 +15,6 @@ from sagann.compiler.options import CompilerOptions
 from sagann.compiler.trace import tensors_of
 from sagann.errors import InputError, LayerError
 from sagann.graph.topology import Topology
-from sagann.plan.edges_of_type import EdgesOfType, Hop
 from sagann.runtime.pairs import check_types
 
 
@@ -50,6 +49,7 @@ def captured(
             )
     require_constant_edges(hops)
     program = capture(model, hops, x, options=options, x_is_constant=x_is_constant)
+    require_types(program, hops)
     for number, gather in enumerate(program.gathers, 1):
         is_concat = not gather.edges.gathering.is_reduced
         if gather.edges.function is None or is_concat:
@@ -107,14 +107,11 @@ def edge_data_of(program: ModelProgram, hops: Sequence[Topology]) -> list[Tensor
     return list({id(data): data for data in found}.values())
 
 
-def gathered_hops(program: ModelProgram, hops: Sequence[Topology]) -> dict[int, Hop]:
-    """What the program's gathers go over, by number: hops, and the edges of single types.
+def require_types(program: ModelProgram, hops: Sequence[Topology]) -> None:
+    """Refuse edge types that a program has no matrix for.
 
     Raises:
         InputError: a type is out of range.
     """
     for (hop, data), num_types in program.num_types.items():
         check_types(hops[hop], hops[hop].edge_data[data], num_types)
-    of_types = [EdgesOfType(topology=hops[each.hop], data=each.data, type=each.type) for each in program.edge_types]
-    numbered: list[Hop] = [*hops, *of_types]
-    return {number: numbered[number] for number in sorted({gather.hop for gather in program.gathers})}

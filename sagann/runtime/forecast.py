@@ -8,13 +8,13 @@ from torch import nn
 
 from sagann.free_space import memory
 from sagann.graph.graph import Graph
+from sagann.plan.epoch import Planned, revisited
 from sagann.plan.machine import Machine
 from sagann.plan.refine import MOST_SIMULATIONS, Refined, refine
 from sagann.plan.simulate import StepSeconds, Tier, simulate
 from sagann.plan.steps import Plan, Step
 from sagann.plan.timeline import Timeline
 from sagann.plan.visits import Visits
-from sagann.runtime.planning import Planned, revisited
 from sagann.runtime.rehearsal import Factors, key_of, rehearse, work_of
 
 

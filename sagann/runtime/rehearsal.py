@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from sagann.graph.graph import Graph
 from sagann.graph.subgraph import subgraph
+from sagann.plan.epoch import Planned
 from sagann.plan.intervals import sizes
 from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError
 from sagann.plan.steps import Plan, Step, StepKind
 from sagann.plan.work import StepWork
 from sagann.runtime.device.backend import backend_of
-from sagann.runtime.planning import Planned
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.streamed import StreamedModel
 from sagann.saga.hops import count_hops

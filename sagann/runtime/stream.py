@@ -15,6 +15,8 @@ from sagann.compiler.model_program import ModelProgram
 from sagann.errors import InputError, require_type
 from sagann.graph.graph import Graph
 from sagann.graph.topology import Topology
+from sagann.plan.choose_intervals import MOST_INTERVALS, Cut, cutter, fitted_bounds, hop_sizes
+from sagann.plan.epoch import Planned, dense_peak_bytes, plan_epoch
 from sagann.plan.gradients import Gradients
 from sagann.plan.orders import Order, require_order
 from sagann.plan.selection import ALWAYS, NEVER, Select, Selection, require_select
@@ -23,16 +25,6 @@ from sagann.runtime.backend import Backend
 from sagann.runtime.capturing import captured, like_on, trained_in
 from sagann.runtime.device.backend import backend_of
 from sagann.runtime.places import device_named, require_on_host, require_places
-from sagann.runtime.planning import (
-    MOST_INTERVALS,
-    Cut,
-    Planned,
-    cutter,
-    dense_peak_bytes,
-    fitted_bounds,
-    hop_sizes,
-    planned,
-)
 from sagann.runtime.probe import measured_selection
 from sagann.runtime.streamed import StreamedModel
 from sagann.saga.hops import count_hops
@@ -148,7 +140,7 @@ def foretell(
     bounds = _fitted(program, hops, graph, budget_bytes, backend, cut, order, on_disk=on_disk)
     selection = _selection(select, budget_bytes, bounds, backend.device, on_disk=on_disk)
     same_memory = backend.shares_memory(on_disk=on_disk)
-    return planned(
+    return plan_epoch(
         program,
         hop_sizes(program, hops, bounds, selection, backend.grain),
         bounds,

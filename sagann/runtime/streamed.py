@@ -24,7 +24,10 @@ from sagann.compiler.trace import tensors_of
 from sagann.errors import InputError, LayerError, require_type
 from sagann.graph.topology import Topology, for_training_as_well
 from sagann.graph.versions import version_of
-from sagann.plan.edges_of_type import EdgesOfType, Hop, topology_of
+from sagann.plan.choose_intervals import Cut, edges_bytes, fitted_bounds
+from sagann.plan.constants import plan_constants
+from sagann.plan.edges_of_type import EdgesOfType, Hop, gathered_hops, topology_of
+from sagann.plan.epoch import Planned, plan_epoch
 from sagann.plan.gradients import Gradients
 from sagann.plan.grid import CUT_BYTES, MOST_EDGES, ChunkGrid
 from sagann.plan.orders import Order, require_order
@@ -38,9 +41,9 @@ from sagann.runtime.call import SHRINK, Call, DeviceMemoryError, Streamed, warn_
 from sagann.runtime.capturing import (
     captured,
     edge_data_of,
-    gathered_hops,
     like_on,
     require_constant_edges,
+    require_types,
     trained_in,
 )
 from sagann.runtime.chunks import Chunks
@@ -50,7 +53,6 @@ from sagann.runtime.epoch import Epoch, LossOf
 from sagann.runtime.executor import Executor
 from sagann.runtime.host import Host, SharedHost
 from sagann.runtime.places import require_on_host, require_places
-from sagann.runtime.planning import Cut, Planned, edges_bytes, fitted_bounds, planned, planned_constants
 from sagann.runtime.random_numbers import drawn_seed
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.scratch import Scratch
@@ -97,7 +99,7 @@ class StreamedModel(nn.Module):
         dialect: kernels of the edges.
         order: in which passes go through the chunk grid.
         selection: which rows are picked for chunks.
-        visits: in which order passes go over the intervals; by default as :func:`sagann.runtime.planning.planned` chooses.
+        visits: in which order passes go over the intervals; by default as :func:`sagann.plan.epoch.plan_epoch` chooses.
         cut: what intervals have equally many of, where the device runs out of memory and there must be more of them.
         backend: what computes; by default the CPU. Hops and features lie on the host all the same, parameters on its
             device.
@@ -223,7 +225,7 @@ class StreamedModel(nn.Module):
         key = (id(program), x.requires_grad, has_mapped_x, trained, trains, folded)
         if key not in self._plans:
             gradients = Gradients(program, wanted_x=x.requires_grad, trained=trained)
-            self._plans[key] = planned(
+            self._plans[key] = plan_epoch(
                 program,
                 self._sizes(program),
                 self.bounds,
@@ -418,7 +420,7 @@ class StreamedModel(nn.Module):
 
     def _planned_constants(self, program: ModelProgram) -> Planned:
         sizes, same = self._sizes(program), self._same_memory
-        return planned_constants(program, sizes, self.bounds, self.budget_bytes, self.selection, same_memory=same)
+        return plan_constants(program, sizes, self.bounds, self.budget_bytes, self.selection, same_memory=same)
 
     def chunks_of(self, program: ModelProgram) -> dict[int, Chunks]:
         """The chunks that the program's gathers go over, by numbers of hops; cut where they are not yet.
@@ -428,6 +430,7 @@ class StreamedModel(nn.Module):
         Raises:
             SpillError: there is too little room for them.
         """
+        require_types(program, self.hops)
         hops = gathered_hops(program, self.hops)
         missing = {_key(hop): hop for hop in hops.values() if _key(hop) not in self._chunks}
         if self._folder is not None and missing:

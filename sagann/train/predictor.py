@@ -25,8 +25,8 @@ from sagann.train.metrics import METRICS, Metrics, compute_metrics, predict_clas
 from sagann.train.streaming import Streaming
 
 if TYPE_CHECKING:
+    from sagann.plan.epoch import Planned
     from sagann.runtime.epoch import LossOf
-    from sagann.runtime.planning import Planned
     from sagann.runtime.recorder import Recorder
     from sagann.runtime.streamed import StreamedModel
 

@@ -38,6 +38,8 @@ from sagann.train.codec import encode
 from sagann.train.reporter import EpochRecord
 
 FORMAT = 1
+RUNS = Path("runs")
+"Folder in which runs get folders of their own, where none is named."
 RUN_FILE = "run.json"
 "What makes a folder a run: it is written before the first epoch."
 RESULT_FILES = ("metrics.json", "model.safetensors")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,10 @@ import torch
 from sagann.cli.main import main
 from sagann.cli.plan_streaming import machine_in
 from sagann.errors import InputError
+from sagann.plan.epoch import Planned
+from sagann.plan.steps import Plan
+from sagann.report.plan_text import plan_text
+from sagann.runtime.executor import Executor
 from tests.plan.machines import ROUND
 
 
@@ -111,7 +116,7 @@ def test_a_machine_file_is_refused_where_something_else_computes(
 def test_a_device_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     given = ("--model", "gcn", "--memory", "20MiB", "--device", "cuda:99")
     assert main(["plan", "--data", "demo", *given]) == 2
-    assert "no such device to stream to: 'cuda:99'" in capsys.readouterr().err
+    assert "no such device: 'cuda:99'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -144,3 +149,32 @@ def test_a_budget_that_is_none_is_refused(size: str, capsys: pytest.CaptureFixtu
 def test_refuses_what_it_cannot_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--data", "demo", "--show", "future"]) == 2
     assert "Choose one of program, kernels" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model", [("gcn", "--encoder", "linear"), ("gat", "--encoder", "linear"), ("sage",)])
+def test_an_epoch_of_training_is_the_one_that_was_explained(
+    model: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    explained: list[Plan] = []
+    executed: list[Plan] = []
+
+    def explain(found: Planned, **kwargs: Any) -> str:
+        explained.append(found.plan)
+        return plan_text(found, **kwargs)
+
+    def execute(executor: Executor, *args: Any, **kwargs: Any) -> None:
+        executed.append(args[2])
+        construct(executor, *args, **kwargs)
+
+    construct = Executor.__init__
+    monkeypatch.setattr("sagann.report.plan_text.plan_text", explain)
+    monkeypatch.setattr(Executor, "__init__", execute)
+    file = tmp_path / "machine.toml"
+    file.write_text(ROUND.to_toml())
+    given = ("--data", "demo", "--hidden", "16", "--memory", "20MiB", "--model", *model)
+    assert main(["plan", *given, "--machine", str(file)]) == 0
+    assert main(["train", *given, "--epochs", "1", "--out", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    (plan,) = explained
+    assert plan.num_intervals > 1
+    assert plan in executed

@@ -14,6 +14,9 @@ from sagann.graph import Topology
 from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan import equal_vertices
+from sagann.plan.choose_intervals import fitted_bounds, hop_sizes
+from sagann.plan.constants import plan_constants
+from sagann.plan.epoch import plan_epoch
 from sagann.plan.fit import needed_bytes
 from sagann.plan.orders import Order, require_order
 from sagann.plan.residency import BudgetError, place
@@ -22,7 +25,6 @@ from sagann.plan.sizes import CSC
 from sagann.plan.steps import UNLIMITED, Move, Plan, Step
 from sagann.plan.visits import Visits
 from sagann.runtime.capturing import captured
-from sagann.runtime.planning import fitted_bounds, hop_sizes, planned, planned_constants
 from tests.graphs import labelled_graph
 from tests.plan.test_residency import obey
 
@@ -159,7 +161,7 @@ def test_intervals_are_fitted_to_every_order(name: str, order: Order) -> None:
         bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, order=order, same_memory=False)
         sizes = hop_sizes(program, hops, bounds)
         for folded in (False, True):
-            found = planned(
+            found = plan_epoch(
                 program,
                 sizes,
                 bounds,
@@ -171,8 +173,7 @@ def test_intervals_are_fitted_to_every_order(name: str, order: Order) -> None:
             )
             assert found.plan.peak_bytes <= budget_bytes
         assert (
-            planned_constants(program, sizes, bounds, budget_bytes, same_memory=False).plan.peak_bytes
-            <= budget_bytes
+            plan_constants(program, sizes, bounds, budget_bytes, same_memory=False).plan.peak_bytes <= budget_bytes
         )
         counts.append(len(bounds) - 1)
     assert counts == sorted(counts)

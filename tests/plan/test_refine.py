@@ -7,13 +7,13 @@ from itertools import pairwise
 
 import pytest
 
+from sagann.plan.choose_intervals import hop_sizes
 from sagann.plan.fit import needed_bytes
 from sagann.plan.refine import refine
 from sagann.plan.schedule import Schedule
 from sagann.plan.simulate import simulate
 from sagann.plan.steps import Plan, Step
 from sagann.plan.visits import PassKey, Visits
-from sagann.runtime.planning import hop_sizes
 from tests.plan.machines import ROUND
 from tests.plan.test_orders import BOUNDS, placed, program_of, schedule_of
 from tests.plan.test_residency import obey

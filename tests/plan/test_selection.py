@@ -8,12 +8,13 @@ from sagann.errors import InputError
 from sagann.graph import Graph, relabel, sbm_graph
 from sagann.nn import GNN, GatedGCN
 from sagann.plan import ChunkGrid, equal_vertices
+from sagann.plan.choose_intervals import hop_sizes
+from sagann.plan.epoch import Planned, plan_epoch
 from sagann.plan.gradients import Gradients
 from sagann.plan.selection import ALWAYS, NEVER, Selection, needed_rows, require_select
 from sagann.plan.sizes import PICKED_CSC, PICKED_CSR
 from sagann.plan.steps import Step
 from sagann.runtime.capturing import captured
-from sagann.runtime.planning import Planned, hop_sizes, planned
 from tests.graphs import odd_topologies
 
 HALF = Selection(share=0.5)
@@ -66,7 +67,7 @@ def plan_of(graph: Graph, selection: Selection, budget_bytes: int = 40_000) -> P
     bounds = equal_vertices(400, 8)
     sizes = hop_sizes(program, hops, bounds, selection)
     gradients = Gradients(program)
-    return planned(
+    return plan_epoch(
         program,
         sizes,
         bounds,

@@ -7,12 +7,13 @@ from collections import Counter, defaultdict
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from sagann.plan.choose_intervals import fitted_bounds, hop_sizes
+from sagann.plan.epoch import plan_epoch
 from sagann.plan.fit import needed_bytes
 from sagann.plan.orders import Order
 from sagann.plan.steps import UNLIMITED, Step
 from sagann.plan.strips import chunk_ends, strip_widths
 from sagann.plan.visits import Direction, PassKey, Visits
-from sagann.runtime.planning import fitted_bounds, hop_sizes, planned
 from tests.plan.test_orders import BOUNDS, ORDERS, placed, program_of, schedule_of
 from tests.plan.test_residency import obey
 
@@ -104,7 +105,7 @@ def test_strips_are_as_wide_as_memory_allows_and_move_fewer_bytes() -> None:
         sizes = hop_sizes(program, hops, bounds)
         moved = {}
         for visits in (None, Visits(), Visits(direction="ascending")):
-            found = planned(
+            found = plan_epoch(
                 program, sizes, bounds, budget_bytes, gradients=gradients, visits=visits, same_memory=False
             )
             assert found.plan.peak_bytes <= budget_bytes

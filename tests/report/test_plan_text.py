@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import partial
 
 from sagann.nn import ModelConfig, build_model
+from sagann.plan.epoch import Planned
 from sagann.plan.steps import Move
 from sagann.report.plan_text import plan_text
-from sagann.runtime.planning import Planned
 from sagann.runtime.stream import foretell
 from tests.graphs import labelled_graph
 

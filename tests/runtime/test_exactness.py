@@ -10,9 +10,9 @@ from torch import Tensor
 
 from sagann.nn import build_model
 from sagann.nn.zoo import MODELS, ModelConfig
+from sagann.plan.choose_intervals import Cut, cutter
 from sagann.plan.orders import Order
 from sagann.runtime.capturing import captured
-from sagann.runtime.planning import Cut, cutter
 from sagann.runtime.streamed import StreamedModel
 from tests.graphs import labelled_graph
 from tests.runtime.streams import in_double, partial_loss, tight

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from sagann.graph import Graph, Topology
 from sagann.nn import ModelConfig, build_model
 from sagann.plan import equal_vertices
+from sagann.plan.epoch import Planned
 from sagann.plan.steps import UNLIMITED, Block, Move
-from sagann.runtime.planning import Planned
 from sagann.runtime.sources import Sources
 from sagann.runtime.stream import foretell
 from sagann.runtime.streamed import StreamedModel

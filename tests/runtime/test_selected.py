@@ -13,6 +13,7 @@ from sagann.nn import build_model
 from sagann.nn.zoo import MODELS, ModelConfig
 from sagann.partition import vertex_order
 from sagann.plan import equal_vertices
+from sagann.plan.choose_intervals import hop_sizes
 from sagann.plan.fit import needed_bytes
 from sagann.plan.grid import ChunkGrid
 from sagann.plan.orders import Order
@@ -22,7 +23,6 @@ from sagann.plan.sizes import CSC
 from sagann.plan.steps import Block, Move, Plan
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.host import RamHost, SharedHost
-from sagann.runtime.planning import hop_sizes
 from sagann.runtime.stream import foretell, stream
 from sagann.runtime.streamed import StreamedModel
 from sagann.storage import open_graph, save_graph
@@ -74,7 +74,7 @@ def test_every_model_of_the_zoo(name: str, count: int, order: Order, on_disk: bo
 def test_plans_that_pick_nothing_read_the_same_chunks(
     name: str, on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sagann.runtime.planning._cheaper", lambda whole, *_: whole())
+    monkeypatch.setattr("sagann.plan.epoch.cheaper", lambda whole, *_: whole())
     graph = labelled_graph()
     model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=2, dropout=0.0), graph).double()
     graph = in_double(model.prepare(graph))

@@ -24,13 +24,13 @@ from sagann.kernels.typed_linear import typed_linear
 from sagann.nn import GAT, GIN, GNN, SAGE, MaxPoolGCN, build_model
 from sagann.nn.zoo import MODELS, ModelConfig
 from sagann.plan import equal_edges, equal_vertices
+from sagann.plan.choose_intervals import edges_bytes
 from sagann.plan.fit import needed_bytes
 from sagann.plan.orders import Order
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
 from sagann.plan.steps import UNLIMITED, Block, Move, Plan, Step
 from sagann.runtime.executor import Executor
-from sagann.runtime.planning import edges_bytes
 from sagann.runtime.residents import Residents
 from sagann.runtime.stream import stream
 from sagann.runtime.streamed import StreamedModel

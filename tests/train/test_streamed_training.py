@@ -12,9 +12,9 @@ import torch
 
 from sagann.errors import InputError, LayerError
 from sagann.nn import MaxPoolGCN, ModelConfig
+from sagann.plan.epoch import Planned
 from sagann.plan.residency import BudgetError
 from sagann.runtime.executor import Executor
-from sagann.runtime.planning import Planned
 from sagann.runtime.scratch import Scratch
 from sagann.runtime.spill import SpillError
 from sagann.runtime.stream import stream

@@ -17,6 +17,7 @@ from sagann.graph import Graph, Topology
 from sagann.kernels.edge import naive
 from sagann.nn import ModelConfig, build_model
 from sagann.plan import equal_vertices
+from sagann.plan.choose_intervals import hop_sizes
 from sagann.plan.fit import needed_bytes
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
@@ -27,7 +28,6 @@ from sagann.runtime.backend import CpuBackend
 from sagann.runtime.device import transport
 from sagann.runtime.device.backend import DeviceBackend
 from sagann.runtime.dialects import dialect_for
-from sagann.runtime.planning import hop_sizes
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.residents import Residents
 from sagann.runtime.sources import Sources
