@@ -24,6 +24,7 @@ from bench.streaming.worker import Folded
 from bench.timing import alternate, median_ratio
 from sagann.graph import Graph, Topology
 from sagann.nn import MODELS, ModelConfig, build_model
+from sagann.plan.memory import MEMORY_POLICIES
 from sagann.plan.orders import Order
 from sagann.runtime.capturing import captured
 from sagann.runtime.processor import processor_name
@@ -79,7 +80,8 @@ def main(given: Sequence[str] | None = None) -> int:
             model, graph = prepared(name, arguments.hidden, stored)
             hops = list(graph.hops(count_hops(model)))
             assert graph.features is not None
-            compared = compare(captured(model, hops, graph.features, x_is_constant=True), hops, arguments.share)
+            program = captured(model, hops, graph.features, x_is_constant=True)
+            compared = compare(program, hops, arguments.share, arguments.memory_policy)
             seconds = _seconds(model, graph, hops, compared, arguments) if arguments.run else {}
             for order in ORDERS:
                 cells = [dataset, name, *cells_of(compared, order)]
@@ -134,7 +136,13 @@ def _seconds(
         epochs = {}
         for order in ORDERS:
             streamed = StreamedModel(
-                model, hops, compared.bounds, budget_bytes=compared.budget_bytes, spill=folder / order, order=order
+                model,
+                hops,
+                compared.bounds,
+                budget_bytes=compared.budget_bytes,
+                spill=folder / order,
+                order=order,
+                memory_policy=arguments.memory_policy,
             )
             stack.callback(streamed.close)
             epochs[order] = Folded(streamed, graph.features, graph.labels, train).run
@@ -162,6 +170,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--share", type=int, default=8, help="divides what P = 1 takes by plan: the budget")
+    parser.add_argument("--memory-policy", choices=list(MEMORY_POLICIES), default="belady")
     parser.add_argument("--run", action="store_true", help="run epochs too, and print their seconds")
     parser.add_argument("--rounds", type=int, default=5, help="epochs of each order, in alternation")
     parser.add_argument("--threads", type=int, default=2)

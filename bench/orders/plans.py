@@ -13,7 +13,7 @@ from sagann.plan.epoch import plan_epoch
 from sagann.plan.gradients import Gradients
 from sagann.plan.orders import Order
 from sagann.plan.residency import BudgetError
-from sagann.plan.steps import UNLIMITED, Plan
+from sagann.plan.steps import UNLIMITED, MemoryPolicy, Plan
 
 ORDERS: tuple[Order, ...] = get_args(Order)
 
@@ -36,13 +36,16 @@ class Compared:
         return self.plans[order].moved_bytes / self.plans["column"].moved_bytes
 
 
-def compare(program: ModelProgram, hops: Sequence[Topology], share: int) -> Compared:
+def compare(
+    program: ModelProgram, hops: Sequence[Topology], share: int, memory_policy: MemoryPolicy = "belady"
+) -> Compared:
     """Plan an epoch of a captured model by every order.
 
     Args:
         program: the model.
         hops: the topologies that it walks.
         share: the budget is what the plan of P = 1 takes, divided by this, or the least that all orders can meet.
+        memory_policy: which blocks the device keeps.
     """
     gradients = Gradients(program)
     whole = (0, hops[0].num_dst)
@@ -73,6 +76,7 @@ def compare(program: ModelProgram, hops: Sequence[Topology], share: int) -> Comp
                     gradients=gradients,
                     folded=True,
                     order=order,
+                    memory_policy=memory_policy,
                     same_memory=False,
                 ).plan
                 for order in ORDERS

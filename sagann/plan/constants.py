@@ -9,10 +9,12 @@ from sagann.compiler.model_program import ModelProgram
 from sagann.plan.epoch import Planned, cheaper, reads_in_place, without_collections
 from sagann.plan.gradients import Gradients
 from sagann.plan.intervals import sizes
-from sagann.plan.residency import LOOKAHEAD, place
+from sagann.plan.memory import MEMORY_POLICIES
+from sagann.plan.residency import LOOKAHEAD
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.sizes import BlockSizes, HopSize
+from sagann.plan.steps import MemoryPolicy
 
 
 @without_collections()
@@ -23,6 +25,7 @@ def plan_constants(
     budget_bytes: int,
     selection: Selection = NEVER,
     *,
+    memory_policy: MemoryPolicy = "belady",
     same_memory: bool,
 ) -> Planned:
     """Plan what is computed once, before the first epoch; arguments as of :func:`sagann.plan.epoch.plan_epoch`."""
@@ -34,7 +37,7 @@ def plan_constants(
         schedule = Schedule(program, hops, bounds, selects=selects, sizes=known)
         on_host = [block for block in schedule.initial() if block.name not in kept]
         steps = list(schedule.constants())
-        plan = place(
+        plan = MEMORY_POLICIES[memory_policy](
             steps,
             bytes_of=schedule.sizes.of,
             on_host=on_host,

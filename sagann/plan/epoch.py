@@ -13,12 +13,13 @@ from sagann.graph.topology import Topology
 from sagann.plan.edges_of_type import gathered_hops, topology_of
 from sagann.plan.gradients import Gradients
 from sagann.plan.intervals import sizes
+from sagann.plan.memory import MEMORY_POLICIES
 from sagann.plan.orders import POLICIES, Order
 from sagann.plan.residency import LOOKAHEAD, BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.sizes import CSC, BlockSizes, HopSize, constants_of_stages
-from sagann.plan.steps import UNLIMITED, Block, Plan, Step
+from sagann.plan.steps import UNLIMITED, Block, MemoryPolicy, Plan, Step
 from sagann.plan.strips import strip_widths
 from sagann.plan.visits import Visits
 
@@ -62,6 +63,7 @@ def plan_epoch(
     order: Order = "column",
     selection: Selection = NEVER,
     visits: Visits | None = None,
+    memory_policy: MemoryPolicy = "belady",
     same_memory: bool,
     has_mapped_x: bool = False,
 ) -> Planned:
@@ -82,6 +84,7 @@ def plan_epoch(
         order: in which passes go through the chunk grid.
         selection: of the rows that chunks need.
         visits: in which order passes go over the intervals; by default zigzag, in strips as wide as moves the fewest bytes.
+        memory_policy: which blocks the device keeps.
         same_memory: whether what is not in use lies in the memory that computes, whose cores copy. Then nothing is loaded
             ahead, and edges, and constants that stages alone read, are read where they lie: they take no room.
         has_mapped_x: whether features are mapped from a file, and so read by position.
@@ -108,9 +111,10 @@ def plan_epoch(
             visits=visits,
             sizes=block_sizes,
         )
-        return Planned(
-            program, schedule, _placed(schedule, bounds, budget_bytes, trains=trains, ahead=not same_memory)
+        plan = _placed(
+            schedule, bounds, budget_bytes, trains=trains, ahead=not same_memory, memory_policy=memory_policy
         )
+        return Planned(program, schedule, plan)
 
     @cache
     def whole() -> Planned:
@@ -164,7 +168,10 @@ def revisited(found: Planned, visits: Visits) -> Planned:
         visits=visits,
         sizes=known.sizes,
     )
-    plan = _placed(schedule, found.plan.bounds, found.plan.budget_bytes, ahead=found.plan.ahead)
+    before = found.plan
+    plan = _placed(
+        schedule, before.bounds, before.budget_bytes, ahead=before.ahead, memory_policy=before.memory_policy
+    )
     return Planned(found.program, schedule, plan)
 
 
@@ -236,9 +243,15 @@ def _copied(plan: Plan, selection: Selection) -> float:
 
 
 def _placed(
-    schedule: Schedule, bounds: Sequence[int], budget_bytes: int, *, trains: bool = True, ahead: bool
+    schedule: Schedule,
+    bounds: Sequence[int],
+    budget_bytes: int,
+    *,
+    trains: bool = True,
+    ahead: bool,
+    memory_policy: MemoryPolicy,
 ) -> Plan:
-    return place(
+    return MEMORY_POLICIES[memory_policy](
         list(schedule.epoch() if trains else schedule.forward()),
         bytes_of=schedule.sizes.of,
         on_host=[*schedule.initial(), *(schedule.upstream() if trains else [])],

@@ -41,6 +41,12 @@ class BudgetError(InputError):
         error.needed_bytes = needed_bytes
         return error
 
+    @classmethod
+    def of_step(cls, budget_bytes: int, needed_bytes: int) -> BudgetError:
+        """The error of a step that needs ``needed_bytes`` by itself."""
+        fix = "Cut the graph into more intervals, or raise the budget."
+        return cls.of("the memory budget is too small for a single step", budget_bytes, needed_bytes, fix)
+
 
 def place(
     steps: Sequence[Step],
@@ -123,12 +129,7 @@ class _Placement:
         room = sum(map(self.bytes_of, missing)) + step.temporary_bytes
         if not self._make_room(room, later_than=number):
             own = sum(map(self.bytes_of, blocks)) + step.temporary_bytes
-            raise BudgetError.of(
-                "the memory budget is too small for a single step",
-                self.budget,
-                own,
-                fix="Cut the graph into more intervals, or raise the budget.",
-            )
+            raise BudgetError.of_step(self.budget, own)
         for block in missing:
             self._admit(block, load=block in step.reads)
         for block in step.writes:

@@ -9,6 +9,9 @@ from typing import Literal, NamedTuple
 UNLIMITED = 1 << 62
 "A budget that everything fits."
 
+MemoryPolicy = Literal["belady", "none"]
+"Which blocks the device keeps (:mod:`sagann.plan.memory`)."
+
 BlockKind = Literal["value", "grad", "extra", "incoming", "state", "edges", "needed", "handed", "saved"]
 StepKind = Literal[
     "transform",
@@ -115,6 +118,8 @@ class Plan:
     "Of blocks and temporaries in the device's memory, at most."
     ahead: bool
     "Whether loads come before the steps that need them, where there is room."
+    memory_policy: MemoryPolicy = "belady"
+    "Policy that chose which blocks the device keeps."
 
     def vertices(self, interval: int) -> slice:
         """The ids of an interval's vertices."""

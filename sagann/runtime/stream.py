@@ -20,7 +20,7 @@ from sagann.plan.epoch import Planned, dense_peak_bytes, plan_epoch
 from sagann.plan.gradients import Gradients
 from sagann.plan.orders import Order, require_order
 from sagann.plan.selection import ALWAYS, NEVER, Select, Selection, require_select
-from sagann.plan.steps import UNLIMITED
+from sagann.plan.steps import UNLIMITED, MemoryPolicy
 from sagann.runtime.backend import Backend
 from sagann.runtime.capturing import captured, like_on, trained_in
 from sagann.runtime.device.backend import backend_of
@@ -42,6 +42,7 @@ def stream(
     num_intervals: int | None = None,
     order: Order = "column",
     select: Select = "auto",
+    memory_policy: MemoryPolicy = "belady",
     device: torch.device | str = "cpu",
 ) -> StreamedModel:
     """Make a model run over ``graph`` inside a memory budget.
@@ -59,6 +60,7 @@ def stream(
         order: in which passes go through the chunk grid; the others are there to compare (:mod:`sagann.plan.orders`).
         select: whether for a chunk that needs few rows of an interval the host picks these; "never" is there to compare
             (:mod:`sagann.plan.selection`).
+        memory_policy: which blocks the device keeps; "none" is there to compare (:mod:`sagann.plan.memory`).
         device: what computes, whose memory the budget is of: 'cpu', 'cuda' or 'cuda:N'.
 
     Returns:
@@ -100,6 +102,7 @@ def stream(
         spill=spill,
         trains=trains,
         order=order,
+        memory_policy=memory_policy,
         selection=_selection(select, budget_bytes, bounds, backend.device, on_disk=spill is not None),
         cut=cut,
         backend=backend,
@@ -118,6 +121,7 @@ def foretell(
     folded: bool = True,
     order: Order = "column",
     select: Select = "auto",
+    memory_policy: MemoryPolicy = "belady",
     device: torch.device | str = "cpu",
     on_disk: bool = False,
 ) -> Planned:
@@ -131,6 +135,7 @@ def foretell(
         folded: whether of :meth:`StreamedModel.loss`, or of a call.
         order: as for :func:`stream`.
         select: as for :func:`stream`.
+        memory_policy: as for :func:`stream`.
         device: as for :func:`stream`.
         on_disk: whether :func:`stream` has a spill folder.
     """
@@ -148,6 +153,7 @@ def foretell(
         gradients=_gradients(program, model, graph),
         folded=folded,
         order=order,
+        memory_policy=memory_policy,
         selection=selection,
         same_memory=same_memory,
         has_mapped_x=same_memory

@@ -30,11 +30,12 @@ from sagann.plan.edges_of_type import EdgesOfType, Hop, gathered_hops, topology_
 from sagann.plan.epoch import Planned, plan_epoch
 from sagann.plan.gradients import Gradients
 from sagann.plan.grid import CUT_BYTES, MOST_EDGES, ChunkGrid
+from sagann.plan.memory import require_memory_policy
 from sagann.plan.orders import Order, require_order
 from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.sizes import HopSize
-from sagann.plan.steps import UNLIMITED
+from sagann.plan.steps import UNLIMITED, MemoryPolicy
 from sagann.plan.visits import Visits
 from sagann.runtime.backend import Backend, CpuBackend
 from sagann.runtime.call import SHRINK, Call, DeviceMemoryError, Streamed, warn_of_less
@@ -100,6 +101,7 @@ class StreamedModel(nn.Module):
         order: in which passes go through the chunk grid.
         selection: which rows are picked for chunks.
         visits: in which order passes go over the intervals; by default as :func:`sagann.plan.epoch.plan_epoch` chooses.
+        memory_policy: which blocks the device keeps (:mod:`sagann.plan.memory`).
         cut: what intervals have equally many of, where the device runs out of memory and there must be more of them.
         backend: what computes; by default the CPU. Hops and features lie on the host all the same, parameters on its
             device.
@@ -125,11 +127,13 @@ class StreamedModel(nn.Module):
         order: Order = "column",
         selection: Selection = NEVER,
         visits: Visits | None = None,
+        memory_policy: MemoryPolicy = "belady",
         cut: Cut = "bytes",
         backend: Backend | None = None,
     ) -> None:
         super().__init__()
         require_order(order)
+        require_memory_policy(memory_policy)
         check_dialect(dialect)
         self.model = model
         self._backend = backend or CpuBackend()
@@ -143,6 +147,7 @@ class StreamedModel(nn.Module):
         self.order = order
         self.selection = selection
         self.visits = visits
+        self.memory_policy: MemoryPolicy = memory_policy
         self._cut: Cut = cut
         self.timeline: Recorder | None = None
         "Where epochs are recorded as they run; set it for those of interest."
@@ -236,6 +241,7 @@ class StreamedModel(nn.Module):
                 order=self.order,
                 selection=self.selection,
                 visits=self.visits,
+                memory_policy=self.memory_policy,
                 same_memory=self._same_memory,
                 has_mapped_x=has_mapped_x,
             )
@@ -419,8 +425,15 @@ class StreamedModel(nn.Module):
         return host
 
     def _planned_constants(self, program: ModelProgram) -> Planned:
-        sizes, same = self._sizes(program), self._same_memory
-        return plan_constants(program, sizes, self.bounds, self.budget_bytes, self.selection, same_memory=same)
+        return plan_constants(
+            program,
+            self._sizes(program),
+            self.bounds,
+            self.budget_bytes,
+            self.selection,
+            memory_policy=self.memory_policy,
+            same_memory=self._same_memory,
+        )
 
     def chunks_of(self, program: ModelProgram) -> dict[int, Chunks]:
         """The chunks that the program's gathers go over, by numbers of hops; cut where they are not yet.

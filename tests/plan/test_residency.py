@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from sagann.plan.memory import MEMORY_POLICIES
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.steps import Block, Move, Plan, Step
 
@@ -91,9 +92,10 @@ def test_any_schedule_is_placed_within_its_budget(data: st.DataObject) -> None:
     alone = [sum(bytes_of[each] for each in {*one.reads, *one.writes}) + one.temporary_bytes for one in steps]
     budget = max(max(alone), 1) + data.draw(st.integers(0, 40))
     lookahead = data.draw(st.integers(0, 3))
+    policy = data.draw(st.sampled_from(sorted(MEMORY_POLICIES)))
 
     def placed(budget: int) -> Plan:
-        return place(
+        return MEMORY_POLICIES[policy](
             steps,
             bytes_of=bytes_of.__getitem__,
             on_host=map(block, host),

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ from sagann.plan.fit import needed_bytes
 from sagann.plan.orders import Order
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
-from sagann.plan.steps import UNLIMITED, Block, Move, Plan, Step
+from sagann.plan.steps import UNLIMITED, Block, MemoryPolicy, Move, Plan, Step
 from sagann.runtime.executor import Executor
 from sagann.runtime.residents import Residents
 from sagann.runtime.stream import stream
@@ -287,6 +287,34 @@ def stored_states(plan: Plan) -> set[int]:
     """The states that are moved out: 0 of the forward, others by the backward's passes."""
     stored = [each.block for each in plan.operations if isinstance(each, Move) and each.kind == "store"]
     return {block.number for block in stored if block.kind == "state"}
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize("name", ["gcn", "maxpool-gcn", "gat"])
+def test_without_a_cache_numbers_are_the_same_and_more_bytes_move(name: str, on_disk: bool, tmp_path: Path) -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=2, dropout=0.0), graph).double()
+    graph = in_double(model.prepare(graph))
+    assert graph.features is not None
+    x, hops = graph.features.double().requires_grad_(), graph.hops(model.num_hops)
+    expected, upstream = dense(model, hops, x)
+    moved = []
+    for policy in get_args(MemoryPolicy):
+        streamed = StreamedModel(
+            model,
+            hops,
+            equal_vertices(53, 4),
+            budget_bytes=1 << 20,
+            spill=tmp_path if on_disk else None,
+            memory_policy=policy,
+        )
+        moved.append(streamed.plan(x).plan.moved_bytes)
+        out = streamed(x)
+        found = torch.autograd.grad(out, [x, *model.parameters()], upstream, materialize_grads=True)
+        for ours, theirs in zip((out, *found), expected, strict=True):
+            assert_close(ours, theirs, scale=largest(*expected))
+        streamed.close()
+    assert moved[1] > moved[0]
 
 
 @pytest.mark.parametrize(
