@@ -50,7 +50,7 @@ class SagaLayer(nn.Module):
     """
 
     accumulator: str = "sum"
-    "How Gather reduces: sum, mean, max, min, softmax or concat."
+    "How Gather reduces: sum, mean, max, min, var, std, mul, softmax or concat."
     edge_data: ClassVar[str | None] = None
     "Name of the topology's edge data that ApplyEdge reads as ``edge.data`` ('weight', 'type', ...), or None."
     max_degree: int | None = None

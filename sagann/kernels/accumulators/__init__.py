@@ -7,6 +7,8 @@ from types import MappingProxyType
 
 from sagann.kernels.accumulators.extrema import MAX, MIN
 from sagann.kernels.accumulators.gathering import Gathering
+from sagann.kernels.accumulators.moments import STD, VAR
+from sagann.kernels.accumulators.product import MUL
 from sagann.kernels.accumulators.record import Accumulator, Counts
 from sagann.kernels.accumulators.softmax import SOFTMAX
 from sagann.kernels.accumulators.sums import CONCAT, MEAN, SUM
@@ -14,7 +16,7 @@ from sagann.kernels.accumulators.sums import CONCAT, MEAN, SUM
 __all__ = ["ACCUMULATORS", "SUM", "Accumulator", "Counts", "Gathering", "gathering"]
 
 ACCUMULATORS: Mapping[str, Accumulator] = MappingProxyType(
-    {record.name: record for record in (SUM, MEAN, MAX, MIN, SOFTMAX, CONCAT)}
+    {record.name: record for record in (SUM, MEAN, MAX, MIN, VAR, STD, MUL, SOFTMAX, CONCAT)}
 )
 "The accumulators that a layer may choose, by name."
 

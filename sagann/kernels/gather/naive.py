@@ -1,7 +1,7 @@
 """Gather in plain PyTorch, one function per accumulator. The twin that every faster kernel is held to.
 
 Every function takes edge rows in CSC order, [num_edges, ...], and returns one row per destination,
-[num_dst, ...]. A destination without in-edges gets 0, whatever the accumulator (as in PyG). NaN and infinity
+[num_dst, ...]. A destination without in-edges gets 0 (a product 1), as in PyG. NaN and infinity
 propagate as in PyTorch. float16 and bfloat16 rows are accumulated in float32 and cast back. Where several
 edges attain a maximum, the first in edge order gets its gradient. Gradients have gradients.
 
@@ -21,6 +21,8 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.graph.topology import Topology
 
+LEAST_VARIANCE = 1e-5
+"Standard deviations are 0 where the variance is no larger."
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -47,6 +49,37 @@ def gather_max(topology: Topology, values: Tensor) -> Tensor:
 def gather_min(topology: Topology, values: Tensor) -> Tensor:
     """Smallest of the in-edges' rows, feature by feature."""
     return gather_extremum(topology, values, "min")[0]
+
+
+def gather_var(topology: Topology, values: Tensor) -> Tensor:
+    """Variance of the in-edges' rows, over all of them."""
+
+    def variance(rows: Tensor) -> Tensor:
+        deviation = rows - gather_mean(topology, rows).index_select(0, topology.edge_dst())
+        return gather_mean(topology, deviation.square())
+
+    return _in_float32(variance, values)
+
+
+def gather_std(topology: Topology, values: Tensor) -> Tensor:
+    """Standard deviation of the in-edges' rows; 0, and without gradient, up to :data:`LEAST_VARIANCE`, as in PyG."""
+
+    def deviation(rows: Tensor) -> Tensor:
+        found = gather_var(topology, rows).clamp(min=LEAST_VARIANCE).sqrt()
+        return found.masked_fill(found <= math.sqrt(LEAST_VARIANCE), 0)
+
+    return _in_float32(deviation, values)
+
+
+def gather_mul(topology: Topology, values: Tensor) -> Tensor:
+    """Product of the in-edges' rows; 1 without in-edges, as in PyG."""
+
+    def product(rows: Tensor) -> Tensor:
+        index = _columns(topology.edge_dst().long(), rows.ndim).expand_as(rows)
+        ones = rows.new_ones(topology.num_dst, *rows.shape[1:])
+        return ones.scatter_reduce(0, index, rows, "prod")
+
+    return _in_float32(product, values)
 
 
 def gather_extremum(topology: Topology, values: Tensor, reduce: str) -> tuple[Tensor, Tensor]:

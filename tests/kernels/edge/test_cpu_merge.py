@@ -29,7 +29,7 @@ def reduced_in_every_way(dtype: torch.dtype) -> EdgeFunction:
     """With heads, and outputs between that are not merged."""
     make = Builder(dtype)
     value, score = make.input("src", (2, 3)), make.input("src", (2,))
-    reduced = [(reduce, value) for reduce in ("sum", "edge", "max", "total", "min")]
+    reduced = [(reduce, value) for reduce in ("sum", "edge", "max", "total", "min", "product")]
     return make.function(*reduced, ("softmax", score, value))
 
 

@@ -168,6 +168,18 @@ def first_of(best: tl.tensor, where: tl.tensor, extremum: tl.tensor) -> tl.tenso
 
 
 @triton.jit
+def times(a: tl.tensor, b: tl.tensor) -> tl.tensor:
+    """Their product."""
+    return a * b
+
+
+@triton.jit
+def product(x: tl.tensor) -> tl.tensor:
+    """The product along axis 0, kept."""
+    return tl.reduce(x, 0, times, keep_dims=True)
+
+
+@triton.jit
 def mix(value: tl.tensor) -> tl.tensor:
     """:func:`sagann.kernels.edge.random.mix` of unsigned 32-bit lanes."""
     value = value ^ (value >> 16)

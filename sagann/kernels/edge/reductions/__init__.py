@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from sagann.kernels.edge.reductions.extrema import MAX, MIN
+from sagann.kernels.edge.reductions.moments import MOMENTS
+from sagann.kernels.edge.reductions.product import PRODUCT
 from sagann.kernels.edge.reductions.record import Part, Read, Reduction, beside
 from sagann.kernels.edge.reductions.softmax import SOFTMAX
 from sagann.kernels.edge.reductions.sums import EDGE, SUM, TOTAL
@@ -13,7 +15,7 @@ from sagann.kernels.edge.reductions.sums import EDGE, SUM, TOTAL
 __all__ = ["Part", "Read", "Reduction", "beside", "reduction"]
 
 _RECORDS: Mapping[str, Reduction] = MappingProxyType(
-    {record.name: record for record in (SUM, TOTAL, EDGE, MAX, MIN, SOFTMAX)}
+    {record.name: record for record in (SUM, TOTAL, EDGE, MAX, MIN, SOFTMAX, MOMENTS, PRODUCT)}
 )
 
 
