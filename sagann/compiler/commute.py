@@ -55,7 +55,7 @@ def commute(module: fx.GraphModule, *, keep_constant: bool, map_first: bool = Tr
     """
     gather = gather_of(module)
     values = gather.args[0]
-    if not gathering_of(gather).accumulator.is_linear:
+    if not gathering_of(gather).is_linear:
         return []
     assert isinstance(values, (list, tuple))
     message = message_of(values[0])

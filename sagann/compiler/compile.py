@@ -190,7 +190,7 @@ def edge_work(
         notes.append(Note(kind="not fused", text=reason))
     else:
         reason = ""
-        result = f"the {form.accumulator.name}" if form.is_reduced else "the rows that are concatenated"
+        result = f"the {form.name}" if form.is_reduced else "the rows that are concatenated"
         notes.append(Note(kind="fused", text=f"{len(function.ops)} operations and {result} in one pass"))
     return EdgeWork(
         stage=stage,
@@ -202,7 +202,7 @@ def edge_work(
         backward=None if function is None else Backward(function),
         tensor_bytes=_stage_bytes(stage),
         random=any(is_random(node) for node in module.graph.nodes if node.meta["place"] == "edge"),
-        extremum_of_source=form.moves_to_one_edge and function is not None and _is_source(function),
+        extremum_of_source=form.is_one and form.names_edges and function is not None and _is_source(function),
     )
 
 

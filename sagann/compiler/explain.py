@@ -21,7 +21,7 @@ _TITLES = {
 def explain(program: LayerProgram) -> str:
     """Describe a program, a line for each stage, decision and operation on the edges."""
     edges = program.edges
-    lines = [f"{program.layer}: {edges.gathering.accumulator.name} over the edges"]
+    lines = [f"{program.layer}: {edges.gathering.name} over the edges"]
     lines += [f"  {_bytes(program)}"]
     lines += _notes(program.notes)
     if program.maps_last is not None:

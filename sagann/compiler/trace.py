@@ -217,14 +217,17 @@ def _run(layer: SagaLayer, src: Tensor, dst: Tensor, data: Tensor | None = None)
     with WholeOperators():
         output = layer.apply_edge(edge)
     values = list(output) if isinstance(output, tuple) else [output]
-    expected = gathering(layer.accumulator).accumulator.reduction.num_values
+    expected = gathering(layer.accumulator).num_values
     if len(values) != expected or not all(isinstance(value, Tensor) for value in values):
         raise TraceError("apply_edge does not return what the accumulator takes")
+    form = gathering(layer.accumulator, layer.max_degree or 0)
+    if not form.is_one and values[0].ndim < 2:
+        raise TraceError("several accumulators take rows of features")
     if any(value.ndim < 1 or value.shape[0] != ROWS for value in values):
         raise TraceError("apply_edge does not return one row per edge")
     if expected == 2 and (values[0].ndim >= values[1].ndim or values[0].shape != values[1].shape[: values[0].ndim]):
         raise TraceError("apply_edge does not return a score that begins its value")
-    accum = torch.ops.sagann.gather(values, layer.accumulator, layer.max_degree or 0)
+    accum = torch.ops.sagann.gather(values, form.name, form.max_degree)
     with WholeOperators():
         out = layer.apply_vertex(dst, accum)
     if not isinstance(out, Tensor):

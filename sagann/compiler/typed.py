@@ -98,7 +98,7 @@ def map_first(module: fx.GraphModule) -> tuple[Typed | None, list[Note]]:
     assert isinstance(weight, fx.Node)
     end = _end_of(node)
     node.meta["place"] = end
-    mean = end == "dst" and gathering_of(gather).accumulator.averages
+    mean = end == "dst" and gathering_of(gather).averages
     if mean:
         gather.args = (gather.args[0], SUM.name, 0)
     num_types = int(weight.meta["val"].shape[0])
@@ -117,8 +117,8 @@ def _end_of(node: fx.Node) -> End:
 def _sums(gather: fx.Node) -> bool:
     """Whether what is gathered for parts of the edges can be summed."""
     # A sum may overflow in half precision where the mean does not.
-    accumulator = gathering_of(gather).accumulator
-    return accumulator.is_linear and not (accumulator.averages and gather.meta["val"].dtype == torch.float16)
+    form = gathering_of(gather)
+    return form.is_linear and not (form.averages and gather.meta["val"].dtype == torch.float16)
 
 
 def map_last(module: fx.GraphModule, first: Typed) -> tuple[fx.GraphModule, Typed, Note] | None:
@@ -132,7 +132,7 @@ def map_last(module: fx.GraphModule, first: Typed) -> tuple[fx.GraphModule, Type
     """
     module = fx.GraphModule(module, copy.deepcopy(module.graph))
     gather = gather_of(module)
-    values, averages = gather.args[0], gathering_of(gather).accumulator.averages
+    values, averages = gather.args[0], gathering_of(gather).averages
     if first.end == "dst" or not _sums(gather):
         return None
     assert isinstance(values, (list, tuple))

@@ -273,7 +273,7 @@ class Schedule:
                 begun.add(dst)
 
         def finish(dst: int) -> Iterator[Step]:
-            extra = [Block("extra", gather.result, dst)] if gather.edges.gathering.accumulator.keeps else []
+            extra = [Block("extra", gather.result, dst)] if gather.edges.gathering.keeps else []
             yield Step(
                 kind="finish",
                 number=number,
@@ -282,7 +282,7 @@ class Schedule:
                 writes=(Block("value", gather.result, dst), *extra),
             )
 
-        in_order = gather.edges.gathering.moves_to_one_edge
+        in_order = gather.edges.gathering.names_edges
         return Pass(key=PassKey("gather", number), in_order=in_order, chunk=chunk, finish=finish, follow=follow)
 
     def _arrive(self, number: int, interval: int, reached: set[str] | Sequence[str]) -> Iterator[Step]:
@@ -292,10 +292,10 @@ class Schedule:
         gather = self.program.gathers[number]
         if gather.result not in reached or not self.gradients.passes(gather):
             return
-        accumulator = gather.edges.gathering.accumulator
+        gathering = gather.edges.gathering
         reads = [Block("grad", gather.result, interval)]
-        reads += [Block("extra", gather.result, interval)] if accumulator.keeps else []
-        reads += [Block("value", gather.result, interval)] if accumulator.reads_result else []
+        reads += [Block("extra", gather.result, interval)] if gathering.keeps else []
+        reads += [Block("value", gather.result, interval)] if gathering.reads_result else []
         yield Step(
             kind="arrive",
             number=number,

@@ -238,7 +238,7 @@ class BlockSizes:
 
     def arriving(self, gather: Gather, interval: int) -> int:
         """Taken while a gather's backward is prepared: in the type that is computed in, like what arrives."""
-        return allocated_bytes(self.rows[interval] * self.result_bytes(gather)[0])
+        return allocated_bytes(self.rows[interval] * sum(self._result_bytes(gather)))
 
     def _read(self, number: int) -> list[str]:
         """The values of vertices that a stage reads."""
@@ -272,8 +272,13 @@ class BlockSizes:
             return sum(allocated_bytes(rows * size) for size in self._incoming_bytes(gather))
         results = self.result_bytes(gather, block.number)
         if block.kind == "extra":
-            results = [results[position] for position in gather.edges.gathering.accumulator.keeps]
+            results = [results[position] for position in gather.edges.gathering.keeps]
         return sum(allocated_bytes(rows * result) for result in results)
+
+    def _result_bytes(self, gather: Gather) -> list[int]:
+        """Bytes of a row of each accumulator's result, in the type that is computed in."""
+        sizes = self.result_bytes(gather)
+        return [sizes[here.start] for _, here in gather.edges.gathering.states()]
 
     def _incoming_bytes(self, gather: Gather) -> list[int]:
         """Bytes of a row of each tensor that the backward's passes read of destinations; half precision is widened."""

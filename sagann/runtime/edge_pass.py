@@ -86,7 +86,7 @@ class _FusedGather(torch.autograd.Function):
         read_again = {each.name for step in steps for each in step.function.inputs}
         ctx.kept = [name for name in named if name in read_again]
         ctx.forms = {name: (array.shape, array.dtype) for name, array in named.items()}
-        extra = [*kept, result] if call.edges.gathering.accumulator.reads_result else kept
+        extra = [*kept, result] if call.edges.gathering.reads_result else kept
         ctx.save_for_backward(*(named[name] for name in ctx.kept), *(extra if wanted else []))
         return result
 
@@ -103,8 +103,8 @@ class _FusedGather(torch.autograd.Function):
             gradients[name] = call.dialect.scatter_extremum(call.topology, extra[0], grad)
         else:
             given = dict(zip(ctx.kept, kept, strict=True))
-            kept_of_state = extra[: len(call.edges.gathering.accumulator.keeps)]
-            given |= _incoming(call, grad, kept_of_state, extra[-1] if extra else grad)
+            result = extra[-1] if call.edges.gathering.reads_result else grad
+            given |= _incoming(call, grad, extra[: len(call.edges.gathering.keeps)], result)
             for step in call.backward.passes(ctx.wanted):
                 read = {each.name: given[each.name] for each in step.function.inputs}
                 results = run_pass(call.dialect, step.function, call.topology, read, seed=call.seed)
@@ -136,7 +136,7 @@ def _scatters(call: _Call) -> bool:
 def _slots(call: _Call) -> Tensor | None:
     """For concat, where each edge's row goes; refuses a destination with too many."""
     edges = call.edges
-    is_sized = edges.gathering.accumulator.is_sized
+    is_sized = edges.gathering.is_sized
     return concat_slots(call.topology, edges.gathering.max_degree) if is_sized else None
 
 

@@ -189,7 +189,7 @@ class CompiledEngine:
         (out,) = program.vertex.run(values, run_rows).values()
         # What is kept, for other epochs or for the backward, must not be changed by an in-place operation on what the layer
         # returns.
-        is_kept = program.invariant or (program.edges.gathering.accumulator.reads_result and out.requires_grad)
+        is_kept = program.invariant or (program.edges.gathering.reads_result and out.requires_grad)
         return out.clone() if is_kept and _share_memory(out, accum) else out
 
     def _gather(self, program: LayerProgram, topology: Topology, values: dict[str, Tensor]) -> Tensor:

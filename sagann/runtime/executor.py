@@ -363,7 +363,7 @@ class Executor:
         assert gather.edges.function is not None
         grad = self.resident[Block("grad", gather.result, step.interval)]
         extra = self.resident.get(Block("extra", gather.result, step.interval)) or {}
-        is_read = gather.edges.gathering.accumulator.reads_result
+        is_read = gather.edges.gathering.reads_result
         result = self._value(gather.result, step.interval) if is_read else grad
         self.resident[Block("incoming", gather.result, step.interval)] = gather.edges.gathering.arrive(
             gather.edges.function, grad, list(extra.values()), result, self._counts(gather, step)

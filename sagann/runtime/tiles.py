@@ -184,39 +184,38 @@ class _State:
 
     def __init__(self, call: _Call) -> None:
         self.call = call
-        self.reduction = call.edges.gathering.accumulator.reduction
+        self.gathering = call.edges.gathering
+        self.forms = [part for each in self.gathering.accumulators for part in each.reduction.state]
         self.parts: list[Tensor] = []
         self.saved: list[Tensor] = []
         "What the backward reads: what the accumulator keeps, then the result where it is read."
 
     def accumulate(self, tile: _Tile, output: tuple[Tensor, ...]) -> None:
         """Merge a tile's part into that of its destinations."""
+        values = [wide(value) for value in output]
+        found = [each.reduction.reduce(tile.topology, values) for each in self.gathering.accumulators]
         part = [
             torch.where(rows < 0, -1, rows + tile.first_edge) if form.is_edge else rows
-            for rows, form in zip(
-                self.reduction.reduce(tile.topology, [wide(value) for value in output]),
-                self.reduction.state,
-                strict=True,
-            )
+            for rows, form in zip((rows for state in found for rows in state), self.forms, strict=True)
         ]
         if not self.parts:
             num_dst = self.call.topology.num_dst
             self.parts = [
                 rows.new_full((num_dst, *rows.shape[1:]), form.neutral)
-                for rows, form in zip(part, self.reduction.state, strict=True)
+                for rows, form in zip(part, self.forms, strict=True)
             ]
-        here = slice(tile.first_dst, tile.first_dst + len(part[0]))
-        self.reduction.merge([rows[here] for rows in self.parts], part)
+        reached = slice(tile.first_dst, tile.first_dst + len(part[0]))
+        for accumulator, here in self.gathering.states():
+            accumulator.reduction.merge([rows[reached] for rows in self.parts[here]], part[here])
 
     def finish(self, arrays: tuple[Tensor, ...]) -> Tensor:
         """What was gathered, in the messages' type."""
         if not self.parts:
-            empty = _empty_result(self.call, arrays)
+            empty = _empty_message(self.call, arrays)
             # Without edges the backward reads nothing of what is saved.
-            self.parts = [torch.full_like(empty, form.neutral) for form in self.reduction.state]
-        gathering = self.call.edges.gathering
-        result, kept = gathering.finish(self.parts, _counts(self.call))
-        self.saved = [*kept, result] if gathering.accumulator.reads_result else list(kept)
+            self.parts = [torch.full_like(empty, form.neutral) for form in self.forms]
+        result, kept = self.gathering.finish(self.parts, _counts(self.call))
+        self.saved = [*kept, result] if self.gathering.reads_result else list(kept)
         return result.to(self.call.edges.dtype)
 
 
@@ -248,8 +247,8 @@ class _Upstream:
             for name, value in zip(names, output, strict=True)
         ]
         forward = Builder(inputs).build(gathering.outputs(names), "dst")
-        kept = self.saved[: len(gathering.accumulator.keeps)]
-        result = self.saved[-1] if self.saved else self.grad
+        kept = self.saved[: len(gathering.keeps)]
+        result = self.saved[-1] if gathering.reads_result else self.grad
         self.rows = gathering.arrive(forward, self.grad, kept, result, _counts(self.call))
         return message_gradients(forward)
 
@@ -258,8 +257,8 @@ def _counts(call: _Call) -> Counts:
     return lambda like: divisors(call.topology.in_degrees(), like)
 
 
-def _empty_result(call: _Call, arrays: tuple[Tensor, ...]) -> Tensor:
-    """What is gathered from no edges at all; its shape is that of a message of made-up rows."""
+def _empty_message(call: _Call, arrays: tuple[Tensor, ...]) -> Tensor:
+    """A row for each destination, of the shape of a message of made-up rows."""
     made_up = [
         array.new_zeros(1, *array.shape[1:]) if side != "param" else array
         for side, array in zip(call.edges.sides, arrays, strict=True)

@@ -14,21 +14,34 @@ from sagann.kernels.accumulators import ACCUMULATORS, gathering
 
 
 def check_accumulator(accumulator: object, max_degree: int | None, where: str) -> None:
-    """Refuse what is not an accumulator.
+    """Refuse what is not an accumulator, or a tuple of some that can be combined.
 
     Raises:
-        LayerError: the accumulator is unknown or a function, or concat lacks its ``max_degree``.
+        LayerError: an accumulator is unknown or a function, or cannot be one of several, or concat lacks its ``max_degree``.
     """
-    if not isinstance(accumulator, str) or accumulator not in ACCUMULATORS:
-        shown = repr(accumulator) if isinstance(accumulator, str) else f"a {type(accumulator).__name__}"
+    names = accumulator if isinstance(accumulator, tuple) and accumulator else (accumulator,)
+    for name in names:
+        if not isinstance(name, str) or name not in ACCUMULATORS:
+            shown = repr(name) if isinstance(name, str) else f"a {type(name).__name__}"
+            raise LayerError(
+                "unknown accumulator",
+                value=f"{shown}, expected one of {', '.join(ACCUMULATORS)}, or a tuple of several",
+                where=where,
+                fix="Choose one of these; user-defined accumulators are not accepted, because their derivative "
+                "through the graph could be neither fused nor streamed. Put your own function in apply_edge.",
+            )
+    form = gathering(names)
+    alone = [
+        each.name for each in form.accumulators if each.reduction.num_values > 1 or each.reduction.rows != "row"
+    ]
+    if not form.is_one and (alone or len(set(names)) < len(names)):
         raise LayerError(
-            "unknown accumulator",
-            value=f"{shown}, expected one of {', '.join(ACCUMULATORS)}",
+            "accumulators that cannot be combined",
+            value=f"{', '.join(alone)} among {len(names)}" if alone else f"{', '.join(names)}, one of them twice",
             where=where,
-            fix="Choose one of these; user-defined accumulators are not accepted, because their derivative "
-            "through the graph could be neither fused nor streamed. Put your own function in apply_edge.",
+            fix="Combine different accumulators that take one message, or use another layer for the others.",
         )
-    if ACCUMULATORS[accumulator].is_sized and (not isinstance(max_degree, int) or max_degree < 1):
+    if form.is_sized and (not isinstance(max_degree, int) or max_degree < 1):
         raise LayerError(
             f"the {accumulator} accumulator needs a stated width",
             value=f"max_degree = {max_degree!r}, expected a positive int",
@@ -37,12 +50,14 @@ def check_accumulator(accumulator: object, max_degree: int | None, where: str) -
         )
 
 
-def accumulate(topology: Topology, accumulator: str, output: object, max_degree: int | None, where: str) -> Tensor:
+def accumulate(
+    topology: Topology, accumulator: str | tuple[str, ...], output: object, max_degree: int | None, where: str
+) -> Tensor:
     """Gather ApplyEdge's ``output`` at the destinations.
 
     Args:
         topology: the edges.
-        accumulator: the name of one.
+        accumulator: the name of one, or of several.
         output: what ApplyEdge returned: a tensor [num_edges, ...], or (score, value) for softmax.
         max_degree: the width of concat.
         where: the layer, for messages.
@@ -52,9 +67,17 @@ def accumulate(topology: Topology, accumulator: str, output: object, max_degree:
         LayerError: ``output`` has not the form that the accumulator takes.
     """
     form = gathering(accumulator, max_degree or 0)
-    if form.accumulator.reduction.num_values == 2:
+    if form.num_values == 2:
         return form.gather(topology, _score_and_value(output, topology.num_edges, where))
-    return form.gather(topology, [_edge_rows(output, topology.num_edges, where)])
+    rows = _edge_rows(output, topology.num_edges, where)
+    if not form.is_one and rows.ndim < 2:
+        raise LayerError(
+            "several accumulators need rows of features",
+            value=f"{_form(rows)}, expected [{topology.num_edges}, ..., F]",
+            where=where,
+            fix="Return a tensor with a dimension of features, along which the results are concatenated.",
+        )
+    return form.gather(topology, [rows])
 
 
 def _edge_rows(output: object, num_edges: int, where: str) -> Tensor:

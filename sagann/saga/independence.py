@@ -28,7 +28,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sagann.errors import LayerError, SagannError, in_one_line
-from sagann.kernels.accumulators import gathering
+from sagann.kernels.accumulators import Gathering, gathering
 from sagann.saga.edge import Edge
 from sagann.saga.side_effects import taken_back
 
@@ -103,10 +103,10 @@ def _check_layer(layer: SagaLayer, x: Tensor, data: Tensor | None) -> None:
 
     output = _check_rows(apply_edge, inputs, layer, f"{name}.apply_edge")
     accum = output[-1] if isinstance(output, tuple) and output else output
-    if not _is_of_form(output, layer.accumulator) or not isinstance(accum, Tensor):
+    gathered = gathering(layer.accumulator, layer.max_degree or 0)
+    if not _is_of_form(output, gathered) or not isinstance(accum, Tensor):
         return  # The accumulator says so, with the real shapes.
     _check_floating(output if isinstance(output, tuple) else (output,), name)
-    gathered = gathering(layer.accumulator, layer.max_degree or 0)
     accum = accum.new_empty(NUM_ROWS, *gathered.shape(accum.shape[1:]))
     output = _check_rows(
         layer.apply_vertex, [ends[1], _made_up_rows(accum, generator)], layer, f"{name}.apply_vertex"
@@ -121,14 +121,16 @@ def _check_layer(layer: SagaLayer, x: Tensor, data: Tensor | None) -> None:
         )
 
 
-def _is_of_form(output: Any, accumulator: str) -> bool:
+def _is_of_form(output: Any, form: Gathering) -> bool:
     """Whether ApplyEdge has returned what the accumulator takes: a row per edge, or a score that begins its value."""
     values = output if isinstance(output, tuple) else (output,)
-    if len(values) != gathering(accumulator).accumulator.reduction.num_values:
+    if len(values) != form.num_values:
         return False
     if not all(isinstance(value, Tensor) and value.ndim and value.shape[0] == NUM_ROWS for value in values):
         return False
     score, value = values[0], values[-1]
+    if not form.is_one and value.ndim < 2:
+        return False
     return len(values) == 1 or (score.ndim < value.ndim and value.shape[: score.ndim] == score.shape)
 
 

@@ -49,8 +49,9 @@ class SagaLayer(nn.Module):
                 [2.]])
     """
 
-    accumulator: str = "sum"
-    "How Gather reduces: sum, mean, max, min, var, std, mul, softmax or concat."
+    accumulator: str | tuple[str, ...] = "sum"
+    """How Gather reduces: sum, mean, max, min, var, std, mul, softmax or concat; or several of one message, such as
+    ("mean", "std"), whose results are concatenated in the last dimension."""
     edge_data: ClassVar[str | None] = None
     "Name of the topology's edge data that ApplyEdge reads as ``edge.data`` ('weight', 'type', ...), or None."
     max_degree: int | None = None

@@ -71,8 +71,16 @@ def rgcn(page: dict[str, Any], pyg: Any) -> Pair:
     return ours, theirs, {"weight": "weight", "root.bias": "bias"}, "type"
 
 
+def pna(page: dict[str, Any], pyg: Any) -> Pair:
+    ways = ["mean", "min", "max", "std"]
+    theirs = pyg.PNAConv(4, 6, aggregators=ways, scalers=["identity"], deg=torch.ones(9, dtype=torch.int64))
+    parts = {"pre": "pre_nns.0.0", "post": "post_nns.0.0", "lin": "lin"}
+    same = {f"{our}.{name}": f"{their}.{name}" for our, their in parts.items() for name in ("weight", "bias")}
+    return page["PNA"](4, 6), theirs, same, ""
+
+
 @pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize("pair", [edge_conv, gat_v2, transformer, rgcn])
+@pytest.mark.parametrize("pair", [edge_conv, gat_v2, transformer, rgcn, pna])
 def test_a_layer_of_the_page_is_pygs(pair: Callable[..., Pair], streams: bool, page: dict[str, Any]) -> None:
     pyg = pytest.importorskip("torch_geometric.nn")
     torch.manual_seed(0)

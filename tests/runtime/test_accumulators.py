@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -9,11 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sagann.errors import LayerError
 from sagann.graph import Topology
 from sagann.plan.intervals import equal_vertices
 from sagann.runtime.engine import CompiledEngine
 from sagann.runtime.streamed import StreamedModel
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
+from tests.compiler.layers import program_of
 from tests.graphs import odd_topologies
 from tests.kernels.edge.cases import hub
 
@@ -44,7 +47,7 @@ EMPTY = {"mul": 1.0}
 class Gather(SagaLayer):
     """Source rows, gathered; cut into tiles where ``tiled``."""
 
-    def __init__(self, accumulator: str, *, tiled: bool = False) -> None:
+    def __init__(self, accumulator: str | tuple[str, ...], *, tiled: bool = False) -> None:
         super().__init__()
         self.accumulator, self.tiled = accumulator, tiled
 
@@ -65,7 +68,13 @@ class Model(nn.Module):
         return self.layer(hops[0], x)
 
 
-def expected(accumulator: str, topology: Topology, x: Tensor) -> Tensor:
+SEVERAL = [("mean", "min", "max", "std"), ("mul", "sum"), ("var", "mean", "mul", "max")]
+"Several accumulators of one message."
+
+
+def expected(accumulator: str | tuple[str, ...], topology: Topology, x: Tensor) -> Tensor:
+    if isinstance(accumulator, tuple):
+        return torch.cat([expected(each, topology, x) for each in accumulator], -1)
     rows = []
     for first, last in pairwise(topology.indptr.tolist()):
         read = 1.5 * x[topology.indices[first:last].long()]
@@ -74,7 +83,9 @@ def expected(accumulator: str, topology: Topology, x: Tensor) -> Tensor:
     return torch.stack(rows) + 0 * x.sum()
 
 
-def assert_right(accumulator: str, topology: Topology, x: Tensor, runs: Sequence[Run], tolerance: float) -> None:
+def assert_right(
+    accumulator: str | tuple[str, ...], topology: Topology, x: Tensor, runs: Sequence[Run], tolerance: float
+) -> None:
     wanted = (x.float() if x.dtype in (torch.float16, torch.bfloat16) else x.clone()).requires_grad_()
     result = expected(accumulator, topology, wanted)
     upstream = torch.randn(result.shape, generator=torch.Generator().manual_seed(1)).to(x.dtype)
@@ -138,15 +149,15 @@ def rows(topology: Topology, width: int, dtype: torch.dtype = torch.float64) -> 
 
 
 @pytest.mark.parametrize("name", odd_topologies())
-@pytest.mark.parametrize("accumulator", OF_ROWS)
-def test_odd_graphs(accumulator: str, name: str) -> None:
+@pytest.mark.parametrize("accumulator", [*OF_ROWS, *SEVERAL])
+def test_odd_graphs(accumulator: str | tuple[str, ...], name: str) -> None:
     topology = odd_topologies()[name]
     assert_right(accumulator, topology, rows(topology, 5), RUNS, 1e-10)
 
 
 @pytest.mark.parametrize("width", [1, 15, 17, 65])
-@pytest.mark.parametrize("accumulator", ["var", "std", "mul"])
-def test_odd_widths(accumulator: str, width: int) -> None:
+@pytest.mark.parametrize("accumulator", ["var", "std", "mul", *SEVERAL[:1]])
+def test_odd_widths(accumulator: str | tuple[str, ...], width: int) -> None:
     topology = odd_topologies()["skewed"]
     assert_right(accumulator, topology, rows(topology, width), [in_memory(), streamed(2)], 1e-10)
 
@@ -160,8 +171,8 @@ def test_a_hub_that_is_cut_into_work_items(accumulator: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("accumulator", ["var", "std", "mul"])
-def test_half_precision(accumulator: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("accumulator", ["var", "std", "mul", *SEVERAL[:1]])
+def test_half_precision(accumulator: str | tuple[str, ...], dtype: torch.dtype) -> None:
     topology = odd_topologies()["multi-edges"]
     runs = [in_memory(), in_tiles(7), streamed(2)]
     assert_right(accumulator, topology, rows(topology, 5, dtype), runs, 2e-2)
@@ -186,8 +197,8 @@ def test_gradients_of_products_with_zeros(num_zeros: int) -> None:
     assert_right("mul", topology, x, RUNS, 1e-10)
 
 
-@pytest.mark.parametrize("accumulator", ["var", "std", "mul"])
-def test_on_a_device(accumulator: str) -> None:
+@pytest.mark.parametrize("accumulator", ["var", "std", "mul", *SEVERAL[:1]])
+def test_on_a_device(accumulator: str | tuple[str, ...]) -> None:
     pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
     runs = [in_memory(dialect="gpu"), streamed(2, "gpu")]
     for name in ("isolated vertices", "multi-edges", "one hub"):
@@ -195,3 +206,41 @@ def test_on_a_device(accumulator: str) -> None:
         x = rows(topology, 5)
         x[1, ::2] = 0
         assert_right(accumulator, topology, x, runs, 1e-10)
+
+
+def test_several_accumulators_are_one_pass_forward_and_one_backward() -> None:
+    topology, engine = odd_topologies()["skewed"], CompiledEngine()
+    layer, x = Gather(SEVERAL[0]), rows(topology, 4)
+    program = program_of(layer, topology, x, engine)
+    assert program.edges.function is not None
+    assert len(program.edges.function.outputs) == 4
+    assert program.edges.backward is not None
+    assert len(program.edges.backward.passes(program.edges.stage.inputs)) == 1
+
+
+@pytest.mark.parametrize(
+    ("accumulator", "said"),
+    [
+        (("mean", "softmax"), "accumulators that cannot be combined: softmax among 2"),
+        (("concat", "sum"), "accumulators that cannot be combined: concat among 2"),
+        (("max", "max"), "one of them twice"),
+        (("mean", "median"), "unknown accumulator: 'median'"),
+        ((), "unknown accumulator: a tuple"),
+        (["mean", "max"], "unknown accumulator: a list"),
+        ("mean+max", "unknown accumulator"),
+    ],
+)
+def test_what_cannot_be_combined_is_refused(accumulator: tuple[str, ...], said: str) -> None:
+    topology = odd_topologies()["skewed"]
+    with pytest.raises(LayerError, match=re.escape(said)):
+        Gather(accumulator)(topology, rows(topology, 4))
+
+
+def test_several_accumulators_of_a_number_are_refused() -> None:
+    class Numbers(Gather):
+        def apply_edge(self, edge: Edge) -> Tensor:
+            return edge.src[:, 0]
+
+    topology = odd_topologies()["skewed"]
+    with pytest.raises(LayerError, match="several accumulators need rows of features"):
+        Numbers(("mean", "max"))(topology, rows(topology, 4))
