@@ -21,9 +21,9 @@ from torch_geometric.utils import scatter, segment, softmax
 from bench.kernels.gathers import GATHERS, Gather
 from bench.kernels.graphs import topology_of
 from sagann.graph import Topology
+from sagann.kernels.dialects import dialect_for
 from sagann.kernels.edge import naive
 from sagann.kernels.edge.function import EdgeFunction
-from sagann.runtime.dialects import dialect_for
 
 Run = Callable[[], Tensor]
 # Checked on the first destinations: the naive way needs a row for every edge and value.

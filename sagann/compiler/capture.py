@@ -44,7 +44,7 @@ def capture(
     Args:
         model: an ordinary module; its SAGA layers are called with the hops.
         hops: the topologies it walks, all over the same vertices; their edges are not read.
-        x: of the features' widths, type and device; its rows are not read. Where the model computes, be the hops elsewhere.
+        x: of the features' layout, widths, type and device; its rows are not read. Where the model computes, be the hops elsewhere.
         options: what the compiler may do to a layer.
         x_is_constant: x and edge data need no gradient, so that what is gathered from them may be kept.
     Raises:
@@ -52,7 +52,13 @@ def capture(
             message names it.
     """
     with CAPTURING:
-        recorder = Recorder(model, hops, options or CompilerOptions(), x_is_constant)
+        recorder = Recorder(
+            model,
+            hops,
+            options or CompilerOptions(),
+            x_is_constant=x_is_constant,
+            x_is_sparse=x.layout == torch.sparse_csr,
+        )
         module = traced_model(model, recorder, x)
     for node in [node for node in module.graph.nodes if node.target is SAGA_LAYER]:
         _inline(module, node, recorder.calls[int(node.args[1])])

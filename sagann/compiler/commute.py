@@ -45,13 +45,16 @@ class Message:
     number: fx.Node | None
 
 
-def commute(module: fx.GraphModule, *, keep_constant: bool, map_first: bool = True) -> list[Note]:
+def commute(
+    module: fx.GraphModule, *, keep_constant: bool, map_first: bool = True, at_any_width: bool = False
+) -> list[Note]:
     """Rewrite the graph in place; returns what was done.
 
     Args:
         module: a classified graph.
         keep_constant: what is gathered from constant rows is kept, so it should not depend on parameters.
         map_first: the map may move before the gather. Not so where there are many more sources than destinations.
+        at_any_width: the map does so even where it widens the rows: what it maps is read by linear maps alone.
     """
     gather = gather_of(module)
     values = gather.args[0]
@@ -61,9 +64,10 @@ def commute(module: fx.GraphModule, *, keep_constant: bool, map_first: bool = Tr
     message = message_of(values[0])
     if message is None or not one_dtype(values[0], message.row, message.number):
         return []
-    notes = _map_last(module, gather, message, keep_constant)
+    notes = [] if at_any_width else _map_last(module, gather, message, keep_constant)
     if not notes and map_first:
-        notes = _map_first(module, gather, message, kept=keep_constant and is_constant(gather))
+        kept = keep_constant and is_constant(gather)
+        notes = _map_first(module, gather, message, kept=kept, at_any_width=at_any_width)
     module.graph.eliminate_dead_code()
     return notes
 
@@ -119,7 +123,9 @@ def _map_last(module: fx.GraphModule, gather: fx.Node, message: Message, keep_co
     return [Note(kind="commuted", text=f"linear map after the gather: {why}", line=message.row.meta["line"])]
 
 
-def _map_first(module: fx.GraphModule, gather: fx.Node, message: Message, *, kept: bool) -> list[Note]:
+def _map_first(
+    module: fx.GraphModule, gather: fx.Node, message: Message, *, kept: bool, at_any_width: bool
+) -> list[Note]:
     reader = _only_user(gather)
     if reader is None:
         return []
@@ -143,7 +149,7 @@ def _map_first(module: fx.GraphModule, gather: fx.Node, message: Message, *, kep
         return []
     if kept and (other is None or scaled(other)[1] is None):
         return []
-    if factor * width(target) > width(gather) - (1 if other is None else 0):
+    if not at_any_width and factor * width(target) > width(gather) - (1 if other is None else 0):
         return []
     parameters_first(module, weight, gather)
     with module.graph.inserting_before(gather):

@@ -43,6 +43,7 @@ def compile_layer(
     *,
     options: CompilerOptions,
     x_is_constant: bool = False,
+    x_is_sparse: bool = False,
     many_sources: bool = False,
 ) -> LayerProgram:
     """Compile ``layer`` for input like ``x`` and ``data``, whose values are not read.
@@ -53,6 +54,7 @@ def compile_layer(
         data: the edge data that the layer reads.
         options: what the compiler may do.
         x_is_constant: x and data need no gradient, so that what is gathered from them may be kept.
+        x_is_sparse: linear maps read x as it lies, so they come first wherever they can.
         many_sources: there are many more sources than destinations, as in a sampled block.
     Raises:
         TraceError: the layer cannot be compiled, and why.
@@ -60,7 +62,14 @@ def compile_layer(
     keep = x_is_constant and options.invariant
     notes: list[Note] = []
     module, typed, naive_bytes = rewritten(
-        layer, x, data, options, notes, keep=keep, may_map_first=not many_sources
+        layer,
+        x,
+        data,
+        options,
+        notes,
+        keep=keep,
+        may_map_first=x_is_sparse or not many_sources,
+        x_is_sparse=x_is_sparse,
     )
     maps_last = None
     if options.hoist and typed is None:
@@ -83,6 +92,7 @@ def rewritten(
     *,
     keep: bool,
     may_map_first: bool,
+    x_is_sparse: bool = False,
     edge_type: int | None = None,
 ) -> tuple[fx.GraphModule, Typed | None, int]:
     """The classified graph after the passes on linear maps, a map of the only edge type, and the bytes as written.
@@ -95,6 +105,7 @@ def rewritten(
         notes: gets what was done.
         keep: what is gathered from constant rows is kept.
         may_map_first: a linear map may move before the gather.
+        x_is_sparse: it does so whatever the widths.
         edge_type: of all edges; by default they are of any.
     Raises:
         TraceError: the layer cannot be compiled, and why.
@@ -111,8 +122,8 @@ def rewritten(
     if options.split_concat:
         notes += split_concat(module)
     if options.commute:
-        notes += commute(module, keep_constant=keep, map_first=may_map_first)
-        notes += scale_last(module)
+        notes += commute(module, keep_constant=keep, map_first=may_map_first, at_any_width=x_is_sparse)
+        notes += scale_last(module, at_any_width=x_is_sparse)
     if options.fuse:
         transpose_matrices(module)
     verify(module)

@@ -52,7 +52,13 @@ class LayerGraphs:
 
 
 def layer_graphs(
-    layer: SagaLayer, x: Tensor, data: Tensor | None, *, options: CompilerOptions, x_is_constant: bool = False
+    layer: SagaLayer,
+    x: Tensor,
+    data: Tensor | None,
+    *,
+    options: CompilerOptions,
+    x_is_constant: bool = False,
+    x_is_sparse: bool = False,
 ) -> LayerGraphs:
     """Compile ``layer`` as a part of a larger program, for whole intervals of vertices on both sides of its edges.
 
@@ -68,7 +74,15 @@ def layer_graphs(
         # What is gathered of all types is added up, and what follows is one for all: no type's map may come after it.
         allowed = options if edge_type is None else replace(options, commute=False)
         module, typed, _ = rewritten(
-            layer, x, data, allowed, notes, keep=keep, may_map_first=True, edge_type=edge_type
+            layer,
+            x,
+            data,
+            allowed,
+            notes,
+            keep=keep,
+            may_map_first=True,
+            x_is_sparse=x_is_sparse,
+            edge_type=edge_type,
         )
         frontier = hoist(module, enabled=options.hoist)
         edges = edge_work(module, frontier, options, notes)

@@ -400,7 +400,7 @@ def _of_type(node: fx.Node, value: float) -> float:
     return number
 
 
-def _dropout(low: _Lowering, node: fx.Node, x: fx.Node, p: float) -> str:
+def _dropout(low: _Lowering, node: fx.Node, x: fx.Node, p: float, number: int = 0) -> str:
     low.salt += 1
     drawn = low.b.op("random", shape=low.shape(node), dtype=low.dtype(node), p=p, salt=low.salt)
     splat = low.b.splat(low.names[x])

@@ -24,6 +24,8 @@ class Gather:
     "Number of the first hop that has these edges; the numbers of edges of one type follow those of the hops."
     constant: bool
     "Whether the result depends on constant features, topology and edge data alone: it is the same in every epoch."
+    seed: int
+    "Which of the epoch's seeds its edges draw random numbers from; -1 where they draw none."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,10 +68,17 @@ class ModelProgram:
     "By hop and edge data: below how many its types must be."
     output: str
     "Name of the model's result."
-    random: bool
-    "Whether anything in it draws random numbers."
+    num_seeds: int
+    "Number of dropouts and of gathers that draw random numbers: an epoch has a seed for each."
+    draws_more: bool
+    "Whether other operators draw random numbers too."
     forms: Mapping[str, Form]
     "Of every value of vertices that a stage or a gather gives, and of ``x``."
+
+    @property
+    def random(self) -> bool:
+        """Whether anything in it draws random numbers."""
+        return self.num_seeds > 0 or self.draws_more
 
     @property
     def constants(self) -> object:

@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from sagann.compiler.classify import has_rows, is_random
 from sagann.compiler.fuse_rows import fuse_rows
 from sagann.compiler.model_program import Form, Gather, ModelProgram
-from sagann.compiler.operators import GATHERED
+from sagann.compiler.operators import DROPOUT, GATHERED
 from sagann.compiler.program import Stage
 from sagann.compiler.recording import Recorder
 from sagann.compiler.rewrite import name_of
@@ -23,6 +23,7 @@ from sagann.compiler.row_check import draws, is_integral, mixing_node
 from sagann.compiler.stages import cut
 from sagann.compiler.trace import is_of_rows
 from sagann.errors import LayerError
+from sagann.kernels.row_dropout import dropout
 
 
 def cut_into_stages(module: fx.GraphModule, recorder: Recorder, *, fuses_rows: bool) -> ModelProgram:
@@ -52,8 +53,18 @@ class _Assembly:
         "Rows that depend on no vertex: any stage makes them."
         self.integers: dict[str, Tensor] = {}
         "The model's own, by name."
+        self.seeds: dict[fx.Node, int] = {}
+        "By node that draws from a seed of its own, which one: in the order in which the model in memory draws them."
         for node in self.nodes:
             self._place(node)
+            self._number(node)
+
+    def _number(self, node: fx.Node) -> None:
+        draws_edges = node.target is GATHERED and self.recorder.gathers[_gathered_parts(node)[1]].graph.edges.random
+        if node.target is DROPOUT or draws_edges:
+            self.seeds[node] = len(self.seeds)
+        if node.target is DROPOUT:
+            node.args = (*node.args[:2], self.seeds[node])
 
     def _place(self, node: fx.Node) -> None:
         """Note whether the node is a parameter's or the vertices', and the first stage that can compute it."""
@@ -106,13 +117,15 @@ class _Assembly:
             stages.append(self._stage(wanted, [*known, *stored]))
             stored += wanted
         param, gathers = cut(self.module, derived, parameters), tuple(map(self._gather, self.gathers))
-        computed = [node for stage in (param, *stages) for node in stage.module.graph.nodes]
+        computed = [node for stage in stages for node in stage.module.graph.nodes]
+        of_parameters = any(map(draws, param.module.graph.nodes))
         return ModelProgram(
             parameters=tuple((node.name, node.meta["parameter"]) for node in parameters),
             param=param,
             stages=tuple(stages),
             gathers=gathers,
-            random=any(map(draws, computed)) or any(gather.edges.random for gather in gathers),
+            num_seeds=len(self.seeds),
+            draws_more=of_parameters or any(draws(node) and node.target is not dropout for node in computed),
             edge_types=tuple(self.recorder.edge_types),
             num_types=self.recorder.num_types,
             output=output.name,
@@ -177,6 +190,7 @@ class _Assembly:
             result=node.name,
             hop=gathering.hop,
             constant=graph.constant,
+            seed=self.seeds.get(node, -1),
         )
 
 

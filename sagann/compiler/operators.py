@@ -44,13 +44,13 @@ def _(x: Tensor, weight: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("sagann::dropout", mutates_args=())
-def dropout(x: Tensor, p: float) -> Tensor:
-    """``x`` with entries set to 0 with probability ``p``, the rest scaled by 1 / (1 - p)."""
+def dropout(x: Tensor, p: float, number: int = 0) -> Tensor:
+    """``x`` with entries set to 0 with probability ``p``, the rest scaled by 1 / (1 - p); ``number`` is its in a model."""
     raise AssertionError("stands in traces only")
 
 
 @dropout.register_fake
-def _(x: Tensor, p: float) -> Tensor:
+def _(x: Tensor, p: float, number: int = 0) -> Tensor:
     return torch.empty_like(x)
 
 

@@ -8,7 +8,7 @@ named values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,7 +17,9 @@ from torch import Tensor, fx
 
 from sagann.compiler.vjp import Backward
 from sagann.kernels.accumulators import Gathering
+from sagann.kernels.dense import linear
 from sagann.kernels.edge.function import EdgeFunction, Side
+from sagann.kernels.row_dropout import dropout
 
 End = Literal["src", "dst"]
 "A side of the edges that is vertices."
@@ -54,8 +56,30 @@ class Stage:
         results = self.module.forward(*given)
         return dict(zip(self.outputs, results, strict=True))
 
+    def maps(self, names: Collection[str]) -> bool:
+        """Whether inputs of these names are read by dropout and linear maps alone."""
+        nodes = [node for node in self.module.graph.nodes if node.op == "placeholder"]
+        # A stage with regions of rows is given the function that runs them first.
+        given = [
+            node
+            for name, node in zip(self.inputs, nodes[len(nodes) - len(self.inputs) :], strict=True)
+            if name in names
+        ]
+        return all(map(_is_mapped, given))
+
     def __bool__(self) -> bool:
         return bool(self.outputs)
+
+
+def _is_mapped(rows: fx.Node) -> bool:
+    """Whether a node is read as the rows of dropout and linear maps alone."""
+    return all(
+        user.target in (linear, dropout)
+        and user.args[0] is rows
+        and rows not in user.args[1:]
+        and (user.target is linear or _is_mapped(user))
+        for user in rows.users
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,5 +178,13 @@ class LayerProgram:
     "Read and written per edge where every edge tensor is materialised."
     notes: tuple[Note, ...] = field(default=())
     "What was done and what not."
+
+    @property
+    def maps_features(self) -> bool:
+        """Whether the vertices' rows are read by dropout and linear maps alone, so that they may be sparse."""
+        ends = {"src", "dst"}
+        stages = (self.src, self.dst, self.vertex)
+        return ends.isdisjoint(self.edges.stage.inputs) and all(stage.maps(ends) for stage in stages)
+
     maps_last: LayerProgram | None = None
     "The same layer with its map by type after the gather, where that is possible: a topology takes what is cheaper."

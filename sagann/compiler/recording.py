@@ -39,6 +39,7 @@ from sagann.compiler.trace import (
 from sagann.compiler.whole_operators import WholeOperators
 from sagann.errors import InputError, LayerError, in_one_line
 from sagann.graph.topology import Topology
+from sagann.kernels.feature_rows import FeatureRows
 from sagann.saga.engine import current_engine, using_engine
 from sagann.saga.independence import NUM_ROWS
 from sagann.saga.layer import SagaLayer
@@ -136,7 +137,13 @@ class Recorder:
     """The engine of a trace: compiles each layer that is called, and leaves a node in its place."""
 
     def __init__(
-        self, model: nn.Module, hops: Sequence[Topology], options: CompilerOptions, x_is_constant: bool
+        self,
+        model: nn.Module,
+        hops: Sequence[Topology],
+        options: CompilerOptions,
+        *,
+        x_is_constant: bool,
+        x_is_sparse: bool,
     ) -> None:
         self.where = f"{type(model).__name__}.forward"
         "For messages."
@@ -154,7 +161,7 @@ class Recorder:
         }
         self.hops = hops
         self.options = options
-        self.x_is_constant = x_is_constant
+        self.x_is_constant, self.x_is_sparse = x_is_constant, x_is_sparse
         self.x: Tensor | None = None
         "The features, as the model gets them in the trace."
         self.calls: list[Call] = []
@@ -169,18 +176,23 @@ class Recorder:
         self.engine_of_others = current_engine()
         "Of other threads, while a model is traced."
 
-    def run(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
+    def run(self, layer: SagaLayer, topology: Topology, x: Tensor | FeatureRows, data: Tensor | None) -> Tensor:
         """Record a call."""
         if self.is_foreign():
             return self.engine_of_others.run(layer, topology, x, data)
+        # A trace is of dense rows.
+        assert isinstance(x, Tensor)
         if not isinstance(topology, _Hop):
             raise TraceError(f"the layer {type(layer).__name__} is called with a topology that is none of the hops")
         if id(layer) not in self.layers:
             raise TraceError(f"the layer {type(layer).__name__} is no module of the model")
         # In a thread of its own, which no mode of the trace reaches.
         with ThreadPoolExecutor(max_workers=1) as thread:
-            constant = self.x_is_constant and x is self.x
-            call = thread.submit(self._compiled, layer, topology, x.shape[1:], x.dtype, constant).result()
+            # Rows as wide as the features may be features under dropout.
+            is_sparse = self.x_is_sparse and self.x is not None and x.shape[1:] == self.x.shape[1:]
+            constant = self.x_is_constant and x is self.x and not is_sparse
+            form = x.shape[1:], x.dtype
+            call = thread.submit(self._compiled, layer, topology, *form, constant, is_sparse).result()
         self.calls.append(call)
         self._add_gathers(call.graphs, topology.number, layer.edge_data)
         return self.leave_node(len(self.calls) - 1, x)
@@ -196,13 +208,21 @@ class Recorder:
         return threading.get_ident() != self._thread
 
     def _compiled(
-        self, layer: SagaLayer, hop: _Hop, shape: tuple[int, ...], dtype: torch.dtype, constant: bool
+        self,
+        layer: SagaLayer,
+        hop: _Hop,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        constant: bool,
+        is_sparse: bool,
     ) -> Call:
         known = self.layers[id(layer)]
         like = torch.empty(1, *shape, dtype=dtype, device=hop.device)
         data = None if layer.edge_data is None else _few_rows(hop.real.edge_data[layer.edge_data], hop.device)
         known.twin.check_functions(like, data, again=True)
-        graphs = layer_graphs(known.twin, like, data, options=self.options, x_is_constant=constant)
+        graphs = layer_graphs(
+            known.twin, like, data, options=self.options, x_is_constant=constant, x_is_sparse=is_sparse
+        )
         return Call(layer=known, graphs=graphs, first_gather=len(self.gathers))
 
     def _add_gathers(self, graphs: LayerGraphs, hop: int, edge_data: str | None) -> None:
@@ -230,10 +250,11 @@ class _Again:
         self._recorder = recorder
         self._num_calls = 0
 
-    def run(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
+    def run(self, layer: SagaLayer, topology: Topology, x: Tensor | FeatureRows, data: Tensor | None) -> Tensor:
         """Leave the next call's node."""
         if self._recorder.is_foreign():
             return self._recorder.engine_of_others.run(layer, topology, x, data)
+        assert isinstance(x, Tensor)
         number, calls = self._num_calls, self._recorder.calls
         if number == len(calls) or calls[number].layer is not self._recorder.layers.get(id(layer)):
             raise TraceError(CHANGES)

@@ -19,12 +19,19 @@ from sagann.compiler.rewrite import insert, linear_parts, one_dtype, width
 _aten = torch.ops.aten
 
 
-def scale_last(module: fx.GraphModule) -> list[Note]:
-    """Let a parameter scale what was mapped, not what is to be; rewrites the graph in place, returns what was done."""
+def scale_last(module: fx.GraphModule, *, at_any_width: bool = False) -> list[Note]:
+    """Let a parameter scale what was mapped, not what is to be; rewrites the graph in place, returns what was done.
+
+    Args:
+        module: a classified graph.
+        at_any_width: also where the map widens the rows.
+    """
     notes = []
     for node in list(module.graph.nodes):
         linear = linear_parts(node)
-        if linear is None or width(node) > width(linear[0]) or len(linear[0].users) != 1:
+        if linear is None or len(linear[0].users) != 1:
+            continue
+        if width(node) > width(linear[0]) and not at_any_width:
             continue
         row, number = scaled(linear[0])
         if number is None or not one_dtype(node, linear[1], row, number):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_type
+from sagann.graph.constant import declare_constant
 from sagann.graph.topology import Topology
 
 SPLIT_NAMES = ("train", "val", "test")
@@ -36,7 +37,7 @@ class Graph:
     topology: Topology
     "The edges; ``num_src == num_dst``. Edge data lives there ('weight', 'type', ...)."
     features: Tensor | None = None
-    "Vertex features [num_vertices, F]: dense, or torch.sparse_csr; None where vertices have none."
+    "Vertex features [num_vertices, F], constant: dense, or torch.sparse_csr; None where vertices have none."
     labels: Tensor | None = None
     "int64 [num_vertices], -1 for unknown; or uint8 [num_vertices, num_classes] of 0/1 for multi-label."
     num_classes: int = 0
@@ -62,6 +63,8 @@ class Graph:
                 where=f"graph '{self.name}'",
                 fix="Number sources and destinations alike.",
             )
+        if self.features is not None and not self.features.requires_grad:
+            declare_constant(self.features)
         rows = {"features": self.features, "labels": self.labels}
         rows |= {f"split '{name}'": mask for name, mask in self.splits.items()}
         for what, tensor in rows.items():

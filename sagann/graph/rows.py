@@ -11,7 +11,11 @@ import warnings
 import torch
 from torch import Tensor
 
+from sagann.byte_size import format_bytes
 from sagann.graph.large_arrays import SLAB_EDGES, empty_array
+
+SMALLEST_WARNING_BYTES = 64 << 20
+"Sparse features that become dense in less memory are not worth a warning."
 
 
 def take_rows(tensor: Tensor, index: Tensor) -> Tensor:
@@ -62,6 +66,25 @@ def dense_rows(rows: Tensor) -> Tensor:
         slab = csr_tensor(starts - starts[0], columns[entries], values[entries], num_columns=width)
         dense[first : first + step] = slab.to_dense()
     return dense
+
+
+def made_dense(features: Tensor, reader: str) -> Tensor:
+    """:func:`dense_rows`; where that takes much memory, with a warning that says how much and what avoids it.
+
+    Args:
+        features: ``torch.sparse_csr`` [N, F].
+        reader: what reads dense rows, as the subject of a sentence.
+    """
+    dense_bytes = features.numel() * features.dtype.itemsize
+    sparse_bytes = sum(part.nbytes for part in (features.crow_indices(), features.col_indices(), features.values()))
+    if dense_bytes < max(SMALLEST_WARNING_BYTES, sparse_bytes):
+        return dense_rows(features)
+    warnings.warn(
+        f"{reader} reads dense features: {format_bytes(sparse_bytes)} of sparse ones become {format_bytes(dense_bytes)}. "
+        "An encoder avoids it (encoder = 'linear'), and so does a first layer that begins with a linear map.",
+        stacklevel=2,
+    )
+    return dense_rows(features)
 
 
 def gather_ranges(offsets: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:

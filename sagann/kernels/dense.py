@@ -6,7 +6,7 @@ a weight, a product over the rows, behind the sum of products over parts of them
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -21,16 +21,26 @@ NUM_PARTS = 8
 "Of the rows, in the gradient of a weight."
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+class Mapped(Protocol):
+    """Rows that are no tensor, and know how to be mapped."""
+
+    def linear(self, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """See :func:`linear`."""
+        ...
+
+
+def linear(x: Tensor | Mapped, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``torch.nn.functional.linear``, to rounding.
 
     Args:
-        x: [..., F].
+        x: [..., F]; or rows that are no tensor, [rows, F].
         weight: [F', F].
         bias: [F'], or none.
     Returns:
         [..., F'].
     """
+    if not isinstance(x, Tensor):
+        return x.linear(weight, bias)
     num_bytes = x.dtype.itemsize * (x.numel() // max(1, x.shape[-1])) * max(x.shape[-1], len(weight))
     # PyTorch accumulates half precision in its own way.
     exact = x.dtype in (torch.float32, torch.float64) and x.dtype == weight.dtype

@@ -6,10 +6,10 @@ Both are row-wise, so a model with an encoder still runs on blocks and streams.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sagann.errors import InputError
+from sagann.kernels.feature_rows import FeatureRows
 from sagann.nn.init import glorot_linear
 
 
@@ -27,16 +27,7 @@ class LinearEncoder(nn.Module):
         """Encode dense or torch.sparse_csr features."""
         if x.layout != torch.sparse_csr:
             return self.linear(x)
-        # A weighted sum of columns, because PyTorch's sparse products run their gradient in no fixed order.
-        summed = F.embedding_bag(
-            x.col_indices().to(torch.int64),
-            self.linear.weight.T,
-            x.crow_indices().to(torch.int64),
-            mode="sum",
-            per_sample_weights=x.values(),
-            include_last_offset=True,
-        )
-        return summed + self.linear.bias
+        return FeatureRows(x).linear(self.linear.weight, self.linear.bias)
 
 
 class EmbeddingEncoder(nn.Module):

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sagann.errors import InputError, require_type
 from sagann.graph import Graph, Topology
-from sagann.graph.rows import dense_rows
+from sagann.graph.rows import dense_rows, made_dense
+from sagann.kernels.feature_rows import FeatureRows
+from sagann.kernels.row_dropout import dropout, is_plain
 from sagann.saga import SagaLayer
 
 
@@ -63,7 +64,10 @@ class GNN(nn.Module):
         return len(self.layers) * self.steps
 
     def prepare(self, graph: Graph) -> Graph:
-        """Give ``graph`` what the layers expect: their own preparation, and dense features without an encoder."""
+        """Give ``graph`` what the layers expect: their own preparation, and dense features where they read such.
+
+        Sparse features stay sparse behind an encoder, and where linear maps are all that the first layer reads them by.
+        """
         kinds = {type(layer).prepare for layer in self.layers if isinstance(layer, SagaLayer)}
         if len(kinds) > 1:
             raise InputError(
@@ -74,9 +78,13 @@ class GNN(nn.Module):
             )
         for prepare in kinds:
             graph = prepare(graph)
-        if self.encoder is None and graph.features is not None and graph.features.layout == torch.sparse_csr:
-            graph = replace(graph, features=dense_rows(graph.features))
-        return graph
+        features = graph.features
+        if self.encoder is not None or features is None or features.layout != torch.sparse_csr:
+            return graph
+        first = self.layers[0]
+        if isinstance(first, SagaLayer) and first.maps_features(graph.topology, features):
+            return graph
+        return replace(graph, features=made_dense(features, f"{type(first).__name__}, the first layer,"))
 
     def forward(self, hops: Sequence[Topology], x: Tensor | None) -> Tensor:
         """Walk the hops: one topology per layer."""
@@ -100,13 +108,26 @@ class GNN(nn.Module):
             )
         last = self.num_hops - 1
         for hop, topology in enumerate(hops):
-            x = F.dropout(x, self.dropout, self.training)
-            x = self.layers[hop % len(self.layers)](topology, x)
+            layer = self.layers[hop % len(self.layers)]
+            x = layer(topology, self._dropped(self._rows(layer, x)))
             if hop < last:
                 x = self._between(hop, x)
         if self.decoder is not None:
-            x = self.decoder(F.dropout(x, self.dropout, self.training))
+            x = self.decoder(self._dropped(x))
         return x
+
+    def _rows(self, layer: nn.Module, x: Tensor) -> Tensor | FeatureRows:
+        """What a layer reads: features without a gradient as rows that dropout and linear maps need not copy."""
+        if not is_plain(x):
+            return x
+        is_sparse = x.layout == torch.sparse_csr
+        is_dropped = self.training and self.dropout > 0 and x.ndim == 2 and x.is_floating_point()
+        if type(layer).forward is SagaLayer.forward and not x.requires_grad and (is_dropped or is_sparse):
+            return FeatureRows(x)
+        return dense_rows(x) if is_sparse else x
+
+    def _dropped(self, x: Tensor | FeatureRows) -> Tensor | FeatureRows:
+        return dropout(x, self.dropout) if self.training and self.dropout > 0 else x
 
     def _between(self, hop: int, x: Tensor) -> Tensor:
         if self.norms:

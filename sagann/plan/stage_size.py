@@ -29,7 +29,7 @@ class StageSize:
     """Bytes per row of what a stage computes, and of its largest weight."""
 
     computed: int
-    "Everything, with the masks of dropout."
+    "Bytes per row of all values that the stage computes."
     kept: tuple[int, ...]
     "What the gradient reads of that, tensor by tensor."
     largest: int
@@ -46,11 +46,10 @@ class StageSize:
         """The sizes of a stage of which ``gradients`` says what gets a gradient."""
         computed = [node for node in stage.module.graph.nodes if node.op == "call_function"]
         each = [bytes_per_row(node) for node in computed]
-        masks = sum(bytes_per_row(node) for node in computed if node.target is dropout)
         maps = [node.args[1] for node in computed if node.target is linear]
         weights = [weight.meta["val"] for weight in maps if isinstance(weight, fx.Node)]
         return cls(
-            computed=sum(each) + masks,
+            computed=sum(each),
             kept=tuple(_kept(stage, gradients)),
             largest=max(each, default=0),
             flops=sum(2 * weight.numel() for weight in weights),
@@ -64,7 +63,6 @@ def _kept(stage: Stage, gradients: Gradients) -> list[int]:
     wanted = gradients.nodes(stage)
     alias: dict[fx.Node, fx.Node] = {}
     found: dict[fx.Node, int] = {}
-    masks = []
     for node in stage.module.graph.nodes:
         if node.op == "placeholder":
             # Its memory is not the stage's.
@@ -76,21 +74,18 @@ def _kept(stage: Stage, gradients: Gradients) -> list[int]:
         if name in _ALIASES:
             alias[node] = alias.get(node.all_input_nodes[0], node.all_input_nodes[0])
             continue
-        if node.target is dropout:
-            masks.append(bytes_per_row(node))
-            continue
         if node.target is linear:
             read = [node.args[0]] if node.args[1] in wanted else []
         elif node.target is relu_ or name in _FROM_RESULT:
             read = [node]
         else:
-            adds = name in _FROM_NOTHING or node.target is add_
-            read = [] if adds else [*node.all_input_nodes, node]
+            reads_nothing = name in _FROM_NOTHING or node.target in (add_, dropout)
+            read = [] if reads_nothing else [*node.all_input_nodes, node]
         for each in read:
             assert isinstance(each, fx.Node)
             root = alias.get(each, each)
             found.setdefault(root, bytes_per_row(root))
-    return [*filter(None, found.values()), *masks]
+    return [*filter(None, found.values())]
 
 
 def bytes_per_row(node: fx.Node) -> int:
@@ -114,7 +109,6 @@ def _peak_bytes(stage: Stage, computed: Sequence[fx.Node]) -> int:
     peak = 0
     for index, node in enumerate(computed):
         alive[node] = 0 if node in outputs else bytes_per_row(node)
-        mask = bytes_per_row(node) if node.target is dropout else 0
-        peak = max(peak, sum(alive.values()) + mask)
+        peak = max(peak, sum(alive.values()))
         alive = {each: size for each, size in alive.items() if last.get(each, -1) > index}
     return peak

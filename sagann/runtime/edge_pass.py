@@ -21,12 +21,12 @@ from sagann.compiler.program import EdgeWork
 from sagann.compiler.vjp import Backward
 from sagann.graph.topology import Topology
 from sagann.kernels.accumulators import Counts
+from sagann.kernels.dialects import Dialect, ScattersExtrema, run_pass
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.kernels.gather.naive import concat_slots
+from sagann.kernels.seeds import drawn_seed
 from sagann.runtime.degrees import divisors
-from sagann.runtime.dialects import Dialect, ScattersExtrema, run_pass
-from sagann.runtime.random_numbers import drawn_seed
 
 SCATTERED_FROM = 10
 "From so many in-edges per destination on, to move an extremum's gradient feature by feature costs less than to read every edge."

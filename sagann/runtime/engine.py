@@ -7,7 +7,7 @@ A layer that cannot be compiled runs as it is written; :meth:`CompiledEngine.why
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,9 +18,10 @@ from sagann.compiler.capture import CAPTURING
 from sagann.compiler.program import EdgeWork
 from sagann.compiler.trace import tensors_of
 from sagann.graph.topology import Topology
+from sagann.kernels.dialects import Dialect, check_dialect, dialect_for
+from sagann.kernels.feature_rows import FeatureRows
 from sagann.runtime.allocator import give_back_freed_memory
 from sagann.runtime.configuration import Key, configuration, has_hooks
-from sagann.runtime.dialects import Dialect, check_dialect, dialect_for
 from sagann.runtime.edge_pass import gather_fused
 from sagann.runtime.invariants import Invariants
 from sagann.runtime.rows import compute_rows
@@ -32,6 +33,7 @@ from sagann.saga.independence import EXCLUSIVE
 if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
 
+R = TypeVar("R", Tensor, Tensor | FeatureRows)
 MANY = 2
 "From so many sources per destination on, work on sources is avoided."
 MOST_PROGRAMS = 16
@@ -71,13 +73,16 @@ class CompiledEngine:
         self._naive = NaiveEngine()
         self._programs: WeakKeyDictionary[SagaLayer, dict[Key, LayerProgram | str]] = WeakKeyDictionary()
 
-    def run(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
+    def run(self, layer: SagaLayer, topology: Topology, x: Tensor | FeatureRows, data: Tensor | None) -> Tensor:
         """Run a layer on checked input."""
         if self.lean and topology.device.type == "cpu":
             give_back_freed_memory()
         many_sources = topology.num_src > MANY * topology.num_dst
         program, tensors = self._compiled(layer, x, data, many_sources)
+        if isinstance(x, FeatureRows) and (isinstance(program, str) or not program.maps_features):
+            return self.run(layer, topology, x.dense(), data)
         if isinstance(program, str):
+            assert isinstance(x, Tensor)
             return self._run_as_written(layer, topology, x, data)
         program = self._ordered(layer, program, topology, x, data)
         return self._run(layer, program, tensors, topology, x, data)
@@ -88,6 +93,11 @@ class CompiledEngine:
         # It reads the layer's parameters itself.
         with CAPTURING, EXCLUSIVE:
             return self._naive.run(layer, topology, x, data)
+
+    def maps_features(self, layer: SagaLayer, x: FeatureRows, data: Tensor | None) -> bool:
+        """Whether the layer reads such features by linear maps alone, so that they stay sparse."""
+        program, _ = self._compiled(layer, x, data)
+        return not isinstance(program, str) and program.maps_features
 
     def program(self, layer: SagaLayer, x: Tensor, data: Tensor | None = None) -> LayerProgram | None:
         """The program that input like this runs, or None where the layer runs as it is written."""
@@ -104,14 +114,16 @@ class CompiledEngine:
         return list(self._programs.get(layer, {}).values())
 
     def _compiled(
-        self, layer: SagaLayer, x: Tensor, data: Tensor | None, many_sources: bool = False
+        self, layer: SagaLayer, x: Tensor | FeatureRows, data: Tensor | None, many_sources: bool = False
     ) -> tuple[LayerProgram | str, dict[str, Tensor]]:
         """The layer's program, or why it has none, and its parameters and buffers."""
         # A trace puts other tensors in the parameters' place for a while: no thread may read them meanwhile.
         with CAPTURING, EXCLUSIVE:
             return self._found(layer, x, data, many_sources), tensors_of(layer)
 
-    def _found(self, layer: SagaLayer, x: Tensor, data: Tensor | None, many_sources: bool) -> LayerProgram | str:
+    def _found(
+        self, layer: SagaLayer, x: Tensor | FeatureRows, data: Tensor | None, many_sources: bool
+    ) -> LayerProgram | str:
         if torch.compiler.is_compiling():
             return "torch.compile sees the layer as it is written"
         if torch.is_autocast_enabled(x.device.type):
@@ -122,33 +134,52 @@ class CompiledEngine:
             return "a module inside it has hooks"
         programs = self._programs.setdefault(layer, {})
         constant = self.invariants.is_constant(x) and not (data is not None and data.requires_grad)
-        key: Key = (configuration(layer), x.dtype, x.device, x.shape[1:], constant, many_sources)
+        is_sparse = isinstance(x, FeatureRows) and x.is_sparse
+        key: Key = (configuration(layer), x.dtype, x.device, x.shape[1:], constant, is_sparse, many_sources)
         key += (None,) if data is None else (data.dtype, data.shape[1:])
         if key not in programs:
             if len(programs) == MOST_PROGRAMS:
                 del programs[next(iter(programs))]
-            programs[key] = self._compile(layer, x, data, constant, many_sources)
+            like = x if isinstance(x, Tensor) else x.form
+            programs[key] = self._compile(layer, like, data, constant, is_sparse, many_sources)
         return programs[key]
 
     def _compile(
-        self, layer: SagaLayer, x: Tensor, data: Tensor | None, constant: bool, many_sources: bool
+        self,
+        layer: SagaLayer,
+        x: Tensor,
+        data: Tensor | None,
+        constant: bool,
+        is_sparse: bool,
+        many_sources: bool,
     ) -> LayerProgram | str:
         layer.check_functions(x, data, again=True)
         if not x.is_floating_point():
             return "vertex features are not of a floating type"
         try:
             return compile_layer(
-                layer, x, data, options=self.options, x_is_constant=constant, many_sources=many_sources
+                layer,
+                x,
+                data,
+                options=self.options,
+                x_is_constant=constant,
+                x_is_sparse=is_sparse,
+                many_sources=many_sources,
             )
         except TraceError as error:
             return str(error)
 
     def _ordered(
-        self, layer: SagaLayer, program: LayerProgram, topology: Topology, x: Tensor, data: Tensor | None
+        self,
+        layer: SagaLayer,
+        program: LayerProgram,
+        topology: Topology,
+        x: Tensor | FeatureRows,
+        data: Tensor | None,
     ) -> LayerProgram:
         """The program, or the same with its maps by edge type last where that moves fewer bytes in this topology."""
         last = program.maps_last
-        if last is None:
+        if last is None or not isinstance(x, Tensor):
             return program
         assert data is not None
         kept = last.invariant and self.invariants.keeps(
@@ -163,10 +194,10 @@ class CompiledEngine:
         program: LayerProgram,
         tensors: dict[str, Tensor],
         topology: Topology,
-        x: Tensor,
+        x: Tensor | FeatureRows,
         data: Tensor | None,
     ) -> Tensor:
-        values = {name: tensors[parameter] for name, parameter in program.parameters}
+        values: dict[str, Any] = {name: tensors[parameter] for name, parameter in program.parameters}
         values["src"], values["dst"] = x, _first(x, topology)
         if data is not None:
             values["data"] = data
@@ -178,6 +209,7 @@ class CompiledEngine:
             values[name] = _first(values[source], topology)
         values |= program.dst.run(values, run_rows)
         if program.invariant:
+            assert isinstance(x, Tensor)
             owner = self.invariants.owner(layer, program)
             accum = self.invariants.get(owner, topology, x, data, lambda: self._gather(program, topology, values))
         else:
@@ -208,7 +240,7 @@ class CompiledEngine:
         return dialect_for(topology.device.type, self.dialect)
 
 
-def _first(rows: Tensor, topology: Topology) -> Tensor:
+def _first(rows: R, topology: Topology) -> R:
     """The destinations' rows: they are the first of the sources."""
     return rows if topology.num_dst == topology.num_src else rows[: topology.num_dst]
 

@@ -7,6 +7,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -17,11 +18,13 @@ from sagann.compiler.program import EdgeWork
 from sagann.compiler.vjp import BackwardPass
 from sagann.errors import InputError, LayerError
 from sagann.kernels.accumulators import Counts
+from sagann.kernels.dialects import dialect_for, run_pass
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.state import GatherState
 from sagann.kernels.memory import POOL
 from sagann.kernels.row_dropout import rows_of
+from sagann.kernels.seeds import seeded
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import as_read
 from sagann.plan.steps import Block, Move, Plan, Step
@@ -29,10 +32,8 @@ from sagann.plan.timeline import step_name
 from sagann.runtime.backend import Backend
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.degrees import divisors
-from sagann.runtime.dialects import dialect_for, run_pass
 from sagann.runtime.epoch import Epoch, loss_of_rows
 from sagann.runtime.host import Host
-from sagann.runtime.random_numbers import NUM_SEEDS, seeded
 from sagann.runtime.recorder import Recorder, recorded
 from sagann.runtime.residents import Residents
 from sagann.runtime.rows import compute_rows
@@ -55,7 +56,8 @@ class Executor:
         host: where this epoch's blocks lie that are not on the device.
         constants: where what is the same in every epoch lies.
         dialect: kernels of the edges.
-        seed: of the epoch's random numbers.
+        seeds: of the model's dropouts and random gathers, by their numbers.
+        seed: of other random numbers, where the model draws any.
         epoch: what is read and given besides blocks.
         backend: where steps run.
         timeline: where steps and copies are recorded.
@@ -71,6 +73,7 @@ class Executor:
         host: Host,
         constants: Host,
         dialect: str,
+        seeds: Sequence[int],
         seed: int,
         epoch: Epoch,
         backend: Backend,
@@ -80,7 +83,7 @@ class Executor:
         self.gradients = schedule.gradients
         self.plan = plan
         self.chunks = chunks
-        self.seed = seed
+        self.seeds, self.seed = seeds, seed
         self.epoch = epoch
         self.device = backend.device
         self.dialect = dialect_for(self.device.type, dialect)
@@ -201,11 +204,9 @@ class Executor:
 
     def _run_stage(self, step: Step, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Run a stage on an interval; whenever it is run, with the same random numbers."""
-        seed = self.seed + step.number
-        with (
-            seeded(seed * self.plan.num_intervals + step.interval, self.device),
-            rows_of(self.plan.vertices(step.interval), seed),
-        ):
+        number = step.number * self.plan.num_intervals + step.interval
+        others = seeded(self.seed + number, self.device) if self.program.draws_more else nullcontext()
+        with others, rows_of(self.plan.vertices(step.interval), self.seeds):
             return self.program.stages[step.number].run(inputs, self._rows)
 
     def _taped(self, step: Step) -> tuple[Tape, dict[str, Tensor]]:
@@ -316,7 +317,7 @@ class Executor:
             partial(run_pass, self.dialect),
             self.resident[step.reads[0]],
             read,
-            seed=(self.seed + step.number) % NUM_SEEDS,
+            seed=self.seeds[gather.seed] if gather.edges.random else 0,
             edge_offset=self.chunks[gather.hop].first_edge[step.interval, step.other],
         )
 

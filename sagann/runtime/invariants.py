@@ -16,12 +16,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor
 
 from sagann.compiler.program import LayerProgram
+from sagann.graph.constant import is_constant
 from sagann.graph.topology import Topology
 from sagann.graph.versions import version_of
+from sagann.kernels.feature_rows import FeatureRows
 
 if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
@@ -49,7 +50,6 @@ class Invariants:
         # Not for what goes: that may be noticed anywhere, also where the lock is held.
         self._keeping = threading.Lock()
         self._kept: dict[Key, tuple[Tensor, Versions, list[Any]]] = {}
-        self._constant: dict[int, weakref.ref[Tensor]] = {}
         self._owners: WeakKeyDictionary[SagaLayer, dict[object, Owner]] = WeakKeyDictionary()
         self._owner_of: WeakKeyDictionary[LayerProgram, Owner] = WeakKeyDictionary()
 
@@ -58,17 +58,9 @@ class Invariants:
         """Bytes kept now."""
         return sum(result.nbytes for result, _, _ in list(self._kept.values()))
 
-    def is_constant(self, x: Tensor) -> bool:
-        """Whether ``x`` is constant: it needs no gradient although gradients are recorded, now or earlier.
-
-        Without recording nothing needs gradients, hidden features neither.
-        """
-        if x.requires_grad or self.budget_bytes == 0:
-            return False
-        key = id(x)
-        if torch.is_grad_enabled() and key not in self._constant:
-            self._constant[key] = weakref.ref(x, lambda _: self._constant.pop(key, None))
-        return key in self._constant
+    def is_constant(self, x: Tensor | FeatureRows) -> bool:
+        """Whether ``x`` was declared constant, and something may be kept at all."""
+        return self.budget_bytes != 0 and isinstance(x, Tensor) and is_constant(x)
 
     def owner(self, layer: SagaLayer, program: LayerProgram) -> Owner:
         """The owner of what a program of the layer gathers."""

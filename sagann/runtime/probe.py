@@ -13,11 +13,11 @@ from torch import Tensor
 
 from sagann.graph.topology import Topology
 from sagann.kernels.dense import linear
+from sagann.kernels.dialects import dialect_for, run_pass
 from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output
 from sagann.kernels.memory import Pool
 from sagann.plan.machine import Machine
 from sagann.plan.selection import Selection
-from sagann.runtime.dialects import dialect_for, run_pass
 from sagann.runtime.disk_probe import disk_rates
 from sagann.runtime.host import copy_into
 from sagann.runtime.picking import pick_rows

@@ -11,7 +11,7 @@ from torch import Tensor
 from sagann.compiler.program import EdgeWork
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
-from sagann.runtime.dialects import Dialect
+from sagann.kernels.dialects import Dialect
 from sagann.runtime.edge_pass import gather_fused
 
 SMALLEST_PASS_BYTES = 1 << 20

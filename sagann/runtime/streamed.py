@@ -24,6 +24,8 @@ from sagann.compiler.trace import tensors_of
 from sagann.errors import InputError, LayerError, require_type
 from sagann.graph.topology import Topology, for_training_as_well
 from sagann.graph.versions import version_of
+from sagann.kernels.dialects import check_dialect
+from sagann.kernels.seeds import drawn_seed
 from sagann.plan.choose_intervals import Cut, edges_bytes, fitted_bounds
 from sagann.plan.constants import plan_constants
 from sagann.plan.edges_of_type import EdgesOfType, Hop, gathered_hops, topology_of
@@ -49,12 +51,10 @@ from sagann.runtime.capturing import (
 )
 from sagann.runtime.chunks import Chunks
 from sagann.runtime.configuration import configuration, has_hooks
-from sagann.runtime.dialects import check_dialect
 from sagann.runtime.epoch import Epoch, LossOf
 from sagann.runtime.executor import Executor
 from sagann.runtime.host import Host, SharedHost
 from sagann.runtime.places import require_on_host, require_places
-from sagann.runtime.random_numbers import drawn_seed
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.scratch import Scratch
 from sagann.runtime.spill import SpillFolder
@@ -298,7 +298,8 @@ class StreamedModel(nn.Module):
             named = tensors_of(self.model)
         program = plan.program
         # Where nothing is random, the caller's random numbers are left as they are.
-        seed = drawn_seed() if program.random else 0
+        seeds = [drawn_seed() for _ in range(program.num_seeds)]
+        seed = drawn_seed() if program.draws_more else 0
         parameters = [named[name] for _, name in program.parameters]
         records = torch.is_grad_enabled()
         trains = records and any(each.requires_grad for each in (x, *parameters))
@@ -315,7 +316,7 @@ class StreamedModel(nn.Module):
             )
             with torch.set_grad_enabled(records):
                 plan = self.plan(x, folded=loss_of is not None)
-            return self._executor(plan, epoch, self._constants(program, x), seed=seed)
+            return self._executor(plan, epoch, self._constants(program, x), seeds=seeds, seed=seed)
 
         def shrink(error: BaseException, keeps_intervals: bool) -> None:
             with torch.set_grad_enabled(records):
@@ -323,7 +324,7 @@ class StreamedModel(nn.Module):
 
         # Changed by the caller before the backward, they are refused.
         read = [data for data in edge_data_of(program, self.hops) if not data.is_inference()]
-        call = Call(begin, shrink, read=read, device=self._backend.device, has_own_numbers=program.random)
+        call = Call(begin, shrink, read=read, device=self._backend.device, has_own_numbers=_depends_on_cut(program))
         out: Tensor = Streamed.apply(call, x, *parameters)  # type: ignore[no-untyped-call]
         if not out.requires_grad:
             assert call.executor is not None
@@ -390,7 +391,9 @@ class StreamedModel(nn.Module):
         self.visits = None
         self._cut_anew()
 
-    def _executor(self, plan: Planned, epoch: Epoch, constants: Host, *, seed: int) -> Executor:
+    def _executor(
+        self, plan: Planned, epoch: Epoch, constants: Host, *, seeds: Sequence[int] = (), seed: int = 0
+    ) -> Executor:
         return Executor(
             plan.program,
             plan.schedule,
@@ -399,6 +402,7 @@ class StreamedModel(nn.Module):
             host=self._new_host(),
             constants=constants,
             dialect=self.dialect,
+            seeds=seeds,
             seed=seed,
             epoch=epoch,
             backend=self._backend,
@@ -420,7 +424,7 @@ class StreamedModel(nn.Module):
             parameters = [named[name].detach() for _, name in program.parameters]
             epoch = Epoch(x=x.detach(), mapped=self._mapped(x), parameters=parameters, trains=False)
             with for_training_as_well():
-                self._executor(plan, epoch, host, seed=0).keep_constants()
+                self._executor(plan, epoch, host).keep_constants()
             self._kept[program.constants] = _Kept(x=weakref.ref(x), version=version_of(x), host=host)
         return host
 
@@ -515,3 +519,8 @@ def _uncopyable() -> InputError:
         where="StreamedModel",
         fix="Copy or save its .model, and stream that again.",
     )
+
+
+def _depends_on_cut(program: ModelProgram) -> bool:
+    """Whether random numbers of the program change with the intervals: those of dropouts belong to vertices, and do not."""
+    return program.draws_more or any(gather.edges.random for gather in program.gathers)

@@ -23,9 +23,9 @@ from sagann.kernels.edge.builder import Builder
 from sagann.kernels.edge.function import EdgeFunction, Input
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.kernels.gather.naive import gather_sum
+from sagann.kernels.seeds import drawn_seed, seeded
 from sagann.runtime.degrees import divisors
 from sagann.runtime.half import wide
-from sagann.runtime.random_numbers import drawn_seed, seeded
 
 TILE_EDGES = 1 << 16
 "Edges per tile at most."

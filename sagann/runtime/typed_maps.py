@@ -19,10 +19,10 @@ from torch import Tensor
 
 from sagann.compiler.program import LayerProgram
 from sagann.graph.topology import Topology
+from sagann.kernels.dialects import Dialect, run_pass
 from sagann.kernels.edge.function import EdgeFunction, Input, Output
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.runtime.degrees import divisors
-from sagann.runtime.dialects import Dialect, run_pass
 from sagann.runtime.pairs import Pairs, check_types, count_pairs, pairs_of
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from sagann.graph.topology import Topology
+from sagann.kernels.feature_rows import FeatureRows
 from sagann.kernels.scatter import naive
 from sagann.registry import DEFAULTS
 from sagann.saga.accumulator import accumulate
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 class Engine(Protocol):
     """Runs layers on checked input."""
 
-    def run(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
+    def run(self, layer: SagaLayer, topology: Topology, x: Tensor | FeatureRows, data: Tensor | None) -> Tensor:
         """Scatter, ApplyEdge, Gather, ApplyVertex.
 
         Args:
@@ -41,11 +42,21 @@ class Engine(Protocol):
         ...
 
 
+@runtime_checkable
+class MapsFeatures(Protocol):
+    """An engine that can have linear maps read features as they lie."""
+
+    def maps_features(self, layer: SagaLayer, x: FeatureRows, data: Tensor | None) -> bool:
+        """Whether linear maps are all that reads these features in the layer, so that they may stay sparse."""
+        ...
+
+
 class NaiveEngine:
     """One row per edge is materialised, and autograd sees every operator."""
 
-    def run(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
+    def run(self, layer: SagaLayer, topology: Topology, x: Tensor | FeatureRows, data: Tensor | None) -> Tensor:
         """Run the stages as they are written."""
+        x = x.dense() if isinstance(x, FeatureRows) else x
         layer.check_functions(x, data)
         where = f"layer {type(layer).__name__}"
         edge = Edge(

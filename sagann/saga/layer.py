@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError, require_type
 from sagann.graph.graph import Graph
 from sagann.graph.topology import Topology
+from sagann.kernels.feature_rows import FeatureRows
 from sagann.saga.accumulator import check_accumulator
 from sagann.saga.edge import Edge
-from sagann.saga.engine import current_engine
+from sagann.saga.engine import MapsFeatures, current_engine
 from sagann.saga.independence import IndependenceCheck
 
 _PYG_NAMES = {"message": "apply_edge", "message_and_aggregate": "apply_edge", "update": "apply_vertex"}
@@ -81,12 +83,27 @@ class SagaLayer(nn.Module):
         """Compute the new row of each destination from its old row and what was gathered."""
         return accum
 
-    def forward(self, topology: Topology, x: Tensor) -> Tensor:
-        """Run the four stages: x [num_src, F] -> [num_dst, F']."""
+    def forward(self, topology: Topology, x: Tensor | FeatureRows) -> Tensor:
+        """Run the four stages: x [num_src, F], dense or ``torch.sparse_csr`` -> [num_dst, F']."""
         where = f"layer {type(self).__name__}"
         check_accumulator(self.accumulator, self.max_degree, where)
+        if isinstance(x, Tensor) and x.layout == torch.sparse_csr and not x.requires_grad:
+            x = FeatureRows(x)
         _check_input(topology, x, where)
         return current_engine().run(self, topology, x, self._read_edge_data(topology, where))
+
+    def maps_features(self, topology: Topology, features: Tensor) -> bool:
+        """Whether linear maps are all that reads the layer's input, so that sparse features stay sparse.
+
+        Args:
+            topology: has the edge data that the layer reads.
+            features: [num_src, F]; their values are not read.
+        """
+        if type(self).forward is not SagaLayer.forward:
+            return False
+        data = self._read_edge_data(topology, f"layer {type(self).__name__}")
+        engine = current_engine()
+        return isinstance(engine, MapsFeatures) and engine.maps_features(self, FeatureRows(features), data)
 
     def check_functions(self, x: Tensor, data: Tensor | None, *, again: bool = False) -> None:
         """Check that ApplyEdge treats edges, and ApplyVertex vertices, independently; engines do before they run.
@@ -136,7 +153,7 @@ def _check_names(layer: type[SagaLayer]) -> None:
             )
 
 
-def _check_input(topology: Topology, x: object, where: str) -> None:
+def _check_input(topology: Topology, x: Tensor | FeatureRows, where: str) -> None:
     require_type(
         topology,
         Topology,
@@ -144,13 +161,14 @@ def _check_input(topology: Topology, x: object, where: str) -> None:
         fix="Call layer(topology, x), with graph.topology, or Topology.from_coo(src=edge_index[0], dst=edge_index[1], "
         "num_src=num_vertices); a model is called with graph.hops(model.num_hops).",
     )
-    if not isinstance(x, Tensor) or x.is_sparse or x.is_sparse_csr or x.ndim < 2 or x.shape[0] != topology.num_src:
+    is_tensor = isinstance(x, Tensor) and x.layout == torch.strided
+    if not (is_tensor or isinstance(x, FeatureRows)) or x.ndim < 2 or x.shape[0] != topology.num_src:
         form = f"{x.layout} {list(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
         raise InputError(
             "vertex features do not fit the topology",
-            value=f"{form}, expected a dense tensor [{topology.num_src}, F]",
+            value=f"{form}, expected a tensor [{topology.num_src}, F], dense or torch.sparse_csr",
             where=where,
-            fix="Pass one row per source vertex; bring sparse or missing features in through an encoder.",
+            fix="Pass one row per source vertex; bring missing features in through an encoder.",
         )
     if x.device != topology.device:
         raise InputError(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import CheckpointError
-from sagann.runtime.random_numbers import generators_of
+from sagann.kernels.seeds import generators_of
 
 _MT_WORDS = 624
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import Topology
+from sagann.kernels.seeds import seeded
 from sagann.nn import GCN, SAGE
 from sagann.plan import equal_vertices
 from sagann.plan.residency import BudgetError
-from sagann.runtime.random_numbers import seeded
 from sagann.runtime.streamed import StreamedModel
 from sagann.runtime.tape import Tape
 from tests.graphs import random_topology

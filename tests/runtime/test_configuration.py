@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from sagann.compiler import LayerProgram
 from sagann.graph import Topology
+from sagann.graph.constant import declare_constant
 from sagann.runtime.engine import CompiledEngine
 from sagann.saga import Edge, SagaLayer
 from sagann.saga.engine import NaiveEngine, using_engine
@@ -338,7 +339,7 @@ def test_a_layer_may_run_while_another_thread_asks_for_a_program(topology: Topol
             return super().apply_edge(edge)
 
     layer, engine, data = Waiting(), CompiledEngine(dialect="naive"), topology.edge_data["weight"]
-    x = torch.randn(50, 6, dtype=torch.float64)
+    x = declare_constant(torch.randn(50, 6, dtype=torch.float64))
     expected = engine.run(layer, topology, x, data)
     waits.set()
     with ThreadPoolExecutor(max_workers=1) as threads:

@@ -21,12 +21,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sagann.compiler import CompilerOptions, explain
 from sagann.errors import InputError, LayerError, MissingDependencyError
 from sagann.graph import Graph, Topology
+from sagann.graph.constant import declare_constant
 from sagann.kernels import dense
+from sagann.kernels.dialects import dialect_for
 from sagann.kernels.edge import cpu, naive
 from sagann.kernels.memory import POOL
+from sagann.kernels.row_dropout import dropout as row_dropout
 from sagann.nn import GAT, GCN, GIN, GNN, SAGE, GatedGCN, ModelConfig, build_model
 from sagann.runtime import edge_pass
-from sagann.runtime.dialects import dialect_for
 from sagann.runtime.engine import CompiledEngine
 from sagann.runtime.invariants import Invariants, Owner
 from sagann.runtime.streamed import StreamedModel
@@ -540,14 +542,13 @@ def test_attention_dropout_is_drawn_per_edge_and_only_in_training() -> None:
     assert torch.equal(layer(topology, x), layer(topology, x))
 
 
-def test_vertex_dropout_draws_what_pytorch_draws() -> None:
+def test_vertex_dropout_is_that_of_rows() -> None:
     topology = skewed()
     layer, x = Layer(None, lambda m, v, a: F.dropout(a, 0.5)).double(), rows(topology)
     torch.manual_seed(1)
     actual = layer(topology, x)
-    with using_engine(NaiveEngine()):
-        torch.manual_seed(1)
-        assert_close(actual, layer(topology, x))
+    torch.manual_seed(1)
+    assert_close(actual, row_dropout(Layer().double()(topology, x), 0.5))
 
 
 class Counted(SagaLayer):
@@ -576,7 +577,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_the_gather_of_constant_features_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     topology, layer = random_topology(20, 90), Counted()
-    ran, x = passes(monkeypatch), rows(topology)
+    ran, x = passes(monkeypatch), declare_constant(rows(topology))
     with using_engine(CompiledEngine(dialect="naive")) as engine:
         outs = [layer(topology, x) for _ in range(3)]
         outs[-1].sum().backward()
@@ -585,7 +586,7 @@ def test_the_gather_of_constant_features_runs_once(monkeypatch: pytest.MonkeyPat
         x.mul_(2)
         assert not torch.equal(layer(topology, x), outs[0])
         assert len(ran) == 2
-        layer(topology, x.clone())
+        layer(topology, declare_constant(x.clone()))
         assert len(ran) == 3
         assert engine.invariants.held_bytes > 0
         del topology
@@ -599,7 +600,7 @@ def products(stage: Any) -> list[fx.Node]:
 
 def test_a_parameter_that_scales_constants_needs_no_wide_gradient() -> None:
     topology, layer = skewed(), GIN(12, 4).double()
-    x = rows(topology, 12)
+    x = declare_constant(rows(topology, 12))
     found = []
     for engine in (NaiveEngine(), CompiledEngine()):
         with using_engine(engine):
@@ -642,9 +643,9 @@ def test_a_sum_takes_the_memory_of_a_map_that_only_it_reads() -> None:
         assert (dense.add_ in [node.target for node in program.vertex.module.graph.nodes]) == in_place
 
 
-def test_hidden_features_without_gradients_are_not_taken_for_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_declared_features_are_taken_for_constant(monkeypatch: pytest.MonkeyPatch) -> None:
     topology, layer = skewed(), Counted()
-    ran, x = passes(monkeypatch), rows(topology)
+    ran, x = passes(monkeypatch), declare_constant(rows(topology))
     with using_engine(CompiledEngine(dialect="naive")) as engine:
         trained = layer(topology, x)
         with torch.no_grad():
@@ -657,7 +658,7 @@ def test_hidden_features_without_gradients_are_not_taken_for_constant(monkeypatc
 
 
 def test_programs_that_gather_the_same_keep_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    topology, x = skewed(), rows(skewed())
+    topology, x = skewed(), declare_constant(rows(skewed()))
     layer = Layer(lambda m, e: e.src * e.data[:, None], lambda m, v, a: a * m.factor).double()
     topology = topology.with_edge_data(weight=topology.edge_data["weight"].double())
     ran = passes(monkeypatch)
@@ -694,7 +695,7 @@ def test_a_gather_that_two_threads_keep_is_counted_once() -> None:
 
 
 def test_what_was_kept_of_changed_features_goes() -> None:
-    topology, layer, x = skewed(), Counted(), rows(skewed())
+    topology, layer, x = skewed(), Counted(), declare_constant(rows(skewed()))
     with using_engine(CompiledEngine()) as engine:
         layer(topology, x)
         held = engine.invariants.held_bytes
@@ -707,7 +708,7 @@ def test_what_was_kept_of_changed_features_goes() -> None:
 @pytest.mark.parametrize("budget", [0, 100])
 def test_what_does_not_fit_the_budget_is_not_kept(monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
     topology, layer = skewed(), Counted()
-    ran, x = passes(monkeypatch), rows(topology)
+    ran, x = passes(monkeypatch), declare_constant(rows(topology))
     with using_engine(CompiledEngine(dialect="naive", invariant_bytes=budget)) as engine:
         assert torch.equal(layer(topology, x), layer(topology, x))
         assert engine.invariants.held_bytes == 0

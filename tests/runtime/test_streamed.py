@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,6 @@ from torch import Tensor, nn
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, Topology
 from sagann.kernels.memory import allocated_bytes
-from sagann.kernels.row_dropout import dropout as row_dropout, rows_of
 from sagann.kernels.typed_linear import typed_linear
 from sagann.nn import GAT, GIN, GNN, SAGE, MaxPoolGCN, build_model
 from sagann.nn.zoo import MODELS, ModelConfig
@@ -813,20 +813,22 @@ def test_a_mask_that_several_stages_read_is_drawn_once(count: int) -> None:
     assert not torch.equal(out, streamed(x))
 
 
-def test_dropout_drops_as_many_as_it_should() -> None:
-    x = torch.ones(3000, 8, requires_grad=True)
-    with rows_of(slice(500, 3500), seed=1):
-        first, second = row_dropout(x, 0.25), row_dropout(x, 0.25)
-        assert not row_dropout(x, 1.0).any()
-    for rows in (first, second):
-        assert 0.74 < float((rows > 0).double().mean()) < 0.76
-        assert float(rows.detach().mean()) == pytest.approx(1, abs=0.02)
-    agree = float(((first > 0) == (second > 0)).double().mean())
-    assert agree == pytest.approx(0.75**2 + 0.25**2, abs=0.02)
-    # Rows of different vertices differ, and a vertex keeps its mask in another interval.
-    assert not torch.equal(first[:1024], first[1024:2048])
-    with rows_of(slice(1000, 1100), seed=1):
-        assert torch.equal(row_dropout(torch.ones(100, 8), 0.25), first[500:600].detach())
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("sizes", [[4, 3], [4, 8, 3]])
+def test_streamed_dropout_is_that_of_memory(count: int, sizes: list[int]) -> None:
+    topology, x = random_topology(31, 200), torch.randn(31, 4)
+    model = GNN([SAGE(*dims) for dims in itertools.pairwise(sizes)], dropout=0.5)
+    hops = [topology] * model.num_hops
+    streamed = StreamedModel(model, hops, equal_vertices(31, count))
+    found = []
+    for run in (lambda: model(hops, x), lambda: streamed(x)):
+        torch.manual_seed(5)
+        # The second epoch too: both draw as many seeds from PyTorch's generator.
+        outs = [run() for _ in range(2)]
+        assert not torch.equal(*outs)
+        found.append([*outs, *torch.autograd.grad(outs[1].square().sum(), list(model.parameters()))])
+    for in_memory, of_stream in zip(*found, strict=True):
+        assert_close(of_stream, in_memory)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])

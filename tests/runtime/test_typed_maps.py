@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from sagann.compiler import CompilerOptions
 from sagann.errors import InputError
 from sagann.graph import Topology
+from sagann.graph.constant import declare_constant
 from sagann.kernels.typed_linear import typed_linear
 from sagann.runtime import engine as engine_module
 from sagann.runtime.engine import CompiledEngine
@@ -131,7 +132,7 @@ def test_the_bytes_that_decide() -> None:
 @pytest.mark.parametrize("budget", [None, 0, 64])
 def test_what_is_gathered_of_constant_rows_is_kept_for_the_maps(budget: int | None) -> None:
     topology, layer = odd_topologies(types=3)["skewed"], Relational(4, 2)
-    x, engine = rows(topology, 4), CompiledEngine(dialect="naive", invariant_bytes=budget)
+    x, engine = declare_constant(rows(topology, 4)), CompiledEngine(dialect="naive", invariant_bytes=budget)
     with using_engine(engine):
         first = layer(topology, x)
         (gradient,) = torch.autograd.grad(layer(topology, x).square().sum(), layer.maps)

@@ -1,4 +1,6 @@
-"""Counter-based random numbers for edges: a function of seed, op, edge and feature, so any pass can repeat them.
+"""Counter-based random numbers for rows of edges or vertices: a function of seed, op, row and feature.
+
+Any pass can draw them again, in any order, on any part of the rows.
 
 Two rounds of a 32-bit finaliser (xor-shift and odd multiplication) over the counters. Kernels compute the same
 in their dialect; this is the twin in plain PyTorch.
@@ -32,23 +34,21 @@ def scale(p: float) -> float:
     return 1 / (1 - p) if p < 1 else 0.0
 
 
-def random_rows(
-    edge_ids: Tensor, shape: tuple[int, ...], p: float, salt: int, seed: int, dtype: torch.dtype
-) -> Tensor:
-    """0 with probability ``p``, else 1 / (1 - p): [num_edges, *shape].
+def random_rows(ids: Tensor, shape: tuple[int, ...], p: float, salt: int, seed: int, dtype: torch.dtype) -> Tensor:
+    """Draw 0 with probability ``p``, else 1 / (1 - p): [num_rows, *shape].
 
     Args:
-        edge_ids: integer [num_edges], ids of the edges in CSC order.
+        ids: integer [num_rows], ids of the rows: of edges in CSC order, or of vertices.
         shape: feature shape.
         p: probability of 0.
         salt: tells the random ops of one function apart.
         seed: of this call, 0 <= seed < 2^32.
         dtype: of the result.
     """
-    features = torch.arange(math.prod(shape), device=edge_ids.device)
-    ids = edge_ids.long()
-    edges = mix((ids & MASK) * EDGE_STEP + (ids >> 32) * FEATURE_STEP + ((seed + salt * SALT_STEP) & MASK))
-    draws = mix(edges.unsqueeze(1) + features * FEATURE_STEP) >> (32 - BITS)
+    features = torch.arange(math.prod(shape), device=ids.device)
+    ids = ids.long()
+    keys = mix((ids & MASK) * EDGE_STEP + (ids >> 32) * FEATURE_STEP + ((seed + salt * SALT_STEP) & MASK))
+    draws = mix(keys.unsqueeze(1) + features * FEATURE_STEP) >> (32 - BITS)
     return ((draws >= threshold(p)).to(dtype) * scale(p)).reshape(len(ids), *shape)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import MissingDependencyError
+from sagann.kernels.dialects import Dialect, dialect_for
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.work import DEVICE_GRAIN, Grain
 from sagann.plan.sizes import is_by_destination
@@ -20,7 +21,6 @@ from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.recorder import EventRecorder
 from sagann.runtime.device.streams import CudaStreams, Streams
 from sagann.runtime.device.transport import DeviceTransport
-from sagann.runtime.dialects import Dialect, dialect_for
 from sagann.runtime.host import Host
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.spill import DiskHost, SpillFolder

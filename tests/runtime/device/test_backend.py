@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sagann.graph import Graph, Topology
+from sagann.kernels.dialects import dialect_for
 from sagann.kernels.edge import naive
 from sagann.nn import ModelConfig, build_model
 from sagann.plan import equal_vertices
@@ -27,7 +28,6 @@ from sagann.plan.timeline import LANES
 from sagann.runtime.backend import CpuBackend
 from sagann.runtime.device import transport
 from sagann.runtime.device.backend import DeviceBackend
-from sagann.runtime.dialects import dialect_for
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.residents import Residents
 from sagann.runtime.sources import Sources

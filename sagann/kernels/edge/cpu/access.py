@@ -93,15 +93,10 @@ def drawer(kind: str, lanes: int, width: int, p: float, salt: int) -> Callable[.
     @intrinsic
     def draw(_typing: Any, edge_id: Any, seed: Any, first: Any) -> Any:
         def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
-            low, high = builder.trunc(args[0], I32), builder.trunc(builder.lshr(args[0], ir.Constant(I64, 32)), I32)
-            counter = builder.add(
-                builder.mul(low, ir.Constant(I32, random.EDGE_STEP)),
-                builder.mul(high, ir.Constant(I32, random.FEATURE_STEP)),
-            )
             salted = builder.add(
                 builder.trunc(args[1], I32), ir.Constant(I32, salt * random.SALT_STEP & random.MASK)
             )
-            edge = _mix(builder, builder.add(counter, salted))
+            edge = _key(builder, args[0], salted)
             step = builder.mul(builder.trunc(args[2], I32), ir.Constant(I32, random.FEATURE_STEP))
             edge = builder.add(edge, step)
             return pack(
@@ -113,6 +108,25 @@ def drawer(kind: str, lanes: int, width: int, p: float, salt: int) -> Callable[.
     return draw
 
 
+@intrinsic
+def row_key(_typing: Any, row: Any, seed: Any) -> Any:
+    """What the draws of a row have in common, without a salt; an int64 whose low 32 bits count."""
+
+    def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
+        return builder.zext(_key(builder, args[0], builder.trunc(args[1], I32)), I64)
+
+    return types.int64(types.int64, types.int64), generate
+
+
+def _key(builder: ir.IRBuilder, row: ir.Value, salted: ir.Value) -> ir.Value:
+    low, high = builder.trunc(row, I32), builder.trunc(builder.lshr(row, ir.Constant(I64, 32)), I32)
+    counter = builder.add(
+        builder.mul(low, ir.Constant(I32, random.EDGE_STEP)),
+        builder.mul(high, ir.Constant(I32, random.FEATURE_STEP)),
+    )
+    return mix(builder, builder.add(counter, salted))
+
+
 def _draw(builder: ir.IRBuilder, block: Block, edge: ir.Value, chunk: int, p: float) -> ir.Value:
     steps = [(chunk * block.width + lane) * random.FEATURE_STEP & random.MASK for lane in range(block.width)]
     if block.lanes == 1:
@@ -121,12 +135,13 @@ def _draw(builder: ir.IRBuilder, block: Block, edge: ir.Value, chunk: int, p: fl
         counter = builder.add(
             splat(builder, edge, block.width), ir.Constant(ir.VectorType(I32, block.width), steps)
         )
-    draws = builder.lshr(_mix(builder, counter), constant(counter.type, 32 - random.BITS))
+    draws = builder.lshr(mix(builder, counter), constant(counter.type, 32 - random.BITS))
     kept = builder.icmp_unsigned(">=", draws, constant(counter.type, random.threshold(p)))
     return builder.select(kept, constant(block.chunk, random.scale(p)), constant(block.chunk, 0.0))
 
 
-def _mix(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+def mix(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """:func:`sagann.kernels.edge.random.mix` of 32-bit lanes."""
     form = value.type
     value = builder.xor(value, builder.lshr(value, constant(form, 16)))
     value = builder.mul(value, constant(form, random.FIRST_FACTOR))

@@ -1,4 +1,4 @@
-"""Random numbers that can be drawn again."""
+"""Seeds: random numbers that can be drawn again."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from contextlib import contextmanager
 import torch
 
 _SEEDING = threading.RLock()
-"Held while the process's generators are of a seed: another thread's draws would be of it, and this one's not."
+"Held while :func:`seeded` has set the process's generators, so that no other thread draws from them."
 NUM_SEEDS = 2**31
-"Seeds are below it."
+"Seeds are 0 to this number, exclusive."
 
 
 def drawn_seed() -> int:
-    """A seed, drawn from the process's random numbers."""
+    """Draw a seed from PyTorch's generator of the CPU."""
     with _SEEDING:
         return int(torch.randint(NUM_SEEDS, ()))
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Random numbers of a seed inside the ``with`` block; afterwards those that would have come without it.
+    """Seed the generators inside the ``with`` block, and restore their states afterwards.
 
-    Other threads' blocks wait. What they draw outside of one has no seed, and may be of this one's.
+    Blocks of several threads run one after the other. A thread that draws outside of any block while another thread is
+    inside one may draw from the seeded generators.
     """
     generators = generators_of(device)
     with _SEEDING:
@@ -39,7 +40,7 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def generators_of(device: torch.device) -> list[torch.Generator]:
-    """PyTorch's generators that computing on a device draws from: that of the CPU, and the device's own.
+    """PyTorch's generators that operators on ``device`` draw from: that of the CPU, and the device's own.
 
     ``torch.manual_seed`` seeds every device there is, and takes long where there is none.
     """

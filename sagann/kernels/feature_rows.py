@@ -1,0 +1,146 @@
+"""FeatureRows: features that linear maps read as they lie, sparse or dense, dropped while they are read.
+
+The first thing that most layers do with features is a linear map. Read by it directly, sparse features cost their
+non-zeros, and dropout of dense ones costs no tensor of the features' size: a slab of rows that caches hold is dropped,
+multiplied and forgotten; the gradient of the weight drops it again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sagann.graph.rows import csr_tensor, dense_rows
+from sagann.kernels.dense import BLOCK_BYTES
+from sagann.kernels.first_order import Saved, first_order_only
+from sagann.kernels.memory import empty
+from sagann.kernels.row_dropout import Mask, drawn_mask, drop, dropped
+from sagann.kernels.sparse_linear import dropped_values, sparse_linear
+
+
+class FeatureRows:
+    """Rows of features that get no gradient: [rows, F].
+
+    Args:
+        rows: dense, or ``torch.sparse_csr``.
+        mask: what dropout keeps of the rows, or of the non-zeros of sparse ones; None for everything.
+        first: id of the first row, or of the first non-zero of sparse ones.
+    """
+
+    __slots__ = ("first", "mask", "rows")
+
+    def __init__(self, rows: Tensor, *, mask: Mask | None = None, first: int = 0) -> None:
+        self.rows, self.mask, self.first = rows, mask, first
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether only the non-zeros are there."""
+        return self.rows.layout == torch.sparse_csr
+
+    @property
+    def shape(self) -> torch.Size:
+        """[rows, F]."""
+        return self.rows.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the features."""
+        return self.rows.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where they lie."""
+        return self.rows.device
+
+    @property
+    def ndim(self) -> int:
+        """2."""
+        return self.rows.ndim
+
+    @property
+    def form(self) -> Tensor:
+        """A dense tensor without rows, of the features' width, type and device."""
+        return torch.empty((0, self.shape[1]), dtype=self.dtype, device=self.device)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: slice) -> FeatureRows:
+        """The first rows: ``rows[:n]``."""
+        assert not rows.start
+        if not self.is_sparse:
+            return FeatureRows(self.rows[rows], mask=self.mask, first=self.first)
+        offsets = self.rows.crow_indices()[: rows.stop + 1]
+        entries = slice(int(offsets[-1]))
+        columns, values = self.rows.col_indices()[entries], self.rows.values()[entries]
+        return FeatureRows(
+            csr_tensor(offsets, columns, values, num_columns=self.shape[1]), mask=self.mask, first=self.first
+        )
+
+    def dropped(self, p: float, number: int = 0) -> FeatureRows:
+        """The same rows under dropout; see :func:`sagann.kernels.row_dropout.dropout`."""
+        if self.mask is not None:
+            return FeatureRows(self.dense()).dropped(p, number)
+        drawn = drawn_mask(len(self), p, number)
+        first = self.first if self.is_sparse else drawn.first
+        return FeatureRows(self.rows, mask=Mask(p=p, seed=drawn.seed, first=first), first=self.first)
+
+    def linear(self, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """``torch.nn.functional.linear`` of the rows: [rows, F'].
+
+        Args:
+            weight: [F', F].
+            bias: [F'], or None.
+        """
+        if self.is_sparse:
+            return sparse_linear(self.rows, weight, bias, self.mask)
+        if self.mask is None or self.mask.p == 1.0 or self.dtype != weight.dtype:
+            return F.linear(self.dense(), weight, bias)
+        out: Tensor = _DroppedLinear.apply(weight, bias, self.rows, self.mask)  # type: ignore[no-untyped-call]
+        return out
+
+    def dense(self) -> Tensor:
+        """The rows as a dense tensor."""
+        if not self.is_sparse:
+            return self.rows if self.mask is None else drop(self.rows, self.mask)
+        rows, values = self.rows, dropped_values(self.rows, self.mask)
+        return dense_rows(csr_tensor(rows.crow_indices(), rows.col_indices(), values, num_columns=rows.shape[1]))
+
+
+class _DroppedLinear(torch.autograd.Function):
+    """A linear map of dense rows under dropout, slab by slab."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, rows: Tensor, mask: Mask) -> Tensor:
+        ctx.rows, ctx.mask = rows, mask
+        out = empty((len(rows), len(weight)), weight.dtype, weight.device)
+        matrix = weight.detach().t()
+        for at, slab in _slabs(rows, mask, len(weight)):
+            if bias is None:
+                torch.mm(slab, matrix, out=out[at])
+            else:
+                torch.addmm(bias.detach(), slab, matrix, out=out[at])
+        return out
+
+    @staticmethod
+    @first_order_only
+    def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
+        wanted_weight, wanted_bias, *_ = ctx.needs_input_grad
+        of_weight = None
+        if wanted_weight:
+            of_weight = grad.new_zeros(grad.shape[1], ctx.rows.shape[1])
+            for at, slab in _slabs(ctx.rows, ctx.mask, grad.shape[1]):
+                of_weight.addmm_(grad[at].t(), slab)
+        return of_weight, grad.sum(0) if wanted_bias else None, None, None
+
+
+def _slabs(rows: Tensor, mask: Mask, out_dim: int) -> Any:
+    """Ranges of rows, and these rows dropped, in memory that the next slab takes again."""
+    step = max(1, BLOCK_BYTES // (rows.element_size() * (rows.shape[1] + out_dim)))
+    scratch = torch.empty((min(step, len(rows)), rows.shape[1]), dtype=rows.dtype, device=rows.device)
+    for start in range(0, len(rows), step):
+        at = slice(start, min(start + step, len(rows)))
+        yield at, dropped(rows[at], mask.after(start), scratch[: at.stop - at.start])

@@ -1,0 +1,48 @@
+"""Dropout of rows on a CUDA device: a program masks one tile of values.
+
+Legend: p_ pointers, b_ values, o_ offsets, m_ masks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from sagann.kernels.edge import random
+from sagann.kernels.edge.gpu import device
+
+if TYPE_CHECKING:
+    from sagann.kernels.row_dropout import Mask
+
+TILE = 1024
+"Values of a program."
+
+
+@triton.jit
+def _drop_tile(
+    p_x: tl.tensor,
+    p_out: tl.tensor,
+    num_values: tl.tensor,
+    width: tl.tensor,
+    first: tl.tensor,
+    seed: tl.tensor,
+    threshold: tl.constexpr,
+    scale: tl.constexpr,
+    tile: tl.constexpr,
+) -> None:
+    o_value = tl.program_id(0).to(tl.int64) * tile + tl.arange(0, tile)
+    m_value = o_value < num_values
+    b_x = tl.load(p_x + o_value, mask=m_value)
+    row = first.to(tl.int64) + o_value // width
+    factor = device.draw(row, o_value % width, seed, 0, threshold, scale, b_x.dtype)
+    tl.store(p_out + o_value, b_x * factor, mask=m_value)
+
+
+def drop_rows(x: Tensor, out: Tensor, width: int, mask: Mask) -> None:
+    """See :func:`sagann.kernels.row_dropout.cpu.drop_rows`."""
+    threshold, scale = random.threshold(mask.p), random.scale(mask.p)
+    grid = (triton.cdiv(x.numel(), TILE),)
+    _drop_tile[grid](x, out, x.numel(), width, mask.first, mask.seed, threshold, scale, tile=TILE)

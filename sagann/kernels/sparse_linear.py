@@ -1,0 +1,148 @@
+"""A linear map of sparse rows: a weighted sum of the weight's columns for each row, in the passes that run over edges.
+
+A non-zero is an edge from its feature to its vertex, its value the edge's weight. The forward pass gathers rows of the
+transposed weight at the vertices, the gradient of the weight gathers rows of the incoming gradient at the features, so
+neither needs an atomic operation and both give the same bits whatever the number of threads. Dropout of non-zeros is
+drawn within both passes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from sagann.kernels.dialects import dialect_for, run_pass
+from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output
+from sagann.kernels.edge.pass_edges import PassEdges
+from sagann.kernels.edge.random import random_rows
+from sagann.kernels.first_order import Saved, first_order_only
+from sagann.kernels.row_dropout import Mask
+
+End = Literal["dst", "src"]
+_WEIGHT, _VALUE = "rows", "value"
+_EDGES = WeakTensorKeyDictionary()
+"By sparse rows, their non-zeros as edges by the end that groups them: features are constant, and so are these."
+
+
+def sparse_linear(x: Tensor, weight: Tensor, bias: Tensor | None, mask: Mask | None) -> Tensor:
+    """Map sparse rows: ``dropout(x) @ weight.T + bias``.
+
+    Args:
+        x: ``torch.sparse_csr`` [rows, F]; gets no gradient.
+        weight: [F', F].
+        bias: [F'], or None.
+        mask: of the non-zeros, in their order, or None.
+    Returns:
+        [rows, F'].
+    """
+    out: Tensor = _SparseLinear.apply(weight, bias, x, mask)  # type: ignore[no-untyped-call]
+    return out
+
+
+def dropped_values(x: Tensor, mask: Mask | None) -> Tensor:
+    """The non-zeros of ``x``, with those dropped that ``mask`` drops."""
+    values = x.values()
+    if mask is None:
+        return values
+    ids = torch.arange(mask.first, mask.first + len(values), device=values.device)
+    return values * random_rows(ids, (), mask.p, 0, mask.seed, values.dtype)
+
+
+class _SparseLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, x: Tensor, mask: Mask | None) -> Tensor:
+        # Not saved as a tensor: PyTorch saves no sparse ones, and nobody writes to features.
+        ctx.x, ctx.mask, ctx.dtype = x, mask, weight.dtype
+        rows = _gathered(_edges(x, "dst"), weight.detach().t().contiguous(), mask).to(weight.dtype)
+        return rows if bias is None else rows.add_(bias.detach())
+
+    @staticmethod
+    @first_order_only
+    def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
+        wanted_weight, wanted_bias, *_ = ctx.needs_input_grad
+        of_weight = None
+        if wanted_weight:
+            of_weight = _gathered(_edges(ctx.x, "src"), grad.contiguous(), ctx.mask).to(ctx.dtype).t()
+        return of_weight, grad.sum(0) if wanted_bias else None, None, None
+
+
+def _gathered(edges: PassEdges, rows: Tensor, mask: Mask | None) -> Tensor:
+    """The sum over each group's non-zeros of value times row."""
+    function = _function(edges.at, rows.shape[1], rows.dtype, None if mask is None else mask.p)
+    given = {_WEIGHT: rows, _VALUE: edges.edge_data[_VALUE]}
+    dialect = dialect_for(rows.device.type)
+    if mask is None:
+        return run_pass(dialect, function, edges, given)[0]
+    # A pass counts entries from a number of its own only where it goes on from earlier results.
+    into = [rows.new_zeros(edges.num_rows, rows.shape[1], dtype=_accumulated(rows.dtype))] if mask.first else None
+    return run_pass(dialect, function, edges, given, seed=mask.seed, into=into, edge_offset=mask.first)[0]
+
+
+def _accumulated(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype == torch.float64 else torch.float32
+
+
+@cache
+def _function(at: End, width: int, dtype: torch.dtype, p: float | None) -> EdgeFunction:
+    """Sum value times row at "dst", the vertices, or "src", the features."""
+    other: End = "src" if at == "dst" else "dst"
+    kind = _accumulated(dtype)
+    ops = []
+    factor = _VALUE
+    if p is not None:
+        attrs = {"p": p, "salt": 0}
+        ops.append(Op(name="kept", op="random", args=(), shape=(), dtype=kind, attrs=attrs))
+        ops.append(Op(name="factor", op="mul", args=(_VALUE, "kept"), shape=(), dtype=kind))
+        factor = "factor"
+    ops.append(Op(name="product", op="mul", args=(_WEIGHT, factor), shape=(width,), dtype=kind))
+    return EdgeFunction(
+        inputs=(
+            Input(name=_WEIGHT, side=other, shape=(width,), dtype=dtype),
+            Input(name=_VALUE, side="edge", shape=(), dtype=kind),
+        ),
+        ops=tuple(ops),
+        outputs=(Output(reduce="sum", values=("product",)),),
+        at=at,
+    )
+
+
+def _edges(x: Tensor, at: End) -> PassEdges:
+    """The non-zeros grouped by vertex ("dst") or feature ("src"); made once for each tensor."""
+    known: dict[End, PassEdges] = _EDGES.setdefault(x, {})
+    if at not in known:
+        known[at] = _by_vertex(x) if at == "dst" else _by_feature(x)
+    return known[at]
+
+
+def _by_vertex(x: Tensor) -> PassEdges:
+    return PassEdges(
+        at="dst",
+        indptr=x.crow_indices(),
+        indices=x.col_indices(),
+        num_others=x.shape[1],
+        edge_data={_VALUE: x.values()},
+    )
+
+
+def _by_feature(x: Tensor) -> PassEdges:
+    # Imported here: it loads Numba, which is slow to import.
+    from sagann.graph.counting_sort import group_by_key
+
+    num_rows, num_features = x.shape
+    ids = torch.arange(num_rows, dtype=torch.int32, device=x.device)
+    vertices = torch.repeat_interleave(ids, x.crow_indices().diff(), output_size=x._nnz())
+    grouped = group_by_key(x.col_indices(), num_features, values=vertices, positions=True)
+    assert grouped.values is not None
+    assert grouped.positions is not None
+    return PassEdges(
+        at="src",
+        indptr=grouped.indptr,
+        indices=grouped.values,
+        num_others=num_rows,
+        edge_ids=grouped.positions,
+        edge_data={_VALUE: x.values().index_select(0, grouped.positions)},
+    )
