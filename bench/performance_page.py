@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bench.accuracy.report import values_of, verdicts
 from bench.contest import Record
+from bench.epochs.graphs import SHAPES
 from bench.epochs.report import LEAN, PEERS, Row, geometric_mean, rows_of
 from bench.workers import RESULTS, ROOT
 
@@ -21,7 +22,7 @@ README = ROOT / "README.md"
 MARKS = ("<!-- table: make performance -->\n", "<!-- end of table -->\n")
 "Lines of the README between which its table stands."
 SHOWN = "reddit-small"
-"Graph of the README's table."
+"Generated graph of the README's table."
 ON_DISK = "budget, host on disk"
 "The way of training inside a budget that takes the least memory."
 CONTESTS = {
@@ -112,13 +113,14 @@ def with_table(readme: str, results: Path) -> str:
         results: folder of the benchmarks' files.
     """
     name = "defaults" if (results / "defaults.jsonl").exists() else "epochs"
+    shape = SHAPES[SHOWN]
     before, mark, rest = readme.partition(MARKS[0])
     _, end, after = rest.partition(MARKS[1])
     rows = [row for row in rows_of(_records(results / f"{name}.jsonl")) if row.dataset == SHOWN and not row.wrong]
     lines = [
         "",
-        f"Seconds of an epoch on the graph {SHOWN}, and MiB of memory above the loaded graph ({CONTESTS[name]}; the best variant "
-        f"of each peer; {_command(name)}):",
+        f"Seconds of an epoch, and MiB of memory above the loaded graph ({CONTESTS[name]}; the best variant of each peer; "
+        f"{_command(name)}), on a generated graph with {shape.vertices:,} vertices, {shape.edges:,} edges and {shape.features} features:",
         "",
         "| model | sagann s | PyG s | DGL s | times as fast as the faster | sagann MiB | least of PyG and DGL, MiB |",
         "|---|--:|--:|--:|--:|--:|--:|",
