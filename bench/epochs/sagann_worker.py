@@ -78,6 +78,10 @@ def model_of(specification: dict, graph: Graph) -> nn.Module:
     return model
 
 
+class _ClosedError(Exception):
+    """The run was closed."""
+
+
 class TrainerRun(LogReporter):
     """A run of the Trainer, in a thread that waits after every epoch until it is told to go on.
 
@@ -87,7 +91,7 @@ class TrainerRun(LogReporter):
     def __init__(self, config: ModelConfig, graph: Graph) -> None:
         self.graph = graph
         self.trainer = Trainer(config, graph, TrainConfig(epochs=MOST_EPOCHS), reporter=self)
-        self.permits: SimpleQueue[None] = SimpleQueue()
+        self.permits: SimpleQueue[bool] = SimpleQueue()
         self.ended: SimpleQueue[BaseException | None] = SimpleQueue()
         # The engine that was chosen belongs to the context, which a thread does not inherit.
         self.thread = threading.Thread(target=copy_context().run, args=(self._fit,), daemon=True)
@@ -95,7 +99,7 @@ class TrainerRun(LogReporter):
     def run(self) -> float:
         """One epoch. Gives no loss: contestants drop different values."""
         if self.thread.is_alive():
-            self.permits.put(None)
+            self.permits.put(True)
         else:
             self.thread.start()
         if (error := self.ended.get()) is not None:
@@ -106,10 +110,17 @@ class TrainerRun(LogReporter):
         """The probabilities of classes with the weights as they are now."""
         return {"probabilities": self.trainer.predict(probabilities=True).numpy()}
 
+    def close(self) -> None:
+        """End the run, which otherwise keeps PyTorch's settings of a training."""
+        if self.thread.is_alive():
+            self.permits.put(False)
+            self.thread.join()
+
     def on_epoch(self, record: EpochRecord) -> None:
         """Wait for the next request."""
         self.ended.put(None)
-        self.permits.get()
+        if not self.permits.get():
+            raise _ClosedError
 
     def _fit(self) -> None:
         try:

@@ -24,22 +24,22 @@ def work_of(operation: str, *, vertices: int, edges: int, features: int, heads: 
         # Sources forward, destinations' gradients backward.
         work.gathers += [features, features]
     if operation == "weighted-sum":
-        work.move(2 * edges)
+        work.move(edges, edges)
     if operation == "max":
         work.gathers.append(features)
         # Which edge was the largest is written, and read to bring the gradient back: read, read, written.
-        work.move(5 * vertices * features)
+        work.move(2 * vertices * features, 3 * vertices * features)
     if operation == "gated":
         # Forward: the source. Backward for destinations: the source again; for sources: the destination and its gradient.
         work.gathers += 4 * [features]
         # Destinations forward; destinations and their gradients backward; two gradients that are added up.
-        work.move(5 * vertices * features)
+        work.move(2 * vertices * features, 3 * vertices * features)
     if operation == "softmax":
         # Forward: value and score of the source. Backward, over the out-edges: gradient, score, normaliser and product
         # of gradient and output of the destination.
         work.gathers += [features, heads, features, 3 * heads]
         # The gradient of the scores goes to the other side of each edge through memory: written, read.
-        work.move(2 * edges * heads)
+        work.move(0, 2 * edges * heads)
         # Scores read the rows, forward and backward.
-        work.move(2 * vertices * features)
+        work.move(vertices * features, vertices * features)
     return work

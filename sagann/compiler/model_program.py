@@ -72,6 +72,8 @@ class ModelProgram:
     "Number of dropouts and of gathers that draw random numbers: an epoch has a seed for each."
     draws_more: bool
     "Whether other operators draw random numbers too."
+    x_is_sparse: bool
+    "Whether features are sparse: dropout and linear maps are then all that reads them."
     forms: Mapping[str, Form]
     "Of every value of vertices that a stage or a gather gives, and of ``x``."
 

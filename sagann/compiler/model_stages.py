@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from sagann.compiler.classify import has_rows, is_random
 from sagann.compiler.fuse_rows import fuse_rows
 from sagann.compiler.model_program import Form, Gather, ModelProgram
-from sagann.compiler.operators import DROPOUT, GATHERED
+from sagann.compiler.operators import DROPOUT, GATHERED, LINEAR
 from sagann.compiler.program import Stage
 from sagann.compiler.recording import Recorder
 from sagann.compiler.rewrite import name_of
@@ -117,6 +117,8 @@ class _Assembly:
             stages.append(self._stage(wanted, [*known, *stored]))
             stored += wanted
         param, gathers = cut(self.module, derived, parameters), tuple(map(self._gather, self.gathers))
+        if self.recorder.x_is_sparse:
+            self._require_maps(x, stages, gathers)
         computed = [node for stage in stages for node in stage.module.graph.nodes]
         of_parameters = any(map(draws, param.module.graph.nodes))
         return ModelProgram(
@@ -126,6 +128,7 @@ class _Assembly:
             gathers=gathers,
             num_seeds=len(self.seeds),
             draws_more=of_parameters or any(draws(node) and node.target is not dropout for node in computed),
+            x_is_sparse=self.recorder.x_is_sparse,
             edge_types=tuple(self.recorder.edge_types),
             num_types=self.recorder.num_types,
             output=output.name,
@@ -160,6 +163,18 @@ class _Assembly:
                 fix="Reduce over feature dimensions only; to normalise, use LayerNorm instead of BatchNorm.",
             )
         return fuse_rows(stage)[0] if self.fuses_rows else stage
+
+    def _require_maps(self, x: fx.Node, stages: Sequence[Stage], gathers: Sequence[Gather]) -> None:
+        """Refuse a model that reads sparse features otherwise than by dropout and linear maps."""
+        if all(stage.maps({x.name}) for stage in stages) and all(x.name not in gather.inputs for gather in gathers):
+            return
+        reader = next((user for user in x.users if user.target not in (LINEAR, DROPOUT)), x)
+        raise LayerError(
+            "a model that is streamed reads sparse features by linear maps alone",
+            value=f"operator {name_of(reader)} reads them" if reader is not x else "edges read them",
+            where=self._where(reader),
+            fix="Put a linear encoder before the first layer (encoder = 'linear'), or make the features dense.",
+        )
 
     def _where(self, node: fx.Node) -> str:
         line: str = node.meta.get("line") or node.meta.get("stack_trace") or self.recorder.where

@@ -52,6 +52,14 @@ def csr_tensor(offsets: Tensor, columns: Tensor, values: Tensor, *, num_columns:
         )
 
 
+def csr_slice(rows: Tensor, start: int, stop: int) -> Tensor:
+    """The rows ``start`` to ``stop`` of a ``torch.sparse_csr`` matrix; columns and values are views of its own."""
+    offsets = rows.crow_indices()[start : stop + 1]
+    entries = slice(int(offsets[0]), int(offsets[-1]))
+    columns, values = rows.col_indices()[entries], rows.values()[entries]
+    return csr_tensor(offsets - offsets[0], columns, values, num_columns=rows.shape[1])
+
+
 def dense_rows(rows: Tensor) -> Tensor:
     """The dense form of a ``torch.sparse_csr`` matrix [N, F], made slab by slab where large arrays lie."""
     if rows.requires_grad:

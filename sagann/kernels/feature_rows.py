@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sagann.graph.rows import csr_tensor, dense_rows
+from sagann.graph.rows import csr_slice, csr_tensor, dense_rows
 from sagann.kernels.dense import BLOCK_BYTES
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.kernels.memory import empty
@@ -61,6 +61,11 @@ class FeatureRows:
         return self.rows.ndim
 
     @property
+    def requires_grad(self) -> bool:
+        """False: features that learn are no :class:`FeatureRows`."""
+        return False
+
+    @property
     def form(self) -> Tensor:
         """A dense tensor without rows, of the features' width, type and device."""
         return torch.empty((0, self.shape[1]), dtype=self.dtype, device=self.device)
@@ -73,12 +78,12 @@ class FeatureRows:
         assert not rows.start
         if not self.is_sparse:
             return FeatureRows(self.rows[rows], mask=self.mask, first=self.first)
-        offsets = self.rows.crow_indices()[: rows.stop + 1]
-        entries = slice(int(offsets[-1]))
-        columns, values = self.rows.col_indices()[entries], self.rows.values()[entries]
-        return FeatureRows(
-            csr_tensor(offsets, columns, values, num_columns=self.shape[1]), mask=self.mask, first=self.first
-        )
+        return FeatureRows(csr_slice(self.rows, 0, rows.stop), mask=self.mask, first=self.first)
+
+    @classmethod
+    def of_interval(cls, rows: Tensor, vertices: slice) -> FeatureRows:
+        """An interval's rows of sparse features, whose non-zeros keep their ids."""
+        return cls(csr_slice(rows, vertices.start, vertices.stop), first=int(rows.crow_indices()[vertices.start]))
 
     def dropped(self, p: float, number: int = 0) -> FeatureRows:
         """The same rows under dropout; see :func:`sagann.kernels.row_dropout.dropout`."""

@@ -103,7 +103,8 @@ def cutter(program: ModelProgram, topology: Topology, cut: Cut) -> Callable[[int
         return partial(equal_vertices, topology.num_dst)
     if cut == "edges":
         return partial(equal_edges, topology.indptr)
-    row = max(math.prod(form.shape) * form.dtype.itemsize for form in program.forms.values())
+    forms = [form for name, form in program.forms.items() if name != "x" or not program.x_is_sparse]
+    row = max(math.prod(form.shape) * form.dtype.itemsize for form in forms)
     edge = 2 * topology.indices.element_size()
 
     def bounds_of(count: int) -> tuple[int, ...]:

@@ -177,6 +177,8 @@ class BlockSizes:
         if block.kind == "edges" and self._edges_in_place:
             # Where rows are picked for a chunk, who reads them all needs other numbers than those that are kept.
             return block.name in PICKED.values() or not self.hops[block.number].may_pick(block)
+        if block.kind == "value" and block.name == "x" and self.program.x_is_sparse:
+            return True
         return block.kind == "value" and block.needed_by is None and block.name in self._values_in_place
 
     def result_bytes(self, gather: Gather, part: int = 0) -> list[int]:

@@ -233,7 +233,9 @@ class Executor:
         name = self.program.output
         assert self.epoch.loss_of is not None
         self._require_gradient(tape)
-        given = {value.untyped_storage().data_ptr() for value in self._inputs(step).values()}
+        given = {
+            value.untyped_storage().data_ptr() for value in self._inputs(step).values() if isinstance(value, Tensor)
+        }
         rows = results[name].detach()
         if rows.untyped_storage().data_ptr() in given:
             # The caller's function gets no view of what is read in place, nor of what the backward reads.

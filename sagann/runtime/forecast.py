@@ -97,7 +97,8 @@ def _tier(planned: Planned, machine: Machine, *, on_disk: bool, is_at_hand: bool
     if not on_disk:
         return "memory"
     schedule, plan = planned.schedule, planned.plan
-    features = plan.bounds[-1] * schedule.sizes.row_bytes("x")
+    # Sparse features are read where they lie.
+    features = 0 if planned.program.x_is_sparse else plan.bounds[-1] * schedule.sizes.row_bytes("x")
     files = schedule.edge_bytes + schedule.constant_bytes + plan.spilled_bytes + features
     beside = plan.budget_bytes if machine.host_to_device_bytes is None else 0
     free = memory().usable_bytes if is_at_hand else None

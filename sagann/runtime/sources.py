@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from sagann.compiler.model_program import ModelProgram
+from sagann.kernels.feature_rows import FeatureRows
 from sagann.kernels.memory import empty
 from sagann.plan.steps import UNLIMITED, Block, Plan
 from sagann.runtime.chunks import Chunks
@@ -78,7 +80,10 @@ class Sources:
         if block.kind == "edges":
             return self.chunks[block.number].view(block)
         if self._is_x(block):
-            return self.epoch.x[self.plan.vertices(block.interval)].detach()
+            vertices = self.plan.vertices(block.interval)
+            if self.epoch.x.layout == torch.sparse_csr:
+                return FeatureRows.of_interval(self.epoch.x, vertices)
+            return self.epoch.x[vertices].detach()
         payload = cast("MemoryHost", self.constants).view(block)
         return payload.get("", payload)
 

@@ -251,12 +251,19 @@ def _captured_on(
     model: nn.Module, graph: Graph, device: torch.device, *, trains: bool = True
 ) -> tuple[list[Topology], ModelProgram]:
     features = graph.features
-    if features is None or features.layout != torch.strided:
+    if features is None or features.layout not in (torch.strided, torch.sparse_csr):
         raise InputError(
-            "a graph that is streamed needs dense features",
+            "a graph that is streamed needs features",
             value="there are none" if features is None else f"they are {features.layout}",
             where="stream",
-            fix="Convert them with .to_dense(), or import the dataset with dense features.",
+            fix="Give the graph features [num_vertices, F], dense or torch.sparse_csr.",
+        )
+    if features.layout == torch.sparse_csr and device.type != "cpu":
+        raise InputError(
+            "sparse features are streamed on the CPU alone",
+            value=f"the model is on {device}",
+            where="stream",
+            fix="Stream it on the CPU (--device cpu), or make the features dense.",
         )
     hops = list(graph.hops(count_hops(model)))
     if not hops:

@@ -272,7 +272,7 @@ class StreamedModel(nn.Module):
         self._edges = self._new_edges()
 
     def _check(self, x: Tensor) -> None:
-        fix = "Pass a dense tensor with a row for every vertex of the graph that the model is streamed over."
+        fix = "Pass a tensor with a row for every vertex of the graph that the model is streamed over."
         require_type(x, Tensor, where="StreamedModel.x", fix=fix)
         require_on_host(x.device, "features")
         if torch.is_autocast_enabled(self._backend.device.type):
@@ -283,11 +283,12 @@ class StreamedModel(nn.Module):
                 fix="Call it outside of autocast, or convert model and features: model.bfloat16(), x.bfloat16().",
             )
         num_vertices = self.bounds[-1]
-        if x.layout == torch.strided and x.dim() > 0 and len(x) == num_vertices:
+        is_sparse = x.layout == torch.sparse_csr and self._backend.device.type == "cpu" and not x.requires_grad
+        if (x.layout == torch.strided or is_sparse) and x.dim() > 0 and len(x) == num_vertices:
             return
         raise InputError(
             "vertex features do not fit the graph",
-            value=f"{list(x.shape)} of layout {x.layout}, expected dense rows of {num_vertices} vertices",
+            value=f"{list(x.shape)} of layout {x.layout}, expected rows of {num_vertices} vertices, dense or (on the CPU, without a gradient) torch.sparse_csr",
             where="StreamedModel.x",
             fix=fix,
         )
@@ -461,7 +462,7 @@ class StreamedModel(nn.Module):
 
     def _mapped(self, x: Tensor) -> MappedRows | None:
         """What reads these features from their file; looked up when there are new ones."""
-        if self.budget_bytes >= UNLIMITED:
+        if self.budget_bytes >= UNLIMITED or x.layout != torch.strided:
             return None
         known = self._features
         version = version_of(x)
@@ -493,7 +494,7 @@ class StreamedModel(nn.Module):
             )
         # Tensors made in inference mode count no versions.
         constant = not x.requires_grad and not x.is_inference()
-        key = (configuration(self.model), x.shape[1:], x.dtype, x.device, constant)
+        key = (configuration(self.model), x.shape[1:], x.layout, x.dtype, x.device, constant)
         if key not in self._programs:
             if len(self._programs) == MOST_PROGRAMS:
                 self._forget(next(iter(self._programs)))

@@ -121,7 +121,9 @@ class _Record:
     """What PyTorch's graph holds of a tape. The tape holds the graph, so the graph must not hold it: neither would ever go."""
 
     def __init__(self, inputs: Mapping[str, Tensor], shared: Iterable[Tensor]) -> None:
-        self._inputs = {_address(value): (name, _begin(value)) for name, value in inputs.items()}
+        self._inputs = {
+            _address(value): (name, _begin(value)) for name, value in inputs.items() if isinstance(value, Tensor)
+        }
         self._shared = {_address(value) for value in shared}
         self._names: dict[int, str] = {}
         self.made: dict[str, Tensor] = {}

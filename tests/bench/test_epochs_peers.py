@@ -85,6 +85,8 @@ def test_an_epoch_of_the_trainer_is_one_epoch(model: str, sparse: bool, folder: 
     first = runner.result()["probabilities"]
     runner.run()
     assert np.abs(runner.result()["probabilities"] - first).max() > 0
+    runner.close()
+    assert not runner.thread.is_alive()
 
 
 def test_a_run_that_fails_says_so(folder: Path) -> None:

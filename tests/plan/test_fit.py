@@ -144,6 +144,8 @@ def test_features_are_needed() -> None:
     model = build_model(ModelConfig(model="gcn", hidden=4), graph)
     prepared = model.prepare(graph)
     assert prepared.features is not None
-    sparse = torch.ones(53, 8).to_sparse_csr()
-    with pytest.raises(InputError, match="dense features"):
-        stream(model, replace(prepared, features=sparse), budget_bytes=1 << 30)
+    with pytest.raises(InputError, match="a graph that is streamed needs features: there are none"):
+        stream(model, replace(prepared, features=None), budget_bytes=1 << 30)
+    coo = torch.ones(53, 8).to_sparse_coo()
+    with pytest.raises(InputError, match="needs features: they are"):
+        stream(model, replace(prepared, features=coo), budget_bytes=1 << 30)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, Topology
+from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.kernels.memory import allocated_bytes
 from sagann.kernels.typed_linear import typed_linear
 from sagann.nn import GAT, GIN, GNN, SAGE, MaxPoolGCN, build_model
@@ -831,6 +832,31 @@ def test_streamed_dropout_is_that_of_memory(count: int, sizes: list[int]) -> Non
         assert_close(of_stream, in_memory)
 
 
+@pytest.mark.parametrize("name", ["gcn", "sage", "gin", "gat"])
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_sparse_features_are_streamed_as_in_memory(name: str, tmp_path: Path, *, on_disk: bool) -> None:
+    graph = labelled_graph(60, 300)
+    rows = torch.nn.functional.dropout(torch.rand(60, 40), 0.9)
+    vertices, columns = rows.nonzero().unbind(1)
+    offsets = offsets_of(torch.bincount(vertices, minlength=60))
+    graph = replace(graph, features=csr_tensor(offsets, columns, rows[vertices, columns], num_columns=40))
+    model = build_model(ModelConfig(model=name, hidden=8, heads=2), graph)
+    graph = model.prepare(graph)
+    assert graph.features is not None
+    assert graph.features.layout == torch.sparse_csr
+    x, hops = graph.features, graph.hops(model.num_hops)
+    streamed = StreamedModel(
+        model, hops, equal_vertices(60, 4), budget_bytes=200_000, spill=tmp_path if on_disk else None
+    )
+    found = []
+    for run in (lambda: model(hops, x), lambda: streamed(x)):
+        torch.manual_seed(3)
+        out = run()
+        found.append([out, *torch.autograd.grad(out.square().sum(), list(model.parameters()))])
+    for in_memory, of_stream in zip(*found, strict=True):
+        assert_close(of_stream, in_memory)
+
+
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_after_an_error_in_an_epoch_the_next_one_is_right(error: type[BaseException], tmp_path: Path) -> None:
     topology = random_topology(60, 300)
@@ -876,7 +902,7 @@ def test_input_that_does_not_fit_is_refused() -> None:
     topology = random_topology(31, 200)
     streamed = StreamedModel(Model(jumping), [topology], equal_vertices(31, 3))
     for x in (torch.randn(20, 4), torch.randn(40, 4), torch.randn(31, 4).to_sparse()):
-        with pytest.raises(InputError, match="expected dense rows of 31 vertices"):
+        with pytest.raises(InputError, match="expected rows of 31 vertices"):
             streamed(x)
     weighted = topology.with_edge_data(weight=torch.ones(topology.num_edges, requires_grad=True))
     with pytest.raises(InputError, match="edge data gets no gradient"):

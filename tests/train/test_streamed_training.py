@@ -78,7 +78,7 @@ def test_features_are_needed_and_embeddings_come_from_memory(tmp_path: Path) -> 
     trainer = Trainer(
         bare, replace(community_graph(600), features=None), TrainConfig(epochs=1, device="cpu", memory=TIGHT)
     )
-    with pytest.raises(InputError, match="dense features"):
+    with pytest.raises(InputError, match="needs features"):
         trainer.fit()
     trainer = Trainer(MODEL, community_graph(600), TrainConfig(epochs=1, device="cpu", memory=TIGHT))
     trainer.fit()
@@ -122,7 +122,7 @@ def test_what_cannot_be_streamed_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="spill folder cannot be made"):
         trained(memory=TIGHT, spill=str(tmp_path / "file"))
-    with pytest.raises(InputError, match="dense features"):
+    with pytest.raises(InputError, match="needs features"):
         stream(MaxPoolGCN(8, 3), replace(graph, features=None), budget_bytes=1 << 20)
 
 
