@@ -71,7 +71,7 @@ class ModelProgram:
     num_seeds: int
     "Number of dropouts and of gathers that draw random numbers: an epoch has a seed for each."
     draws_more: bool
-    "Whether other operators draw random numbers too."
+    "Whether operators other than dropouts and gathers draw random numbers."
     x_is_sparse: bool
     "Whether features are sparse: dropout and linear maps are then all that reads them."
     forms: Mapping[str, Form]

@@ -129,7 +129,7 @@ class EdgeWork:
     sides: tuple[Side, ...]
     "Whose row each input of the stage is."
     gathering: Gathering
-    "What becomes of the messages."
+    "The accumulators that reduce the messages of a destination's in-edges."
     dtype: torch.dtype
     "Of the result."
     function: EdgeFunction | None

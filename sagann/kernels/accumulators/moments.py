@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from torch import Tensor
 
@@ -32,20 +33,6 @@ def _of_deviation(grad: Tensor, kept: Sequence[Tensor], result: Tensor, counts: 
     return scaled.masked_fill_(deviation == 0, 0), *kept
 
 
-VAR = Accumulator(
-    name="var",
-    reduction=reduction("moments"),
-    gather=naive.gather_var,
-    finish=_variance,
-    keeps=(1,),
-    arrive=_of_variance,
-)
-STD = Accumulator(
-    name="std",
-    reduction=reduction("moments"),
-    gather=naive.gather_std,
-    finish=_deviation,
-    keeps=(1,),
-    reads_result=True,
-    arrive=_of_deviation,
-)
+_of_moments = partial(Accumulator, reduction=reduction("moments"), keeps=(1,))
+VAR = _of_moments(name="var", gather=naive.gather_var, finish=_variance, arrive=_of_variance)
+STD = _of_moments(name="std", gather=naive.gather_std, finish=_deviation, arrive=_of_deviation, reads_result=True)

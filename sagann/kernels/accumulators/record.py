@@ -49,13 +49,13 @@ class Accumulator:
     keeps: tuple[int, ...] = ()
     "Positions of the tensors of the state that the backward reads."
     reads_result: bool = False
-    "Whether the backward reads the result."
+    "Whether the gather's backward reads the gathered rows."
     arrive: Callable[[Tensor, Sequence[Tensor], Tensor, Counts], tuple[Tensor, ...]] = gradient
     """From the result's gradient, what was kept, the result where it is read, and the counts: the tensors that the
     reduction's backward reads, in order."""
     is_linear: bool = False
-    "Whether the result is linear in the messages."
+    "Whether the gathered rows are linear in the messages."
     averages: bool = False
-    "Whether the result is a sum over the number of in-edges."
+    "Whether the gathered rows are sums divided by the number of in-edges."
     is_sized: bool = False
-    "Whether the result has room for a stated number of in-edges."
+    "Whether a gathered row has room for a stated number of in-edges."

@@ -30,9 +30,9 @@ class Part:
     of: Literal["value", "score", "row"] = "value"
     "Whose feature shape a row of the tensor has: the value's, the score's, or that of a single number."
     neutral: float = 0.0
-    "What the tensor holds before the first edge."
+    "Number in every entry of the tensor before the first edge."
     is_edge: bool = False
-    "Whether the tensor holds ids of edges."
+    "Whether the tensor's entries are ids of edges."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +44,7 @@ class Read:
     of: Literal["value", "score"] = "value"
     "Whose feature shape a row has."
     is_edge: bool = False
-    "Whether the tensor holds ids of edges."
+    "Whether the tensor's entries are ids of edges."
 
 
 Seeds = Callable[["Builder", Sequence[str], Mapping[str, str]], dict[str, str]]

@@ -18,7 +18,7 @@ class Extremum(Writer):
     """The best value of a group's edges, and which edge attains it."""
 
     worst_number: float
-    "What every number beats."
+    "The initial value, which every number replaces."
     beyond: str
     "The operation that says whether a value beats another one."
 

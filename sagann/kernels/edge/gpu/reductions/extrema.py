@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sagann.kernels.edge.gpu import lanes as moves
-from sagann.kernels.edge.gpu.reductions.launch import launch
+from sagann.kernels.edge.gpu.reductions.launch import lanes_of, launch, row_of, slots_of
 from sagann.kernels.edge.gpu.reductions.writer import Writer
 
 
@@ -20,7 +20,7 @@ class Extremum(Writer):
     """The best value of a group's edges, and which edge attains it."""
 
     worst: str
-    "What every number beats."
+    "The initial value, which every number replaces."
     beyond: str
     "The comparison that says whether a value beats another one."
     reduce: str
@@ -98,10 +98,8 @@ def merge_extremum(
     tile: tl.constexpr,
 ) -> None:
     """The extremum of a group's slots, and the edge of the first that attains it."""
-    p_group = p_groups + tl.program_id(0) * 3
-    first, last, target = tl.load(p_group), tl.load(p_group + 1), tl.load(p_group + 2)
-    o_lane = tl.program_id(1) * tile + tl.arange(0, tile)
-    m_lane = o_lane < num_lanes
+    first, last, target = slots_of(p_groups)
+    o_lane, m_lane = lanes_of(num_lanes, tile)
     best = tl.load(p_slots + first * num_lanes + o_lane, mask=m_lane, other=0)
     where = tl.load(p_slots_where + first * num_lanes + o_lane, mask=m_lane, other=0)
     for slot in range(first + 1, last):
@@ -111,12 +109,8 @@ def merge_extremum(
         better = beyond | ((b_value != b_value) & (best == best))
         best = tl.where(better, b_value, best)
         where = tl.where(better, b_where, where)
-    p_to, p_to_where = p_out + target * num_lanes, p_out_where + target * num_lanes
-    if target < 0:
-        p_to = p_slots + (-target - 1) * num_lanes
-        p_to_where = p_slots_where + (-target - 1) * num_lanes
-    tl.store(p_to + o_lane, best, mask=m_lane)
-    tl.store(p_to_where + o_lane, where, mask=m_lane)
+    tl.store(row_of(p_slots, p_out, target, num_lanes) + o_lane, best, mask=m_lane)
+    tl.store(row_of(p_slots_where, p_out_where, target, num_lanes) + o_lane, where, mask=m_lane)
 
 
 def merge_extrema(largest: bool, groups: Tensor, pairs: Sequence[Tensor]) -> None:

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sagann.kernels.edge.gpu.expressions import TYPES
-from sagann.kernels.edge.gpu.reductions.launch import launch
+from sagann.kernels.edge.gpu.reductions.launch import lanes_of, launch, row_of, slots_of
 from sagann.kernels.edge.gpu.reductions.writer import Writer
 
 
@@ -96,10 +96,8 @@ def merge_moment(
     tile: tl.constexpr,
 ) -> None:
     """Spread, mean and number of a group's slots."""
-    p_group = p_groups + tl.program_id(0) * 3
-    first, last, target = tl.load(p_group), tl.load(p_group + 1), tl.load(p_group + 2)
-    o_lane = tl.program_id(1) * tile + tl.arange(0, tile)
-    m_lane = o_lane < num_lanes
+    first, last, target = slots_of(p_groups)
+    o_lane, m_lane = lanes_of(num_lanes, tile)
     spread = tl.zeros([tile], p_slots.dtype.element_ty)
     mean = tl.zeros([tile], p_slots.dtype.element_ty)
     count = tl.zeros([tile], p_slots.dtype.element_ty)
@@ -112,15 +110,10 @@ def merge_moment(
         spread += b_spread + apart * apart * share * count
         mean += apart * share
         count += b_count
-    p_to, p_to_mean, p_to_count = p_out + target * num_lanes, p_out_mean + target * num_lanes, p_out_count + target
-    if target < 0:
-        p_to = p_slots + (-target - 1) * num_lanes
-        p_to_mean = p_slots_mean + (-target - 1) * num_lanes
-        p_to_count = p_slots_count + (-target - 1)
-    tl.store(p_to + o_lane, spread, mask=m_lane)
-    tl.store(p_to_mean + o_lane, mean, mask=m_lane)
+    tl.store(row_of(p_slots, p_out, target, num_lanes) + o_lane, spread, mask=m_lane)
+    tl.store(row_of(p_slots_mean, p_out_mean, target, num_lanes) + o_lane, mean, mask=m_lane)
     # All lanes write the same number.
-    tl.store(p_to_count + o_lane * 0, count)
+    tl.store(row_of(p_slots_count, p_out_count, target, 1) + o_lane * 0, count)
 
 
 def merge_moments(groups: Tensor, pairs: Sequence[Tensor]) -> None:

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sagann.kernels.edge.gpu.reductions.launch import launch
+from sagann.kernels.edge.gpu.reductions.launch import lanes_of, launch, row_of, slots_of
 from sagann.kernels.edge.gpu.reductions.writer import Writer
 
 
@@ -63,21 +63,15 @@ def merge_product(
     tile: tl.constexpr,
 ) -> None:
     """Product and number of zeros of a group's slots."""
-    p_group = p_groups + tl.program_id(0) * 3
-    first, last, target = tl.load(p_group), tl.load(p_group + 1), tl.load(p_group + 2)
-    o_lane = tl.program_id(1) * tile + tl.arange(0, tile)
-    m_lane = o_lane < num_lanes
+    first, last, target = slots_of(p_groups)
+    o_lane, m_lane = lanes_of(num_lanes, tile)
     product = tl.full([tile], 1.0, p_slots.dtype.element_ty)
     zeros = tl.zeros([tile], p_slots.dtype.element_ty)
     for slot in range(first, last):
         product *= tl.load(p_slots + slot * num_lanes + o_lane, mask=m_lane, other=1)
         zeros += tl.load(p_slots_zeros + slot * num_lanes + o_lane, mask=m_lane, other=0)
-    p_to, p_to_zeros = p_out + target * num_lanes, p_out_zeros + target * num_lanes
-    if target < 0:
-        p_to = p_slots + (-target - 1) * num_lanes
-        p_to_zeros = p_slots_zeros + (-target - 1) * num_lanes
-    tl.store(p_to + o_lane, product, mask=m_lane)
-    tl.store(p_to_zeros + o_lane, zeros, mask=m_lane)
+    tl.store(row_of(p_slots, p_out, target, num_lanes) + o_lane, product, mask=m_lane)
+    tl.store(row_of(p_slots_zeros, p_out_zeros, target, num_lanes) + o_lane, zeros, mask=m_lane)
 
 
 def merge_products(groups: Tensor, pairs: Sequence[Tensor]) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from sagann.kernels.edge.function import Output
 from sagann.kernels.edge.gpu import device
 from sagann.kernels.edge.gpu.expressions import Expressions
-from sagann.kernels.edge.gpu.reductions.launch import launch
+from sagann.kernels.edge.gpu.reductions.launch import lanes_of, launch, row_of, slots_of
 from sagann.kernels.edge.gpu.reductions.writer import Writer
 from sagann.kernels.edge.kinds import lanes
 
@@ -118,10 +118,8 @@ def merge_softmax(
     tile: tl.constexpr,
 ) -> None:
     """The mean of a group's means, weighted by their softmax denominators, the largest score, and the denominator."""
-    p_group = p_groups + tl.program_id(0) * 3
-    first, last, target = tl.load(p_group), tl.load(p_group + 1), tl.load(p_group + 2)
-    o_lane = tl.program_id(1) * tile + tl.arange(0, tile)
-    m_lane = o_lane < num_lanes
+    first, last, target = slots_of(p_groups)
+    o_lane, m_lane = lanes_of(num_lanes, tile)
     # The score's shape begins the value's.
     o_score = o_lane // (num_lanes // num_scores)
     top = tl.full([tile], lowest, p_slots.dtype.element_ty)
@@ -138,16 +136,10 @@ def merge_softmax(
         weight += share
         # Where all scores were -inf the mean is 0 / 0, but weighs nothing.
         total += tl.where(share == 0, 0.0, share * b_mean)
-    p_to, p_to_score = p_out + target * num_lanes, target * num_scores + o_score
-    p_to_top, p_to_weight = p_out_top + p_to_score, p_out_weight + p_to_score
-    if target < 0:
-        p_to = p_slots + (-target - 1) * num_lanes
-        p_to_top = p_slots_top + (-target - 1) * num_scores + o_score
-        p_to_weight = p_slots_weight + (-target - 1) * num_scores + o_score
-    tl.store(p_to + o_lane, total / weight, mask=m_lane)
+    tl.store(row_of(p_slots, p_out, target, num_lanes) + o_lane, total / weight, mask=m_lane)
     # Lanes of one score write the same number.
-    tl.store(p_to_top, top, mask=m_lane)
-    tl.store(p_to_weight, weight, mask=m_lane)
+    tl.store(row_of(p_slots_top, p_out_top, target, num_scores) + o_score, top, mask=m_lane)
+    tl.store(row_of(p_slots_weight, p_out_weight, target, num_scores) + o_score, weight, mask=m_lane)
 
 
 def merge_means(groups: Tensor, pairs: Sequence[Tensor]) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sagann.kernels.edge.gpu import lanes as moves
 from sagann.kernels.edge.gpu.expressions import EDGE
-from sagann.kernels.edge.gpu.reductions.launch import launch
+from sagann.kernels.edge.gpu.reductions.launch import lanes_of, launch, row_of, slots_of
 from sagann.kernels.edge.gpu.reductions.writer import Writer
 
 # Slots at a time.
@@ -70,19 +70,14 @@ def merge_sum(
     p_groups: tl.tensor, p_slots: tl.tensor, p_out: tl.tensor, num_lanes: tl.tensor, tile: tl.constexpr
 ) -> None:
     """The sum of a group's slots."""
-    p_group = p_groups + tl.program_id(0) * 3
-    first, last, target = tl.load(p_group), tl.load(p_group + 1), tl.load(p_group + 2)
-    o_lane = tl.program_id(1) * tile + tl.arange(0, tile)
-    m_lane = o_lane < num_lanes
+    first, last, target = slots_of(p_groups)
+    o_lane, m_lane = lanes_of(num_lanes, tile)
     total = tl.zeros([SLOTS, tile], p_slots.dtype.element_ty)
     for at in range(first, last, SLOTS):
         slot = at + tl.arange(0, SLOTS).to(tl.int64)
         m_slot = (slot < last)[:, None] & m_lane[None, :]
         total += tl.load(p_slots + (slot * num_lanes)[:, None] + o_lane[None, :], mask=m_slot, other=0)
-    p_to = p_out + target * num_lanes
-    if target < 0:
-        p_to = p_slots + (-target - 1) * num_lanes
-    tl.store(p_to + o_lane, tl.sum(total, 0), mask=m_lane)
+    tl.store(row_of(p_slots, p_out, target, num_lanes) + o_lane, tl.sum(total, 0), mask=m_lane)
 
 
 def merge_sums(groups: Tensor, pairs: Sequence[Tensor]) -> None:
