@@ -77,6 +77,7 @@ def default_epochs(worker: object, model: str, variant: str, folder: Path, *, sp
     return runner
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("model", ["gcn", "gat"])
 def test_an_epoch_of_the_trainer_is_one_epoch(model: str, sparse: bool, folder: Path) -> None:
