@@ -15,6 +15,8 @@ from sagann.train.predictor import most_measured
 from sagann.train.resources import resolve_device
 
 _FLOAT_BYTES = 4
+_READ_DENSE_ROWS = frozenset(["gated-gcn"])
+"Models of the zoo whose first layer reads its input otherwise than by linear maps."
 # What is predicted and what is true, both as int64: the least; sagann.train.metrics counts the most.
 _LEAST_DECISION_BYTES = 16
 
@@ -90,13 +92,13 @@ def least_bytes(settings: RunSettings, graph: Graph) -> int:
         # Steps share their weights, and each works at full width.
         weights, boundaries = 3 * hidden**2, settings.model.layers
     # What can be streamed is, where memory would not hold it.
-    streams = (
-        settings.engine == ENGINES[0] and graph.features is not None and graph.features.layout == torch.strided
-    )
+    streams = settings.engine == ENGINES[0] and graph.features is not None
     activations = 0 if streams else boundaries * graph.num_vertices * hidden
     edges = graph.num_edges * hidden if boundaries and settings.engine == "naive" else 0
     dense = 0
-    if graph.features is not None and graph.features.layout == torch.sparse_csr and not _has_encoder(settings):
+    is_sparse = graph.features is not None and graph.features.layout == torch.sparse_csr
+    reads_dense = settings.engine == "naive" or settings.model.model in _READ_DENSE_ROWS
+    if is_sparse and reads_dense and not _has_encoder(settings):
         dense = graph.num_vertices * graph.num_features
     return (2 * weights + activations + edges + dense) * _FLOAT_BYTES
 

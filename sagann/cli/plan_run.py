@@ -22,7 +22,7 @@ from sagann.runtime.engine import CompiledEngine
 from sagann.saga import SagaLayer
 from sagann.saga.engine import using_engine
 from sagann.saga.hops import count_hops
-from sagann.train.predictor import features_as, parameter_dtype
+from sagann.train.predictor import features_as, parameter_dtype, prepared_by
 from sagann.train.run_folder import is_of_run
 
 # Programs do not depend on the number of rows; a few show all that a training step compiles.
@@ -47,7 +47,7 @@ def plan_run(given: Given, *, show: str, streaming: Wish | None, file: Path | No
     if streaming is not None:
         with streaming.large_arrays():
             model, graph = _opened(settings)
-            graph = _prepared(model, graph)
+            graph = prepared_by(model, graph)
         show_streaming(terminal, model, graph, streaming)
         return 0
     model, graph = _opened(settings)
@@ -69,16 +69,11 @@ def _opened(settings: RunSettings) -> tuple[Any, Graph]:
 
 def _step(model: Any, graph: Graph) -> None:
     """Run the model forward and backward on a few vertices, so that everything is compiled."""
-    graph = _prepared(model, graph)
+    graph = prepared_by(model, graph)
     if graph.features is not None:
         graph = subgraph(graph, torch.arange(min(NUM_VERTICES, graph.num_vertices)))
     out = model(graph.hops(count_hops(model)), graph.features)
     out.sum().backward()
-
-
-def _prepared(model: Any, graph: Graph) -> Graph:
-    prepared: Graph = model.prepare(graph) if hasattr(model, "prepare") else graph
-    return prepared
 
 
 def _show(terminal: Terminal, name: str, program: LayerProgram | str, *, with_source: bool) -> None:

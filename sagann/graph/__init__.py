@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from sagann.graph.constant import declare_constant
 from sagann.graph.feature_norm import normalise_features
 from sagann.graph.graph import SPLIT_NAMES, Graph
 from sagann.graph.normalise import normalise
@@ -32,6 +33,7 @@ __all__ = [
     "add_inverse_edges",
     "add_self_loops",
     "coalesce",
+    "declare_constant",
     "demo_graph",
     "graph_split",
     "id_dtype",

@@ -76,12 +76,13 @@ def dense_rows(rows: Tensor) -> Tensor:
     return dense
 
 
-def made_dense(features: Tensor, reader: str) -> Tensor:
+def made_dense(features: Tensor, reader: str, fix: str) -> Tensor:
     """:func:`dense_rows`; where that takes much memory, with a warning that says how much and what avoids it.
 
     Args:
         features: ``torch.sparse_csr`` [N, F].
         reader: what reads dense rows, as the subject of a sentence.
+        fix: what avoids it, as a sentence.
     """
     dense_bytes = features.numel() * features.dtype.itemsize
     sparse_bytes = sum(part.nbytes for part in (features.crow_indices(), features.col_indices(), features.values()))
@@ -89,7 +90,7 @@ def made_dense(features: Tensor, reader: str) -> Tensor:
         return dense_rows(features)
     warnings.warn(
         f"{reader} reads dense features: {format_bytes(sparse_bytes)} of sparse ones become {format_bytes(dense_bytes)}. "
-        "An encoder avoids it (encoder = 'linear'), and so does a first layer that begins with a linear map.",
+        f"{fix}",
         stacklevel=2,
     )
     return dense_rows(features)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from sagann.graph.versions import version_of
 from sagann.kernels.dialects import dialect_for, run_pass
 from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output
 from sagann.kernels.edge.pass_edges import PassEdges
@@ -25,7 +26,7 @@ from sagann.kernels.row_dropout import Mask
 End = Literal["dst", "src"]
 _WEIGHT, _VALUE = "rows", "value"
 _EDGES = WeakTensorKeyDictionary()
-"By sparse rows, their non-zeros as edges by the end that groups them: features are constant, and so are these."
+"By sparse rows, and the end that groups them: how often the rows were changed in place, and their non-zeros as edges."
 
 
 def sparse_linear(x: Tensor, weight: Tensor, bias: Tensor | None, mask: Mask | None) -> Tensor:
@@ -55,7 +56,7 @@ def dropped_values(x: Tensor, mask: Mask | None) -> Tensor:
 class _SparseLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bias: Tensor | None, x: Tensor, mask: Mask | None) -> Tensor:
-        # Not saved as a tensor: PyTorch saves no sparse ones, and nobody writes to features.
+        # Not by save_for_backward, which takes no sparse tensors.
         ctx.x, ctx.mask, ctx.dtype = x, mask, weight.dtype
         rows = _gathered(_edges(x, "dst"), weight.detach().t().contiguous(), mask).to(weight.dtype)
         return rows if bias is None else rows.add_(bias.detach())
@@ -111,11 +112,12 @@ def _function(at: End, width: int, dtype: torch.dtype, p: float | None) -> EdgeF
 
 
 def _edges(x: Tensor, at: End) -> PassEdges:
-    """The non-zeros grouped by vertex ("dst") or feature ("src"); made once for each tensor."""
-    known: dict[End, PassEdges] = _EDGES.setdefault(x, {})
-    if at not in known:
-        known[at] = _by_vertex(x) if at == "dst" else _by_feature(x)
-    return known[at]
+    """The non-zeros grouped by vertex ("dst") or feature ("src"); made once, and again where the tensor was changed."""
+    known: dict[End, tuple[int, PassEdges]] = _EDGES.setdefault(x, {})
+    version = version_of(x)
+    if at not in known or known[at][0] != version or version < 0:
+        known[at] = version, (_by_vertex(x) if at == "dst" else _by_feature(x))
+    return known[at][1]
 
 
 def _by_vertex(x: Tensor) -> PassEdges:

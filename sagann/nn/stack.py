@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from sagann.graph.rows import dense_rows, made_dense
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.kernels.row_dropout import dropout, is_plain
 from sagann.saga import SagaLayer
+from sagann.saga.hooks import has_hooks
 
 
 class GNN(nn.Module):
@@ -37,6 +39,9 @@ class GNN(nn.Module):
         >>> model([topology] * model.num_hops, torch.ones(3, 4)).shape
         torch.Size([3, 3])
     """
+
+    takes_sparse_features: ClassVar[bool] = True
+    "Whether a graph's features may be ``torch.sparse_csr``; :meth:`prepare` makes them dense where a layer needs that."
 
     def __init__(
         self,
@@ -82,9 +87,12 @@ class GNN(nn.Module):
         if self.encoder is not None or features is None or features.layout != torch.sparse_csr:
             return graph
         first = self.layers[0]
-        if isinstance(first, SagaLayer) and first.maps_features(graph.topology, features):
+        # Whoever overrides forward may read features itself.
+        reads_here = type(self).forward is not GNN.forward
+        if not reads_here and isinstance(first, SagaLayer) and first.maps_features(graph.topology, features):
             return graph
-        return replace(graph, features=made_dense(features, f"{type(first).__name__}, the first layer,"))
+        fix = "Put an encoder before it (encoder = 'linear'), or begin its functions with a linear map."
+        return replace(graph, features=made_dense(features, f"{type(first).__name__}, the first layer,", fix))
 
     def forward(self, hops: Sequence[Topology], x: Tensor | None) -> Tensor:
         """Walk the hops: one topology per layer."""
@@ -122,7 +130,9 @@ class GNN(nn.Module):
             return x
         is_sparse = x.layout == torch.sparse_csr
         is_dropped = self.training and self.dropout > 0 and x.ndim == 2 and x.is_floating_point()
-        if type(layer).forward is SagaLayer.forward and not x.requires_grad and (is_dropped or is_sparse):
+        # Hooks are given tensors.
+        takes_rows = type(layer).forward is SagaLayer.forward and not has_hooks([layer])
+        if takes_rows and not x.requires_grad and (is_dropped or is_sparse):
             return FeatureRows(x)
         return dense_rows(x) if is_sparse else x
 

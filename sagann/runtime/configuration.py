@@ -9,7 +9,6 @@ was traced.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
 from weakref import ref
@@ -23,9 +22,8 @@ from sagann.saga.layer import SagaLayer
 
 Key = tuple[object, ...]
 
-# Not the user's: parameters, buffers and modules are looked at by name, hooks by whether there are any.
+# Not the user's: parameters, buffers and modules are looked at by name, hooks by whether there are any (:mod:`sagann.saga.hooks`).
 _OF_MODULES = frozenset(vars(SagaLayer()))
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _PLAIN = (
     bool,
     int,
@@ -67,12 +65,6 @@ def _users(kind: type) -> list[type]:
     return [
         owner for owner in kind.__mro__ if owner.__module__.partition(".")[0] not in ("torch", "sagann", "builtins")
     ]
-
-
-def has_hooks(modules: Iterable[nn.Module]) -> bool:
-    """Whether a module has hooks, or all modules have, which a program would not call."""
-    of_all = any(getattr(torch.nn.modules.module, f"_global{hooks}") for hooks in _HOOKS)
-    return of_all or any(getattr(module, hooks) for module in modules for hooks in _HOOKS)
 
 
 class _Same:

@@ -21,13 +21,14 @@ from sagann.graph.topology import Topology
 from sagann.kernels.dialects import Dialect, check_dialect, dialect_for
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.runtime.allocator import give_back_freed_memory
-from sagann.runtime.configuration import Key, configuration, has_hooks
+from sagann.runtime.configuration import Key, configuration
 from sagann.runtime.edge_pass import gather_fused
 from sagann.runtime.invariants import Invariants
 from sagann.runtime.rows import compute_rows
 from sagann.runtime.tiles import TILE_EDGES, gather_tiled
 from sagann.runtime.typed_maps import edges_of_pairs, gathered_bytes, moved_bytes, rows_of_vertices
 from sagann.saga.engine import NaiveEngine
+from sagann.saga.hooks import has_hooks
 from sagann.saga.independence import EXCLUSIVE
 
 if TYPE_CHECKING:

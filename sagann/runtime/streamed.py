@@ -50,7 +50,7 @@ from sagann.runtime.capturing import (
     trained_in,
 )
 from sagann.runtime.chunks import Chunks
-from sagann.runtime.configuration import configuration, has_hooks
+from sagann.runtime.configuration import configuration
 from sagann.runtime.epoch import Epoch, LossOf
 from sagann.runtime.executor import Executor
 from sagann.runtime.host import Host, SharedHost
@@ -58,6 +58,7 @@ from sagann.runtime.places import require_on_host, require_places
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.scratch import Scratch
 from sagann.runtime.spill import SpillFolder
+from sagann.saga.hooks import has_hooks
 from sagann.storage.mapped import MappedRows, mapped_rows
 
 MOST_PROGRAMS = 4

@@ -16,7 +16,7 @@ from sagann.errors import InputError, LayerError, require_type
 from sagann.free_space import free_disk_bytes
 from sagann.graph import SPLIT_NAMES, Graph, validate_graph
 from sagann.graph.large_arrays import empty_array
-from sagann.graph.rows import csr_tensor
+from sagann.graph.rows import csr_tensor, dense_rows, made_dense
 from sagann.graph.topology import CHECKED_AT_ONCE
 from sagann.saga import SagaLayer
 from sagann.saga.hops import count_hops
@@ -85,15 +85,7 @@ class Predictor:
             graph = replace(graph, num_edge_types=self.contract.num_edge_types)
         with self.large_arrays():
             graph = features_as(graph, parameter_dtype(self.model))
-            prepare = getattr(self.model, "prepare", None)
-            prepared = graph if prepare is None else prepare(graph)
-        if not isinstance(prepared, Graph):
-            raise LayerError(
-                "prepare must return a graph",
-                value=f"a {type(prepared).__name__}",
-                where=f"{type(self.model).__name__}.prepare",
-                fix="Return the prepared sagann.graph.Graph.",
-            )
+            prepared = prepared_by(self.model, graph)
         # Streamed, a graph stays where it is: blocks of it are copied to the device as they are needed.
         return PreparedGraph(graph=prepared.to("cpu" if self.streaming is not None else self.device))
 
@@ -159,7 +151,9 @@ class Predictor:
                 where=f"model {type(self.model).__name__}",
                 fix="Write the model's layers as subclasses of sagann.SagaLayer; an embedding is the last one's input.",
             )
-        return inputs[0].detach().to("cpu", copy=True)
+        (found,) = inputs
+        rows = dense_rows(found) if found.layout == torch.sparse_csr else found
+        return rows.detach().to("cpu", copy=True)
 
     def logits(self, prepared: PreparedGraph) -> Tensor:
         """The model's output without dropout: [num_vertices, C], on the device."""
@@ -345,6 +339,29 @@ def _finite(logits: Tensor, graph: Graph) -> Tensor:
             fix="Look for features far larger than in training; a model that diverged wants a lower lr.",
         )
     return logits
+
+
+def prepared_by(model: nn.Module, graph: Graph) -> Graph:
+    """The graph as the model reads it: by its ``prepare``, with dense features unless it takes sparse ones.
+
+    Raises:
+        LayerError: ``prepare`` returns something else than a graph.
+    """
+    prepare = getattr(model, "prepare", None)
+    prepared = graph if prepare is None else prepare(graph)
+    if not isinstance(prepared, Graph):
+        raise LayerError(
+            "prepare must return a graph",
+            value=f"a {type(prepared).__name__}",
+            where=f"{type(model).__name__}.prepare",
+            fix="Return the prepared sagann.graph.Graph.",
+        )
+    features = prepared.features
+    takes_sparse = getattr(model, "takes_sparse_features", False)
+    if features is None or features.layout != torch.sparse_csr or takes_sparse:
+        return prepared
+    fix = "Set takes_sparse_features = True in its class if it hands them to SAGA layers or LinearEncoder."
+    return replace(prepared, features=made_dense(features, f"The model {type(model).__name__}", fix))
 
 
 def parameter_dtype(model: nn.Module) -> torch.dtype:

@@ -11,6 +11,7 @@ from sagann.cli.run_settings import RunSettings, merge, settings_of
 from sagann.errors import InputError
 from sagann.free_space import Memory
 from sagann.graph import Graph, rmat_graph
+from sagann.nn import MODELS, ModelConfig, build_model
 
 
 def settings(**given: Any) -> RunSettings:
@@ -34,8 +35,6 @@ def test_what_is_needed_at_least(graph: Graph) -> None:
 
 def test_it_is_less_than_what_is_used(graph: Graph) -> None:
     """A bound that were too high would refuse runs that fit."""
-    from sagann.nn import build_model
-
     for model in ("gcn", "gat", "ggnn", "gated-gcn", "residual-gcn"):
         config = settings(model=model, hidden=64, layers=4)
         built = build_model(config.model, graph)
@@ -56,8 +55,16 @@ def test_it_is_less_than_what_is_used(graph: Graph) -> None:
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_sparse_features_that_a_model_makes_dense_count(graph: Graph) -> None:
     sparse = replace(graph, features=torch.eye(1000, 400).to_sparse_csr())
-    plain = least_bytes(settings(hidden=16), sparse)
-    assert plain - least_bytes(settings(hidden=16, encoder="linear"), sparse) == 4 * 1000 * 400
+    for model in MODELS:
+        told = {"model": model, "hidden": 16}
+        built = build_model(ModelConfig(**told), sparse)
+        prepared = built.prepare(sparse).features
+        assert prepared is not None
+        is_dense = prepared.layout == torch.strided
+        counted = least_bytes(settings(**told), sparse) - least_bytes(settings(**told, encoder="linear"), sparse)
+        assert counted == (4 * 1000 * 400 if is_dense else 0), model
+    naive = settings(hidden=16, engine="naive"), settings(hidden=16, engine="naive", encoder="linear")
+    assert least_bytes(naive[0], sparse) - least_bytes(naive[1], sparse) == 4 * 1000 * 400
 
 
 def test_refusal(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,6 +115,19 @@ def test_the_same_bits_whatever_the_threads() -> None:
     assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
 
 
+def test_non_zeros_that_are_changed_are_read_anew() -> None:
+    x, weight = sparse(50, 12), torch.randn(5, 12, dtype=torch.float64, requires_grad=True)
+
+    def mapped() -> tuple[Tensor, Tensor]:
+        out = linear(FeatureRows(x), weight)
+        return out.detach(), torch.autograd.grad(out.sum(), weight)[0]
+
+    before = mapped()
+    x.values().mul_(2)
+    for now, earlier in zip(mapped(), before, strict=True):
+        torch.testing.assert_close(now, 2 * earlier)
+
+
 def test_a_gradient_of_a_gradient_is_refused() -> None:
     weight = torch.randn(3, 7, dtype=torch.float64, requires_grad=True)
     out = linear(FeatureRows(sparse(20, 7)), weight).square().sum()

@@ -8,7 +8,8 @@ from torch import nn
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import add_self_loops
-from sagann.nn import ModelConfig
+from sagann.graph.rows import csr_tensor, offsets_of
+from sagann.nn import SAGE, ModelConfig
 from sagann.train import Contract, Predictor, TrainConfig, Trainer
 from sagann.train.predictor import count_hops, features_as
 from tests.tolerances import assert_close
@@ -193,6 +194,53 @@ def test_features_of_every_dtype_are_trained_in_that_of_the_model(dtype, sparse)
     result = Trainer(ModelConfig(hidden=8), graph, config).fit()
     expected = Trainer(ModelConfig(hidden=8), features_as(graph, torch.float32), config).fit()
     assert [record.loss for record in result.history] == [record.loss for record in expected.history]
+
+
+def sparse_graph():
+    graph = community_graph()
+    x = graph.features * (graph.features > 0.5)
+    vertices, columns = x.nonzero().unbind(1)
+    offsets = offsets_of(torch.bincount(vertices, minlength=len(x)))
+    return replace(graph, features=csr_tensor(offsets, columns, x[vertices, columns], num_columns=x.shape[1]))
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_an_embedding_of_sparse_features_is_dense(layers):
+    graph = sparse_graph()
+    found = []
+    for features in (graph.features, graph.features.to_dense()):
+        trainer = Trainer(ModelConfig(hidden=8, layers=layers), replace(graph, features=features), TrainConfig())
+        found.append(trainer.embed())
+    assert found[0].layout == torch.strided
+    assert_close(*found)
+
+
+def test_hooks_of_layers_are_given_tensors():
+    graph, seen = sparse_graph(), []
+    trainer = Trainer(ModelConfig(hidden=8), graph, TrainConfig(epochs=1, device="cpu"))
+    trainer.model.layers[0].register_forward_pre_hook(lambda layer, args: seen.append(args[1]))
+    trainer.fit()
+    assert seen
+    assert all(isinstance(x, torch.Tensor) and x.layout == torch.strided for x in seen)
+
+
+@pytest.mark.parametrize("takes_sparse", [False, True])
+def test_a_model_of_ones_own_gets_dense_rows_unless_it_takes_sparse_ones(takes_sparse):
+    seen = []
+
+    class Own(nn.Module):
+        takes_sparse_features = takes_sparse
+
+        def __init__(self):
+            super().__init__()
+            self.layer = SAGE(8, 3)
+
+        def forward(self, hops, x):
+            seen.append(x.layout)
+            return self.layer(hops[0], x)
+
+    Trainer(Own(), sparse_graph(), TrainConfig(epochs=1, device="cpu")).fit()
+    assert set(seen) == {torch.sparse_csr if takes_sparse else torch.strided}
 
 
 def test_a_model_of_double_precision_gets_doubles():
