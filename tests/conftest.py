@@ -1,11 +1,13 @@
-"""What all tests share: one thread, poisoned memory, patient properties, hard limits, the exchange datasets' folder."""
+"""What all tests share: one thread, poisoned memory, verified plans, patient properties, hard limits, the exchange datasets' folder."""
 
 from __future__ import annotations
 
 import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,9 @@ from hypothesis import settings
 from torch import Tensor
 
 from sagann.kernels.memory import Pool
+from sagann.plan.memory import MEMORY_POLICIES, Place
+from sagann.plan.spec import verify
+from sagann.plan.steps import Plan, Step
 
 # The first example of a property pays for Numba's compilation, or for importing PyG.
 settings.register_profile("compiles", deadline=None, max_examples=60)
@@ -40,6 +45,19 @@ def poisoned_pool(monkeypatch: pytest.MonkeyPatch) -> None:
         return tensor.fill_(torch.nan if dtype.is_floating_point else torch.iinfo(dtype).max)
 
     monkeypatch.setattr(Pool, "empty", poisoned)
+
+
+@pytest.fixture(autouse=True)
+def verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold every plan that a test makes to the specification of plans."""
+
+    def verified(place: Place, steps: Sequence[Step], **given: Any) -> Plan:
+        plan = place(steps, **given)
+        verify(plan, steps)
+        return plan
+
+    for name, place in MEMORY_POLICIES.items():
+        monkeypatch.setitem(MEMORY_POLICIES, name, partial(verified, place))
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,23 @@
 
 Rates are of float32 and of all threads together, unless they say otherwise. They are measured one by one on a machine
 that does nothing else: what threads take from one another when they compute and copy at once is not in them.
+
+The lines of a file are the rates of ``device0``, of the copies between it and the host, and of the disk. Tables describe
+what else there is::
+
+    [devices.device1]
+    matmul_flops = 1e13         # rates that differ from those of device0
+
+    [links.link0-1]
+    bytes_per_s = 2.0e10
+    latency_s = 1e-5            # 0 by default
+    switches = ["root"]         # that its transfers go through; none by default
+
+    [switches]
+    root = 3.2e10               # bytes per second, shared equally by the transfers at a time
+
+A link's name is that of the resource which a move occupies. ``[links."device1.copy_in"]`` is the way into a device, in the
+place of ``host_to_device_bytes`` and the disk's rates.
 """
 
 from __future__ import annotations
@@ -9,11 +26,12 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 from sagann.errors import InputError
+from sagann.plan.links import Link, read_devices, read_links, read_switches
 from sagann.toml_text import toml_value
 
 UNITS: Mapping[str, str] = MappingProxyType(
@@ -39,6 +57,7 @@ UNITS: Mapping[str, str] = MappingProxyType(
 "What each field of a machine is a number of."
 _WHOLE = frozenset(["num_cores", "cache_bytes"])
 _OF_DEVICES = frozenset(["host_to_device_bytes", "device_to_host_bytes"])
+_TABLES = ("devices", "links", "switches")
 _ANEW = "`sagann machine --out FILE` writes a whole one."
 
 
@@ -83,6 +102,12 @@ class Machine:
     processor computes."""
     device_to_host_bytes: float | None = None
     "Bytes per second from the device to pinned memory; None where the processor computes."
+    devices: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    "Rates of other devices, by name, where they differ from those of device0."
+    links: Mapping[str, Link] = field(default_factory=dict)
+    "Links, by the name of the resource that a move occupies."
+    switches: Mapping[str, float] = field(default_factory=dict)
+    "Bytes per second of switches and roots, by name."
 
     def __post_init__(self) -> None:
         for name, value in self._stated().items():
@@ -96,21 +121,49 @@ class Machine:
                 "State host_to_device_bytes and device_to_host_bytes both, or neither.",
             )
 
+    def device(self, name: str) -> Machine:
+        """The machine as a device sees it: with that device's rates."""
+        given: dict[str, Any] = dict(self.devices.get(name, {}))
+        return replace(self, **given) if given else self
+
+    def link(self, name: str, *, must_be: bool) -> Link | None:
+        """The link that a move occupies; None where there is none of that name.
+
+        Args:
+            name: of the resource.
+            must_be: whether the copy has no other rate.
+        Raises:
+            InputError: there is none, and there must be.
+        """
+        found = self.links.get(name)
+        if found is None and must_be:
+            raise InputError(
+                "a plan occupies a link that the machine has not",
+                value=f"'{name}', and the links are {', '.join(self.links) or 'none'}",
+                where=self.name,
+                fix=f'Add [links."{name}"] with bytes_per_s to the machine\'s file.',
+            )
+        return found
+
     def _stated(self) -> dict[str, Any]:
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values = {each: getattr(self, each) for each in UNITS}
         return {name: value for name, value in values.items() if name not in _OF_DEVICES or value is not None}
 
     def to_toml(self) -> str:
         """The machine as TOML, a line for each field with its unit; :meth:`from_toml` reads the same back."""
         given = {name: _written(value) for name, value in self._stated().items()}
-        return "".join(f"{name} = {value}  # {UNITS[name]}\n" for name, value in given.items())
+        lines = [f"{name} = {value}  # {UNITS[name]}\n" for name, value in given.items()]
+        links = {name: link.as_table() for name, link in self.links.items()}
+        tables = {"devices": self.devices, "links": links, "switches": self.switches}
+        lines += [f"{name} = {toml_value(table)}\n" for name, table in tables.items() if table]
+        return "".join(lines)
 
     @classmethod
     def from_toml(cls, text: str, *, where: str) -> Machine:
         """Read a machine.
 
         Args:
-            text: TOML with every field and nothing else, but for those of devices, which may be missing; their order
+            text: TOML with a line for every rate; those of copies to a device, and the tables, may be missing. The order
                 does not matter.
             where: the file, for errors.
         Raises:
@@ -128,13 +181,14 @@ Add it: of the processor; `sagann machine --out FILE` writes a whole one.
             raise InputError(
                 "a machine is not TOML", value=str(error), where=where, fix=f"Mend that line; {_ANEW}"
             ) from error
-        names = [each.name for each in fields(cls)]
+        tables = {name: given.pop(name, {}) for name in _TABLES}
+        names = list(UNITS)
         if unknown := [name for name in given if name not in names]:
             raise InputError(
                 "a machine has no such field",
                 value=f"'{unknown[0]}'{_and_more(unknown)}",
                 where=where,
-                fix=f"Remove or rename it; the fields are {', '.join(names)}.",
+                fix=f"Remove or rename it; the fields are {', '.join([*names, *_TABLES])}.",
             )
         if missing := [name for name in names if name not in given and name not in _OF_DEVICES]:
             raise InputError(
@@ -143,7 +197,18 @@ Add it: of the processor; `sagann machine --out FILE` writes a whole one.
                 where=where,
                 fix=f"Add it: {UNITS[missing[0]]}; {_ANEW}",
             )
-        return cls(**{name: _checked(name, value, where=where) for name, value in given.items()})
+        rates = {name: _checked(name, value, where=where) for name, value in given.items()}
+
+        def refuse(name: str, value: Any, expected: str) -> InputError:
+            return _refused(name, value, f"is not {expected}", where, f"Write {expected}.")
+
+        switches = read_switches(tables["switches"], refuse)
+        return cls(
+            **rates,
+            devices=read_devices(tables["devices"], frozenset(UNITS) - _WHOLE - {"name"}, refuse),
+            links=read_links(tables["links"], switches, refuse),
+            switches=switches,
+        )
 
 
 def _written(value: str | float) -> str:

@@ -9,7 +9,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from sagann.errors import InputError
@@ -34,7 +34,7 @@ class Place(Protocol):
         """Arguments as of :func:`sagann.plan.residency.place`."""
 
 
-MEMORY_POLICIES: Mapping[MemoryPolicy, Place] = {"belady": place, "none": place_uncached}
+MEMORY_POLICIES: dict[MemoryPolicy, Place] = {"belady": place, "none": place_uncached}
 "The function of each policy."
 
 

@@ -84,6 +84,7 @@ class _Placement:
         self.steps = steps
         self.blocks = [step.blocks for step in steps]
         self.bytes_of = bytes_of
+        self.initial = frozenset(on_host)
         self.on_host = on_host
         self.budget = budget_bytes
         self.lookahead = lookahead
@@ -120,6 +121,7 @@ class _Placement:
             budget_bytes=self.budget,
             peak_bytes=self.peak,
             ahead=self.lookahead > 0,
+            initial=self.initial,
         )
 
     def _prepare(self, number: int, step: Step) -> None:

@@ -1,4 +1,12 @@
-"""Plan: what is done, in which order, with which blocks in the device's memory. Frozen, and read by those who run it."""
+"""Plan: a frozen list of operations on blocks, in order. An operation is a step, which computes, or a move, which copies.
+
+An operation occupies a resource: a step its device (``device0``), a load ``device0.copy_in``, a store ``device0.copy_out``, a
+send the link that it names (``link0-1``). A block has an owner, the device or worker in whose memory it lies. A plan for one
+device leaves these names out: they are then those of ``device0``.
+
+An operation waits for what made or brought its blocks; :mod:`sagann.plan.waits` derives that. What does not follow from
+blocks, an operation names itself.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +16,8 @@ from typing import Literal, NamedTuple
 
 UNLIMITED = 1 << 62
 "A budget that everything fits."
+DEVICE = "device0"
+"Name of the device where there is one."
 
 MemoryPolicy = Literal["belady", "none"]
 "Which blocks the device keeps (:mod:`sagann.plan.memory`)."
@@ -51,6 +61,8 @@ class Block(NamedTuple):
     "Of a chunk, the hop; of a state in the backward, the pass; of what is saved, the stage."
     needed_by: Block | None = None
     "Where these are picked rows of the interval, the chunk that needs them."
+    owner: str = DEVICE
+    "Device or worker in whose memory it lies."
 
     @property
     def whole(self) -> Block:
@@ -81,7 +93,11 @@ class Step:
     writes: tuple[Block, ...]
     "Blocks that it makes or changes."
     temporary_bytes: int = 0
-    "Taken meanwhile, at most."
+    "Peak bytes of temporary memory while the step runs."
+    resource: str = DEVICE
+    "Device or worker that computes; it owns the step's blocks."
+    waits: tuple[int, ...] = ()
+    "Numbers of other operations that must end before it starts, beside those that follow from blocks."
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -89,15 +105,37 @@ class Step:
         return tuple(dict.fromkeys((*self.reads, *self.writes)))
 
 
-class Move(NamedTuple):
-    """A block comes into the device's memory, is copied out of it, or leaves it."""
+MoveKind = Literal["load", "store", "drop", "send", "receive", "all-reduce"]
 
-    kind: Literal["load", "store", "drop"]
+
+class Move(NamedTuple):
+    """A block is copied, or leaves its owner's memory.
+
+    load: from outside into the memory of the block's owner. store: out of it. drop: the block leaves its owner's memory.
+    send: the owner copies it to a peer, whose memory has room for it from the start of the send. receive: at its owner, a
+    block that a peer has sent becomes readable. all-reduce: all owners of a block of that name sum theirs; each has the sum.
+    """
+
+    kind: MoveKind
     "What happens."
     block: Block
-    "To whom."
+    "Block that is moved."
     num_bytes: int
-    "How large it is."
+    "Size of the block; of an all-reduce, the bytes that this owner sends."
+    peer: str = ""
+    "Of a send, the receiver; of a receive, the sender."
+    resource: str = ""
+    "What it occupies; by default its owner's copy engine for loads and stores, and its owner otherwise."
+    waits: tuple[int, ...] = ()
+    "Numbers of other operations that must end before it starts, beside those that follow from blocks."
+
+    @property
+    def occupies(self) -> str:
+        """The resource, also where none is named."""
+        return self.resource or self.block.owner + _ENGINES.get(self.kind, "")
+
+
+_ENGINES = {"load": ".copy_in", "store": ".copy_out"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,13 +151,15 @@ class Plan:
     bounds: tuple[int, ...]
     "Of the intervals."
     budget_bytes: int
-    "That the device's memory must not exceed."
+    "Bytes that the memory of a device must not exceed."
     peak_bytes: int
-    "Of blocks and temporaries in the device's memory, at most."
+    "Most bytes of blocks and temporaries in the memory of a device."
     ahead: bool
     "Whether loads come before the steps that need them, where there is room."
     memory_policy: MemoryPolicy = "belady"
     "Policy that chose which blocks the device keeps."
+    initial: frozenset[Block] = frozenset()
+    "Blocks that lie outside of the devices when the plan starts, or that the caller brings."
 
     def vertices(self, interval: int) -> slice:
         """The ids of an interval's vertices."""

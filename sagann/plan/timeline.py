@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sagann.plan.steps import Block, Step
 
-Lane = Literal["compute", "load", "store"]
+Lane = Literal["compute", "load", "store", "exchange"]
+"Kind of work: exchanges are copies between devices or workers."
 LANES: tuple[Lane, ...] = ("compute", "load", "store")
-"What runs beside one another."
+"Lanes of one device, which run beside one another."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +27,18 @@ class Span:
     seconds: float
     "How long."
     num_bytes: int = 0
-    "Copied."
+    "Bytes that are copied."
+    resource: str = ""
+    "Device or link that it occupies, where a plan was simulated."
+
+
+class Used(NamedTuple):
+    """Use of a resource."""
+
+    busy_s: float
+    "Seconds in which it runs something."
+    num_bytes: int
+    "Bytes that are copied over it."
 
 
 @dataclass(slots=True)
@@ -42,6 +54,8 @@ class Timeline:
     """
 
     spans: list[Span] = field(default_factory=list)
+    peak_bytes: dict[str, int] = field(default_factory=dict)
+    "Most bytes of blocks and temporaries in the memory of each device, where a plan was simulated."
 
     @property
     def seconds(self) -> float:
@@ -59,12 +73,20 @@ class Timeline:
             until = max(until, end)
         return total
 
+    def resources(self) -> Mapping[str, Used]:
+        """How long each resource is busy, and the bytes that go over it; resources run one thing at a time."""
+        found: dict[str, Used] = {}
+        for span in self.spans:
+            known = found.get(span.resource, Used(0.0, 0))
+            found[span.resource] = Used(known.busy_s + span.seconds, known.num_bytes + span.num_bytes)
+        return found
+
     @property
     def hidden(self) -> float:
         """The part of the shorter one of copying and computing that runs beside the other: 1 if all of it does."""
-        copies, compute = self.busy_s("load", "store"), self.busy_s("compute")
+        copies, compute = self.busy_s("load", "store", "exchange"), self.busy_s("compute")
         shorter = min(copies, compute)
-        return 1.0 if not shorter else max(0.0, copies + compute - self.busy_s(*LANES)) / shorter
+        return 1.0 if not shorter else max(0.0, copies + compute - self.busy_s(*LANES, "exchange")) / shorter
 
     @property
     def bottleneck(self) -> Lane:

@@ -38,7 +38,8 @@ def place_uncached(
     Raises:
         BudgetError: one step alone needs more.
     """
-    outside = set(on_host)
+    initial = frozenset(on_host)
+    outside = set(initial)
     last_need: dict[Block, int] = {}
     for number, step in enumerate(steps):
         for block in step.blocks:
@@ -67,4 +68,5 @@ def place_uncached(
         peak_bytes=peak,
         ahead=False,
         memory_policy="none",
+        initial=initial,
     )

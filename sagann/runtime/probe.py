@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,7 +63,7 @@ def probe(folder: Path, device: torch.device = _CPU) -> Machine:
     disk = disk_rates(folder)
     on_host = device.type == "cpu"
     cached = cache_bytes() if on_host else torch.cuda.get_device_properties(device).L2_cache_size
-    rates = {
+    rates: dict[str, Any] = {
         "matmul_flops": _matmul_flops(device),
         "stream_bytes": _stream_bytes(cached, device),
         "gather_bytes": _gather_bytes(_within(8 * cached, 256 << 20, 1 << 30), device),
@@ -78,7 +79,7 @@ def probe(folder: Path, device: torch.device = _CPU) -> Machine:
     }
     if not on_host:
         rates |= _between_bytes(device)
-    rounded = {name: float(f"{rate:.{_DIGITS}g}") for name, rate in rates.items()}
+    rounded: dict[str, Any] = {name: float(f"{rate:.{_DIGITS}g}") for name, rate in rates.items()}
     name = processor_name() if on_host else torch.cuda.get_device_name(device)
     return Machine(name=name, num_cores=num_cores(), cache_bytes=cached, **rounded)
 

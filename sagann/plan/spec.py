@@ -1,0 +1,191 @@
+"""The executable specification of plans: ``verify(plan)`` says which rule a plan breaks.
+
+- Operations wait for one another without a circle, and every send has its receive.
+- A step reads blocks that lie in its device's memory: made, loaded or received before, and not dropped since.
+- A block is loaded if it lies outside as it was written last, and not twice; stored and sent while it lies in memory; dropped
+  once, at the end at the latest. What is received is used.
+- Blocks and temporaries of a device never exceed the budget, nor the peak that the plan states.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+from sagann.plan.steps import Block, Move, Plan, Step
+from sagann.plan.timeline import block_name, step_name
+from sagann.plan.waits import route_of, waits_of
+
+
+class PlanError(AssertionError):
+    """A plan breaks a rule."""
+
+
+def verify(plan: Plan, steps: Sequence[Step] | None = None) -> Mapping[str, int]:
+    """Check that a plan keeps every rule, and return the peak bytes of each device.
+
+    Args:
+        plan: of one device or several.
+        steps: the steps that the plan must have, in order; by default whatever steps it has.
+    Raises:
+        PlanError: it breaks a rule; the message names the operation.
+    """
+    if steps is not None and [each for each in plan.operations if isinstance(each, Step)] != list(steps):
+        raise PlanError("the plan has other steps than the schedule, or in another order")
+    _match_sends(plan)
+    memory = _Memory(plan)
+    for number in _order(plan):
+        memory.obey(number, plan.operations[number])
+    return memory.finish()
+
+
+def name_of(operation: Step | Move) -> str:
+    """An operation in a few words."""
+    if isinstance(operation, Step):
+        return step_name(operation)
+    return f"{operation.kind} {block_name(operation.block)}"
+
+
+def _match_sends(plan: Plan) -> None:
+    moves = [each for each in plan.operations if isinstance(each, Move)]
+    sends, receives = (
+        Counter((route_of(each), each.num_bytes) for each in moves if each.kind == kind)
+        for kind in ("send", "receive")
+    )
+    for (block, sender), _ in (sends - receives) + (receives - sends):
+        raise PlanError(f"a send without a receive, or the other way round: {block_name(block)} from {sender}")
+    reduced: defaultdict[Block, Counter[tuple[str, str]]] = defaultdict(Counter)
+    for each in moves:
+        if each.kind == "all-reduce":
+            reduced[each.block._replace(owner="")][each.block.owner, each.occupies] += 1
+    for block, members in reduced.items():
+        owners, resources = ({member[which] for member in members} for which in (0, 1))
+        is_whole = 1 < len(owners) == len(resources) == len(members) and len(set(members.values())) == 1
+        if not is_whole:
+            raise PlanError(
+                f"an all-reduce of {block_name(block)} needs each of its owners equally often, on a resource of its own"
+            )
+
+
+def _order(plan: Plan) -> list[int]:
+    """The numbers of the operations, each after those that it waits for and after earlier ones that its owner begins."""
+    operations = plan.operations
+    followers: defaultdict[int, list[int]] = defaultdict(list)
+    missing = [0] * len(operations)
+    last: dict[str, int] = {}
+    for number, (operation, waits) in enumerate(zip(operations, waits_of(operations), strict=True)):
+        owner = operation.resource if isinstance(operation, Step) else operation.block.owner
+        for before in chain(waits, [last[owner]] if owner in last else []):
+            if not 0 <= before < len(operations):
+                raise PlanError(f"operation {number} ({name_of(operation)}) waits for {before}, which there is not")
+            followers[before].append(number)
+            missing[number] += 1
+        last[owner] = number
+    ready = [number for number, count in enumerate(missing) if not count]
+    found: list[int] = []
+    while ready:
+        number = heapq.heappop(ready)
+        found.append(number)
+        for later in followers[number]:
+            missing[later] -= 1
+            if not missing[later]:
+                heapq.heappush(ready, later)
+    if len(found) < len(operations):
+        stuck = next(number for number, count in enumerate(missing) if count)
+        raise PlanError(f"operations wait in a circle, among them {stuck} ({name_of(operations[stuck])})")
+    return found
+
+
+class _Memory:
+    """What lies in the memory of each device while the operations of a plan go by."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.outside = set(plan.initial)
+        self.sizes: dict[Block, int] = {}
+        for each in plan.operations:
+            if isinstance(each, Move) and each.kind != "all-reduce":
+                known = self.sizes.setdefault(each.block, each.num_bytes)
+                if known != each.num_bytes:
+                    raise PlanError(f"{block_name(each.block)} has {known} bytes here and {each.num_bytes} there")
+        self.resident: set[Block] = set()
+        self.unused: set[Block] = set()
+        self.held: Counter[str] = Counter()
+        self.peaks: dict[str, int] = {}
+        self.at = ""
+
+    def obey(self, number: int, operation: Step | Move) -> None:
+        """Do an operation."""
+        self.at = f"operation {number} ({name_of(operation)})"
+        if isinstance(operation, Step):
+            self._step(operation)
+        else:
+            self._move(operation)
+
+    def finish(self) -> Mapping[str, int]:
+        """The peaks, at the end.
+
+        Raises:
+            PlanError: a block is left.
+        """
+        if self.resident:
+            raise PlanError(f"{block_name(min(self.resident))} is never dropped")
+        return self.peaks
+
+    def _require(self, holds: bool, why: str) -> None:
+        if not holds:
+            raise PlanError(f"{self.at}: {why}")
+
+    def _step(self, step: Step) -> None:
+        for block in step.blocks:
+            self._require(block.owner == step.resource, f"{block_name(block)} lies in another memory")
+        for block in step.reads:
+            self._require(block in self.resident, f"{block_name(block)} is read and does not lie in memory")
+        for block in step.writes:
+            self._require(block in self.sizes, f"{block_name(block)} is made and never dropped")
+            if block not in self.resident:
+                self._admit(block, block.owner)
+            self.outside.discard(block)
+        self.unused.difference_update(step.blocks)
+        self._reach(step.resource, step.temporary_bytes)
+
+    def _move(self, move: Move) -> None:
+        block = move.block
+        is_resident = block in self.resident
+        if move.kind == "load":
+            self._require(not is_resident, "it lies in memory already")
+            self._require(block.whole in self.outside, "it does not lie outside as it was written last")
+            self._admit(block, block.owner)
+        elif move.kind == "receive":
+            self._require(not is_resident, "it lies in memory already")
+            # Its room was taken by the send.
+            self.resident.add(block)
+            self.unused.add(block)
+        else:
+            self._require(is_resident, "it does not lie in memory")
+        if move.kind == "store":
+            self.outside.add(block)
+        elif move.kind == "send":
+            self.unused.discard(block)
+            self.held[move.peer] += move.num_bytes
+            self._reach(move.peer, 0)
+        elif move.kind == "all-reduce":
+            self.unused.discard(block)
+            self.outside.discard(block)
+        elif move.kind == "drop":
+            self._require(block not in self.unused, "it was received and never used")
+            self.resident.discard(block)
+            self.held[block.owner] -= self.sizes[block]
+
+    def _admit(self, block: Block, owner: str) -> None:
+        self.resident.add(block)
+        self.held[owner] += self.sizes[block]
+        self._reach(owner, 0)
+
+    def _reach(self, owner: str, temporary_bytes: int) -> None:
+        taken = self.held[owner] + temporary_bytes
+        self.peaks[owner] = max(self.peaks.get(owner, 0), taken)
+        allowed = min(self.plan.budget_bytes, self.plan.peak_bytes)
+        self._require(taken <= allowed, f"{owner} holds {taken} bytes, and {allowed} are allowed")

@@ -1,0 +1,152 @@
+"""A plan by hand on a machine by hand: four devices, of which two and two share a root. Times are worked out here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sagann.errors import InputError
+from sagann.plan.links import Link
+from sagann.plan.machine import Machine
+from sagann.plan.simulate import simulate
+from sagann.plan.spec import verify
+from sagann.plan.steps import Block, Move, Plan, Step
+from sagann.plan.timeline import Timeline
+from tests.plan.machines import ROUND
+
+# Each way into a device carries 100 bytes a second, and each root 150 for the two devices below it.
+FOUR = replace(
+    ROUND,
+    host_to_device_bytes=100.0,
+    device_to_host_bytes=100.0,
+    devices={"device3": {"matmul_flops": 5e8}},
+    links={
+        **{
+            f"device{number}.copy_in": Link(bytes_per_s=100.0, switches=(f"root{number // 2}",))
+            for number in range(4)
+        },
+        "link0-1": Link(bytes_per_s=100.0),
+        "link1-0": Link(bytes_per_s=100.0),
+        "link2-3": Link(bytes_per_s=50.0, latency_s=0.5),
+    },
+    switches={"root0": 150.0, "root1": 150.0},
+)
+X = [Block("value", "x", number, owner=f"device{number}") for number in range(3)]
+SENT = X[2]._replace(owner="device3")
+GRADS = [Block("grad", "x", 0, owner=f"device{number}") for number in range(2)]
+LINKS = ("link0-1", "link1-0")
+
+
+def step(device: int, *reads: Block, writes: tuple[Block, ...] = ()) -> Step:
+    return Step(kind="transform", number=device, interval=0, reads=reads, writes=writes, resource=f"device{device}")
+
+
+def operations() -> list[Step | Move]:
+    sizes = (300, 150)
+    found: list[Step | Move] = []
+    for device in range(2):
+        found += [
+            Move("load", X[device], sizes[device]),
+            step(device, X[device], writes=(GRADS[device],)),
+            Move("drop", X[device], sizes[device]),
+            Move("all-reduce", GRADS[device], 100, resource=LINKS[device]),
+            step(device, GRADS[device]),
+            Move("drop", GRADS[device], 100),
+        ]
+    return [
+        *found,
+        Move("load", X[2], 300),
+        Move("send", X[2], 300, peer="device3", resource="link2-3"),
+        step(2, X[2]),
+        Move("drop", X[2], 300),
+        Move("receive", SENT, 300, peer="device2"),
+        step(3, SENT),
+        Move("drop", SENT, 300),
+    ]
+
+
+def plan_of(*operations: Step | Move) -> Plan:
+    return Plan(
+        operations=operations, bounds=(0, 1), budget_bytes=500, peak_bytes=400, ahead=True, initial=frozenset(X)
+    )
+
+
+def times(timeline: Timeline) -> dict[str, list[tuple[float, float]]]:
+    found: dict[str, list[tuple[float, float]]] = {}
+    for span in sorted(timeline.spans, key=lambda span: span.start_s):
+        found.setdefault(span.resource, []).append((span.start_s, span.start_s + span.seconds))
+    return {name: [pytest.approx(each) for each in spans] for name, spans in found.items()}
+
+
+def test_four_devices_run_as_worked_out_on_paper() -> None:
+    plan = plan_of(*operations())
+    timeline = simulate(plan, lambda step: 1.0, FOUR)
+    assert times(timeline) == {
+        # Devices 0 and 1 share root0's 150 bytes a second: 75 each. After 2 s device 1 has its 150 bytes; device 0 has 150 of
+        # its 300, and loads the others at its own 100 a second, in 1.5 s.
+        "device0.copy_in": [(0.0, 3.5)],
+        "device1.copy_in": [(0.0, 2.0)],
+        # Steps of 1 s. The all-reduce starts when both have come to it, at 4.5 s, and its 100 bytes take 1 s.
+        "device0": [(3.5, 4.5), (5.5, 6.5)],
+        "device1": [(2.0, 3.0), (5.5, 6.5)],
+        "link0-1": [(4.5, 5.5)],
+        "link1-0": [(4.5, 5.5)],
+        # Device 2 has root1 for itself: 300 bytes in 3 s. It computes while it sends: 0.5 s of latency, and 300 bytes in 6 s.
+        "device2.copy_in": [(0.0, 3.0)],
+        "device2": [(3.0, 4.0)],
+        "link2-3": [(3.0, 9.5)],
+        "device3": [(9.5, 10.5)],
+    }
+    assert timeline.seconds == pytest.approx(10.5)
+    used = timeline.resources()
+    assert used["link2-3"] == (pytest.approx(6.5), 300)
+    assert used["device0"] == (pytest.approx(2.0), 0)
+    # Device 0 holds 300 bytes of rows and 100 of their gradient, device 1 150 and 100.
+    peaks = {"device0": 400, "device1": 250, "device2": 300, "device3": 300}
+    assert verify(plan) == timeline.peak_bytes == peaks
+
+
+def test_a_receiver_waits_for_its_send_wherever_it_stands_in_the_plan() -> None:
+    given = operations()
+    first = [each for each in given if (each.resource if isinstance(each, Step) else each.block.owner) == "device3"]
+    plan = plan_of(*first, *(each for each in given if each not in first))
+    verify(plan)
+    assert simulate(plan, lambda step: 1.0, FOUR).seconds == pytest.approx(10.5)
+
+
+def test_a_link_that_the_machine_has_not_is_named() -> None:
+    with pytest.raises(InputError, match=r"links are device0.copy_in.*\[links.\"link2-3\"\]"):
+        simulate(
+            plan_of(*operations()),
+            lambda step: 1.0,
+            replace(FOUR, links={name: link for name, link in FOUR.links.items() if name != "link2-3"}),
+        )
+
+
+def test_devices_and_links_are_written_and_read_again() -> None:
+    assert Machine.from_toml(FOUR.to_toml(), where="machine.toml") == FOUR
+    assert FOUR.device("device3").matmul_flops == 5e8
+    assert FOUR.device("device3").stream_bytes == FOUR.stream_bytes
+    assert FOUR.device("device1") == FOUR
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("[links.a]\nlatency_s = 1", "links.a.bytes_per_s of a machine is not a positive number: None"),
+        ("[links.a]\nbytes_per_s = -1", "links.a.bytes_per_s of a machine is not a positive number: -1"),
+        ("[links.a]\nbytes_per_s = 1\nswitches = ['b']", "not a list of names of [switches]"),
+        (
+            "[links.a]\nbytes_per_s = 1\nspeed = 2",
+            "links.a.speed of a machine is not one of bytes_per_s, latency_s",
+        ),
+        ("[switches]\nroot = true", "switches.root of a machine is not a positive number"),
+        ("[devices]\ndevice1 = 3", "devices.device1 of a machine is not a table"),
+        ("[devices.device1]\nspeed = 3", "devices.device1.speed of a machine is not a rate"),
+    ],
+)
+def test_tables_that_describe_nothing_are_refused(lines: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Machine.from_toml(f"{ROUND.to_toml()}{lines}\n", where="machine.toml")
+    assert said in str(caught.value)

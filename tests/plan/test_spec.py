@@ -1,0 +1,171 @@
+"""The specification accepts plans that are placed, and refuses those that are changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, strategies as st
+
+from sagann.plan.memory import MEMORY_POLICIES
+from sagann.plan.spec import PlanError, verify
+from sagann.plan.steps import Block, MemoryPolicy, Move, Plan, Step
+
+X = Block("value", "x", 0)
+
+
+def there(block: Block, owner: str = "device1") -> Block:
+    return block._replace(owner=owner)
+
+
+def step(
+    reads: tuple[Block, ...],
+    writes: tuple[Block, ...] = (),
+    number: int = 0,
+    at: str = "device0",
+    temporary: int = 0,
+) -> Step:
+    return Step(
+        kind="gather",
+        number=number,
+        interval=0,
+        reads=reads,
+        writes=writes,
+        temporary_bytes=temporary,
+        resource=at,
+    )
+
+
+def placed(policy: MemoryPolicy) -> tuple[Plan, list[Step]]:
+    """A column's chunks into a state, for each of three destination intervals, in room for three blocks."""
+    rows = [Block("value", "x", interval) for interval in range(3)]
+    steps = []
+    for dst in range(3):
+        state = Block("state", "sum", dst)
+        for src, row in enumerate(rows):
+            chunk = Block("edges", "csc", src, dst)
+            reads = (chunk, row, state) if src else (chunk, row)
+            steps.append(step(reads, (state,), number=src, temporary=1))
+        steps.append(step((state,), (Block("value", "h", dst),)))
+    steps += [step((Block("value", "h", dst),), number=5) for dst in range(3)]
+    chunks = [Block("edges", "csc", src, dst) for src in range(3) for dst in range(3)]
+    plan = MEMORY_POLICIES[policy](
+        steps, bytes_of=lambda _: 10, on_host=[*rows, *chunks], bounds=(0, 1, 2, 3), budget_bytes=41, lookahead=1
+    )
+    return plan, steps
+
+
+POLICIES = st.sampled_from(sorted(MEMORY_POLICIES))
+
+
+@given(POLICIES)
+def test_a_placed_plan_keeps_every_rule_and_its_peak_is_the_one_it_states(policy: MemoryPolicy) -> None:
+    plan, steps = placed(policy)
+    assert verify(plan, steps) == {"device0": plan.peak_bytes}
+
+
+@given(POLICIES, st.data())
+def test_a_plan_that_lacks_an_operation_is_refused(policy: MemoryPolicy, data: st.DataObject) -> None:
+    plan, steps = placed(policy)
+    number = data.draw(st.integers(0, len(plan.operations) - 1))
+    with pytest.raises(PlanError):
+        verify(replace(plan, operations=plan.operations[:number] + plan.operations[number + 1 :]), steps)
+
+
+@given(POLICIES, st.data())
+def test_a_plan_with_two_operations_of_a_block_swapped_is_refused(
+    policy: MemoryPolicy, data: st.DataObject
+) -> None:
+    plan, steps = placed(policy)
+    operations = list(plan.operations)
+
+    def blocks(operation: Step | Move) -> set[Block]:
+        return set(operation.blocks) if isinstance(operation, Step) else {operation.block}
+
+    pairs = [
+        (one, two)
+        for two in range(len(operations))
+        for one in range(two)
+        if blocks(operations[one]) & blocks(operations[two]) and operations[one] != operations[two]
+    ]
+    one, two = data.draw(st.sampled_from(pairs))
+    operations[one], operations[two] = operations[two], operations[one]
+    with pytest.raises(PlanError):
+        verify(replace(plan, operations=tuple(operations)), steps)
+
+
+@given(POLICIES, st.integers(1, 30), st.sampled_from(["budget_bytes", "peak_bytes"]))
+def test_a_plan_in_less_memory_is_refused(policy: MemoryPolicy, less: int, field: str) -> None:
+    plan, _ = placed(policy)
+    with pytest.raises(PlanError, match=r"device0 holds \d+ bytes, and \d+ are allowed"):
+        verify(replace(plan, **{field: plan.peak_bytes - less}))
+
+
+def plan_of(*operations: Step | Move, budget_bytes: int = 100) -> Plan:
+    return Plan(
+        operations=operations,
+        bounds=(0, 1),
+        budget_bytes=budget_bytes,
+        peak_bytes=100,
+        ahead=True,
+        initial=frozenset([X]),
+    )
+
+
+def sent() -> list[Step | Move]:
+    return [
+        Move("load", X, 10),
+        Move("send", X, 10, peer="device1", resource="link0-1"),
+        Move("receive", there(X), 10, peer="device0"),
+        Move("drop", X, 10),
+        step((there(X),), at="device1", temporary=5),
+        Move("drop", there(X), 10),
+    ]
+
+
+def test_devices_have_memories_of_their_own() -> None:
+    assert verify(plan_of(*sent())) == {"device0": 10, "device1": 15}
+    with pytest.raises(PlanError, match="device1 holds 15 bytes, and 14 are allowed"):
+        verify(plan_of(*sent(), budget_bytes=14))
+    operations = sent()
+    operations[4] = step((X,), at="device1")
+    with pytest.raises(PlanError, match="value x: 0 lies in another memory"):
+        verify(plan_of(*operations))
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_plan_of_two_devices_that_lacks_an_operation_is_refused(number: int) -> None:
+    operations = sent()
+    if number == 4:
+        # Nobody uses what was received.
+        del operations[4]
+        with pytest.raises(PlanError, match="received and never used"):
+            verify(plan_of(*operations))
+        return
+    del operations[number]
+    with pytest.raises(PlanError):
+        verify(plan_of(*operations))
+
+
+def test_waits_that_form_a_circle_are_refused() -> None:
+    first, second = step(()), step((), at="device1")
+    verify(plan_of(first, replace(second, waits=(0,))))
+    with pytest.raises(PlanError, match="wait in a circle, among them 0"):
+        verify(plan_of(replace(first, waits=(1,)), replace(second, waits=(0,))))
+    with pytest.raises(PlanError, match="waits for 7, which there is not"):
+        verify(plan_of(replace(first, waits=(7,))))
+
+
+def test_an_all_reduce_needs_all_owners() -> None:
+    both: list[Step | Move] = []
+    for block in (X, there(X)):
+        at = block.owner
+        both += [
+            step((), (block,), at=at),
+            Move("all-reduce", block, 10, resource=f"{block.owner}.out"),
+            step((block,), at=at),
+            Move("drop", block, 10),
+        ]
+    verify(plan_of(*both))
+    with pytest.raises(PlanError, match="needs each of its owners"):
+        verify(plan_of(*both[:5], *both[6:]))
