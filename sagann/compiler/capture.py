@@ -12,7 +12,6 @@ References:
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
 import torch
@@ -25,10 +24,7 @@ from sagann.compiler.options import CompilerOptions
 from sagann.compiler.recording import Call, Recorder, cannot_be_captured, traced_model
 from sagann.compiler.trace import TraceError, merge_equal
 from sagann.graph.topology import Topology
-
-CAPTURING = threading.RLock()
-"""Held while a model is traced. Its parameters are the trace's for so long, and its layers run by the trace's engine: no
-other thread may read or run them."""
+from sagann.saga.shared_lock import MODELS
 
 
 def capture(
@@ -51,7 +47,7 @@ def capture(
         LayerError: an operator between the layers mixes vertices, or the model does what a trace does not show; the
             message names it.
     """
-    with CAPTURING:
+    with MODELS.changing():
         recorder = Recorder(
             model,
             hops,

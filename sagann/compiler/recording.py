@@ -7,10 +7,11 @@ a node in its place. The hops that the model passes on are stand-ins, of which n
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -40,7 +41,7 @@ from sagann.compiler.whole_operators import WholeOperators
 from sagann.errors import InputError, LayerError, in_one_line
 from sagann.graph.topology import Topology
 from sagann.kernels.feature_rows import FeatureRows
-from sagann.saga.engine import current_engine, using_engine
+from sagann.saga.engine import using_engine
 from sagann.saga.independence import NUM_ROWS
 from sagann.saga.layer import SagaLayer
 
@@ -172,27 +173,22 @@ class Recorder:
         self.num_types: dict[tuple[int, str], int] = {}
         "By hop and edge data: below how many its types must be."
 
-        self._thread = threading.get_ident()
-        self.engine_of_others = current_engine()
-        "Of other threads, while a model is traced."
-
     def run(self, layer: SagaLayer, topology: Topology, x: Tensor | FeatureRows, data: Tensor | None) -> Tensor:
         """Record a call."""
-        if self.is_foreign():
-            return self.engine_of_others.run(layer, topology, x, data)
         # A trace is of dense rows.
         assert isinstance(x, Tensor)
         if not isinstance(topology, _Hop):
             raise TraceError(f"the layer {type(layer).__name__} is called with a topology that is none of the hops")
         if id(layer) not in self.layers:
             raise TraceError(f"the layer {type(layer).__name__} is no module of the model")
-        # In a thread of its own, which no mode of the trace reaches.
+        # In a thread of its own, which no mode of the trace reaches, but which holds the lock of models as this one does.
         with ThreadPoolExecutor(max_workers=1) as thread:
             # Rows as wide as the features may be features under dropout.
             is_sparse = self.x_is_sparse and self.x is not None and x.shape[1:] == self.x.shape[1:]
             constant = self.x_is_constant and x is self.x and not is_sparse
             form = x.shape[1:], x.dtype
-            call = thread.submit(self._compiled, layer, topology, *form, constant, is_sparse).result()
+            compiled = partial(self._compiled, layer, topology, *form, constant, is_sparse)
+            call = thread.submit(copy_context().run, compiled).result()
         self.calls.append(call)
         self._add_gathers(call.graphs, topology.number, layer.edge_data)
         return self.leave_node(len(self.calls) - 1, x)
@@ -202,10 +198,6 @@ class Recorder:
         like = self.calls[number].graphs.parts[0].output.meta["val"]
         out: Tensor = torch.ops.sagann.saga_layer(x, number, list(like.shape[1:]), like.dtype)
         return out
-
-    def is_foreign(self) -> bool:
-        """Whether another thread than the trace's asks."""
-        return threading.get_ident() != self._thread
 
     def _compiled(
         self,
@@ -252,8 +244,6 @@ class _Again:
 
     def run(self, layer: SagaLayer, topology: Topology, x: Tensor | FeatureRows, data: Tensor | None) -> Tensor:
         """Leave the next call's node."""
-        if self._recorder.is_foreign():
-            return self._recorder.engine_of_others.run(layer, topology, x, data)
         assert isinstance(x, Tensor)
         number, calls = self._num_calls, self._recorder.calls
         if number == len(calls) or calls[number].layer is not self._recorder.layers.get(id(layer)):

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from sagann.compiler import CompilerOptions, LayerProgram, TraceError, compile_layer
-from sagann.compiler.capture import CAPTURING
 from sagann.compiler.program import EdgeWork
 from sagann.compiler.trace import tensors_of
 from sagann.graph.topology import Topology
@@ -29,7 +28,7 @@ from sagann.runtime.tiles import TILE_EDGES, gather_tiled
 from sagann.runtime.typed_maps import edges_of_pairs, gathered_bytes, moved_bytes, rows_of_vertices
 from sagann.saga.engine import NaiveEngine
 from sagann.saga.hooks import has_hooks
-from sagann.saga.independence import EXCLUSIVE
+from sagann.saga.shared_lock import MODELS
 
 if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
@@ -92,7 +91,7 @@ class CompiledEngine:
         if torch.compiler.is_compiling():
             return self._naive.run(layer, topology, x, data)
         # It reads the layer's parameters itself.
-        with CAPTURING, EXCLUSIVE:
+        with MODELS.reading():
             return self._naive.run(layer, topology, x, data)
 
     def maps_features(self, layer: SagaLayer, x: FeatureRows, data: Tensor | None) -> bool:
@@ -118,8 +117,8 @@ class CompiledEngine:
         self, layer: SagaLayer, x: Tensor | FeatureRows, data: Tensor | None, many_sources: bool = False
     ) -> tuple[LayerProgram | str, dict[str, Tensor]]:
         """The layer's program, or why it has none, and its parameters and buffers."""
-        # A trace puts other tensors in the parameters' place for a while: no thread may read them meanwhile.
-        with CAPTURING, EXCLUSIVE:
+        # A trace puts other tensors in the parameters' place for a while.
+        with MODELS.reading():
             return self._found(layer, x, data, many_sources), tensors_of(layer)
 
     def _found(
@@ -138,12 +137,17 @@ class CompiledEngine:
         is_sparse = isinstance(x, FeatureRows) and x.is_sparse
         key: Key = (configuration(layer), x.dtype, x.device, x.shape[1:], constant, is_sparse, many_sources)
         key += (None,) if data is None else (data.dtype, data.shape[1:])
-        if key not in programs:
-            if len(programs) == MOST_PROGRAMS:
-                del programs[next(iter(programs))]
-            like = x if isinstance(x, Tensor) else x.form
-            programs[key] = self._compile(layer, like, data, constant, is_sparse, many_sources)
-        return programs[key]
+        program = programs.get(key)
+        if program is not None:
+            return program
+        with MODELS.changing():
+            # Another thread may have compiled it meanwhile.
+            if key not in programs:
+                if len(programs) == MOST_PROGRAMS:
+                    del programs[next(iter(programs))]
+                like = x if isinstance(x, Tensor) else x.form
+                programs[key] = self._compile(layer, like, data, constant, is_sparse, many_sources)
+            return programs[key]
 
     def _compile(
         self,

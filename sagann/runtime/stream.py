@@ -10,7 +10,6 @@ from typing import get_args
 import torch
 from torch import nn
 
-from sagann.compiler.capture import CAPTURING
 from sagann.compiler.model_program import ModelProgram
 from sagann.errors import InputError, require_type
 from sagann.graph.graph import Graph
@@ -28,6 +27,7 @@ from sagann.runtime.places import device_named, require_on_host, require_places
 from sagann.runtime.probe import measured_selection
 from sagann.runtime.streamed import StreamedModel
 from sagann.saga.hops import count_hops
+from sagann.saga.shared_lock import MODELS
 from sagann.storage.mapped import mapped_rows
 
 
@@ -275,7 +275,7 @@ def _captured_on(
         )
     require_on_host(features.device, "features")
     require_places(model, hops, device)
-    with CAPTURING:
+    with MODELS.changing():
         # In training there is more to keep than in evaluation, which is then planned as well.
         modes = {module: module.training for module in model.modules()}
         try:

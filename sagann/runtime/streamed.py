@@ -17,7 +17,6 @@ from typing import NamedTuple, NoReturn
 import torch
 from torch import Tensor, nn
 
-from sagann.compiler.capture import CAPTURING
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.trace import tensors_of
@@ -59,6 +58,7 @@ from sagann.runtime.recorder import Recorder
 from sagann.runtime.scratch import Scratch
 from sagann.runtime.spill import SpillFolder
 from sagann.saga.hooks import has_hooks
+from sagann.saga.shared_lock import MODELS
 from sagann.storage.mapped import MappedRows, mapped_rows
 
 MOST_PROGRAMS = 4
@@ -211,7 +211,7 @@ class StreamedModel(nn.Module):
         """
         self._check(x)
         require_constant_edges(self.hops)
-        with CAPTURING:
+        with MODELS.changing():
             return self._planned(x, folded)
 
     def _planned(self, x: Tensor, folded: bool) -> Planned:
@@ -295,8 +295,8 @@ class StreamedModel(nn.Module):
         )
 
     def _run(self, x: Tensor, loss_of: LossOf | None) -> Tensor:
-        with CAPTURING:
-            plan = self.plan(x, folded=loss_of is not None)
+        plan = self.plan(x, folded=loss_of is not None)
+        with MODELS.reading():
             named = tensors_of(self.model)
         program = plan.program
         # Where nothing is random, the caller's random numbers are left as they are.
@@ -374,7 +374,7 @@ class StreamedModel(nn.Module):
 
     def _cut_finer(self, x: Tensor) -> None:
         """Cut into as many intervals as the budget asks for."""
-        with CAPTURING:
+        with MODELS.changing():
             program = self._captured(x)
         # Whatever is trained later.
         gradients = Gradients(program, wanted_x=x.requires_grad)
@@ -421,7 +421,7 @@ class StreamedModel(nn.Module):
         if any(gather.constant for gather in program.gathers):
             self._kept.pop(program.constants, None)
             plan = self._planned_constants(program)
-            with CAPTURING:
+            with MODELS.reading():
                 named = tensors_of(self.model)
             parameters = [named[name].detach() for _, name in program.parameters]
             epoch = Epoch(x=x.detach(), mapped=self._mapped(x), parameters=parameters, trains=False)

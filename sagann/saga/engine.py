@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -69,31 +70,42 @@ class NaiveEngine:
         return layer.apply_vertex(x[: topology.num_dst], accum)
 
 
-_current: Engine | None = None
+_default: Engine | None = None
+"Of contexts that have chosen none."
+_chosen: ContextVar[Engine] = ContextVar("engine")
 
 
 def current_engine() -> Engine:
-    """The engine that runs layers now."""
-    global _current
-    if _current is None:
+    """The engine that runs layers in this context."""
+    global _default
+    chosen = _chosen.get(None)
+    if chosen is not None:
+        return chosen
+    if _default is None:
         module, name = DEFAULTS["engine"].split(":")
-        _current = getattr(importlib.import_module(module), name)()
-    assert _current is not None
-    return _current
+        _default = getattr(importlib.import_module(module), name)()
+    assert _default is not None
+    return _default
 
 
 def set_engine(engine: Engine | None) -> None:
-    """Run all layers by ``engine`` from now on; None brings the default back."""
-    global _current
-    _current = engine
+    """Run layers by ``engine`` from now on, wherever :func:`using_engine` says nothing else; None brings the default back."""
+    global _default
+    _default = engine
 
 
 @contextmanager
 def using_engine(engine: Engine) -> Iterator[Engine]:
-    """Run layers by ``engine`` inside the ``with`` block. Also gradients taken later are that engine's."""
-    global _current
-    before, _current = _current, engine
+    """Run layers by ``engine`` inside the ``with`` block. Also gradients taken later are that engine's.
+
+    It holds for the context (:mod:`contextvars`): not for other threads, unless they run in a copy of it.
+
+    Example:
+        >>> with using_engine(NaiveEngine()) as engine:
+        ...     assert current_engine() is engine
+    """
+    token = _chosen.set(engine)
     try:
         yield engine
     finally:
-        _current = before
+        _chosen.reset(token)

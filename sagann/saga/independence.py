@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import linecache
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sagann.errors import LayerError, SagannError, in_one_line
 from sagann.kernels.accumulators import Gathering, gathering
 from sagann.saga.edge import Edge
+from sagann.saga.shared_lock import MODELS
 from sagann.saga.side_effects import taken_back
 
 if TYPE_CHECKING:
@@ -54,10 +54,6 @@ _NOT_THE_USERS = (
 )
 
 
-EXCLUSIVE = threading.RLock()
-"Held while a layer's functions run on made-up rows: whatever that changes for a while, no other thread sees."
-
-
 class IndependenceCheck:
     """Runs the check once per layer, mode (training or not) and form of the input."""
 
@@ -79,7 +75,7 @@ class IndependenceCheck:
         key += () if data is None else (data.dtype, data.shape[1:])
         if (key in self._passed and not again) or torch.compiler.is_compiling():
             return
-        with EXCLUSIVE, _undisturbed(layer, x.device):
+        with MODELS.changing(), _undisturbed(layer, x.device):
             _check_layer(layer, x, data)
         self._passed.add(key)
 

@@ -8,6 +8,7 @@ import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ from sagann.runtime import edge_pass
 from sagann.runtime.engine import CompiledEngine
 from sagann.runtime.invariants import Invariants, Owner
 from sagann.runtime.streamed import StreamedModel
-from sagann.saga import Edge, NaiveEngine, SagaLayer, current_engine, set_engine, using_engine
+from sagann.saga import Edge, Engine, NaiveEngine, SagaLayer, current_engine, set_engine, using_engine
 from tests.compiler.layers import Layer, assert_compiles_right, program_of, results
 from tests.graphs import block_of, odd_topologies, random_topology
 from tests.tolerances import assert_close, largest
@@ -61,6 +62,46 @@ def test_an_engine_can_be_set_and_put_back() -> None:
     finally:
         set_engine(None)
     assert isinstance(current_engine(), CompiledEngine)
+
+
+def test_an_engine_that_is_used_in_one_thread_is_not_that_of_others() -> None:
+    both = threading.Barrier(2)
+    engines = [NaiveEngine(), CompiledEngine()]
+
+    def use(engine: Engine) -> bool:
+        with using_engine(engine):
+            both.wait(60)
+            return current_engine() is engine
+
+    with ThreadPoolExecutor(max_workers=2) as threads:
+        assert list(threads.map(use, engines)) == [True, True]
+        with using_engine(engines[0]):
+            assert threads.submit(current_engine).result() is not engines[0]
+            assert threads.submit(copy_context().run, current_engine).result() is engines[0]
+
+
+def test_threads_run_layers_as_they_are_written_at_once() -> None:
+    both = threading.Barrier(2)
+
+    class Meeting(SagaLayer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.meets = False
+
+        def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+            if self.meets:
+                both.wait(60)
+            return accum
+
+    # Hooks inside a layer have it run as it is written; it passes its check before threads meet in it.
+    engine, layers, topology = CompiledEngine(), [Meeting(), Meeting()], skewed()
+    for layer in layers:
+        layer.inner = torch.nn.Identity()
+        layer.inner.register_forward_hook(lambda *_: None)
+        engine.run(layer, topology, rows(topology), None)
+        layer.meets = True
+    with ThreadPoolExecutor(max_workers=2) as threads:
+        list(threads.map(lambda layer: engine.run(layer, topology, rows(topology), None), layers))
 
 
 @pytest.mark.parametrize("switched_off", ["hoist", "split_concat", "commute", "invariant", "fuse"])

@@ -1,0 +1,119 @@
+"""The lock of models: readers side by side, changes alone."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+
+import pytest
+
+from sagann.saga.shared_lock import SharedLock
+
+LONG_S = 60.0
+SHORT_S = 0.2
+
+
+def test_threads_read_side_by_side() -> None:
+    lock, both = SharedLock(), threading.Barrier(2)
+
+    def read() -> None:
+        with lock.reading():
+            both.wait(LONG_S)
+
+    with ThreadPoolExecutor(2) as threads:
+        for each in [threads.submit(read) for _ in range(2)]:
+            each.result()
+
+
+def test_a_change_waits_for_readers_and_later_readers_wait_for_it() -> None:
+    lock, order = SharedLock(), list[str]()
+    is_waiting, may_end = threading.Event(), threading.Event()
+
+    def change() -> None:
+        is_waiting.set()
+        with lock.changing():
+            order.append("change")
+
+    def read() -> None:
+        with lock.reading():
+            order.append("later reader")
+
+    with ThreadPoolExecutor(2) as threads:
+        with lock.reading():
+            changed = threads.submit(change)
+            is_waiting.wait(LONG_S)
+            may_end.wait(SHORT_S)
+            later = threads.submit(read)
+            may_end.wait(SHORT_S)
+            order.append("first reader")
+        changed.result(LONG_S)
+        later.result(LONG_S)
+    assert order == ["first reader", "change", "later reader"]
+
+
+def test_two_readers_that_go_on_to_change_do_not_wait_for_each_other() -> None:
+    lock, both, changes = SharedLock(), threading.Barrier(2), list[int]()
+
+    def read_then_change(number: int) -> None:
+        with lock.reading():
+            both.wait(LONG_S)
+            with lock.changing():
+                changes.append(number)
+            with lock.reading():
+                both.wait(LONG_S)
+
+    with ThreadPoolExecutor(2) as threads:
+        for each in [threads.submit(read_then_change, number) for number in range(2)]:
+            each.result(2 * LONG_S)
+    assert sorted(changes) == [0, 1]
+
+
+def test_its_holder_may_enter_it_again_also_in_another_thread() -> None:
+    lock = SharedLock()
+
+    def enter() -> bool:
+        with lock.changing(), lock.reading(), lock.changing():
+            return True
+
+    with lock.changing(), ThreadPoolExecutor(1) as thread:
+        assert thread.submit(copy_context().run, enter).result(LONG_S)
+    assert enter()
+
+
+def test_an_error_lets_it_go() -> None:
+    lock = SharedLock()
+    for hold in (lock.reading, lock.changing):
+        with pytest.raises(ValueError, match="inside"), hold():
+            raise ValueError("inside")
+
+    def change() -> bool:
+        with lock.changing():
+            return True
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(change).result(LONG_S)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_is_not_held_up_by_threads_that_it_has_not() -> None:
+    lock, is_held, may_end = SharedLock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock.changing():
+            is_held.set()
+            may_end.wait(LONG_S)
+
+    with ThreadPoolExecutor(1) as thread:
+        holder = thread.submit(hold)
+        is_held.wait(LONG_S)
+        child = os.fork()
+        if not child:
+            with lock.reading():
+                os._exit(7)
+        _, status = os.waitpid(child, 0)
+        may_end.set()
+        holder.result(LONG_S)
+    assert os.waitstatus_to_exitcode(status) == 7
