@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,11 @@ from sagann.errors import InputError, LayerError, require_type
 from sagann.free_space import free_disk_bytes
 from sagann.graph import SPLIT_NAMES, Graph, validate_graph
 from sagann.graph.large_arrays import empty_array
-from sagann.graph.rows import csr_tensor, dense_rows, made_dense
+from sagann.graph.rows import csr_tensor, made_dense
 from sagann.graph.topology import CHECKED_AT_ONCE
-from sagann.saga import SagaLayer
 from sagann.saga.hops import count_hops
 from sagann.train.contract import Contract
+from sagann.train.embedding import LastInput
 from sagann.train.metrics import METRICS, Metrics, compute_metrics, predict_classes
 from sagann.train.streaming import Streaming
 
@@ -123,37 +123,27 @@ class Predictor:
     def embed(self, graph: Graph | PreparedGraph) -> Tensor:
         """The input of the last SAGA layer: dense float [num_vertices, F], one row per vertex, on the CPU.
 
-        The model runs in memory, also where it is streamed otherwise.
+        Where the model is streamed, its part before that layer is streamed within the same budget, and the rows lie where it spills.
 
         Raises:
-            LayerError: the model runs no SagaLayer.
+            LayerError: the model runs no SagaLayer, or cannot be streamed.
+            BudgetError: the memory budget cannot be met.
+            SpillError: there is too little room to spill.
         """
-        prepared = PreparedGraph(graph=self._prepared(graph).graph.to(self.device))
-        inputs: list[Tensor] = []
-
-        # The last layer to run wins, whatever the order in which the model registered its layers.
-        def remember(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            inputs[:] = [kwargs["x"] if "x" in kwargs else args[-1]]
-
-        layers = [module for module in self.model.modules() if isinstance(module, SagaLayer)]
-        handles = [layer.register_forward_pre_hook(remember, with_kwargs=True) for layer in layers]
-        streaming, self.streaming = self.streaming, None
-        try:
-            self.logits(prepared)
-        finally:
-            self.streaming = streaming
-            for handle in handles:
-                handle.remove()
-        if not inputs:
-            raise LayerError(
-                "embed needs a SAGA layer",
-                value="the model ran no SagaLayer",
-                where=f"model {type(self.model).__name__}",
-                fix="Write the model's layers as subclasses of sagann.SagaLayer; an embedding is the last one's input.",
-            )
-        (found,) = inputs
-        rows = dense_rows(found) if found.layout == torch.sparse_csr else found
-        return rows.detach().to("cpu", copy=True)
+        prepared = self._prepared(graph).graph
+        model, features = LastInput(self.model, self.num_hops), prepared.features
+        with _evaluating(self.model):
+            if self.streaming is None:
+                return self._run(lambda: model(prepared.hops(self.num_hops), features), prepared).to(
+                    "cpu", copy=True
+                )
+            assert features is not None
+            streamed = self._stream(model, prepared, trains=False)
+            try:
+                self._require_room(streamed.plan(features))
+                return streamed(features).cpu()
+            finally:
+                streamed.close()
 
     def logits(self, prepared: PreparedGraph) -> Tensor:
         """The model's output without dropout: [num_vertices, C], on the device."""
@@ -216,25 +206,35 @@ class Predictor:
         Raises:
             LayerError: the output is no logits, or the model has overwritten the features.
         """
-        features, model = graph.features, type(self.model).__name__
-        # Tensors made in inference mode count no versions, and refuse to be overwritten outside of it by themselves.
-        version = None if features is None or features.is_inference() else features._version
         if self.streaming is None:
-            logits = self.model(graph.hops(self.num_hops), features)
+            logits = self._run(lambda: self.model(graph.hops(self.num_hops), graph.features), graph)
         else:
-            streamed = self.streamed(graph)
-            assert features is not None
+            logits = self._run(lambda: self.streamed(graph)(graph.features), graph)
             # To where the labels are, and off the device, which may not hold much.
-            logits = streamed(features).to(graph.topology.device)
-        if version is not None and features is not None and features._version != version:
+            logits = logits.to(graph.topology.device)
+        return self.contract.check_logits(logits, graph, type(self.model).__name__)
+
+    def _run(self, model: Callable[[], Tensor], graph: Graph) -> Tensor:
+        """Run the model.
+
+        Raises:
+            LayerError: it has overwritten the features.
+        """
+        features = graph.features
+        if features is None or features.is_inference():
+            # Tensors made in inference mode count no versions, and refuse to be overwritten outside of it by themselves.
+            return model()
+        version = features._version
+        result = model()
+        if features._version != version:
             raise LayerError(
                 "the model overwrites its input",
                 value=f"the features were changed in place {features._version - version} times in one pass",
-                where=f"model {model}",
+                where=f"model {type(self.model).__name__}",
                 fix="Compute a new tensor (x = x * 2, not x *= 2 or x.mul_(2)), or work on x.clone(); "
                 "then load the features again.",
             )
-        return self.contract.check_logits(logits, graph, model)
+        return result
 
     def loss(self, graph: Graph, loss_of: LossOf, *, timeline: Recorder | None = None) -> Tensor:
         """A loss that is a sum over vertices, with its gradient.
@@ -256,36 +256,39 @@ class Predictor:
 
     def streamed(self, graph: Graph) -> StreamedModel:
         """The model, streamed over a prepared graph; the last one is kept."""
+        if self._streamed is None or self._streamed[0] is not graph:
+            self._streamed = None
+            assert self.streaming is not None
+            self._streamed = graph, self._stream(self.model, graph, trains=self.streaming.trains)
+        return self._streamed[1]
+
+    def _stream(self, model: nn.Module, graph: Graph, *, trains: bool) -> StreamedModel:
         # Imported here: most runs do not stream, and it loads Numba.
         from sagann.plan.residency import BudgetError
         from sagann.runtime.stream import stream
 
         assert self.streaming is not None
-        if self._streamed is None or self._streamed[0] is not graph:
-            self._streamed = None
-            memory_bytes = self.streaming.memory_bytes
-            try:
-                found = stream(
-                    self.model,
-                    graph,
-                    budget_bytes=memory_bytes,
-                    spill=self.streaming.spill,
-                    trains=self.streaming.trains,
-                    device=self.device,
-                )
-            except BudgetError as error:
-                if not self.streaming.is_automatic:
-                    raise
-                raise InputError(
-                    "the run does not fit memory, not even streamed",
-                    value=f"{'an epoch' if self.streaming.trains else 'an evaluation'} needs at least "
-                    f"{format_bytes(error.needed_bytes)}, {format_bytes(memory_bytes)} are left for it",
-                    where=f"graph '{graph.name}'",
-                    fix="Free memory, use a smaller model or a machine with more memory; where you know better, set the "
-                    "budget by --memory (TrainConfig.memory).",
-                ) from error
-            self._streamed = graph, found
-        return self._streamed[1]
+        memory_bytes = self.streaming.memory_bytes
+        try:
+            return stream(
+                model,
+                graph,
+                budget_bytes=memory_bytes,
+                spill=self.streaming.spill,
+                trains=trains,
+                device=self.device,
+            )
+        except BudgetError as error:
+            if not self.streaming.is_automatic:
+                raise
+            raise InputError(
+                "the run does not fit memory, not even streamed",
+                value=f"{'an epoch' if trains else 'an evaluation'} needs at least "
+                f"{format_bytes(error.needed_bytes)}, {format_bytes(memory_bytes)} are left for it",
+                where=f"graph '{graph.name}'",
+                fix="Free memory, use a smaller model or a machine with more memory; where you know better, set the "
+                "budget by --memory (TrainConfig.memory).",
+            ) from error
 
     def release(self) -> None:
         """Remove what was spilled; it comes again when it is needed."""

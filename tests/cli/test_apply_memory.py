@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sagann.graph import random_split
@@ -20,7 +21,7 @@ MIB = 1 << 20
 
 
 @pytest.mark.slow
-def test_evaluation_and_predictions_survive_a_hard_limit(
+def test_evaluation_predictions_and_embeddings_survive_a_hard_limit(
     limited: Callable[[int], Callable[[], None]], tmp_path: Path
 ) -> None:
     start = limited((60 + 600) * MIB)
@@ -42,6 +43,8 @@ def test_evaluation_and_predictions_survive_a_hard_limit(
     assert sagann("evaluate", "--run", run, start=start) == 0
     assert sagann("predict", "--run", run, "--out", out, start=start) == 0
     assert out.read_text().count("\n") == 250_001
+    assert sagann("embed", "--run", run, "--out", tmp_path / "embeddings.npy", start=start) == 0
+    assert np.load(tmp_path / "embeddings.npy", mmap_mode="r").shape == (250_000, 256)
     # The same run, had it been trained without a budget.
     shutil.copytree(run, in_memory)
     described = json.loads((run / "run.json").read_text())

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -9,9 +11,10 @@ from torch import nn
 from sagann.errors import InputError, LayerError
 from sagann.graph import add_self_loops
 from sagann.graph.rows import csr_tensor, offsets_of
-from sagann.nn import SAGE, ModelConfig
+from sagann.nn import MODELS, SAGE, ModelConfig, build_model
 from sagann.train import Contract, Predictor, TrainConfig, Trainer
 from sagann.train.predictor import count_hops, features_as
+from sagann.train.streaming import Streaming
 from tests.tolerances import assert_close
 from tests.train.runs import Mean, Plain, TwoLayers, community_graph, seeded_model
 
@@ -48,7 +51,44 @@ def test_an_embedding_is_the_input_of_the_last_layer():
     embedding = predictor.embed(graph)
     assert torch.equal(embedding, expected)
     assert not embedding.requires_grad
-    assert not model.second._forward_pre_hooks
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_a_streamed_embedding_is_that_of_the_model_in_memory(name, is_sparse, tmp_path):
+    graph = sparse_graph() if is_sparse else community_graph()
+    torch.manual_seed(0)
+    model = build_model(ModelConfig(model=name, hidden=8, layers=3), graph)
+    in_memory = predictor_of(model, graph).embed(graph)
+    predictor = Predictor(
+        model, Contract.of(graph), device=CPU, streaming=Streaming(memory_bytes=60_000, spill=tmp_path)
+    )
+    assert_close(predictor.embed(graph), in_memory)
+    assert in_memory.shape == (graph.num_vertices, 8)
+    assert not list(tmp_path.iterdir())
+
+
+def test_embeddings_and_predictions_may_be_asked_for_at_once(tmp_path):
+    graph, both = community_graph(), threading.Barrier(2)
+    model = build_model(ModelConfig(hidden=8), graph)
+    predictor = Predictor(
+        model, Contract.of(graph), device=CPU, streaming=Streaming(memory_bytes=60_000, spill=tmp_path)
+    )
+    expected = [predictor.embed(graph), predictor.predict(graph, probabilities=True)]
+
+    def embed():
+        both.wait(60)
+        return predictor.embed(graph)
+
+    def predict():
+        both.wait(60)
+        return predictor.predict(graph, probabilities=True)
+
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(5):
+            found = [each.result() for each in [threads.submit(embed), threads.submit(predict)]]
+            assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+    predictor.release()
 
 
 def test_the_last_layer_is_the_last_to_run_not_to_be_registered():

@@ -1,0 +1,68 @@
+"""LastInput: a model up to its last SAGA layer, whose input is the vertices' embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from sagann.errors import LayerError
+from sagann.graph.topology import Topology
+from sagann.kernels.feature_rows import FeatureRows
+from sagann.saga.engine import Engine, MapsFeatures, current_engine, using_engine
+
+if TYPE_CHECKING:
+    from sagann.saga import SagaLayer
+
+
+class LastInput(nn.Module):
+    """Runs a model, and returns the input of the SAGA layer that ran last, whatever the order in which layers were registered.
+
+    It is traced and streamed as any model: a trace leaves out what only the model's own output needs.
+
+    Args:
+        model: called as ``model(hops, x)``.
+        num_hops: topologies that the model walks.
+    """
+
+    def __init__(self, model: nn.Module, num_hops: int) -> None:
+        super().__init__()
+        self.model = model
+        self.num_hops = num_hops
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        """Dense rows [num_vertices, F].
+
+        Raises:
+            LayerError: the model runs no SAGA layer.
+        """
+        engine = _Noting(current_engine())
+        with using_engine(engine):
+            self.model(hops, x)
+        if engine.x is None:
+            raise LayerError(
+                "embed needs a SAGA layer",
+                value="the model ran no SagaLayer",
+                where=f"model {type(self.model).__name__}",
+                fix="Write the model's layers as subclasses of sagann.SagaLayer; an embedding is the last one's input.",
+            )
+        return engine.x.dense() if isinstance(engine.x, FeatureRows) else engine.x
+
+
+class _Noting:
+    """An engine that has another one run the layers, and notes their input."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.x: Tensor | FeatureRows | None = None
+        "Input of the last layer so far."
+
+    def run(self, layer: SagaLayer, topology: Topology, x: Tensor | FeatureRows, data: Tensor | None) -> Tensor:
+        """Run a layer."""
+        self.x = x
+        return self._engine.run(layer, topology, x, data)
+
+    def maps_features(self, layer: SagaLayer, x: FeatureRows, data: Tensor | None) -> bool:
+        """Whether the other engine's layer reads such features by linear maps alone."""
+        return isinstance(self._engine, MapsFeatures) and self._engine.maps_features(layer, x, data)
