@@ -156,4 +156,12 @@ def _incoming(call: _Call, grad: Tensor, kept: Sequence[Tensor], result: Tensor)
 
 
 def _counts(call: _Call) -> Counts:
-    return lambda like: divisors(call.topology.in_degrees(), like)
+    topology = call.topology
+
+    def counts(like: Tensor) -> Tensor:
+        found: Tensor = topology.derived(
+            ("divisors", like.dtype, like.ndim), lambda: divisors(topology.in_degrees(), like)
+        )
+        return found
+
+    return counts

@@ -37,12 +37,12 @@ class Walk:
     @property
     def num_rows(self) -> int:
         """Number of groups."""
-        return len(self.indptr) - 1
+        return self.indptr.size(0) - 1
 
     @property
     def id_dtype(self) -> torch.dtype:
         """Type of edge ids."""
-        return id_dtype(len(self.indices))
+        return id_dtype(self.indices.size(0))
 
 
 def walk_over(edges: Edges, at: str, divide: Callable[[NDArray[np.integer]], Work]) -> Walk:

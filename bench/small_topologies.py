@@ -1,0 +1,113 @@
+"""Layers on topologies that they have never seen, as mini-batches are: ``python -m bench.small_topologies``.
+
+Forward and backward of one SAGE layer, 64 to 64 features, whose input needs a gradient, on a new topology at every call:
+sagann's from arrays in CSC, as a sampler makes them, with out-edges and the division of work made anew; PyG's from a new
+``edge_index``, as a plain tensor and as an ``EdgeIndex`` that is sorted by destination. Beside them the layer's two linear maps
+alone, by PyTorch's autograd. In alternation, medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from sagann.graph import Topology
+from sagann.nn import SAGE
+
+FEATURES = 64
+DEGREES = (5, 10)
+SIZES = (200, 2_000, 20_000)
+"Vertices."
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=60, help="topologies of each size")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    print(
+        "| vertices | sagann, ms | PyG, edge_index, ms | PyG, EdgeIndex, ms | linear maps alone, ms | sagann / PyG | maps / PyG |"
+    )
+    print("|--:|--:|--:|--:|--:|--:|--:|")
+    for num_vertices in SIZES:
+        ours, *pyg, maps = found = measure(num_vertices, options.rounds)
+        row = [f"{num_vertices:,}", *(f"{1e3 * each:.2f}" for each in found)]
+        print("|", " | ".join([*row, f"{ours / min(pyg):.2f}", f"{maps / min(pyg):.2f}"]), "|", flush=True)
+
+
+def measure(num_vertices: int, rounds: int) -> list[float]:
+    """Median seconds of sagann, PyG with ``edge_index``, PyG with ``EdgeIndex``, and the linear maps alone.
+
+    Args:
+        num_vertices: of each topology, all of which are destinations.
+        rounds: topologies that each contestant sees, besides two to warm up.
+    """
+    from torch_geometric import EdgeIndex
+    from torch_geometric.nn import SAGEConv
+
+    ours = SAGE(FEATURES, FEATURES)
+    theirs = SAGEConv(FEATURES, FEATURES)
+    theirs.lin_l.load_state_dict(ours.neighbours.state_dict())
+    theirs.lin_r.load_state_dict(ours.own.state_dict())
+    seconds: list[list[float]] = [[], [], [], []]
+    for number in range(rounds + 2):
+        indptr, indices = _random_topology(num_vertices, seed=number)
+        dst = torch.repeat_interleave(torch.arange(num_vertices), indptr.diff())
+        edge_index = torch.stack([indices.long(), dst])
+        x = torch.randn(num_vertices, FEATURES, requires_grad=True)
+
+        def sagann(indptr: Tensor = indptr, indices: Tensor = indices, x: Tensor = x) -> Tensor:
+            topology = Topology(indptr=indptr, indices=indices, num_src=num_vertices, validate=False)
+            out: Tensor = ours(topology, x)
+            return out
+
+        def plain(edge_index: Tensor = edge_index, x: Tensor = x) -> Tensor:
+            out: Tensor = theirs(x, edge_index)
+            return out
+
+        def sorted_(edge_index: Tensor = edge_index, x: Tensor = x) -> Tensor:
+            edges = EdgeIndex(edge_index, sparse_size=(num_vertices, num_vertices), sort_order="col")
+            out: Tensor = theirs(x, edges)
+            return out
+
+        def maps(x: Tensor = x) -> Tensor:
+            out: Tensor = ours.own(x) + ours.neighbours(x)
+            return out
+
+        contestants = ((sagann, ours), (plain, theirs), (sorted_, theirs), (maps, ours))
+        results = [_timed(run, x, model) for run, model in contestants]
+        for _, out in results[1:3]:
+            torch.testing.assert_close(results[0][1], out, rtol=1e-4, atol=1e-5)
+        if number >= 2:
+            for times, (taken, _) in zip(seconds, results, strict=True):
+                times.append(taken)
+    return [median(times) for times in seconds]
+
+
+def _timed(run: Callable[[], Tensor], x: Tensor, model: nn.Module) -> tuple[float, Tensor]:
+    x.grad = None
+    model.zero_grad()
+    begin = time.perf_counter()
+    out = run()
+    out.sum().backward()
+    return time.perf_counter() - begin, out.detach()
+
+
+def _random_topology(num_vertices: int, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Offsets and sources: 5 to 10 edges into each vertex, from any vertices."""
+    generator = torch.Generator().manual_seed(seed)
+    degrees = torch.randint(DEGREES[0], DEGREES[1] + 1, [num_vertices], generator=generator)
+    indptr = torch.nn.functional.pad(degrees.cumsum(0), (1, 0))
+    indices = torch.randint(num_vertices, [int(indptr[-1])], generator=generator, dtype=torch.int32)
+    return indptr, indices
+
+
+if __name__ == "__main__":
+    main()
