@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from sagann.errors import InputError, LayerError
+from sagann.graph import Graph
 from sagann.train.best import BestTracker
 from sagann.train.checkpoint import Checkpoint
 from sagann.train.codec import decode, encode
 from sagann.train.config import TrainConfig
-from sagann.train.metrics import Metrics, loss_of
+from sagann.train.epoch_source import EpochSource, TrainStep
+from sagann.train.metrics import Metrics
 from sagann.train.policies import REFUSALS, check_rates, step_scheduler, torch_refuses
-from sagann.train.predictor import Predictor, PreparedGraph, evaluate_splits, labelled_rows
+from sagann.train.predictor import evaluate_splits
 from sagann.train.reporter import EpochRecord
 from sagann.train.rng import capture_rng, restore_rng
-
-if TYPE_CHECKING:
-    from sagann.runtime.recorder import Recorder
 
 
 class TrainSession:
     """One run in progress.
 
     Args:
-        predictor: the model and its device.
-        prepared: the training graph.
+        model: what is trained.
+        source: gives the work of each epoch.
+        graph: has the labels and splits that the model is measured on.
+        device: where the model computes.
         config: how to train.
         optimizer: over the model's parameters.
         scheduler: of ``optimizer``, or None.
@@ -40,29 +41,25 @@ class TrainSession:
     def __init__(
         self,
         *,
-        predictor: Predictor,
-        prepared: PreparedGraph,
+        model: nn.Module,
+        source: EpochSource,
+        graph: Graph,
+        device: torch.device,
         config: TrainConfig,
         optimizer: torch.optim.Optimizer,
         scheduler: LRScheduler | None,
         tracker: BestTracker,
     ) -> None:
-        self.predictor = predictor
-        self.model: nn.Module = predictor.model
-        self.prepared = prepared
-        self.graph = prepared.graph
+        self.model = model
+        self.source = source
+        self.graph = graph
+        self.device = device
         self.config = config
         self.optimizer = optimizer
         self.scheduler = scheduler
         self.tracker = tracker
         self.epoch = 0
-        self.timeline: Recorder | None = None
-        "Of the last epoch, where it is wanted."
         self.history: list[EpochRecord] = []
-        rows, labels = labelled_rows(self.graph, self.graph.splits["train"])
-        self._rows, self._labels = rows.to(predictor.device), labels.to(predictor.device)
-        # Where an interval's rows begin and end is asked on the host, which need not wait for the device then.
-        self._rows_on_host = rows.cpu()
         light = "micro_f1" if self.graph.multi_label else "accuracy"
         # Per epoch only what is cheap, and what is monitored; the whole set comes at the end.
         self._metrics = {"loss", light, tracker.metric}
@@ -81,7 +78,7 @@ class TrainSession:
             check_rates(self.scheduler, self.optimizer)
         lr = float(self.optimizer.param_groups[0]["lr"])
         started_s = self._now_s()
-        loss = self._step(epoch)
+        loss = self._train(epoch)
         epoch_s = self._now_s() - started_s
         metrics: dict[str, Metrics] = {}
         is_due = epoch % self.config.eval_every == 0
@@ -103,20 +100,28 @@ class TrainSession:
         return self.tracker.exhausted or self.epoch >= self.config.epochs
 
     def _now_s(self) -> float:
-        if self.predictor.device.type == "cuda":
-            torch.cuda.synchronize(self.predictor.device)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
-    def _step(self, epoch: int) -> float:
-        """One optimizer step. Every torch optimizer takes a closure; LBFGS calls it several times."""
+    def _train(self, epoch: int) -> float:
+        """All steps of an epoch; gives the mean loss of the labelled vertices."""
         self.model.train()
+        mean, count = 0.0, 0
+        for step in self.source.steps(epoch):
+            count += step.num_labelled
+            mean += (self._step(step, epoch) - mean) * (step.num_labelled / count)
+        return mean
+
+    def _step(self, step: TrainStep, epoch: int) -> float:
+        """One optimizer step. Every torch optimizer takes a closure; LBFGS calls it several times."""
         losses: list[float] = []
         in_model = False
 
         def closure() -> Tensor:
             nonlocal in_model
             in_model = True
-            loss = self._loss_and_gradients(epoch)
+            loss = self._loss_and_gradients(step, epoch)
             losses.append(loss.item())
             in_model = False
             return loss
@@ -129,16 +134,12 @@ class TrainSession:
             raise torch_refuses("optimizer", type(self.optimizer).__name__, error) from error
         return losses[0]
 
-    def _loss_and_gradients(self, epoch: int) -> Tensor:
+    def _loss_and_gradients(self, step: TrainStep, epoch: int) -> Tensor:
         self.optimizer.zero_grad()
         # Of parameters that the optimizer leaves alone as well: they would add up.
         self.model.zero_grad()
         try:
-            if self.config.profile:
-                from sagann.runtime.recorder import Recorder
-
-                self.timeline = Recorder()
-            loss = self.predictor.loss(self.graph, self._loss_of, timeline=self.timeline)
+            loss = step.loss()
             if not loss.requires_grad:
                 raise _no_gradient(type(self.model).__name__)
             _check_finite(loss.item(), f"training loss of epoch {epoch}", self.config)
@@ -159,22 +160,8 @@ class TrainSession:
             nn.utils.clip_grad_norm_(trained, self.config.clip_norm)
         return loss.detach()
 
-    def _loss_of(self, logits: Tensor, vertices: slice) -> Tensor:
-        """What a range of vertices adds to the loss of the training split."""
-        if len(logits) == self.graph.num_vertices:
-            first, last = 0, len(self._rows)
-        else:
-            bounds = torch.tensor([vertices.start, vertices.stop])
-            first, last = torch.searchsorted(self._rows_on_host, bounds).tolist()
-        if first == last:
-            return logits.new_zeros(())
-        rows = self._rows[first:last] - vertices.start
-        part = loss_of(logits.index_select(0, rows), self._labels[first:last], multi_label=self.graph.multi_label)
-        return part * ((last - first) / len(self._rows))
-
     def _evaluate(self, epoch: int) -> dict[str, Metrics]:
-        logits = self.predictor.logits(self.prepared)
-        metrics = evaluate_splits(logits, self.graph, splits=("train", "val"), names=self._metrics)
+        metrics = evaluate_splits(self.source.logits(), self.graph, splits=("train", "val"), names=self._metrics)
         for split, found in metrics.items():
             for name, value in found.items():
                 _check_finite(value, f"{split}/{name} of epoch {epoch}", self.config)
@@ -195,7 +182,7 @@ class TrainSession:
             "optimizer": self.optimizer.state_dict(),
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             "best": self.tracker.state_dict(),
-            "rng": capture_rng(self.predictor.device),
+            "rng": capture_rng(self.device),
         }
         state = {name: encode(part, tensors, name=name) for name, part in parts.items()}
         state |= {"run": run, "history_epochs": len(self.history), "history_bytes": history_bytes}
@@ -209,10 +196,10 @@ class TrainSession:
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         self.tracker.load_state_dict(state["best"])
-        self.tracker.weights = _moved(self.tracker.weights, self.predictor.device)
+        self.tracker.weights = _moved(self.tracker.weights, self.device)
         self.epoch = checkpoint.epoch
         self.history = history
-        restore_rng(state["rng"], self.predictor.device)
+        restore_rng(state["rng"], self.device)
 
 
 def _moved(weights: dict[str, Any] | None, device: torch.device) -> dict[str, Any] | None:

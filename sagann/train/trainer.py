@@ -46,6 +46,7 @@ from sagann.train.run import describe_model
 from sagann.train.run_folder import AUTOMATIC, EVENTS, RunFolder
 from sagann.train.session import TrainSession
 from sagann.train.streaming import Streaming, remove_spilled
+from sagann.train.whole_graph import WholeGraph
 
 
 class Trainer:
@@ -254,8 +255,10 @@ class Trainer:
             else build_scheduler(self.config, optimizer, maximise=tracker.maximise)
         )
         return TrainSession(
-            predictor=self._predictor,
-            prepared=self._prepared,
+            model=self.model,
+            source=WholeGraph(self._predictor, self._prepared, profile=self.config.profile),
+            graph=self._prepared.graph,
+            device=self.device,
             config=self.config,
             optimizer=optimizer,
             scheduler=scheduler,
@@ -369,12 +372,16 @@ class Trainer:
         )
         if folder is not None and not interrupted:
             folder.write_result(copy_of(self.model.state_dict()), self._summary(result))
-            if session.timeline is not None:
+            if session.source.timeline is not None:
                 # Imported here: most runs do not stream, and it loads Numba.
                 from sagann.train.profile import write_profile
 
                 write_profile(
-                    folder.path, self._predictor, self._prepared.graph, session.timeline, self._reporter.on_message
+                    folder.path,
+                    self._predictor,
+                    self._prepared.graph,
+                    session.source.timeline,
+                    self._reporter.on_message,
                 )
         return result
 
