@@ -905,6 +905,19 @@ def test_a_backward_under_autocast_is_that_of_the_forward(num_vertices: int, fus
         assert_close(mine, other, scale=largest(mine, other))
 
 
+def test_torch_func_may_be_the_first_to_call_a_layer() -> None:
+    topology, layer = skewed(), SAGE(4, 3).double()
+
+    def loss(parameters: dict[str, Tensor]) -> Tensor:
+        out: Tensor = torch.func.functional_call(layer, parameters, (topology, rows(topology)))
+        return (out * out).sum()
+
+    found = torch.func.grad(loss)({name: value.detach() for name, value in layer.named_parameters()})
+    loss(dict(layer.named_parameters())).backward()
+    for name, parameter in layer.named_parameters():
+        assert_close(found[name], parameter.grad)
+
+
 def test_torch_func_differentiates_a_layer_as_it_is_written() -> None:
     topology = skewed()
     layer = Layer(lambda m, e: torch.tanh(e.src * m.v) * e.dst).double()
