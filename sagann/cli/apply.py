@@ -122,15 +122,15 @@ def embed(
     data: DataOption = None,
     model: ModelOption = None,
     device: DeviceOption = "auto",
+    memory: MemoryOption = None,
+    spill: SpillOption = None,
     overwrite: OverwriteOption = False,
 ) -> None:
     """Write an embedding of every vertex: what the last layer is given, a float32 matrix with a row per vertex.
-
-    The model runs in memory, also where it was trained within a budget.
 
     Example: sagann embed --run runs/demo --out embeddings.npy
     """
     from sagann.cli.apply_run import Opening, embed_run
 
-    opening = Opening(model=model, device=device)
+    opening = Opening(model=model, device=device, memory=memory, spill=spill)
     embed_run(run, opening, data=data, out=out, overwrite=overwrite, shared=context.ensure_object(Shared))

@@ -85,7 +85,9 @@ def embed_run(
     terminal = Terminal(quiet=shared.quiet)
     settings = _settings(run_dir, opening, shared)
     with _opened(run_dir, opening, terminal) as predictor:
-        embeddings = predictor.embed(_graph(run_dir, settings, data, predictor, terminal)).float()
+        graph = _graph(run_dir, settings, data, predictor, terminal)
+        _say_streamed(predictor, terminal)
+        embeddings = predictor.embed(graph).float()
     write_embeddings(out, embeddings)
     rows, width = embeddings.shape
     terminal.show(f"Embeddings of {rows} vertices, {width} wide, written to {out}")

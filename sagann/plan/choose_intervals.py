@@ -14,7 +14,7 @@ from sagann.graph.topology import Topology
 from sagann.kernels.edge.work import Grain
 from sagann.plan.edges_of_type import Hop, gathered_hops
 from sagann.plan.epoch import reads_in_place
-from sagann.plan.fit import hop_size, largest_of, least_count, needed_bytes
+from sagann.plan.fit import UnmetError, hop_size, largest_of, least_count, needed_bytes
 from sagann.plan.gradients import Gradients
 from sagann.plan.intervals import equal_edges, equal_vertices, equal_weights, sizes
 from sagann.plan.orders import POLICIES, Order
@@ -86,9 +86,14 @@ def fitted_bounds(
 
     most = max(1, min(hops[0].num_dst, MOST_INTERVALS))
     if not same_memory:
-        with suppress(BudgetError):
+        with suppress(UnmetError):
             return bounds_of(least_count(partial(needed, ahead=True), budget_bytes, most))
-    return bounds_of(least_count(partial(needed, ahead=False), budget_bytes, most))
+    try:
+        return bounds_of(least_count(partial(needed, ahead=False), budget_bytes, most))
+    except UnmetError as unmet:
+        alone = [(step, read) for steps, read in work(unmet.count) for step in steps]
+        step, read = max(alone, key=lambda pair: needed_bytes(pair[:1], pair[1].of))
+        raise BudgetError.of_step(budget_bytes, step, read.of, unmet.count) from None
 
 
 def cutter(program: ModelProgram, topology: Topology, cut: Cut) -> Callable[[int], tuple[int, ...]]:

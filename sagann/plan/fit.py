@@ -10,7 +10,6 @@ from itertools import pairwise, zip_longest
 from sagann.graph.versions import version_of
 from sagann.plan.edges_of_type import EdgesOfType, Hop, topology_of
 from sagann.plan.intervals import sizes
-from sagann.plan.residency import BudgetError
 from sagann.plan.sizes import HopSize
 from sagann.plan.steps import Block, Step
 
@@ -19,6 +18,17 @@ _MOST_IN_VAIN = 2
 _WORTH_IT = 0.98
 # Grids whose sizes a topology keeps: a search tries some sixteen, and comes back to the last of them.
 _MOST_GRIDS = 16
+
+
+class UnmetError(Exception):
+    """No number of intervals needs so little that the budget is met."""
+
+    def __init__(self, count: int, budget_bytes: int, needed_bytes: int) -> None:
+        super().__init__(f"{budget_bytes} bytes, at least {needed_bytes} are needed, in {count} intervals")
+        self.count = count
+        "Of the numbers that were tried, the one that needs least."
+        self.needed_bytes = needed_bytes
+        "Bytes that this number of intervals needs."
 
 
 def hop_size(hop: Hop, bounds: Sequence[int]) -> HopSize:
@@ -92,7 +102,7 @@ def least_count(needed: Callable[[int], int], budget_bytes: int, most: int) -> i
         budget_bytes: the limit.
         most: numbers beyond it make no sense.
     Raises:
-        BudgetError: not even ``most`` suffice; ``needed_bytes`` is what the best number that was tried needs.
+        UnmetError: not even ``most`` suffice.
     """
     low, high, best, in_vain = 0, 1, 1, 0
     while needed(high) > budget_bytes:
@@ -116,19 +126,11 @@ def _around(best: int, needed: Callable[[int], int], budget_bytes: int, most: in
     """Two numbers next to the best of the powers of two, of which the first needs more than the budget, and the second not.
 
     Raises:
-        BudgetError: there are none; ``needed_bytes`` is what the best number that was tried needs.
+        UnmetError: there are none.
     """
     tried = [*range(max(1, best // 2), min(2 * best, most), max(1, best // 4)), min(2 * best, most)]
     for low, high in pairwise(tried):
         if needed(high) <= budget_bytes:
             return low, high
-    raise _unmet(budget_bytes, min(map(needed, [best, *tried])))
-
-
-def _unmet(budget_bytes: int, needed_bytes: int) -> BudgetError:
-    return BudgetError.of(
-        "the memory budget cannot be met",
-        budget_bytes,
-        needed_bytes,
-        fix=f"Raise the budget to {needed_bytes} bytes or more; the least takes the most intervals, and more memory is faster.",
-    )
+    count = min([best, *tried], key=needed)
+    raise UnmetError(count, budget_bytes, needed(count))

@@ -17,8 +17,10 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import count, pairwise
 
+from sagann.byte_size import format_bytes
 from sagann.errors import InputError
 from sagann.plan.steps import Block, Move, Plan, Step
+from sagann.plan.timeline import block_name, step_name
 
 LOOKAHEAD = 2
 "For so many steps ahead blocks are loaded, and others go for them that are used later."
@@ -34,18 +36,30 @@ class BudgetError(InputError):
     "How much it needs."
 
     @classmethod
-    def of(cls, what: str, budget_bytes: int, needed_bytes: int, fix: str) -> BudgetError:
-        """The error of a budget that should have been ``needed_bytes``."""
-        value = f"{budget_bytes} bytes, at least {needed_bytes} are needed"
-        error = cls(what, value=value, where="the plan", fix=fix)
+    def of_step(
+        cls, budget_bytes: int, step: Step, bytes_of: Callable[[Block], int], num_intervals: int
+    ) -> BudgetError:
+        """The error of a step that needs more than the budget by itself.
+
+        Args:
+            budget_bytes: the limit.
+            step: reads and writes its blocks, and takes temporary memory.
+            bytes_of: a block's size.
+            num_intervals: into which the vertices are cut.
+        """
+        sizes = [(bytes_of(block), f"the block '{block_name(block)}'") for block in step.blocks]
+        sizes.append((step.temporary_bytes, "temporary memory"))
+        needed_bytes, (largest_bytes, largest) = sum(size for size, _ in sizes), max(sizes)
+        error = cls(
+            "the memory budget cannot be met",
+            value=f"{budget_bytes} bytes, at least {needed_bytes} are needed: the step '{step_name(step)}' takes "
+            f"{format_bytes(needed_bytes)}, {format_bytes(largest_bytes)} of them for {largest}",
+            where=f"the plan of {num_intervals} intervals",
+            fix=f"Raise the budget (--memory, budget_bytes) to {needed_bytes} bytes or more, or cut into more intervals where their number "
+            "is yours; the least budget takes the most intervals, and more memory is faster.",
+        )
         error.needed_bytes = needed_bytes
         return error
-
-    @classmethod
-    def of_step(cls, budget_bytes: int, needed_bytes: int) -> BudgetError:
-        """The error of a step that needs ``needed_bytes`` by itself."""
-        fix = "Cut the graph into more intervals, or raise the budget."
-        return cls.of("the memory budget is too small for a single step", budget_bytes, needed_bytes, fix)
 
 
 def place(
@@ -69,7 +83,7 @@ def place(
     Raises:
         BudgetError: one step alone needs more.
     """
-    return _Placement(steps, bytes_of, set(on_host), budget_bytes, lookahead).run(tuple(bounds))
+    return _Placement(steps, bytes_of, set(on_host), tuple(bounds), budget_bytes, lookahead).run()
 
 
 class _Placement:
@@ -78,9 +92,11 @@ class _Placement:
         steps: Sequence[Step],
         bytes_of: Callable[[Block], int],
         on_host: set[Block],
+        bounds: tuple[int, ...],
         budget_bytes: int,
         lookahead: int,
     ) -> None:
+        self.bounds = bounds
         self.steps = steps
         self.blocks = [step.blocks for step in steps]
         self.bytes_of = bytes_of
@@ -106,7 +122,7 @@ class _Placement:
         self.order: list[tuple[int, int, int, Block]] = []
         self.entries = count()
 
-    def run(self, bounds: tuple[int, ...]) -> Plan:
+    def run(self) -> Plan:
         for number, step in enumerate(self.steps):
             self._prepare(number, step)
             if self.lookahead:
@@ -117,7 +133,7 @@ class _Placement:
             self._release(number)
         return Plan(
             operations=tuple(_stored_early(self.operations)),
-            bounds=bounds,
+            bounds=self.bounds,
             budget_bytes=self.budget,
             peak_bytes=self.peak,
             ahead=self.lookahead > 0,
@@ -130,8 +146,7 @@ class _Placement:
         missing = [block for block in blocks if block not in self.resident]
         room = sum(map(self.bytes_of, missing)) + step.temporary_bytes
         if not self._make_room(room, later_than=number):
-            own = sum(map(self.bytes_of, blocks)) + step.temporary_bytes
-            raise BudgetError.of_step(self.budget, own)
+            raise BudgetError.of_step(self.budget, step, self.bytes_of, len(self.bounds) - 1)
         for block in missing:
             self._admit(block, load=block in step.reads)
         for block in step.writes:

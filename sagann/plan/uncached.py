@@ -50,7 +50,7 @@ def place_uncached(
         held = {block: bytes_of(block) for block in step.blocks}
         needed_bytes = sum(held.values()) + step.temporary_bytes
         if needed_bytes > budget_bytes:
-            raise BudgetError.of_step(budget_bytes, needed_bytes)
+            raise BudgetError.of_step(budget_bytes, step, bytes_of, len(bounds) - 1)
         peak = max(peak, needed_bytes)
         for block in dict.fromkeys(step.reads):
             assert block.whole in outside, f"{block} is read before it is made"

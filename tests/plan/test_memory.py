@@ -45,7 +45,10 @@ def test_with_foresight_every_block_is_loaded_once_where_all_fit() -> None:
 
 
 def test_without_a_cache_a_step_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(BudgetError, match="29 bytes, at least 30 are needed") as caught:
+    with pytest.raises(
+        BudgetError,
+        match=r"29 bytes, at least 30 are needed: the step '.*' takes 30 B, .* of them for the block '.*' \(in the plan of 1 intervals\)",
+    ) as caught:
         placed("none", 29)
     assert caught.value.needed_bytes == 30
 
