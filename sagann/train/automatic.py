@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -22,7 +23,7 @@ from sagann.free_space import memory
 from sagann.graph import Graph
 from sagann.saga.hops import count_hops
 from sagann.train.metrics import measuring_bytes
-from sagann.train.predictor import most_measured
+from sagann.train.predictor import most_measured, parameter_dtype
 
 MARGIN_BYTES = 256 << 20
 "Left for Python, PyTorch and what kernels are compiled by,"
@@ -32,6 +33,10 @@ MARGIN_SHARE = 0.05
 _MOST_TENSORS = 8
 # A weight, its gradient, two moments of Adam, and the best one so far; the first is there already.
 _WEIGHT_COPIES = 4
+PREPARED_SHARE = 0.25
+"Of what is free: what preparing a graph makes lies in files from there on."
+# Of an edge with its loops: a source, a weight, and an id of the edge that it was.
+_EDGE_BYTES = 16
 # Of a vertex: offsets, labels, masks and ids, and for a moment degrees and counts.
 _VERTEX_BYTES = 100
 
@@ -48,8 +53,14 @@ class Room:
     "The same where the run is streamed: the loss is folded, and the logits of an evaluation lie in files."
 
     @classmethod
-    def of(cls, model: nn.Module, graph: Graph) -> Room | None:
-        """What there is now for a model on a graph prepared for it; None where the system does not tell."""
+    def of(cls, model: nn.Module, graph: Graph, in_files_bytes: int = 0) -> Room | None:
+        """What there is now for a model on a graph prepared for it; None where the system does not tell.
+
+        Args:
+            model: what is trained.
+            graph: prepared for it.
+            in_files_bytes: bytes of the graph that lie in files, and have to be in memory for an epoch that is not streamed.
+        """
         free_bytes = memory().usable_bytes
         if free_bytes is None:
             return None
@@ -57,13 +68,32 @@ class Room:
         left_bytes = free_bytes - margin_bytes - _held_bytes(model, graph)
         return cls(
             free_bytes=free_bytes,
-            epoch_bytes=max(1, left_bytes - _logit_bytes(model, graph)),
+            epoch_bytes=max(1, left_bytes - _logit_bytes(model, graph) - in_files_bytes),
             streamed_bytes=max(1, left_bytes),
         )
 
 
+def bytes_in_files(model: nn.Module, graph: Graph) -> int:
+    """Bytes that preparing a graph makes, where they are so many that they had better lie in files; else 0.
+
+    The decision whether to stream comes later, for it needs the prepared graph.
+
+    Args:
+        model: on the CPU.
+        graph: as it was opened, not yet prepared.
+    """
+    usable_bytes = memory().usable_bytes
+    made_bytes = _prepared_bytes(model, graph)
+    return made_bytes if usable_bytes is not None and made_bytes > PREPARED_SHARE * usable_bytes else 0
+
+
 def automatic_budget(
-    model: nn.Module, graph: Graph, say: Callable[[str], None], *, known: int | None = None
+    model: nn.Module,
+    graph: Graph,
+    say: Callable[[str], None],
+    *,
+    known: int | None = None,
+    in_files_bytes: int = 0,
 ) -> int | None:
     """The budget that a model has to be streamed within, in bytes; None where memory holds all of it.
 
@@ -72,8 +102,9 @@ def automatic_budget(
         graph: prepared for it.
         say: is told if the run is streamed, or had better be and cannot.
         known: the budget that the run began with, which is kept if there is room for it.
+        in_files_bytes: what :func:`bytes_in_files` said before the graph was prepared.
     """
-    room = Room.of(model, graph)
+    room = Room.of(model, graph, in_files_bytes)
     if room is None:
         return known
     if known is not None and known <= room.streamed_bytes:
@@ -125,6 +156,21 @@ def _held_bytes(model: nn.Module, graph: Graph) -> int:
 def _logit_bytes(model: nn.Module, graph: Graph) -> int:
     """Of the result for all vertices."""
     return graph.num_vertices * graph.num_classes * _number_bytes(model)
+
+
+def _prepared_bytes(model: nn.Module, graph: Graph) -> int:
+    """What preparing a graph makes: features of the model's type, dense where the model takes no sparse ones; edges with loops."""
+    made_bytes = graph.num_edges * _EDGE_BYTES
+    features = graph.features
+    if features is None:
+        return made_bytes
+    dtype = parameter_dtype(model)
+    is_sparse = features.layout == torch.sparse_csr
+    if is_sparse and not getattr(model, "takes_sparse_features", False):
+        return made_bytes + features.numel() * dtype.itemsize
+    if features.dtype != dtype:
+        made_bytes += (features._nnz() if is_sparse else features.numel()) * dtype.itemsize
+    return made_bytes
 
 
 def _most_bytes(model: nn.Module, graph: Graph) -> int:

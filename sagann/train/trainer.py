@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from sagann.errors import CheckpointError, InputError, require_type
 from sagann.graph import Graph, validate_graph
 from sagann.nn import ModelConfig, build_model
-from sagann.train.automatic import automatic_budget
+from sagann.train.automatic import automatic_budget, bytes_in_files
 from sagann.train.best import BestTracker, copy_of, resolve_monitor
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
@@ -37,7 +37,7 @@ from sagann.train.policies import (
     build_scheduler,
     try_policies,
 )
-from sagann.train.predictor import Predictor
+from sagann.train.predictor import Predictor, PreparedGraph
 from sagann.train.reporter import LogReporter, Reporter, Reporters, RunInfo, TrainResult
 from sagann.train.resources import peak_rss_bytes, reproducible, resolve_device, versions
 from sagann.train.restore import restore
@@ -139,7 +139,19 @@ class Trainer:
             device=device,
             streaming=Streaming.of(self.config, self.run_dir, device=device),
         )
-        self._prepared = self._predictor.prepare(graph, validate=False)
+        self._prepared = self._prepare(graph)
+
+    def _prepare(self, graph: Graph) -> PreparedGraph:
+        """Prepare the graph, with large arrays in files where memory may not hold them beside the run."""
+        self._in_files_bytes = 0
+        if self._predictor.streaming is None and self.device.type == "cpu":
+            self._in_files_bytes = bytes_in_files(self.model, graph)
+        if not self._in_files_bytes:
+            return self._predictor.prepare(graph, validate=False)
+        files = Streaming.of(self.config, self.run_dir, device=self.device, automatic_bytes=1)
+        assert files is not None
+        with files.large_arrays():
+            return self._predictor.prepare(graph, validate=False)
 
     @property
     def model(self) -> nn.Module:
@@ -229,6 +241,7 @@ class Trainer:
                 self._prepared.graph,
                 self._reporter.on_message,
                 known=known if isinstance(known, int) else None,
+                in_files_bytes=self._in_files_bytes,
             )
         streaming = Streaming.of(self.config, self.run_dir, device=self.device, automatic_bytes=budget_bytes)
         if streaming is not None:

@@ -20,9 +20,11 @@ from sagann.free_space import Memory
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.stream import dense_bytes
 from sagann.saga.engine import NaiveEngine, using_engine
+from sagann.storage import save_graph
 from sagann.train import Contract, TrainConfig, Trainer, TrainResult, automatic
 from sagann.train.automatic import MARGIN_BYTES, MARGIN_SHARE, Room, automatic_budget
 from sagann.train.streaming import Streaming
+from tests.runtime.memory_driver import generated
 from tests.train.runs import Plain, community_graph, seeded_model
 
 MODEL = ModelConfig(model="gcn", layers=2, hidden=16, dropout=0.0)
@@ -206,6 +208,27 @@ def test_nobody_is_told_where_there_is_nothing_to_say(free: Free) -> None:
     free(None)
     graph = community_graph(60)
     assert automatic_budget(build_model(MODEL, graph), graph, pytest.fail) is None
+
+
+@pytest.mark.slow
+def test_features_that_do_not_fit_as_the_model_reads_them_are_converted_in_files(
+    limited: Callable[[int], Callable[[], None]], tmp_path: Path
+) -> None:
+    graph = generated(500_000, 500_000)
+    assert graph.features is not None
+    save_graph(replace(graph, features=graph.features.half()), tmp_path / "data")
+    start = limited(800 << 20)
+
+    def run(way: str) -> int:
+        return subprocess.run(
+            [sys.executable, "-m", "tests.train.automatic_driver", way, tmp_path / way, tmp_path / "data"],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            check=False,
+            preexec_fn=start,
+        ).returncode
+
+    assert run("automatic") == 0
+    assert run("prepared-in-memory") != 0
 
 
 @pytest.mark.slow
