@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -28,6 +29,10 @@ _CGROUPS = Path("/sys/fs/cgroup/memory")
 # Without a device, Triton's kernels run in its interpreter. It must know before it is first imported.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# A job in a shell's background ignores Ctrl-C, and so do the programs that it starts. The tests interrupt some of them.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Graphs of a few edges gain nothing from threads, and waiting for them is slow on a busy machine.
 torch.set_num_threads(1)

@@ -35,6 +35,11 @@ class DataConfig:
     normalise_features: bool = False
     "Divide each vertex's features by their sum."
 
+    @property
+    def changes_values(self) -> bool:
+        """Whether the graph that is trained on has other values than the one that was opened and checked."""
+        return self.undirected or self.inverse_edges or self.normalise_features
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSettings:

@@ -93,6 +93,7 @@ def _fit(
         source=settings.data.data,
         class_names=stored_class_names(settings.data.data, graph.num_classes),
         reporter=reporter,
+        validate=settings.data.changes_values,
     )
     run_dir.mkdir(parents=True, exist_ok=True)
     if not config.exists():

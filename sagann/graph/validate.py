@@ -30,6 +30,15 @@ def validate_graph(graph: Graph) -> None:
     _check_boundaries(graph)
     _check_edge_data(graph)
     _check_features(graph)
+    validate_labels(graph)
+
+
+def validate_labels(graph: Graph) -> None:
+    """Check the labels and splits of ``graph``, in O(vertices).
+
+    Raises:
+        InputError: something is wrong; the message names the first offending vertex.
+    """
     _check_labels(graph)
     _check_splits(graph)
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from sagann.errors import CheckpointError, InputError, require_type
 from sagann.graph import Graph, validate_graph
+from sagann.graph.validate import validate_labels
 from sagann.nn import ModelConfig, build_model
 from sagann.train.automatic import automatic_budget, bytes_in_files
 from sagann.train.best import BestTracker, copy_of, resolve_monitor
@@ -54,7 +55,7 @@ class Trainer:
 
     Args:
         model: any module called as ``model(hops, x)``; or a ModelConfig, which is built here under the seed.
-        graph: labels and a 'train' split are needed; 'val' and 'test' are optional. It is checked in full.
+        graph: labels and a 'train' split are needed; 'val' and 'test' are optional.
         config: how to train; by default 200 epochs of Adam with learning rate 0.01.
         run_dir: folder for checkpoints, metrics and weights; None keeps everything in memory.
         reporter: is told how the run goes; by default messages go to the logger 'sagann.train'.
@@ -63,6 +64,7 @@ class Trainer:
         optimizer: makes the optimizer from parameter groups, instead of ``config.optimizer``.
         scheduler: makes the scheduler from the optimizer, instead of ``config.scheduler``.
         param_groups: splits the parameters into groups, instead of ``config.decay``.
+        validate: check every value of the graph; turn it off only for a graph that was checked before. Labels and splits are always checked.
 
     Raises:
         InputError: the graph, the model or the configuration cannot be trained as it is.
@@ -99,6 +101,7 @@ class Trainer:
         optimizer: OptimizerFactory | None = None,
         scheduler: SchedulerFactory | None = None,
         param_groups: ParamGroups | None = None,
+        validate: bool = True,
     ) -> None:
         require_type(
             model,
@@ -121,7 +124,10 @@ class Trainer:
         self._optimizer, self._scheduler, self._param_groups = optimizer, scheduler, param_groups
         if optimizer is None and scheduler is None:
             try_policies(self.config)
-        validate_graph(graph)
+        if validate:
+            validate_graph(graph)
+        else:
+            validate_labels(graph)
         _check_trainable(graph)
         if self.config.tensorboard:
             require_tensorboard()

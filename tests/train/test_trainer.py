@@ -487,3 +487,16 @@ def test_a_folder_in_which_nothing_was_trained_is_used_again(tmp_path):
         trainer_of(seeded_model(Fails), run_dir=tmp_path).fit()
     assert (tmp_path / "run.json").exists()
     trainer_of(epochs=1, run_dir=tmp_path).fit()
+
+
+def test_a_graph_that_was_checked_before_is_checked_for_its_labels_and_splits_only():
+    graph = community_graph()
+    features = graph.features.clone()
+    features[3, 1] = float("nan")
+    wrong = replace(graph, features=features)
+    with pytest.raises(InputError, match="a feature is not finite: nan at vertex 3, column 1"):
+        Trainer(ModelConfig(hidden=8), wrong, TrainConfig(device="cpu"))
+    Trainer(ModelConfig(hidden=8), wrong, TrainConfig(device="cpu"), validate=False)
+    labels = torch.full_like(graph.labels, graph.num_classes)
+    with pytest.raises(InputError, match="label outside the classes"):
+        Trainer(ModelConfig(hidden=8), replace(graph, labels=labels), TrainConfig(device="cpu"), validate=False)
