@@ -1,8 +1,13 @@
-"""Capturing: an ordinary model becomes a program, and what of the model and its graph that program reads."""
+"""Capturing: an ordinary model becomes a program, and what of the model and its graph that program reads.
+
+A run asks for the same program several times: to choose a budget, to cut the graph, to train, to evaluate. The model is traced
+once for each of its modes; programs are kept as long as the model lives.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +20,13 @@ from sagann.compiler.options import CompilerOptions
 from sagann.compiler.trace import tensors_of
 from sagann.errors import InputError, LayerError
 from sagann.graph.topology import Topology
+from sagann.runtime.configuration import Key, configuration
 from sagann.runtime.pairs import check_types
+
+MOST_PROGRAMS = 8
+"Programs kept per model; the oldest goes first."
+_Known = tuple[ModelProgram, tuple[ref[Topology], ...]]
+_PROGRAMS: WeakKeyDictionary[nn.Module, dict[Key, _Known]] = WeakKeyDictionary()
 
 
 def captured(
@@ -48,7 +59,7 @@ def captured(
                 fix="Run the model once on a small graph with the same features, or state the widths.",
             )
     require_constant_edges(hops)
-    program = capture(model, hops, x, options=options, x_is_constant=x_is_constant)
+    program = _traced(model, hops, x, options or CompilerOptions(), x_is_constant)
     require_types(program, hops)
     for number, gather in enumerate(program.gathers, 1):
         is_concat = not gather.edges.gathering.is_reduced
@@ -62,6 +73,24 @@ def captured(
                 where=f"gather {number} of {type(model).__name__}",
                 fix="Use operators that fuse, and another accumulator than concat.",
             )
+    return program
+
+
+def _traced(
+    model: nn.Module, hops: Sequence[Topology], x: Tensor, options: CompilerOptions, x_is_constant: bool
+) -> ModelProgram:
+    programs = _PROGRAMS.setdefault(model, {})
+    form = x.shape[1:], x.layout, x.dtype, x.device, x_is_constant
+    key: Key = (configuration(model), options, form, tuple(map(id, hops)))
+    known = programs.get(key)
+    # A topology may have the address of another one that is gone.
+    if known is not None and all(each() is hop for each, hop in zip(known[1], hops, strict=True)):
+        return known[0]
+    program = capture(model, hops, x, options=options, x_is_constant=x_is_constant)
+    programs.pop(key, None)
+    if len(programs) == MOST_PROGRAMS:
+        del programs[next(iter(programs))]
+    programs[key] = program, tuple(map(ref, hops))
     return program
 
 
