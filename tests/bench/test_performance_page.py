@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.performance_page import PAGE, README, read_table, render, with_table
+from bench.performance_page import PAGE, README, SHOWN, read_table, render, with_table
 from bench.workers import RESULTS
 
 ALONE = {
@@ -93,3 +93,31 @@ def test_figures_come_from_the_files(tmp_path: Path) -> None:
 def test_what_is_slower_or_differs_is_said(tmp_path: Path, changed: dict[str, object], said: str) -> None:
     write_results(tmp_path, **changed)  # type: ignore[arg-type]
     assert said in render(tmp_path)
+
+
+def write_defaults(folder: Path, dataset: str) -> None:
+    records = [
+        {"settings": {"threads": 2}},
+        *(
+            ALONE | {"contestant": name, "seconds": [seconds], "losses": [None, None], "dataset": dataset}
+            for name, seconds in (("sagann", 1.0), ("dgl", 4.0))
+        ),
+    ]
+    (folder / "defaults.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def test_epochs_that_drop_other_values_are_timed_and_not_compared(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    write_defaults(tmp_path, "graph")
+    page = render(tmp_path)
+    assert "- epochs, defaults of `sagann train`: never slower, 4.0 times as fast" in page
+    assert "In 1 of 1 comparisons" in page
+    assert page.count("losses before the first and the third step") == 1
+
+
+def test_the_table_of_the_readme_is_of_the_defaults_where_they_were_measured_on_its_graph(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    write_defaults(tmp_path, "graph")
+    assert "(epochs, no dropout;" in with_table(README.read_text(), tmp_path)
+    write_defaults(tmp_path, SHOWN)
+    assert "(epochs, defaults of `sagann train`;" in with_table(README.read_text(), tmp_path)
