@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -303,16 +305,30 @@ class Predictor:
         return graph if isinstance(graph, PreparedGraph) else self.prepare(graph)
 
 
+_EVALUATIONS: WeakKeyDictionary[nn.Module, list[dict[nn.Module, bool]]] = WeakKeyDictionary()
+"By model that is being evaluated, for each evaluation of it: the modes that its modules had before the first one."
+_EVALUATIONS_LOCK = threading.Lock()
+
+
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Inside the ``with`` block, the model is in evaluation mode and no gradient is recorded."""
-    was_training = model.training
-    model.eval()
+    """Inside the ``with`` block, the model is in evaluation mode and no gradient is recorded.
+
+    Of several threads that evaluate a model, the last one to end puts its modules back into the modes that they had.
+    """
+    with _EVALUATIONS_LOCK:
+        running = _EVALUATIONS.setdefault(model, [])
+        running.append(running[0] if running else {module: module.training for module in model.modules()})
+        model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        model.train(was_training)
+        with _EVALUATIONS_LOCK:
+            modes = running.pop()
+            if not running:
+                for module, mode in modes.items():
+                    module.training = mode
 
 
 def _require_graph(graph: object) -> None:

@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -290,7 +291,7 @@ def test_several_threads_may_run_a_layer_for_the_first_time(same: bool, topology
         results.append(own(topology, x))
 
     with using_engine(engine):
-        threads = [threading.Thread(target=run, args=(own,)) for own in layers]
+        threads = [threading.Thread(target=copy_context().run, args=(run, own)) for own in layers]
         for thread in threads:
             thread.start()
         for thread in threads:

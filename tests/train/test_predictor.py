@@ -44,6 +44,14 @@ def test_multi_label_predictions():
     assert torch.equal(predictor.predict(graph, probabilities=True), logits.sigmoid())
 
 
+def test_an_evaluation_puts_every_module_back_into_its_mode():
+    graph, model = community_graph(), seeded_model()
+    model.norm.eval()
+    predictor_of(model, graph).predict(graph)
+    assert model.training
+    assert not model.norm.training
+
+
 def test_an_embedding_is_the_input_of_the_last_layer():
     graph, model = community_graph(), seeded_model()
     expected = torch.relu(model.eval().norm(model.first(graph.topology, graph.features)))
@@ -85,7 +93,7 @@ def test_embeddings_and_predictions_may_be_asked_for_at_once(tmp_path):
         return predictor.predict(graph, probabilities=True)
 
     with ThreadPoolExecutor(2) as threads:
-        for _ in range(5):
+        for _ in range(20):
             found = [each.result() for each in [threads.submit(embed), threads.submit(predict)]]
             assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
     predictor.release()
