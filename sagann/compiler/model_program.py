@@ -1,4 +1,4 @@
-"""ModelProgram: what a captured model is: stages of vertices, and the gathers between them."""
+"""ModelProgram: a captured model, as stages on vertices and the gathers between them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from sagann.compiler.program import EdgeWork, Stage
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gather:
-    """What is gathered over the edges of one hop."""
+    """A gather over the edges of one hop."""
 
     edges: EdgeWork
-    "What an edge computes, from named values, parameters and its data."
+    "Computation of every edge, from named values, parameters and edge data."
     inputs: tuple[str, ...]
-    "Names in the program, one per input of ``edges.stage``; that of edge data is the topology's."
+    "Name in the program of each input of ``edges.stage``; edge data have the topology's name."
     result: str
-    "Name of what is gathered."
+    "Name of the gathered rows."
     hop: int
-    "Number of the first hop that has these edges; the numbers of edges of one type follow those of the hops."
+    "Number of the first hop with these edges. Edges of one type have numbers of their own, after those of the hops."
     constant: bool
     "Whether the result depends on constant features, topology and edge data alone: it is the same in every epoch."
     seed: int
-    "Which of the epoch's seeds its edges draw random numbers from; -1 where they draw none."
+    "Number of the seed, among those of the epoch, from which the edges draw random numbers; -1 where they draw none."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,17 +37,17 @@ class EdgeType:
     data: str
     "Name of the edge data that holds the types."
     type: int
-    "Which of them."
+    "The type."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Form:
-    """Features and type of a named value's rows."""
+    """Shape and type of a row of a named value."""
 
     shape: tuple[int, ...]
-    "Without the rows."
+    "Shape of a row."
     dtype: torch.dtype
-    "Of the values."
+    "Type of the numbers."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,17 +55,17 @@ class ModelProgram:
     """A captured model: ``stages[0]``, ``gathers[0]``, ``stages[1]``, ... and ``stages[-1]``."""
 
     parameters: tuple[tuple[str, str], ...]
-    "Names in the program and in the model, of parameters and buffers."
+    "For each parameter and buffer, its name in the program and its name in the model."
     param: Stage
-    "What depends on parameters alone."
+    "Stage of the values that depend on parameters alone."
     stages: tuple[Stage, ...]
-    "Of vertices; each maps rows to rows."
+    "Stages on vertices; each maps rows to rows."
     gathers: tuple[Gather, ...]
-    "Between the stages."
+    "Gathers between the stages."
     edge_types: tuple[EdgeType, ...]
-    "What the numbers of hops stand for that follow those of the hops: a map by type gathers each type by itself."
+    "Edges of one type, which a map by type gathers by themselves; they are numbered after the hops."
     num_types: Mapping[tuple[int, str], int]
-    "By hop and edge data: below how many its types must be."
+    "By hop and name of edge data, the number of types: every type must be below it."
     output: str
     "Name of the model's result."
     num_seeds: int
@@ -75,16 +75,16 @@ class ModelProgram:
     x_is_sparse: bool
     "Whether features are sparse: dropout and linear maps are then all that reads them."
     forms: Mapping[str, Form]
-    "Of every value of vertices that a stage or a gather gives, and of ``x``."
+    "By name, the form of every value that a stage or a gather gives, and of ``x``."
 
     @property
     def random(self) -> bool:
-        """Whether anything in it draws random numbers."""
+        """Whether the program draws random numbers."""
         return self.num_seeds > 0 or self.draws_more
 
     @property
     def constants(self) -> object:
-        """What is gathered once: equal for programs of one model that gather the same, under the same names."""
+        """A key of the gathers that are computed once; programs of one model that gather the same, under the same names, have equal keys."""
         gathered = []
         for gather in (each for each in self.gathers if each.constant):
             edges = gather.edges

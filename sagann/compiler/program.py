@@ -34,14 +34,14 @@ class Stage:
     """A function from named tensors to named tensors."""
 
     module: fx.GraphModule
-    "Takes the inputs in order, returns a tuple of the outputs."
+    "Graph of operators that takes the inputs in order and returns a tuple of the outputs."
     inputs: tuple[str, ...]
-    "Names of nodes of the layer's graph."
+    "Names of the values that the stage reads."
     outputs: tuple[str, ...]
-    "Names of nodes of the layer's graph."
+    "Names of the values that the stage computes."
 
     rows: tuple[EdgeWork, ...] = ()
-    "Regions within rows that are one call each in the module, as work of an edge from each vertex to itself."
+    "Regions of pointwise work that are one call each in the module, written as work on an edge from each vertex to itself."
 
     def run(self, values: Mapping[str, Tensor], run_rows: RunRows) -> dict[str, Tensor]:
         """Compute the outputs from the inputs among ``values``.
@@ -84,14 +84,14 @@ def _is_mapped(rows: fx.Node) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
-    """Something that the compiler did, or did not do and why."""
+    """A decision of the compiler: something that it did, or that it did not do and why."""
 
     kind: Literal["split", "commuted", "typed", "hoisted", "shared", "fused", "not fused"]
-    "What."
+    "Kind of decision."
     text: str
-    "To whom, in words."
+    "Operator that the decision concerns, and why, in words."
     line: str = ""
-    "The user's line."
+    "The user's line that the operator comes from."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,51 +99,51 @@ class Typed:
     """A linear map picked by edge type that is not computed on the edges."""
 
     order: Literal["none", "first", "last"]
-    """When it is computed. none: there is one type, and its map is part of the stage of its vertices. first: before
-    the gather; the edges read its result. last: on what was gathered."""
+    """When the map is computed. none: there is one type, and its map is part of a vertex stage. first: before the gather, so
+    that the edges read mapped rows. last: after the gather, on the gathered rows."""
     end: End = "src"
-    """Whose pairs with a type have a row each. Where it is the destinations', the edges are gathered for each pair, and
-    the pairs of a destination are summed then."""
+    """End whose pairs (vertex, type) have a row each. At "dst", edges are gathered into pairs, and the pairs of a destination
+    are summed."""
     num_types: int
-    "How many types there may be."
+    "Number of edge types, which is the number of maps."
     name: str = ""
-    "Of the result: of what the edges read, or of what the vertices read."
+    "Name of the result, which the edges or the vertices read."
     x: str = ""
-    "Of the rows that are mapped: the sources', or what was gathered."
+    "Name of the rows that are mapped: those of the sources, or the gathered ones."
     weight: str = ""
-    "Of the maps, [num_types, F, F']."
+    "Name of the maps' weights, [num_types, F, F']."
     mean: bool = False
     "Whether the sum of a destination's pairs is divided by its in-degree."
     bytes_per_pair: int = 0
-    "Moved by the forward for a pair, besides what its edges read."
+    "Bytes that the forward moves for a pair, besides the rows that its edges read."
     row_bytes: int = 0
-    "Of a row before it is mapped."
+    "Bytes of a row before the map."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EdgeWork:
-    """What is computed on every edge, and how it is gathered."""
+    """The computation on every edge, and how its results are gathered."""
 
     stage: Stage
-    "From the rows of an edge's inputs to the message, or to (score, value)."
+    "Stage from the rows of an edge's inputs to the message, or to (score, value)."
     sides: tuple[Side, ...]
-    "Whose row each input of the stage is."
+    "For each input of the stage, the end or kind that its row belongs to."
     gathering: Gathering
     "The accumulators that reduce the messages of a destination's in-edges."
     dtype: torch.dtype
-    "Of the result."
+    "Type of the gathered rows."
     function: EdgeFunction | None
-    "The fused pass; None where it could not be fused. For mean it sums."
+    "The fused pass, which sums for a mean; None where the computation could not be fused."
     why_not: str
-    "Why it could not be fused; empty where it was."
+    "Reason why the computation could not be fused; empty where it was."
     backward: Backward | None
-    "Of the fused pass."
+    "Backward of the fused pass."
     tensor_bytes: int
-    "Of all values that the stage computes for an edge."
+    "Bytes of all values that the stage computes for an edge."
     random: bool
     "Whether an edge draws random numbers."
     extremum_of_source: bool
-    "Whether max or min is taken of a row of the source as it is loaded: its gradient may be moved feature by feature."
+    "Whether the message is the source's row itself, reduced by max or min: its gradient may be scattered feature by feature."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, weakref_slot=True, eq=False)
@@ -153,31 +153,31 @@ class LayerProgram:
     layer: str
     "Name of the layer's class."
     parameters: tuple[tuple[str, str], ...]
-    "Names in the program and in the layer, of parameters and buffers."
+    "For each parameter and buffer, its name in the program and its name in the layer."
     param: Stage
-    "What depends on parameters alone."
+    "Stage of the values that depend on parameters alone."
     src: Stage
-    "Once per source vertex; reads ``src``."
+    "Stage that runs once per source vertex; reads ``src``."
     shared: tuple[tuple[str, str], ...]
-    "Names of values of destinations that are the first rows of a source stage's, and of those."
+    "Pairs of names: a value of the destinations, and the value of the sources whose first rows it is."
     dst: Stage
-    "Once per destination vertex; reads ``dst`` and what is shared."
+    "Stage that runs once per destination vertex; reads ``dst`` and the shared values."
     edges: EdgeWork
-    "Once per edge."
+    "Computation of every edge."
     typed: Typed | None
-    "A map picked by type."
+    "Linear map picked by edge type, where the layer has one that is not computed on the edges."
     accum: str
-    "Name of what is gathered."
+    "Name of the gathered rows."
     vertex: Stage
-    "What is left of ApplyVertex; one output, the layer's."
+    "Stage of the rest of ApplyVertex; its one output is the layer's."
     invariant: bool
-    "Whether what is gathered depends on features, topology and edge data alone."
+    "Whether the gathered rows depend on features, topology and edge data alone."
     bytes_per_edge: int
-    "Read by an edge's pass, rows of both ends and edge data; for concat, what its row moves until it is in place."
+    "Bytes read per edge: rows of both ends and edge data. For concat, the bytes that an edge's row moves until it is in place."
     naive_bytes_per_edge: int
-    "Read and written per edge where every edge tensor is materialised."
+    "Bytes read and written per edge where every edge tensor is materialised."
     notes: tuple[Note, ...] = field(default=())
-    "What was done and what not."
+    "Decisions of the compiler."
 
     @property
     def maps_features(self) -> bool:
@@ -187,4 +187,4 @@ class LayerProgram:
         return ends.isdisjoint(self.edges.stage.inputs) and all(stage.maps(ends) for stage in stages)
 
     maps_last: LayerProgram | None = None
-    "The same layer with its map by type after the gather, where that is possible: a topology takes what is cheaper."
+    "The same layer with its map by type after the gather, where that is possible; for each topology the cheaper order is taken."

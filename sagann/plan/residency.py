@@ -207,7 +207,7 @@ class _Placement:
         temporary = self.steps[number].temporary_bytes
         coming = range(number, min(number + 1 + self.lookahead, len(self.steps)))
         for now, later in pairwise(coming):
-            if "turn" in (self.steps[now].kind, self.steps[later].kind):
+            if "return" in (self.steps[now].kind, self.steps[later].kind):
                 return
             temporary = max(temporary, self.steps[later].temporary_bytes)
             for block in self.steps[later].reads:
@@ -223,7 +223,7 @@ class _Placement:
         for ahead in range(number, min(number + 1 + FURTHEST, len(self.steps))):
             step = self.steps[ahead]
             # What the caller brings is not there before.
-            if step.kind == "turn":
+            if step.kind == "return":
                 return
             temporary = max(temporary, step.temporary_bytes)
             for block in self.blocks[ahead]:

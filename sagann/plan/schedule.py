@@ -106,10 +106,10 @@ class Schedule:
         return [] if self.folded else [Block("grad", self.program.output, interval) for interval in self.intervals]
 
     def epoch(self) -> Iterator[Step]:
-        """Forward, the caller's turn, and backward."""
+        """Forward, return to the caller, and backward."""
         sweeps = self._sweeps()
         yield from self._forward(sweeps, trains=True)
-        yield Step(kind="turn", number=0, interval=0, reads=(), writes=())
+        yield Step(kind="return", number=0, interval=0, reads=(), writes=())
         yield from self._backward(sweeps)
 
     def forward(self) -> Iterator[Step]:
@@ -124,12 +124,12 @@ class Schedule:
         sweeps = self._sweeps()
         for number, gather in enumerate(self.program.gathers):
             if gather.constant:
-                work = self._gather(number, gather, partial(self._keep, number, gather))
+                work = self._gather(number, gather, partial(self._store_constant, number, gather))
                 yield from POLICIES["column"].walk(sweeps, work)
 
-    def _keep(self, number: int, gather: Gather, interval: int) -> Iterator[Step]:
+    def _store_constant(self, number: int, gather: Gather, interval: int) -> Iterator[Step]:
         value = Block("value", gather.result, interval)
-        yield Step(kind="keep", number=number, interval=interval, reads=(value,), writes=())
+        yield Step(kind="store_constant", number=number, interval=interval, reads=(value,), writes=())
 
     def _forward(self, sweeps: Sweeps, *, trains: bool) -> Iterator[Step]:
         for interval in sweeps.intervals():
@@ -151,9 +151,9 @@ class Schedule:
         if is_last and self.folded:
             yield self._transform_loss(interval, trains=trains)
             if trains:
-                yield from self._arrive(number - 1, interval, self._given_back(number))
+                yield from self._prepare_grad(number - 1, interval, self._given_back(number))
             return
-        saved = [Block("saved", "", interval, number=number)] if trains and self._keeps(number) else []
+        saved = [Block("stage_saved", "", interval, number=number)] if trains and self._keeps(number) else []
         yield Step(
             kind="transform",
             number=number,
@@ -164,7 +164,7 @@ class Schedule:
         )
         if is_last:
             out = Block("value", self.program.output, interval)
-            yield Step(kind="emit", number=number, interval=interval, reads=(out,), writes=())
+            yield Step(kind="output", number=number, interval=interval, reads=(out,), writes=())
 
     def _backward(self, sweeps: Sweeps) -> Iterator[Step]:
         if self.folded:
@@ -190,7 +190,7 @@ class Schedule:
         if self.gradients.wanted_x and "x" in reached:
             for interval in sweeps.intervals():
                 read = (Block("grad", "x", interval),)
-                yield Step(kind="emit_grad", number=0, interval=interval, reads=read, writes=())
+                yield Step(kind="output_grad", number=0, interval=interval, reads=read, writes=())
 
     def _stages_backward(self, sweeps: Sweeps, number: int, reached: set[str]) -> Iterator[Step]:
         for interval in sweeps.intervals():
@@ -203,7 +203,7 @@ class Schedule:
         if any(name in reached for name in self.program.stages[number].outputs):
             yield self._transform_grad(number, interval, reached)
             now |= set(self._given_back(number))
-        yield from self._arrive(number - 1, interval, now)
+        yield from self._prepare_grad(number - 1, interval, now)
 
     def _transform_loss(self, interval: int, *, trains: bool) -> Step:
         stage = self.program.stages[self._last]
@@ -222,7 +222,7 @@ class Schedule:
         upstream = [name for name in stage.outputs if name in reached]
         known = [name for name in found if name in reached]
         is_saved = self._keeps(number)
-        saved = [Block("saved", "", interval, number=number)] if is_saved else []
+        saved = [Block("stage_saved", "", interval, number=number)] if is_saved else []
         return Step(
             kind="transform_grad",
             number=number,
@@ -265,7 +265,7 @@ class Schedule:
                     kind="gather",
                     number=number,
                     interval=src,
-                    other=dst,
+                    dst_interval=dst,
                     reads=(*reads, state) if dst in begun else reads,
                     writes=(state,),
                     temporary_bytes=self.sizes.walking(gather, src, dst),
@@ -273,7 +273,7 @@ class Schedule:
                 begun.add(dst)
 
         def finish(dst: int) -> Iterator[Step]:
-            extra = [Block("extra", gather.result, dst)] if gather.edges.gathering.keeps else []
+            extra = [Block("gather_saved", gather.result, dst)] if gather.edges.gathering.keeps else []
             yield Step(
                 kind="finish",
                 number=number,
@@ -285,7 +285,7 @@ class Schedule:
         in_order = gather.edges.gathering.names_edges
         return Pass(key=PassKey("gather", number), in_order=in_order, chunk=chunk, finish=finish, follow=follow)
 
-    def _arrive(self, number: int, interval: int, reached: set[str] | Sequence[str]) -> Iterator[Step]:
+    def _prepare_grad(self, number: int, interval: int, reached: set[str] | Sequence[str]) -> Iterator[Step]:
         """What a gather's backward reads of a destination interval, made when its gradient is complete."""
         if number < 0:
             return
@@ -294,14 +294,14 @@ class Schedule:
             return
         gathering = gather.edges.gathering
         reads = [Block("grad", gather.result, interval)]
-        reads += [Block("extra", gather.result, interval)] if gathering.keeps else []
+        reads += [Block("gather_saved", gather.result, interval)] if gathering.keeps else []
         reads += [Block("value", gather.result, interval)] if gathering.reads_result else []
         yield Step(
-            kind="arrive",
+            kind="prepare_grad",
             number=number,
             interval=interval,
             reads=tuple(reads),
-            writes=(Block("incoming", gather.result, interval),),
+            writes=(Block("grad_inputs", gather.result, interval),),
             temporary_bytes=self.sizes.arriving(gather, interval),
         )
 
@@ -326,13 +326,13 @@ class Schedule:
             if (src, dst) not in self.hops[gather.hop].edges:
                 return
             state = Block("state", gather.result, own, number=part + 1)
-            handed = Block("handed", gather.result, src, dst)
+            handed = Block("edge_grad", gather.result, src, dst)
             reads = self._read_by_chunk(gather, work.function, src, dst)
             yield Step(
                 kind="gather_grad",
                 number=number,
                 interval=src,
-                other=dst,
+                dst_interval=dst,
                 part=part,
                 reads=(*reads, state) if own in begun else reads,
                 writes=(*([handed] if of_edges else []), *([state] if of_rows else [])),
@@ -363,9 +363,9 @@ class Schedule:
         """The blocks that a backward pass reads for a chunk, but for the state."""
         chunk = self._chunk(CSC if function.at == "dst" else self._by_source[gather.hop], src, dst, gather.hop)
         blocks = [chunk, *self._edge_values(gather, function, chunk)]
-        blocks.append(as_read(Block("incoming", gather.result, dst), chunk, "dst"))
+        blocks.append(as_read(Block("grad_inputs", gather.result, dst), chunk, "dst"))
         if any(given.name.endswith("_at_edges") for given in function.inputs):
-            blocks.append(Block("handed", gather.result, src, dst))
+            blocks.append(Block("edge_grad", gather.result, src, dst))
         return tuple(blocks)
 
     def _values_of(self, gather: Gather, results: Sequence[str]) -> list[str]:
@@ -391,7 +391,7 @@ class Schedule:
         blocks = []
         for name, side, value in zip(gather.edges.stage.inputs, gather.edges.sides, gather.inputs, strict=True):
             if side in ("src", "dst") and name in read:
-                interval = chunk.interval if side == "src" else chunk.other
+                interval = chunk.interval if side == "src" else chunk.dst_interval
                 blocks.append(as_read(Block("value", value, interval), chunk, side))
         return list(dict.fromkeys(blocks))
 

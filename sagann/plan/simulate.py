@@ -248,7 +248,7 @@ class _Simulation:
             if isinstance(operation, Step):
                 if not self._has_room(device, operation):
                     return
-                if operation.kind != "turn":
+                if operation.kind != "return":
                     on = None if self.has_engines else device
                     self._run(number, device.name, self.step_s(operation), device=on)
                     return

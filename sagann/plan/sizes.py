@@ -131,7 +131,7 @@ def is_by_destination(form: str) -> bool:
 
 
 def _needed_key(chunk: Block) -> tuple[str, int, int]:
-    return PICKED_CSC if is_by_destination(chunk.name) else PICKED_CSR, chunk.interval, chunk.other
+    return PICKED_CSC if is_by_destination(chunk.name) else PICKED_CSR, chunk.interval, chunk.dst_interval
 
 
 class BlockSizes:
@@ -263,17 +263,17 @@ class BlockSizes:
     def _content(self, block: Block, rows: int) -> int:
         if block.kind in ("value", "grad"):
             return allocated_bytes(rows * self.row_bytes(block.name))
-        if block.kind == "saved":
+        if block.kind == "stage_saved":
             return packed_bytes(rows * size for size in self._stages[block.number].kept)
         if block.kind == "edges":
-            return self.hops[block.number].chunk_bytes(self.rows, block.interval, block.other, block.name)
+            return self.hops[block.number].chunk_bytes(self.rows, block.interval, block.dst_interval, block.name)
         gather = self._gathers[block.name]
-        if block.kind == "handed":
-            return self.hops[gather.hop].edges[block.interval, block.other] * self._handed_bytes(gather)
-        if block.kind == "incoming":
+        if block.kind == "edge_grad":
+            return self.hops[gather.hop].edges[block.interval, block.dst_interval] * self._handed_bytes(gather)
+        if block.kind == "grad_inputs":
             return sum(allocated_bytes(rows * size) for size in self._incoming_bytes(gather))
         results = self.result_bytes(gather, block.number)
-        if block.kind == "extra":
+        if block.kind == "gather_saved":
             results = [results[position] for position in gather.edges.gathering.keeps]
         return sum(allocated_bytes(rows * result) for result in results)
 

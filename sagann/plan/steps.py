@@ -22,47 +22,52 @@ DEVICE = "device0"
 MemoryPolicy = Literal["belady", "none"]
 "Which blocks the device keeps (:mod:`sagann.plan.memory`)."
 
-BlockKind = Literal["value", "grad", "extra", "incoming", "state", "edges", "needed", "handed", "saved"]
+BlockKind = Literal[
+    "value", "grad", "gather_saved", "grad_inputs", "state", "edges", "row_ids", "edge_grad", "stage_saved"
+]
 StepKind = Literal[
     "transform",
     "transform_loss",
     "gather",
     "finish",
-    "keep",
-    "emit",
-    "turn",
-    "arrive",
+    "store_constant",
+    "output",
+    "return",
+    "prepare_grad",
     "transform_grad",
     "gather_grad",
     "finish_grad",
-    "emit_grad",
+    "output_grad",
 ]
 
 
 # Plans look blocks up millions of times: tuples are hashed and compared without a call of Python.
 class Block(NamedTuple):
-    """A named tensor, or a few that go together, restricted to an interval or to a chunk of edges.
+    """A named tensor, or a few that go together, restricted to an interval of vertices or to a chunk of edges.
 
-    value, grad: rows of a value, and its gradient. extra: what a gather keeps for its backward. incoming: what its
-    backward reads of destinations. state: a gather in the making. edges: a chunk. needed: the
-    ids of rows that are picked for it, which only hosts keep. handed: what the backward's passes
-    leave at the edges of a chunk. saved: what a stage makes and its gradient reads.
+    - value, grad: the rows of a value, and of its gradient.
+    - gather_saved: what a gather keeps of its state for the backward.
+    - grad_inputs: what the passes of a gather's backward read of the destinations.
+    - state: a gather state, which chunks are accumulated into.
+    - edges: the edges of a chunk. row_ids: the ids of the rows that are picked for a chunk; only hosts hold these blocks.
+    - edge_grad: gradients at the edges of a chunk, which one backward pass leaves for another.
+    - stage_saved: what a stage saves for its gradient.
     """
 
     kind: BlockKind
-    "What it is."
+    "Kind of block."
     name: str
-    "Of the value; of a gather's result; of a chunk, the form."
+    "Name of the value; for what belongs to a gather, the name of its result; for a chunk, the form of its edges."
     interval: int
-    "Number of the interval; of a chunk, that of its sources."
-    other: int = -1
-    "Of a chunk, the interval of its destinations."
+    "Number of the interval; for a chunk, of the interval of its sources."
+    dst_interval: int = -1
+    "Number of the interval of a chunk's destinations; -1 for a block that is no chunk's."
     number: int = 0
-    "Of a chunk, the hop; of a state in the backward, the pass; of what is saved, the stage."
+    "Number of the hop of a chunk, of the backward pass of a state, or of the stage that saved the block."
     needed_by: Block | None = None
-    "Where these are picked rows of the interval, the chunk that needs them."
+    "Chunk that the rows were picked for; None where all rows of the interval are there."
     owner: str = DEVICE
-    "Device or worker in whose memory it lies."
+    "Device or worker in whose memory the block lies."
 
     @property
     def whole(self) -> Block:
@@ -72,26 +77,31 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """Something that is computed."""
+    """A computation on an interval or on a chunk.
+
+    - transform: run a stage on an interval. transform_loss: run the last stage, the loss of its rows, and their gradients.
+    - gather: accumulate a chunk into a state. finish: turn a state into what was gathered.
+    - store_constant: store what is the same in every epoch. output: give rows of the result to the caller.
+    - return: return to the caller, who starts the backward.
+    - prepare_grad: compute what the passes of a gather's backward read of an interval.
+    - transform_grad, gather_grad, finish_grad: the gradients of a stage, a chunk and a state. output_grad: give rows of the
+      features' gradient to the caller.
+    """
 
     kind: StepKind
-    """transform: a stage on an interval. transform_loss: the last stage, the loss of its rows, and their gradients. gather:
-    a chunk into a state. finish: a state into what was gathered. keep: what is the same in
-    every epoch. emit: rows of the result, or of the features' gradient,
-    to the caller. turn: the caller's, who begins the backward. arrive: what a gather's backward reads. And the gradients
-    of a stage, a chunk and a state."""
+    "Kind of computation."
     number: int
-    "Of the stage, or of the gather."
+    "Number of the stage, or of the gather."
     interval: int
-    "That it works on; of a chunk, that of its sources."
-    other: int = -1
-    "Of a chunk, the interval of its destinations."
+    "Number of the interval that the step works on; for a chunk, of the interval of its sources."
+    dst_interval: int = -1
+    "Number of the interval of a chunk's destinations; -1 for a step that works on no chunk."
     part: int = 0
-    "Which of the passes of a gather's backward."
+    "Number of the pass within a gather's backward."
     reads: tuple[Block, ...]
-    "Blocks whose content it needs."
+    "Blocks whose content the step needs."
     writes: tuple[Block, ...]
-    "Blocks that it makes or changes."
+    "Blocks that the step makes or changes."
     temporary_bytes: int = 0
     "Peak bytes of temporary memory while the step runs."
     resource: str = DEVICE
@@ -101,7 +111,7 @@ class Step:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """What it reads and writes, each once."""
+        """The blocks that the step reads or writes, each once."""
         return tuple(dict.fromkeys((*self.reads, *self.writes)))
 
 
@@ -117,21 +127,21 @@ class Move(NamedTuple):
     """
 
     kind: MoveKind
-    "What happens."
+    "Kind of move."
     block: Block
     "Block that is moved."
     num_bytes: int
     "Size of the block; of an all-reduce, the bytes that this owner sends."
     peer: str = ""
-    "Of a send, the receiver; of a receive, the sender."
+    "Receiver of a send, or sender of a receive."
     resource: str = ""
-    "What it occupies; by default its owner's copy engine for loads and stores, and its owner otherwise."
+    "Resource that the move occupies; by default the owner's copy engine for loads and stores, and the owner otherwise."
     waits: tuple[int, ...] = ()
     "Numbers of other operations that must end before it starts, beside those that follow from blocks."
 
     @property
     def occupies(self) -> str:
-        """The resource, also where none is named."""
+        """The resource that the move occupies, also where none is named."""
         return self.resource or self.block.owner + _ENGINES.get(self.kind, "")
 
 
@@ -147,9 +157,9 @@ class Plan:
     """
 
     operations: tuple[Step | Move, ...]
-    "In order."
+    "Steps and moves, in order."
     bounds: tuple[int, ...]
-    "Of the intervals."
+    "Ids of the first vertex of each interval, and the number of vertices."
     budget_bytes: int
     "Bytes that the memory of a device must not exceed."
     peak_bytes: int
@@ -167,32 +177,32 @@ class Plan:
 
     @property
     def loaded_bytes(self) -> int:
-        """Copied to the device."""
+        """Bytes copied to the device."""
         return _moved(self.operations, "load")
 
     @property
     def stored_bytes(self) -> int:
-        """Copied from the device."""
+        """Bytes copied from the device."""
         return _moved(self.operations, "store")
 
     @property
     def picked_bytes(self) -> int:
-        """Of what is copied to the device, the rows that were picked for a chunk."""
+        """Bytes of rows that were picked for a chunk, among those copied to the device."""
         return sum(each.num_bytes for each in _moves(self.operations, "load") if each.block.needed_by is not None)
 
     @property
     def moved_bytes(self) -> int:
-        """Copied to the device and from it."""
+        """Bytes copied to the device and from it."""
         return self.loaded_bytes + self.stored_bytes
 
     @property
     def spilled_bytes(self) -> int:
-        """Of the blocks that are stored at some time, each counted once."""
+        """Bytes of the blocks that are stored at some time; each block counts once."""
         return sum({each.block: each.num_bytes for each in _moves(self.operations, "store")}.values())
 
     @property
     def num_intervals(self) -> int:
-        """P."""
+        """Number of intervals, P."""
         return len(self.bounds) - 1
 
 

@@ -54,7 +54,7 @@ class _PassSize:
         """Count the blocks of a chunk's step."""
         of_own, of_other, of_chunk = 0, 0, step.temporary_bytes
         for block in step.blocks:
-            if block.kind in ("edges", "handed"):
+            if block.kind in ("edges", "edge_grad"):
                 of_chunk += bytes_of(block)
             elif block.interval == own:
                 of_own += bytes_of(block)
@@ -94,7 +94,11 @@ def chunk_ends(step: Step) -> tuple[PassKey, int, int] | None:
     if step.kind not in ("gather", "gather_grad") or not states:
         return None
     (own,) = states
-    return PassKey(step.kind, step.number, step.part), own, step.other if own == step.interval else step.interval
+    return (
+        PassKey(step.kind, step.number, step.part),
+        own,
+        step.dst_interval if own == step.interval else step.interval,
+    )
 
 
 def _passes(steps: Sequence[Step], bytes_of: Callable[[Block], int]) -> Mapping[PassKey, _PassSize]:

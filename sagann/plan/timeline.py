@@ -16,20 +16,20 @@ LANES: tuple[Lane, ...] = ("compute", "load", "store")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """Something that runs."""
+    """A step or a copy that ran, or that is foretold to run."""
 
     lane: Lane
-    "Where."
+    "Kind of work."
     name: str
-    "What."
+    "Name of the step, or of the block that is copied."
     start_s: float
-    "Since the timeline began."
+    "Seconds from the start of the timeline to the start of the span."
     seconds: float
-    "How long."
+    "Duration of the span, in seconds."
     num_bytes: int = 0
-    "Bytes that are copied."
+    "Bytes that are copied; 0 for a step."
     resource: str = ""
-    "Device or link that it occupies, where a plan was simulated."
+    "Device or link that the span occupies, where a plan was simulated."
 
 
 class Used(NamedTuple):
@@ -100,13 +100,13 @@ class Timeline:
 
 def step_name(step: Step) -> str:
     """A step in a few words."""
-    where = f"{step.interval}" if step.other < 0 else f"{step.interval} to {step.other}"
+    where = f"{step.interval}" if step.dst_interval < 0 else f"{step.interval} to {step.dst_interval}"
     return f"{step.kind} {step.number}: {where}"
 
 
 def block_name(block: Block) -> str:
     """A block in a few words."""
-    where = f"{block.interval}" if block.other < 0 else f"{block.interval} to {block.other}"
-    of = f"of stage {block.number}" if block.kind == "saved" else block.name
+    where = f"{block.interval}" if block.dst_interval < 0 else f"{block.interval} to {block.dst_interval}"
+    of = f"of stage {block.number}" if block.kind == "stage_saved" else block.name
     hop = f" of hop {block.number}" if block.kind == "edges" and block.number else ""
     return f"{block.kind} {of}{hop}: {where}"

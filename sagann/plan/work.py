@@ -108,9 +108,9 @@ class StepWork:
     def _pass(self, step: Step) -> Work:
         gather = self._program.gathers[step.number]
         function = self._function(gather, step)
-        edges = self._schedule.hops[gather.hop].edges[step.interval, step.other]
+        edges = self._schedule.hops[gather.hop].edges[step.interval, step.dst_interval]
         far, near = ("src", "dst") if function.at == "dst" else ("dst", "src")
-        rows = {"src": self._rows[step.interval], "dst": self._rows[step.other]}
+        rows = {"src": self._rows[step.interval], "dst": self._rows[step.dst_interval]}
         chunk = step.reads[0]
         if chunk.name in OTHER_END:
             rows[far] = self._schedule.hops[gather.hop].num_picked(chunk)

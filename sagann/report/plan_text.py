@@ -16,11 +16,11 @@ from sagann.runtime.forecast import Forecast
 _KINDS = {
     "value": "vertex data",
     "grad": "gradients of vertex data",
-    "incoming": "gradients as edges read them",
-    "extra": "softmax and extrema, for the backward",
-    "handed": "gradients at edges",
+    "grad_inputs": "gradients as edges read them",
+    "gather_saved": "softmax and extrema, for the backward",
+    "edge_grad": "gradients at edges",
     "edges": "edges",
-    "saved": "what stages made, for their gradients",
+    "stage_saved": "what stages made, for their gradients",
     "state": "gathers in the making",
 }
 
@@ -99,7 +99,7 @@ def _picked(planned: Planned) -> list[str]:
 def _gradients(steps: Sequence[Step]) -> str:
     """Which stages run twice for their gradient, and which keep what they make."""
     keeps = {
-        step.number: any(block.kind == "saved" for block in step.reads)
+        step.number: any(block.kind == "stage_saved" for block in step.reads)
         for step in steps
         if step.kind == "transform_grad"
     }
@@ -154,8 +154,10 @@ def forecast_text(forecast: Forecast) -> str:
 
 
 def _named(step: Step) -> str:
-    of = "gather" if step.kind in ("gather", "finish", "arrive", "gather_grad", "finish_grad") else "stage"
+    of = "gather" if step.kind in ("gather", "finish", "prepare_grad", "gather_grad", "finish_grad") else "stage"
     with_loss = " with the loss" if step.kind == "transform_loss" else ""
     what = ("the gradient of " if step.kind.endswith("_grad") else "") + f"{of} {step.number}{with_loss}"
-    where = f"chunk ({step.interval}, {step.other})" if step.other >= 0 else f"interval {step.interval}"
+    where = (
+        f"chunk ({step.interval}, {step.dst_interval})" if step.dst_interval >= 0 else f"interval {step.interval}"
+    )
     return f"{what} on {where}"

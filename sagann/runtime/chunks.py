@@ -83,7 +83,7 @@ class Chunks:
         return Block("edges", name, src, dst, self._number)
 
     def _needed_block(self, form: str, src: int, dst: int) -> Block:
-        return Block("needed", form, src, dst, self._number)
+        return Block("row_ids", form, src, dst, self._number)
 
     def in_degrees(self, rows: slice) -> Tensor:
         """Of a range of vertices, in the whole hop."""
@@ -94,7 +94,7 @@ class Chunks:
         """The rows that are picked for a chunk: ids within their interval, ascending, [n]."""
         assert self._host is not None
         form = CSC if is_by_destination(chunk.name) else CSR
-        return self._host.get(self._needed_block(form, chunk.interval, chunk.other))[""]
+        return self._host.get(self._needed_block(form, chunk.interval, chunk.dst_interval))[""]
 
     def known_as(self, chunk: Block) -> Block:
         """A chunk's block by the number of these chunks."""
@@ -107,7 +107,7 @@ class Chunks:
 
     def _read_for(self, chunk: Block) -> list[Block]:
         """What the host keeps of a chunk that is read when it is loaded."""
-        src, dst = chunk.interval, chunk.other
+        src, dst = chunk.interval, chunk.dst_interval
         form = CSC if is_by_destination(chunk.name) else CSR
         read = [self._block(form, src, dst)]
         if chunk.name in (NUMBERED, PICKED_NUMBERED):
@@ -120,18 +120,18 @@ class Chunks:
         """Read a chunk."""
         host = self._host
         if host is None:
-            return self._in_memory[block.interval, block.other]
+            return self._in_memory[block.interval, block.dst_interval]
         return self._read(block, host.get, gives_copies=host.gives_copies)
 
     def view(self, block: Block) -> Edges:
         """A chunk where it lies, of those that are kept as they are read, in memory."""
         if self._host is None:
-            return self._in_memory[block.interval, block.other]
+            return self._in_memory[block.interval, block.dst_interval]
         return self._read(block, cast("MemoryHost", self._host).view, gives_copies=False)
 
     def _read(self, block: Block, get: Callable[[Block], dict[str, Tensor]], *, gives_copies: bool) -> Edges:
         """A chunk, from what the host keeps of it."""
-        src, dst = block.interval, block.other
+        src, dst = block.interval, block.dst_interval
         at: Literal["dst", "src"] = "dst" if is_by_destination(block.name) else "src"
         form = CSC if at == "dst" else CSR
         arrays = get(self._block(form, src, dst))

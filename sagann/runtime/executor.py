@@ -114,7 +114,7 @@ class Executor:
     def forward(self) -> Tensor:
         """Run the plan until the result, or the loss, is there."""
         self._share()
-        self._run_until("turn")
+        self._run_until("return")
         return self.epoch.take_result()
 
     def backward(self) -> None:
@@ -150,13 +150,13 @@ class Executor:
             "transform_loss": self._transform_loss,
             "gather": self._gather,
             "finish": self._finish,
-            "keep": self._keep,
-            "emit": self._emit,
-            "arrive": self._arrive,
+            "store_constant": self._store_constant,
+            "output": self._output,
+            "prepare_grad": self._prepare_grad,
             "transform_grad": self._transform_grad,
             "gather_grad": self._gather_grad,
             "finish_grad": self._finish_grad,
-            "emit_grad": self._emit_grad,
+            "output_grad": self._output_grad,
         }
         try:
             with POOL.limited(self.plan.budget_bytes):
@@ -182,7 +182,7 @@ class Executor:
         return value
 
     def _transform(self, step: Step) -> None:
-        saved = [block for block in step.writes if block.kind == "saved"]
+        saved = [block for block in step.writes if block.kind == "stage_saved"]
         if saved:
             tape, results = self._taped(step)
             self.resident[saved[0]] = tape.made
@@ -249,7 +249,7 @@ class Executor:
         self._give_back(step, tape, tape.made, upstream)
 
     def _transform_grad(self, step: Step) -> None:
-        saved = [block for block in step.reads if block.kind == "saved"]
+        saved = [block for block in step.reads if block.kind == "stage_saved"]
         tape = self._tapes.pop(saved[0]) if saved else self._taped(step)[0]
         outputs = self.program.stages[step.number].outputs
         if self.program.output in outputs:
@@ -286,7 +286,7 @@ class Executor:
         known: Tensor | None = self.resident.get(at)
         self.resident[at] = grad if known is None else known + grad
 
-    def _emit(self, step: Step) -> None:
+    def _output(self, step: Step) -> None:
         rows = self._value(self.program.output, step.interval)
         self.epoch.give(rows, self.plan.vertices(step.interval), self.plan.bounds[-1])
 
@@ -320,7 +320,7 @@ class Executor:
             self.resident[step.reads[0]],
             read,
             seed=self.seeds[gather.seed] if gather.edges.random else 0,
-            edge_offset=self.chunks[gather.hop].first_edge[step.interval, step.other],
+            edge_offset=self.chunks[gather.hop].first_edge[step.interval, step.dst_interval],
         )
 
     def _edge_inputs(self, gather: Gather, step: Step) -> dict[str, Tensor]:
@@ -334,7 +334,7 @@ class Executor:
             elif side == "edge":
                 arrays[name] = edges.edge_data[value]
             else:
-                whole = Block("value", value, step.interval if side == "src" else step.other)
+                whole = Block("value", value, step.interval if side == "src" else step.dst_interval)
                 block = as_read(whole, step.reads[0], side)
                 if block in step.reads:
                     arrays[name] = self.resident[block]
@@ -351,24 +351,24 @@ class Executor:
         self.resident[Block("value", gather.result, step.interval)] = _alone(result.to(gather.edges.dtype))
         if kept:
             extra = {str(number): _alone(tensor) for number, tensor in enumerate(kept)}
-            self.resident[Block("extra", gather.result, step.interval)] = extra
+            self.resident[Block("gather_saved", gather.result, step.interval)] = extra
 
-    def _keep(self, step: Step) -> None:
+    def _store_constant(self, step: Step) -> None:
         (block,) = step.reads
         self._constants.put(block, {"": self.resident[block]})
 
     def _counts(self, gather: Gather, step: Step) -> Counts:
         return lambda like: divisors(self.chunks[gather.hop].in_degrees(self.plan.vertices(step.interval)), like)
 
-    def _arrive(self, step: Step) -> None:
+    def _prepare_grad(self, step: Step) -> None:
         """What the backward's passes read of a destination interval, besides what the forward read."""
         gather = self.program.gathers[step.number]
         assert gather.edges.function is not None
         grad = self.resident[Block("grad", gather.result, step.interval)]
-        extra = self.resident.get(Block("extra", gather.result, step.interval)) or {}
+        extra = self.resident.get(Block("gather_saved", gather.result, step.interval)) or {}
         is_read = gather.edges.gathering.reads_result
         result = self._value(gather.result, step.interval) if is_read else grad
-        self.resident[Block("incoming", gather.result, step.interval)] = gather.edges.gathering.arrive(
+        self.resident[Block("grad_inputs", gather.result, step.interval)] = gather.edges.gathering.arrive(
             gather.edges.function, grad, list(extra.values()), result, self._counts(gather, step)
         )
 
@@ -377,19 +377,19 @@ class Executor:
         gather = self.program.gathers[step.number]
         work = self.gradients.passes(gather)[step.part]
         of_dst = step.kind == "gather_grad" and work.function.at == "dst"
-        at = Block("state", gather.result, step.other if of_dst else step.interval, number=step.part + 1)
+        at = Block("state", gather.result, step.dst_interval if of_dst else step.interval, number=step.part + 1)
         return gather, work, self._state(at, work.function, gather)
 
     def _gather_grad(self, step: Step) -> None:
         gather, work, state = self._backward_pass(step)
         arrays = self._edge_inputs(gather, step)
         for block in step.reads:
-            if block.kind in ("incoming", "handed"):
+            if block.kind in ("grad_inputs", "edge_grad"):
                 arrays |= self.resident[block]
         edges = self._accumulate(state, gather, step, arrays)
         names = _results(work, of_edges=True)
         if names:
-            handed = Block("handed", gather.result, step.interval, step.other)
+            handed = Block("edge_grad", gather.result, step.interval, step.dst_interval)
             self.resident[handed] = dict(zip(names, edges, strict=True))
 
     def _finish_grad(self, step: Step) -> None:
@@ -403,7 +403,7 @@ class Executor:
                 self._add_gradient(value, step.interval, result)
         self.resident.discard(Block("state", gather.result, step.interval, number=step.part + 1))
 
-    def _emit_grad(self, step: Step) -> None:
+    def _output_grad(self, step: Step) -> None:
         rows = self.resident[Block("grad", "x", step.interval)]
         if self.epoch.of_x is None:
             self.epoch.of_x = torch.zeros_like(self.epoch.x)

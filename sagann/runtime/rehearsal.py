@@ -140,7 +140,7 @@ def _run(streamed: StreamedModel, x: Tensor) -> None:
 
 
 def _steps(plan: Plan) -> list[Step]:
-    return [each for each in plan.operations if isinstance(each, Step) and each.kind != "turn"]
+    return [each for each in plan.operations if isinstance(each, Step) and each.kind != "return"]
 
 
 def _by_key(plan: Plan, recorder: Recorder) -> dict[Key, float]:

@@ -22,7 +22,7 @@ _COLOURS = {
     "edges": "#bbbbbb",
     "value": "#aa3377",
     "grad": "#ee6677",
-    "saved": "#882255",
+    "stage_saved": "#882255",
 }
 "Of a span, by the first word of its name."
 _OTHER_COLOUR = "#777777"

@@ -77,9 +77,9 @@ def test_every_order_has_the_same_steps(name: str, folded: bool) -> None:
 def test_chunks_come_in_the_order_of_the_name(name: str, order: Order) -> None:
     ends: dict[tuple[str, int, int, bool], list[tuple[int, int]]] = {}
     for step in schedule_of(name, order, visits=ASCENDING).epoch():
-        if step.other >= 0:
+        if step.dst_interval >= 0:
             key = step.kind, step.number, step.part, step.reads[0].name != CSC
-            ends.setdefault(key, []).append((step.interval, step.other))
+            ends.setdefault(key, []).append((step.interval, step.dst_interval))
     assert {kind for kind, *_ in ends} == {"gather", "gather_grad"}
     for (kind, _, _, over_csr), chunks in ends.items():
         by_column = sorted(chunks, key=lambda chunk: chunk[::-1])

@@ -29,7 +29,7 @@ def plan_of(name: str, visits: Visits, share: float = 1.5) -> Plan:
 
 def seconds_of(step: Step) -> float:
     """Of chunks on the diagonal, many times those of others."""
-    return 0.3 if step.other == step.interval else 0.02
+    return 0.3 if step.dst_interval == step.interval else 0.02
 
 
 @pytest.mark.parametrize("name", ["gat", "gated-gcn", "maxpool-gcn"])

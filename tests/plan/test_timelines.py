@@ -29,7 +29,7 @@ def epoch(seed: int, lookahead: int) -> Plan:
             reads.append(random.choice(names)._replace(needed_by=chunk))
         steps.append(
             Step(
-                kind="turn" if number == 150 else "gather",
+                kind="return" if number == 150 else "gather",
                 number=number,
                 interval=0,
                 reads=(chunk, *reads),

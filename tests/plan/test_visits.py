@@ -59,7 +59,7 @@ def test_any_order_of_visits_gives_a_valid_plan(name: str, order: Order, visits:
 def _identity(step: Step) -> tuple[object, ...]:
     """What a step does; whether its state was begun before depends on the order."""
     reads = frozenset(block for block in step.reads if block.kind != "state")
-    return step.kind, step.number, step.part, step.interval, step.other, reads, step.writes
+    return step.kind, step.number, step.part, step.interval, step.dst_interval, reads, step.writes
 
 
 @settings(max_examples=12, deadline=None)
@@ -70,7 +70,7 @@ def test_extrema_meet_their_chunks_in_ascending_order(order: Order, visits: Visi
     met: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for step in schedule_of("maxpool-gcn", order, visits=visits).epoch():
         if step.kind == "gather":
-            met[step.number, step.other].append(step.interval)
+            met[step.number, step.dst_interval].append(step.interval)
     assert all(others == sorted(others) for others in met.values())
     assert met
 

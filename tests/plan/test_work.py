@@ -33,7 +33,7 @@ def works_of(model: nn.Module, graph: Graph, num_intervals: int) -> tuple[Graph,
     assert graph.features is not None
     program, schedule, plan = streamed.plan(graph.features, folded=True)
     work = StepWork(program, schedule, sizes(bounds))
-    steps = [each for each in plan.operations if isinstance(each, Step) and each.kind != "turn"]
+    steps = [each for each in plan.operations if isinstance(each, Step) and each.kind != "return"]
     return graph, [(step, work.of(step)) for step in steps]
 
 

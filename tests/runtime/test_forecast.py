@@ -40,7 +40,7 @@ def test_a_rehearsal_times_every_kind_of_step_and_changes_nothing() -> None:
     planned = foretell(model, graph, budget_bytes=600_000)
     assert planned.plan.num_intervals > 1
     factors = rehearse(model, graph, planned, ROUND)
-    steps = [each for each in planned.plan.operations if isinstance(each, Step) and each.kind != "turn"]
+    steps = [each for each in planned.plan.operations if isinstance(each, Step) and each.kind != "return"]
     assert {(step.kind, step.number, step.part) for step in steps} <= set(factors)
     assert all(factor > 0 for factor in factors.values())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
@@ -103,7 +103,7 @@ def test_a_forecast_has_every_step_and_copy_of_the_plan() -> None:
     assert sum(span.num_bytes for span in found.timeline.of("load")) == planned.plan.loaded_bytes
     assert sum(span.num_bytes for span in found.timeline.of("store")) == planned.plan.stored_bytes
     assert found.timeline.busy_s("load") == pytest.approx(planned.plan.loaded_bytes / ROUND.disk_read_bytes)
-    steps = [each for each in planned.plan.operations if isinstance(each, Step) and each.kind != "turn"]
+    steps = [each for each in planned.plan.operations if isinstance(each, Step) and each.kind != "return"]
     assert len(found.timeline.of("compute")) == len(steps)
 
 

@@ -48,7 +48,7 @@ def test_an_epoch_is_recorded_step_by_step_and_copy_by_copy(tmp_path: Path, plan
     for kind in ("load", "store"):
         copied = [span.num_bytes for span in recorder.spans if span.lane == kind]
         assert sorted(copied) == sorted(move.num_bytes for move in moves if move.kind == kind)
-    steps = [each for each in plan.operations if not isinstance(each, Move) and each.kind != "turn"]
+    steps = [each for each in plan.operations if not isinstance(each, Move) and each.kind != "return"]
     assert len(recorder.of("compute")) == len(steps)
     assert 0 < recorder.busy_s("compute") <= recorder.busy_s(*LANES) <= recorder.seconds
     timeline_files.write_trace(tmp_path / "trace.json", {"planned": planned, "measured": recorder})

@@ -267,7 +267,7 @@ def test_any_budget_gives_the_same_numbers(
     assert plans[0].stored_bytes == 0
     assert plans[-1].stored_bytes > 0
     moved = {each.block.kind for plan in plans for each in plan.operations if isinstance(each, Move)}
-    assert not keeps or "saved" in moved
+    assert not keeps or "stage_saved" in moved
     del streamed, out, found
     assert list(tmp_path.iterdir()) == []
     assert [plan.peak_bytes for plan in plans] == sorted((plan.peak_bytes for plan in plans), reverse=True)
@@ -616,7 +616,7 @@ def test_blocks_are_as_large_as_planned(dtype: torch.dtype, monkeypatch: pytest.
     streamed = StreamedModel(model, [random_topology(4000, 9000)], equal_vertices(4000, 4))
     _, schedule, plan = streamed.plan(x)
     most, begin = 0, Residents.begin
-    compared = {"value", "grad", "extra", "incoming"}
+    compared = {"value", "grad", "gather_saved", "grad_inputs"}
     found = set()
 
     def begun(residents: Residents, step: Step) -> None:
@@ -679,7 +679,7 @@ def test_what_stages_keep_takes_no_more_than_planned(
     set_item = Residents.__setitem__
 
     def kept(residents: Residents, block: Block, value: Any) -> None:
-        if block.kind == "saved":
+        if block.kind == "stage_saved":
             found[block] = sum(each.untyped_storage().nbytes() for each in value.values())
         set_item(residents, block, value)
 

@@ -318,7 +318,7 @@ def test_what_a_device_does_is_recorded_by_its_marks(monkeypatch: pytest.MonkeyP
     streamed(x).sum().backward()
     plan = streamed.plan(x).plan
     assert len(recorder.of("compute")) == sum(
-        isinstance(each, Step) and each.kind != "turn" for each in plan.operations
+        isinstance(each, Step) and each.kind != "return" for each in plan.operations
     )
     for lane, num_bytes in (("load", plan.loaded_bytes), ("store", plan.stored_bytes)):
         assert sum(span.num_bytes for span in recorder.spans if span.lane == lane) == num_bytes
