@@ -28,7 +28,7 @@ class BlockModel:
     homophily: float
     "Share of the edges that join vertices of one class."
     degree_exponent: float
-    "Of the power law of the degrees."
+    "Exponent of the power law of the degrees."
     num_features: int
     "Features per vertex."
     feature_noise: float

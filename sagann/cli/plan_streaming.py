@@ -28,7 +28,7 @@ class Wish:
     """What is to be shown."""
 
     budget_bytes: int
-    "Of an epoch."
+    "Memory budget of an epoch, in bytes."
     with_steps: bool
     "Whether every step and copy is."
     spill: Path | None

@@ -41,7 +41,7 @@ class Message:
 
     row: fx.Node
     operator: Any
-    "Of the message, or None where the message is the row itself."
+    "Operator of the message, or None where the message is the row itself."
     number: fx.Node | None
 
 

@@ -20,7 +20,7 @@ class EdgesOfType:
     data: str
     "Name of the edge data that holds the types."
     type: int
-    "Which edges."
+    "The type."
 
     def within(self, edges: slice) -> Tensor:
         """Where they stand in a range of the topology's edges: int64, ascending, from the range's start."""

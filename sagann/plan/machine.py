@@ -72,7 +72,7 @@ class Machine:
     name: str
     "What the processor calls itself."
     num_cores: int
-    "That the process may run on."
+    "Number of cores that the process may run on."
     matmul_flops: float
     "Floating-point operations per second, a multiply-add being two, of tall products: [rows, 512] by [512, 128]."
     stream_bytes: float
@@ -82,7 +82,7 @@ class Machine:
     gather_cached_bytes: float
     "The same, where the source rows lie in the cache."
     cache_bytes: int
-    "Of the last-level cache."
+    "Bytes of the last-level cache."
     exp_per_s: float
     "Exponentials per second in a fused pass over edges: what a sigmoid adds to a pass that reads the same."
     copy_bytes: float

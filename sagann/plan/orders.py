@@ -38,11 +38,11 @@ class Pass:
     """The steps of a pass over the edges."""
 
     key: PassKey
-    "Which pass it is."
+    "Pass that the steps belong to."
     in_order: bool
     "Whether a state has to meet its chunks in the order of their other ends, because the first one wins ties."
     chunk: Callable[[int, int], Iterator[Step]]
-    "Of the chunk, if there is one, of an interval of rows and one of other ends."
+    "Steps of the chunk between an interval of rows and one of other ends, if there is one."
     finish: Callable[[int], Iterator[Step]]
     "What an interval's state gives."
     follow: Callable[[int], Iterator[Step]]
@@ -95,9 +95,9 @@ class Policy:
     """What an order does."""
 
     walk: Walk
-    "Of the forward's gathers, and of the backward's passes over CSR."
+    "Walk of the forward's gathers, and of the backward's passes over CSR."
     csc_walk: Walk
-    "Of the backward's passes over CSC."
+    "Walk of the backward's passes over CSC."
     has_strips: bool
     "Whether states of several intervals may be accumulated at the same time, instead of one after the other."
     telling: int

@@ -35,11 +35,11 @@ class Refined:
     visits: Visits
     "The orders found."
     began_s: float
-    "Of an epoch before the first swap, simulated."
+    "Simulated seconds of an epoch before the first swap."
     seconds: float
-    "Of one with these orders; never more."
+    "Simulated seconds of an epoch with these orders; never more than before."
     num_simulations: int
-    "That were run."
+    "Number of simulations that were run."
 
 
 def refine(

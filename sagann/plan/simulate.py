@@ -117,7 +117,7 @@ class _Running:
     switches: tuple[str, ...] = ()
     "Switches that it goes through."
     device: _Device | None = None
-    "Of a step on a processor: the device, whose cores copies take."
+    "For a step on a processor, the device, whose copies take cores from the step."
     speed: float = 1.0
     "Share of the full speed."
 

@@ -49,13 +49,13 @@ class HopSize:
     """The chunks of one hop, as far as sizes go."""
 
     num_edges: int
-    "Of the whole hop."
+    "Number of edges in the whole hop."
     edges: Mapping[tuple[int, int], int]
     "Edges of each chunk that has any, by source and destination interval."
     data_bytes: tuple[int, ...]
-    "Of an edge in each of its data."
+    "Bytes per edge of each of the edge data."
     id_bytes: int
-    "Of a vertex id in the whole hop."
+    "Bytes of a vertex id in the whole hop."
     grain: Grain | None = None
     """Into which items kernels cut a pass, where these are copied with the edges and take memory of the device; None
     where they lie on the host."""

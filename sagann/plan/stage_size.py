@@ -35,7 +35,7 @@ class StageSize:
     largest: int
     "The largest tensor."
     flops: int
-    "Of matrix products."
+    "Floating-point operations of matrix products."
     peak: int
     "What lives at the same time, at most, besides inputs and outputs."
     weight: int

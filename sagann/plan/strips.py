@@ -46,7 +46,7 @@ class _PassSize:
     others: dict[int, int] = field(default_factory=dict)
     "By interval of other ends."
     chunk: int = 0
-    "Of the edges of a chunk and what takes place beside, at most."
+    "Peak bytes of a chunk's edges and of what is in memory beside them."
     follow: int = 0
     "What a step takes that comes between the chunks of two intervals, at most."
 

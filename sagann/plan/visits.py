@@ -29,11 +29,11 @@ class PassKey(NamedTuple):
     """A pass over the edges."""
 
     kind: Literal["gather", "gather_grad"]
-    "Of its steps."
+    "Kind of the pass's steps."
     number: int
-    "Of the gather."
+    "Number of the gather."
     part: int = 0
-    "Which of the passes of a gather's backward."
+    "Number of the pass within the gather's backward."
 
 
 class Strip(NamedTuple):
@@ -58,7 +58,7 @@ class Visits:
     """
 
     direction: Direction = "zigzag"
-    "Of sweeps, and of the chunks of a strip."
+    "Direction of sweeps, and of the chunks of a strip."
     widths: Mapping[PassKey, int] = field(default_factory=dict)
     "Intervals of a strip, by pass; 1 where it is not said."
     refined: Mapping[tuple[PassKey, int], tuple[int, ...]] = field(default_factory=dict)

@@ -38,13 +38,13 @@ class Work:
     """What is computed."""
 
     flops: float = 0.0
-    "Of matrix products; a multiply-add is two."
+    "Floating-point operations of matrix products; a multiply-add counts as two."
     stream_bytes: float = 0.0
     "Read and written one after the other."
     gather_bytes: float = 0.0
-    "Of rows that edges read here and there."
+    "Bytes of rows that edges read at scattered places."
     gathered_from_bytes: float = 0.0
-    "Of the arrays that these rows lie in."
+    "Bytes of the arrays that hold these rows."
     exponentials: float = 0.0
     "And functions that cost as much, for edges."
 

@@ -22,7 +22,7 @@ class Backend(Protocol):
     """Where steps run."""
 
     device: torch.device
-    "That computes."
+    "Device that computes."
     grain: Grain | None
     "Into which items its kernels cut a pass, where these lie in memory that is planned."
     copies_rows: bool

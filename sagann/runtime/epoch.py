@@ -39,9 +39,9 @@ class Epoch:
     out: Tensor | None = None
     "The result, once it is complete."
     loss: Tensor | None = None
-    "Of the intervals so far, in float32 at least."
+    "Loss of the intervals so far, in float32 at least."
     loss_dtype: torch.dtype | None = None
-    "Of the loss that the caller gets."
+    "Type of the loss that the caller gets."
     upstream: Tensor | None = None
     "The result's gradient, where the caller brings it."
     of_x: Tensor | None = None

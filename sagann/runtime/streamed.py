@@ -71,7 +71,7 @@ class _Kept(NamedTuple):
     x: weakref.ref[Tensor]
     "The features that it is of."
     version: int
-    "Of the features."
+    "Version of the features when the blocks were made."
     host: Host
     "Where it lies."
 
@@ -82,7 +82,7 @@ class _Features(NamedTuple):
     x: weakref.ref[Tensor]
     "The features."
     version: int
-    "Of them."
+    "Version of the features when their file was looked up."
     rows: MappedRows | None
     "Reads them from their file; None where they are read in memory."
 

@@ -53,7 +53,7 @@ class _Tile:
     topology: Topology
     src: Tensor
     dst: Tensor
-    "Of the whole topology, int64."
+    "Destination of every edge of the whole topology, int64."
 
 
 def gather_tiled(

@@ -31,7 +31,7 @@ class _Map:
     first: int
     "Address."
     offset: int
-    "Of that in the file."
+    "Offset of that address in the file."
     device: int
     inode: int
     path: str

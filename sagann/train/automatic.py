@@ -48,7 +48,7 @@ class Room:
     free_bytes: int
     "Under the machine's memory and the process's limits, before anything is trained."
     epoch_bytes: int
-    "Of that, for an epoch's tensors of vertices and edges, with the logits of an evaluation in memory too."
+    "Bytes of the free memory for an epoch's tensors of vertices and edges, with the logits of an evaluation in memory too."
     streamed_bytes: int
     "The same where the run is streamed: the loss is folded, and the logits of an evaluation lie in files."
 

@@ -23,7 +23,7 @@ class Streaming:
     """How a model is run inside a memory budget."""
 
     memory_bytes: int
-    "Of an epoch's tensors of vertices and edges."
+    "Budget of an epoch's tensors of vertices and edges, in bytes."
     spill: Path | None
     "Folder for the others; None for the host's memory, beside a device."
     is_own: bool = False

@@ -69,7 +69,7 @@ class Input:
     name: str
     "Unique name."
     side: Side
-    "Whose row an edge reads."
+    "End or kind of the row that an edge reads."
     shape: Shape
     "Feature shape of a row; of a parameter, its shape."
     dtype: torch.dtype
@@ -138,7 +138,7 @@ class EdgeFunction:
     outputs: tuple[Output, ...]
     "What it reduces."
     at: Literal["dst", "src"]
-    "Whose edges form a group."
+    "End whose edges form a group."
 
     def value(self, name: str) -> Input | Op:
         """The input or op of that name."""

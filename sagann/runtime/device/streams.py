@@ -31,7 +31,7 @@ class Streams(Protocol):
     """
 
     device: torch.device
-    "Whose they are."
+    "Device of the streams."
 
     def on(self, lane: Lane) -> AbstractContextManager[None]:
         """Inside the ``with`` block, what this thread queues or allocates is the lane's."""

@@ -24,7 +24,7 @@ class Kernel:
     """A function's machine code."""
 
     address: int
-    "Of the C function."
+    "Address of the C function."
     results: tuple[Result, ...]
     "The tensors that it writes."
 

@@ -24,9 +24,9 @@ class Form:
     """How the arrays of a pass lie in memory."""
 
     index_kind: str
-    "Of the ids of the other endpoint: i2, i4 or i8."
+    "Integer type of the ids of the other endpoint: i2, i4 or i8."
     id_kind: str
-    "Of edge ids: i4 or i8."
+    "Integer type of edge ids: i4 or i8."
     stored: tuple[str, ...]
     "Kind of every input's array."
     in_order: frozenset[str] = frozenset()
@@ -34,7 +34,7 @@ class Form:
     into_id_kind: str | None = None
     "Where the pass continues from earlier results, the kind of their ids of edges; None where it starts anew."
     offset_kind: str = "i8"
-    "Of the offsets of the rows: i4 or i8."
+    "Integer type of the offsets of the rows: i4 or i8."
 
     @property
     def continued(self) -> bool:

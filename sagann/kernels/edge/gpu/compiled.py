@@ -29,7 +29,7 @@ class Kernel:
     results: tuple[Result, ...]
     "The tensors that it writes."
     shared: tuple[int, ...]
-    "Those that it reads from a copy when it continues, since the programs of a row all write them."
+    "Positions in ``results`` of the tensors that a continued kernel reads from a copy, since all programs of a row write them."
 
     def launch(self, num_items: int, args: Sequence[object]) -> None:
         """Run all items on the current stream of the current device."""

@@ -25,7 +25,7 @@ class Merges:
     """A tree of merges."""
 
     levels: tuple[Tensor, ...]
-    "Of :class:`sagann.kernels.edge.gpu.tree.Tree`, int64 [num_groups, 3] each."
+    "Levels of a :class:`sagann.kernels.edge.gpu.tree.Tree`, int64 [num_groups, 3] each."
     num_slots: int
     "Slots of partial results and of what is merged on the way."
 
@@ -47,9 +47,9 @@ class Cut:
     split_rows: Tensor
     "Rows that were cut, int64."
     rows: Merges
-    "Of rows that were cut."
+    "Merges of rows that were cut."
     totals: Merges
-    "Of all items."
+    "Merges of the totals of all items."
 
     def mapped(self, move: Callable[[Tensor], Tensor]) -> Cut:
         """The same with every array replaced by what ``move`` makes of it: a copy on a device, say."""
