@@ -70,7 +70,7 @@ class Machine:
     """
 
     name: str
-    "What the processor calls itself."
+    "Name of the processor."
     num_cores: int
     "Number of cores that the process may run on."
     matmul_flops: float

@@ -42,13 +42,13 @@ class _PassSize:
     """Bytes of the blocks of a pass."""
 
     owns: dict[int, int] = field(default_factory=dict)
-    "By interval of its rows: the state, and what its rows are read of."
+    "Bytes of the state and of the row blocks, by interval of the pass's rows."
     others: dict[int, int] = field(default_factory=dict)
-    "By interval of other ends."
+    "Bytes of the blocks of other ends, by their interval."
     chunk: int = 0
     "Peak bytes of a chunk's edges and of what is in memory beside them."
     follow: int = 0
-    "What a step takes that comes between the chunks of two intervals, at most."
+    "Peak bytes of a step that comes between the chunks of two intervals."
 
     def add(self, step: Step, own: int, other: int, bytes_of: Callable[[Block], int]) -> None:
         """Count the blocks of a chunk's step."""

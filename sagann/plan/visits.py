@@ -40,9 +40,9 @@ class Strip(NamedTuple):
     """Intervals of a pass that go together."""
 
     owns: tuple[int, ...]
-    "Intervals of its rows, in order."
+    "Intervals of the pass's rows, in order."
     others: tuple[int, ...]
-    "Intervals of other ends, in the order in which their chunks are visited."
+    "Intervals of the other ends, in the order in which their chunks are visited."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,9 +60,9 @@ class Visits:
     direction: Direction = "zigzag"
     "Direction of sweeps, and of the chunks of a strip."
     widths: Mapping[PassKey, int] = field(default_factory=dict)
-    "Intervals of a strip, by pass; 1 where it is not said."
+    "Number of intervals in a strip, by pass; 1 for passes that are not named."
     refined: Mapping[tuple[PassKey, int], tuple[int, ...]] = field(default_factory=dict)
-    "In which order the chunks of some strips are visited instead, by pass and number of the strip."
+    "Order in which the chunks of a strip are visited instead, by pass and number of the strip."
 
     def sweeps(self, num_intervals: int) -> Sweeps:
         """The sweeps of an epoch over so many intervals."""

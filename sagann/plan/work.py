@@ -40,7 +40,7 @@ class Work:
     flops: float = 0.0
     "Floating-point operations of matrix products; a multiply-add counts as two."
     stream_bytes: float = 0.0
-    "Read and written one after the other."
+    "Bytes read and written in sequence."
     gather_bytes: float = 0.0
     "Bytes of rows that edges read at scattered places."
     gathered_from_bytes: float = 0.0

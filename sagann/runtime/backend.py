@@ -24,7 +24,7 @@ class Backend(Protocol):
     device: torch.device
     "Device that computes."
     grain: Grain | None
-    "Into which items its kernels cut a pass, where these lie in memory that is planned."
+    "Size of the items into which its kernels cut a pass, where the items lie in memory that is planned."
     copies_rows: bool
     "Whether rows of the caller's tensors are copied as they are read, rather than by the transport."
 

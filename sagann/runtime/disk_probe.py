@@ -29,11 +29,11 @@ class DiskRates(NamedTuple):
     """Bytes per second."""
 
     read: float
-    "From the disk, past the system's page cache where it lets itself be told."
+    "Bytes per second from the disk, past the page cache where the system allows that."
     cached: float
-    "From the page cache, right after."
+    "Bytes per second from the page cache, right after the first reading."
     write: float
-    "Until the system says that they are on the disk."
+    "Bytes per second written, until the system says that the bytes are on the disk."
 
 
 def disk_rates(folder: Path) -> DiskRates:

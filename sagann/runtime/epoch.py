@@ -25,13 +25,13 @@ class Epoch:
     x: Tensor
     "Features, outside of the device's memory."
     parameters: Sequence[Tensor]
-    "In the program's order; leaves of their own, where they get a gradient."
+    "Parameters in the program's order; leaves of their own, where they get a gradient."
     trains: bool
     "Whether there is a backward."
     mapped: MappedRows | None = None
-    "Reads rows of ``x`` where it is mapped from a file."
+    "Reader of the rows of ``x``, where they are mapped from a file."
     loss_of: LossOf | None = None
-    "Where the loss is computed with the result's rows."
+    "Loss of an interval's rows, where the loss is computed with the result."
     shared: dict[str, Tensor] = field(default_factory=dict)
     "Parameters and what depends on them alone, by name."
     allocate: Allocate | None = None

@@ -20,16 +20,16 @@ from sagann.runtime.rehearsal import Factors, key_of, rehearse, work_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forecast:
-    """What an epoch will be like."""
+    """An epoch as it is expected to run."""
 
     planned: Planned
-    "What is done."
+    "Plan of the epoch."
     machine: Machine
-    "Where."
+    "Machine that the epoch is foretold for."
     timeline: Timeline
-    "When."
+    "Steps and copies, with their times."
     tier: Tier
-    "Where blocks are taken to lie that are not in use."
+    "Tier in which blocks that are not in use are assumed to lie."
     rehearsed: bool
     "Whether steps were timed here, or only the machine's rates are known."
 

@@ -35,7 +35,7 @@ class Pairs:
     counts: tuple[int, ...]
     "Pairs of each type."
     members: Topology
-    "From pairs to their vertices: sums the pairs of a vertex."
+    "Topology from pairs to their vertices, which sums the pairs of a vertex."
 
 
 def check_types(topology: Topology, types: Tensor, num_types: int) -> None:

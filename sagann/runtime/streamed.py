@@ -73,7 +73,7 @@ class _Kept(NamedTuple):
     version: int
     "Version of the features when the blocks were made."
     host: Host
-    "Where it lies."
+    "Host that holds the blocks."
 
 
 class _Features(NamedTuple):
@@ -84,7 +84,7 @@ class _Features(NamedTuple):
     version: int
     "Version of the features when their file was looked up."
     rows: MappedRows | None
-    "Reads them from their file; None where they are read in memory."
+    "Reader of the features' file; None where features are read in memory."
 
 
 class StreamedModel(nn.Module):
