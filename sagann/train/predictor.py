@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import csr_tensor, made_dense
 from sagann.graph.topology import CHECKED_AT_ONCE
 from sagann.saga.hops import count_hops
+from sagann.saga.shared_lock import MODELS
 from sagann.train.contract import Contract
 from sagann.train.embedding import LastInput
 from sagann.train.metrics import METRICS, Metrics, compute_metrics, predict_classes
@@ -307,7 +307,6 @@ class Predictor:
 
 _EVALUATIONS: WeakKeyDictionary[nn.Module, list[dict[nn.Module, bool]]] = WeakKeyDictionary()
 "By model that is being evaluated, for each evaluation of it: the modes that its modules had before the first one."
-_EVALUATIONS_LOCK = threading.Lock()
 
 
 @contextmanager
@@ -316,7 +315,8 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
     Of several threads that evaluate a model, the last one to end puts its modules back into the modes that they had.
     """
-    with _EVALUATIONS_LOCK:
+    # Not while another thread traces the model.
+    with MODELS.changing():
         running = _EVALUATIONS.setdefault(model, [])
         running.append(running[0] if running else {module: module.training for module in model.modules()})
         model.eval()
@@ -324,7 +324,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             yield
     finally:
-        with _EVALUATIONS_LOCK:
+        with MODELS.changing():
             modes = running.pop()
             if not running:
                 for module, mode in modes.items():
