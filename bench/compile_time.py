@@ -24,7 +24,7 @@ start = time.perf_counter()
 import torch
 from sagann.graph import demo_graph
 from sagann.nn import ModelConfig, build_model
-import torch._dynamo, sagann.runtime.engine, sagann.kernels.edge.cpu
+import torch._dynamo, sagann.runtime.in_memory.engine, sagann.kernels.edge.cpu
 imported = time.perf_counter()
 graph = demo_graph()
 model = build_model(ModelConfig(model=sys.argv[1], hidden=128), graph)

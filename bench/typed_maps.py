@@ -21,8 +21,8 @@ from bench.timing import alternate
 from sagann.compiler import CompilerOptions
 from sagann.graph import Topology
 from sagann.kernels.typed_linear import typed_linear
-from sagann.runtime.engine import CompiledEngine
-from sagann.runtime.typed_maps import moved_bytes
+from sagann.runtime.in_memory.engine import CompiledEngine
+from sagann.runtime.in_memory.typed_maps import moved_bytes
 from sagann.saga import Edge, Engine, NaiveEngine, SagaLayer, using_engine
 
 

@@ -33,10 +33,10 @@ from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError
 from sagann.plan.steps import UNLIMITED
 from sagann.plan.visits import Visits
-from sagann.runtime.capturing import captured
-from sagann.runtime.forecast import forecast, refined
-from sagann.runtime.probe import probe
-from sagann.runtime.streamed import StreamedModel
+from sagann.runtime.forecasting.forecast import forecast, refined
+from sagann.runtime.forecasting.probe import probe
+from sagann.runtime.streaming.capturing import captured
+from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga.hops import count_hops
 
 COLUMNS = ("dataset", "model", "visits", "P", "budget MiB", "loaded MiB", "stored MiB", "times ascending")

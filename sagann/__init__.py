@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sagann.graph import Graph as Graph, Topology as Topology
     from sagann.kernels.typed_linear import typed_linear as typed_linear
     from sagann.nn import GNN as GNN, ModelConfig as ModelConfig, build_model as build_model
-    from sagann.runtime.stream import stream as stream
+    from sagann.runtime.streaming.stream import stream as stream
     from sagann.saga import Edge as Edge, SagaLayer as SagaLayer
     from sagann.storage import load_graph as load_graph, open_graph as open_graph, save_graph as save_graph
     from sagann.train import TrainConfig as TrainConfig, Trainer as Trainer, load_run as load_run
@@ -34,7 +34,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 __version__ = "0.1.0"
 
-DEFAULTS["engine"] = "sagann.runtime.engine:CompiledEngine"
+DEFAULTS["engine"] = "sagann.runtime.in_memory.engine:CompiledEngine"
 
 _HOMES = {
     "CheckpointError": "sagann.errors",
@@ -55,7 +55,7 @@ _HOMES = {
     "load_run": "sagann.train",
     "open_graph": "sagann.storage",
     "save_graph": "sagann.storage",
-    "stream": "sagann.runtime.stream",
+    "stream": "sagann.runtime.streaming.stream",
     "typed_linear": "sagann.kernels.typed_linear",
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from sagann.kernels import dense, memory
-from sagann.runtime import rows
+from sagann.runtime.in_memory import rows
 
 
 @pytest.fixture(scope="package", autouse=True)

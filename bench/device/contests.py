@@ -23,7 +23,7 @@ from bench.timing import median_ratio
 from sagann.graph import Graph
 from sagann.plan.steps import UNLIMITED
 from sagann.runtime.recorder import Recorder
-from sagann.runtime.stream import stream
+from sagann.runtime.streaming.stream import stream
 
 LOSS_TOLERANCE = 1e-3
 "Relative: contestants whose first losses differ by more do not compute the same, and do not count."

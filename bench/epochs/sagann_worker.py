@@ -38,7 +38,7 @@ def choose_engine(variant: str) -> None:
         if variant == "naive":
             engines.set_engine(engines.NaiveEngine())
             return
-        compiled = importlib.import_module("sagann.runtime.engine").CompiledEngine
+        compiled = importlib.import_module("sagann.runtime.in_memory.engine").CompiledEngine
         if variant == "lean":
             engines.set_engine(compiled(lean=True))
             return

@@ -26,9 +26,9 @@ from sagann.graph import Graph, Topology
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.plan.memory import MEMORY_POLICIES
 from sagann.plan.orders import Order
-from sagann.runtime.capturing import captured
 from sagann.runtime.processor import processor_name
-from sagann.runtime.streamed import StreamedModel
+from sagann.runtime.streaming.capturing import captured
+from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga.hops import count_hops
 
 LEAST: Mapping[Order, float] = {"row": 1.6, "stage": 1.25}

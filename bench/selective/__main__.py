@@ -22,10 +22,10 @@ from sagann.graph import Graph, Topology
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.partition import VERTEX_ORDERS
 from sagann.plan.selection import NEVER, Selection
-from sagann.runtime.capturing import captured
-from sagann.runtime.probe import measured_selection
+from sagann.runtime.forecasting.probe import measured_selection
 from sagann.runtime.processor import processor_name
-from sagann.runtime.streamed import StreamedModel
+from sagann.runtime.streaming.capturing import captured
+from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga.hops import count_hops
 
 LEAST = 2.6

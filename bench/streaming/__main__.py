@@ -22,7 +22,7 @@ from bench.streaming.contest import Measured, measure
 from bench.streaming.report import HEADER, NOTES, PARTS_HEADER, PARTS_NOTES, parts_of, rows_of, verdicts
 from bench.workers import Worker
 from sagann.nn import MODELS
-from sagann.runtime.probe import probe
+from sagann.runtime.forecasting.probe import probe
 from sagann.runtime.processor import processor_name
 
 COMMAND = (sys.executable, "-m", "bench.streaming.worker")

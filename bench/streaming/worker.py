@@ -26,10 +26,10 @@ from sagann.plan.epoch import Planned as PlannedEpoch
 from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError
 from sagann.plan.steps import UNLIMITED
-from sagann.runtime.forecast import forecast
+from sagann.runtime.forecasting.forecast import forecast
 from sagann.runtime.recorder import Recorder
-from sagann.runtime.stream import stream
-from sagann.runtime.streamed import StreamedModel
+from sagann.runtime.streaming.stream import stream
+from sagann.runtime.streaming.streamed import StreamedModel
 
 WAYS: Mapping[str, str] = {
     "engine": "engine",

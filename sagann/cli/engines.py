@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sagann.runtime.engine import CompiledEngine
+from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga.engine import Engine, NaiveEngine
 
 

@@ -10,8 +10,8 @@ from sagann.cli.options import Shared
 from sagann.cli.result_file import check_target
 from sagann.report.machine_table import machine_table
 from sagann.report.terminal import Terminal
+from sagann.runtime.forecasting.probe import probe
 from sagann.runtime.places import device_named
-from sagann.runtime.probe import probe
 from sagann.storage.durable import write_whole
 
 

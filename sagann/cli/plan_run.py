@@ -18,7 +18,7 @@ from sagann.graph.subgraph import subgraph
 from sagann.kernels.edge.cpu import source_of
 from sagann.nn import build_model
 from sagann.report.terminal import Terminal
-from sagann.runtime.engine import CompiledEngine
+from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import SagaLayer
 from sagann.saga.engine import using_engine
 from sagann.saga.hops import count_hops

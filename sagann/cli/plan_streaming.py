@@ -18,7 +18,7 @@ from sagann.graph import Graph
 from sagann.graph.large_arrays import made_by
 from sagann.plan.machine import Machine
 from sagann.report.terminal import Terminal
-from sagann.runtime.timeline_files import can_draw
+from sagann.runtime.forecasting.timeline_files import can_draw
 from sagann.train.resources import resolve_device
 from sagann.train.run_folder import RUNS
 
@@ -96,7 +96,7 @@ class Wish:
     @contextmanager
     def large_arrays(self) -> Iterator[None]:
         """Inside the ``with`` block, arrays with a row per edge that preparing a graph gives lie where blocks will go."""
-        from sagann.runtime.scratch import Scratch
+        from sagann.runtime.blocks.scratch import Scratch
 
         with made_by(Scratch(self.folder)):
             yield
@@ -112,10 +112,10 @@ def show_streaming(terminal: Terminal, model: nn.Module, graph: Graph, wish: Wis
         wish: what is to be shown.
     """
     from sagann.report.plan_text import forecast_text, plan_text, steps_text
-    from sagann.runtime.forecast import forecast
-    from sagann.runtime.probe import probe
-    from sagann.runtime.stream import foretell
-    from sagann.runtime.timeline_files import write_picture
+    from sagann.runtime.forecasting.forecast import forecast
+    from sagann.runtime.forecasting.probe import probe
+    from sagann.runtime.forecasting.timeline_files import write_picture
+    from sagann.runtime.streaming.stream import foretell
 
     if wish.picture is not None:
         _check_picture(wish.picture)

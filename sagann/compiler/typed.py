@@ -12,7 +12,7 @@ once per pair (destination, type), then mapped, and the pairs of a destination s
 what is gathered.
 
 Which of the two moves fewer bytes depends on the widths and on how many pairs a graph has, so both become programs and
-:mod:`sagann.runtime.typed_maps` takes one for each topology.
+:mod:`sagann.runtime.in_memory.typed_maps` takes one for each topology.
 
 References:
     Ma et al., NGra, 2018, Fig. 12 (GG-NN) and Sec. 3.2. The paper maps on the edges.

@@ -11,7 +11,7 @@ from sagann.plan.intervals import sizes
 from sagann.plan.steps import Block, Move, Plan, Step
 from sagann.plan.timeline import Lane, block_name, step_name
 from sagann.plan.visits import Visits
-from sagann.runtime.forecast import Forecast
+from sagann.runtime.forecasting.forecast import Forecast
 
 _KINDS = {
     "value": "vertex data",

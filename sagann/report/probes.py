@@ -100,7 +100,7 @@ def _kernels() -> str:
     from sagann.graph import Topology
     from sagann.kernels.edge.cpu.launch import launcher
     from sagann.nn import GatedGCN
-    from sagann.runtime.engine import CompiledEngine
+    from sagann.runtime.in_memory.engine import CompiledEngine
     from sagann.saga.engine import NaiveEngine, using_engine
 
     generator = torch.Generator().manual_seed(0)

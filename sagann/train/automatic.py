@@ -113,7 +113,7 @@ def automatic_budget(
     if known is None and (_most_bytes(model, graph) <= room.epoch_bytes or not _is_streamed_by_engine()):
         return None
     # Imported here: most runs do not get this far, and it loads Numba.
-    from sagann.runtime.stream import dense_bytes
+    from sagann.runtime.streaming.stream import dense_bytes
 
     free = format_bytes(room.free_bytes)
     try:
@@ -139,7 +139,7 @@ def automatic_budget(
 
 def _is_streamed_by_engine() -> bool:
     """Whether layers run by the engine whose programs are streamed, and as fast as they can."""
-    from sagann.runtime.engine import CompiledEngine
+    from sagann.runtime.in_memory.engine import CompiledEngine
     from sagann.saga.engine import current_engine
 
     engine = current_engine()

@@ -28,9 +28,9 @@ from sagann.train.streaming import Streaming
 
 if TYPE_CHECKING:
     from sagann.plan.epoch import Planned
-    from sagann.runtime.epoch import LossOf
     from sagann.runtime.recorder import Recorder
-    from sagann.runtime.streamed import StreamedModel
+    from sagann.runtime.streaming.epoch import LossOf
+    from sagann.runtime.streaming.streamed import StreamedModel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,7 +188,7 @@ class Predictor:
         if spill is None or self.device.type != "cpu":
             return
         # Imported here: most runs do not stream, and it loads Numba.
-        from sagann.runtime.spill import SpillError
+        from sagann.runtime.blocks.spill import SpillError
 
         form = evaluation.program.forms[evaluation.program.output]
         result_bytes = evaluation.plan.bounds[-1] * math.prod(form.shape) * form.dtype.itemsize
@@ -267,7 +267,7 @@ class Predictor:
     def _stream(self, model: nn.Module, graph: Graph, *, trains: bool) -> StreamedModel:
         # Imported here: most runs do not stream, and it loads Numba.
         from sagann.plan.residency import BudgetError
-        from sagann.runtime.stream import stream
+        from sagann.runtime.streaming.stream import stream
 
         assert self.streaming is not None
         memory_bytes = self.streaming.memory_bytes

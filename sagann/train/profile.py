@@ -9,10 +9,10 @@ from pathlib import Path
 from sagann.errors import SagannError
 from sagann.graph import Graph
 from sagann.plan.timeline import Timeline
-from sagann.runtime.forecast import forecast
-from sagann.runtime.probe import probe
+from sagann.runtime.forecasting.forecast import forecast
+from sagann.runtime.forecasting.probe import probe
+from sagann.runtime.forecasting.timeline_files import can_draw, write_picture, write_trace
 from sagann.runtime.recorder import Recorder
-from sagann.runtime.timeline_files import can_draw, write_picture, write_trace
 from sagann.train.predictor import Predictor
 from sagann.train.run_folder import PICTURE_FILE, PROFILE_FILE
 

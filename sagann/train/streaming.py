@@ -85,7 +85,7 @@ class Streaming:
             yield
             return
         # Imported here: most runs do not stream.
-        from sagann.runtime.scratch import Scratch
+        from sagann.runtime.blocks.scratch import Scratch
 
         with made_by(Scratch(self.spill)):
             yield
@@ -102,7 +102,7 @@ def remove_spilled(run_dir: Path) -> None:
     folder = run_dir / OWN_FOLDER
     if folder.is_dir():
         # Imported here: most runs do not stream, and it loads Numba.
-        from sagann.runtime.spill import remove_stale
+        from sagann.runtime.blocks.spill import remove_stale
 
         remove_stale(folder)
         with suppress(OSError):

@@ -9,7 +9,7 @@ import pytest
 from bench.orders import __main__ as orders
 from bench.orders.__main__ import COLUMNS, LEAST, TIMED, verdict
 from bench.orders.plans import ORDERS
-from sagann.runtime.executor import Executor
+from sagann.runtime.streaming.executor import Executor
 
 TINY = ["--datasets", "tiny", "--models", "gcn", "gated-gcn", "--hidden", "64", "--threads", "1"]
 

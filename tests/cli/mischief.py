@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sagann.runtime.spill import DiskHost
+from sagann.runtime.blocks.spill import DiskHost
 
 
 @contextmanager

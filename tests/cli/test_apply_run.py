@@ -14,7 +14,7 @@ import torch
 
 import sagann
 from sagann.graph import Graph, Topology, rmat_graph, sbm_graph
-from sagann.runtime.scratch import Scratch
+from sagann.runtime.blocks.scratch import Scratch
 from sagann.storage import load_graph, save_graph
 from sagann.train import load_run
 from tests.cli.conftest import Invoke
@@ -67,7 +67,7 @@ def test_what_was_trained_within_a_budget_is_used_within_it(
     budgets = []
     stream = sagann.stream
     monkeypatch.setattr(
-        "sagann.runtime.stream.stream",
+        "sagann.runtime.streaming.stream.stream",
         lambda *given, **options: (
             budgets.append((options["budget_bytes"], options["spill"])) or stream(*given, **options)
         ),

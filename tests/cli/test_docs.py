@@ -58,7 +58,7 @@ def expect_on_a_round_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing on the pages depends on the machine but seconds; measuring it takes several, every time."""
     # Imported before, as it does measure.
     import_module("sagann.cli.machine_run")
-    for name in ("sagann.train.profile.probe", "sagann.runtime.probe.probe"):
+    for name in ("sagann.train.profile.probe", "sagann.runtime.forecasting.probe.probe"):
         monkeypatch.setattr(name, lambda *_: ROUND)
 
 

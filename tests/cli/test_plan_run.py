@@ -16,7 +16,7 @@ from sagann.errors import InputError
 from sagann.plan.epoch import Planned
 from sagann.plan.steps import Plan
 from sagann.report.plan_text import plan_text
-from sagann.runtime.executor import Executor
+from sagann.runtime.streaming.executor import Executor
 from tests.plan.machines import ROUND
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sagann.graph import Topology
-from sagann.runtime.engine import CompiledEngine
+from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import Edge, Engine, NaiveEngine, SagaLayer, using_engine
 from tests.tolerances import assert_close, largest
 

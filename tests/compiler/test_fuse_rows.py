@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from sagann.compiler import CompilerOptions
 from sagann.nn import GGNN, GIN
-from sagann.runtime.engine import CompiledEngine
+from sagann.runtime.in_memory.engine import CompiledEngine
 from tests.compiler.layers import Layer, assert_compiles_right, program_of
 from tests.graphs import random_topology
 

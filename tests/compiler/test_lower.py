@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from sagann.compiler import CompilerOptions, lower
-from sagann.runtime.engine import CompiledEngine
+from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import NaiveEngine, using_engine
 from tests.compiler.layers import Layer, assert_compiles_right, program_of, results
 from tests.graphs import block_of, odd_topologies, random_topology, topology_of

@@ -16,7 +16,7 @@ from sagann.compiler.scale import scale_last
 from sagann.compiler.spec import verify
 from sagann.compiler.split_concat import split_concat
 from sagann.nn import GAT, GCN, GIN, SAGE, CommNet, GatedGCN
-from sagann.runtime.engine import CompiledEngine
+from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import using_engine
 from tests.compiler.graphs import targets, traced
 from tests.compiler.layers import Layer, assert_compiles_right, program_of

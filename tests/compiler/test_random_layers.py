@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sagann.compiler import CompilerOptions
 from sagann.graph import Topology
-from sagann.runtime.engine import CompiledEngine
+from sagann.runtime.in_memory.engine import CompiledEngine
 from tests.compiler.layers import Layer, assert_compiles_right
 from tests.graphs import topology_of
 

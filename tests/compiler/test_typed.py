@@ -16,7 +16,7 @@ from sagann.errors import InputError
 from sagann.graph import Topology
 from sagann.kernels.typed_linear import typed_linear
 from sagann.nn import GGNN
-from sagann.runtime.engine import CompiledEngine
+from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import Edge, SagaLayer, using_engine
 from tests.compiler.layers import assert_compiles_right
 from tests.graphs import odd_topologies

@@ -16,7 +16,7 @@ from sagann.kernels.accumulators import Gathering, gathering
 from sagann.kernels.accumulators.sums import CONCAT
 from sagann.kernels.edge import builder as edge_builder, naive
 from sagann.kernels.edge.function import EdgeFunction, Output
-from sagann.runtime.edge_pass import gather_fused
+from sagann.runtime.in_memory.edge_pass import gather_fused
 from tests.graphs import odd_topologies
 from tests.kernels.edge.functions import Builder, arrays_of, attention, functions, gated
 from tests.tolerances import assert_close, largest

@@ -14,8 +14,8 @@ from torch import nn
 from sagann.graph import Topology
 from sagann.nn import GNN
 from sagann.plan import equal_vertices
-from sagann.runtime.engine import CompiledEngine
-from sagann.runtime.streamed import StreamedModel
+from sagann.runtime.in_memory.engine import CompiledEngine
+from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import using_engine
 from tests.graphs import random_topology
 from tests.tolerances import assert_close, largest

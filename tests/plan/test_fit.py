@@ -19,9 +19,9 @@ from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
 from sagann.plan.sizes import BlockSizes, constants_of_stages
 from sagann.plan.steps import Block, Step
-from sagann.runtime.chunks import Chunks
-from sagann.runtime.host import RamHost
-from sagann.runtime.stream import foretell, stream
+from sagann.runtime.blocks.chunks import Chunks
+from sagann.runtime.blocks.host import RamHost
+from sagann.runtime.streaming.stream import foretell, stream
 from tests.graphs import labelled_graph, odd_topologies
 from tests.tolerances import assert_close
 

@@ -24,7 +24,7 @@ from sagann.plan.schedule import Schedule
 from sagann.plan.sizes import CSC
 from sagann.plan.steps import UNLIMITED, Move, Plan, Step
 from sagann.plan.visits import Visits
-from sagann.runtime.capturing import captured
+from sagann.runtime.streaming.capturing import captured
 from tests.graphs import labelled_graph
 from tests.plan.test_residency import obey
 

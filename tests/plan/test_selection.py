@@ -14,7 +14,7 @@ from sagann.plan.gradients import Gradients
 from sagann.plan.selection import ALWAYS, NEVER, Selection, needed_rows, require_select
 from sagann.plan.sizes import PICKED_CSC, PICKED_CSR
 from sagann.plan.steps import Step
-from sagann.runtime.capturing import captured
+from sagann.runtime.streaming.capturing import captured
 from tests.graphs import odd_topologies
 
 HALF = Selection(share=0.5)

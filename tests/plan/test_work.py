@@ -13,7 +13,7 @@ from sagann.plan import equal_vertices
 from sagann.plan.intervals import sizes
 from sagann.plan.steps import Step, StepKind
 from sagann.plan.work import StepWork, Work
-from sagann.runtime.streamed import StreamedModel
+from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, SagaLayer
 from tests.graphs import labelled_graph
 from tests.plan.machines import ROUND

@@ -10,7 +10,7 @@ from sagann.nn import ModelConfig, build_model
 from sagann.plan.epoch import Planned
 from sagann.plan.steps import Move
 from sagann.report.plan_text import plan_text
-from sagann.runtime.stream import foretell
+from sagann.runtime.streaming.stream import foretell
 from tests.graphs import labelled_graph
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from sagann.graph import Graph, Topology
 from sagann.kernels.memory import POOL
 from sagann.nn import GNN, ModelConfig, build_model
-from sagann.runtime.stream import stream
+from sagann.runtime.streaming.stream import stream
 
 NUM_VERTICES, NUM_EDGES, NUM_FEATURES, NUM_CLASSES = 150_000, 1_200_000, 128, 16
 

@@ -12,7 +12,7 @@ from sagann.graph import Graph, Topology
 from sagann.plan.fit import needed_bytes
 from sagann.plan.orders import Order
 from sagann.plan.schedule import Schedule
-from sagann.runtime.streamed import StreamedModel
+from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import NaiveEngine, using_engine
 
 

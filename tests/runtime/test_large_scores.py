@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from sagann.graph import Topology
 from sagann.plan.intervals import equal_vertices
-from sagann.runtime.engine import CompiledEngine
-from sagann.runtime.streamed import StreamedModel
+from sagann.runtime.in_memory.engine import CompiledEngine
+from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
 from tests.kernels.edge.cases import hub
 

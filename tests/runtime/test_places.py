@@ -8,7 +8,7 @@ import torch
 from sagann.errors import InputError
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.places import device_named, require_on_host
-from sagann.runtime.stream import stream
+from sagann.runtime.streaming.stream import stream
 from tests.graphs import labelled_graph
 
 

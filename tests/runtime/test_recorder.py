@@ -16,9 +16,9 @@ from sagann.nn import SAGE
 from sagann.plan import equal_vertices
 from sagann.plan.steps import Move
 from sagann.plan.timeline import LANES, Span, Timeline
-from sagann.runtime import timeline_files
+from sagann.runtime.forecasting import timeline_files
 from sagann.runtime.recorder import Recorder
-from sagann.runtime.streamed import StreamedModel
+from sagann.runtime.streaming.streamed import StreamedModel
 from tests.graphs import random_topology
 
 

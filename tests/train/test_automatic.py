@@ -18,7 +18,7 @@ import torch
 from sagann.errors import InputError
 from sagann.free_space import Memory
 from sagann.nn import ModelConfig, build_model
-from sagann.runtime.stream import dense_bytes
+from sagann.runtime.streaming.stream import dense_bytes
 from sagann.saga.engine import NaiveEngine, using_engine
 from sagann.storage import save_graph
 from sagann.train import Contract, TrainConfig, Trainer, TrainResult, automatic
@@ -86,7 +86,7 @@ def test_where_memory_holds_the_run_nothing_changes(free: Free, monkeypatch: pyt
         asked.append(dense_bytes(*given))
         return asked[-1]
 
-    monkeypatch.setattr("sagann.runtime.stream.dense_bytes", counted)
+    monkeypatch.setattr("sagann.runtime.streaming.stream.dense_bytes", counted)
     found = []
     # In memory, the logits of an evaluation lie beside the epoch.
     for room in (PLENTY, 310 * KIB):

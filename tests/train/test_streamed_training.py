@@ -14,11 +14,11 @@ from sagann.errors import InputError, LayerError
 from sagann.nn import MaxPoolGCN, ModelConfig
 from sagann.plan.epoch import Planned
 from sagann.plan.residency import BudgetError
-from sagann.runtime.executor import Executor
-from sagann.runtime.scratch import Scratch
-from sagann.runtime.spill import SpillError
-from sagann.runtime.stream import stream
-from sagann.runtime.streamed import StreamedModel
+from sagann.runtime.blocks.scratch import Scratch
+from sagann.runtime.blocks.spill import SpillError
+from sagann.runtime.streaming.executor import Executor
+from sagann.runtime.streaming.stream import stream
+from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.storage import open_graph, save_graph
 from sagann.storage.mapped import MappedRows
 from sagann.train import TrainConfig, Trainer, TrainResult, load_run

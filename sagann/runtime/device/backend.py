@@ -15,16 +15,16 @@ from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.work import DEVICE_GRAIN, Grain
 from sagann.plan.sizes import is_by_destination
 from sagann.plan.steps import Block
-from sagann.runtime.backend import Backend, CpuBackend
+from sagann.runtime.blocks.backend import Backend, CpuBackend
+from sagann.runtime.blocks.host import Host
+from sagann.runtime.blocks.spill import DiskHost, SpillFolder
+from sagann.runtime.blocks.transport import BytesOf, Source, Transport
 from sagann.runtime.device.hosts import DeviceHost, PinnedHost, StagedHost
 from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.recorder import EventRecorder
 from sagann.runtime.device.streams import CudaStreams, Streams
 from sagann.runtime.device.transport import DeviceTransport
-from sagann.runtime.host import Host
 from sagann.runtime.recorder import Recorder
-from sagann.runtime.spill import DiskHost, SpillFolder
-from sagann.runtime.transport import BytesOf, Source, Transport
 
 STAGING_BYTES = 256 << 20
 "Pinned memory by way of which files and pageable memory are copied, at most; more for a single block that is larger."

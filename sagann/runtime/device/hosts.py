@@ -11,10 +11,10 @@ from torch import Tensor
 
 from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
+from sagann.runtime.blocks.host import Host
+from sagann.runtime.blocks.picking import pick_rows
 from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.streams import Mark, Streams
-from sagann.runtime.host import Host
-from sagann.runtime.picking import pick_rows
 
 
 class DeviceHost(Host, Protocol):

@@ -28,13 +28,13 @@ from torch import Tensor
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.plan.steps import Block
 from sagann.plan.timeline import block_name
+from sagann.runtime.blocks.host import copy_alone_into
+from sagann.runtime.blocks.transport import BytesOf, Pending, Source
 from sagann.runtime.device.hosts import DeviceHost
 from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.recorder import EventRecorder
 from sagann.runtime.device.streams import Mark, Streams
-from sagann.runtime.host import copy_alone_into
 from sagann.runtime.recorder import recorded
-from sagann.runtime.transport import BytesOf, Pending, Source
 
 ALIGNMENT = 64
 "Of a tensor in a block's memory, in bytes."

@@ -25,14 +25,14 @@ from sagann.plan.schedule import Schedule
 from sagann.plan.selection import ALWAYS, Selection
 from sagann.plan.steps import Block, Step
 from sagann.plan.timeline import LANES
-from sagann.runtime.backend import CpuBackend
+from sagann.runtime.blocks.backend import CpuBackend
+from sagann.runtime.blocks.residents import Residents
+from sagann.runtime.blocks.sources import Sources
+from sagann.runtime.blocks.spill import DiskHost
 from sagann.runtime.device import transport
 from sagann.runtime.device.backend import DeviceBackend
 from sagann.runtime.recorder import Recorder
-from sagann.runtime.residents import Residents
-from sagann.runtime.sources import Sources
-from sagann.runtime.spill import DiskHost
-from sagann.runtime.streamed import StreamedModel
+from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import NaiveEngine, using_engine
 from tests.graphs import labelled_graph, random_topology
 from tests.runtime.device.late_streams import LateStreams

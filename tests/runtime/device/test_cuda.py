@@ -16,8 +16,8 @@ from sagann.plan.steps import UNLIMITED
 from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.streams import CudaStreams
 from sagann.runtime.recorder import Recorder
-from sagann.runtime.stream import stream
-from sagann.runtime.streamed import StreamedModel
+from sagann.runtime.streaming.stream import stream
+from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.train import TrainConfig, Trainer
 from tests.tolerances import assert_close, largest
 from tests.train.runs import community_graph

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from sagann.plan.steps import Block
+from sagann.runtime.blocks.host import RamHost
 from sagann.runtime.device.hosts import StagedHost
 from sagann.runtime.device.pinned import PinnedPool
-from sagann.runtime.host import RamHost
 from tests.runtime.device.late_streams import LateStreams
 
 PIECE_BYTES = 4096

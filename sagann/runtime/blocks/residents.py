@@ -1,0 +1,100 @@
+"""Residents: the blocks in the memory that computes, while a plan is obeyed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from sagann.kernels.edge.state import GatherState
+from sagann.kernels.memory import POOL
+from sagann.plan.steps import UNLIMITED, Block, Move, Step
+from sagann.runtime.allocator import HeapGuard
+from sagann.runtime.blocks.transport import Pending, Transport
+
+
+class Residents:
+    """Blocks by what they are.
+
+    A block that is loaded is waited for by the first step that needs it; one that is stored, by whoever changes it, and when
+    it is dropped as the transport says.
+
+    Args:
+        transport: brings blocks and takes them away.
+        bytes_of: a block's size.
+        budget_bytes: of all blocks and the temporaries of a step.
+    """
+
+    def __init__(self, transport: Transport, bytes_of: Callable[[Block], int], budget_bytes: int) -> None:
+        self._transport = transport
+        self._bytes_of = bytes_of
+        self._budget_bytes = budget_bytes
+        # Where the other blocks lie in the process's memory as well, no budget holds for the process.
+        holds = budget_bytes < UNLIMITED and transport.counts_process
+        self._heap = HeapGuard(budget_bytes) if holds else None
+        self._held_bytes = 0
+        self._blocks: dict[Block, Any] = {}
+        self._loads: dict[Block, Pending] = {}
+
+    def __getitem__(self, block: Block) -> Any:
+        return self._blocks[block]
+
+    def __setitem__(self, block: Block, value: Any) -> None:
+        self._blocks[block] = value
+
+    def get(self, block: Block) -> Any:
+        """A block, or None where it is not made yet."""
+        return self._blocks.get(block)
+
+    def discard(self, block: Block) -> None:
+        """Forget a block."""
+        self._blocks.pop(block, None)
+
+    def begin(self, step: Step) -> None:
+        """Have a step's blocks there, and no more memory taken than planned."""
+        for block in step.blocks:
+            self._await_load(block)
+        for block in step.writes:
+            self._transport.await_store(block)
+            if block not in self._blocks:
+                self._blocks[block] = None
+                self._held_bytes += self._bytes_of(block)
+        room_bytes = max(0, self._budget_bytes - self._held_bytes - step.temporary_bytes)
+        self._transport.make_room(room_bytes)
+        # What is kept for later is memory too.
+        POOL.shrink(room_bytes)
+        if self._heap is not None:
+            self._heap.check()
+
+    def move(self, move: Move) -> None:
+        """Begin a copy, or drop a block."""
+        block = move.block
+        if move.kind == "load":
+            self._loads[block] = self._transport.load(block)
+            self._blocks[block] = None
+            self._held_bytes += move.num_bytes
+        elif move.kind == "store":
+            self._transport.store(block, _tensors_of(self._blocks[block]))
+        else:
+            self._await_load(block)
+            self._transport.drop(block)
+            self.discard(block)
+            self._held_bytes -= move.num_bytes
+
+    def close(self) -> None:
+        """Wait for the copies under way, and forget all blocks."""
+        self._transport.close()
+        self._loads.clear()
+        self._blocks.clear()
+
+    def _await_load(self, block: Block) -> None:
+        if (load := self._loads.pop(block, None)) is not None:
+            self._blocks[block] = load.result()
+
+
+def _tensors_of(content: Tensor | GatherState | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """What a host keeps of a block."""
+    if isinstance(content, GatherState):
+        return content.tensors()
+    return {"": content} if isinstance(content, Tensor) else content

@@ -1,0 +1,342 @@
+"""Spill: blocks in files of a folder that does not outlive the process, read and written from threads.
+
+Every block is one file, replaced in place when the block is stored again. What is read first after it was written has the
+checksum of what was written, or an error names the file; of what is read again and again, every eighth reading is checked.
+A process that was killed leaves its folder behind; the next one that spills to the same place removes it:
+
+- A process makes a folder, then once a lock file in it, and locks that. If the file is still there then, the folder is its
+  own.
+- Who removes a folder holds its lock, and first gives the folder another name. Under that name it is nobody's, and whoever
+  finds it removes it, also what a killed process began to remove.
+- A folder without a lock file may be one that is being made. It is removed if it is empty, and otherwise left alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import count, takewhile
+from pathlib import Path
+from weakref import finalize
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sagann.errors import SagannError
+from sagann.kernels.checksum import checksum
+from sagann.kernels.packed import Layout
+from sagann.plan.steps import Block
+from sagann.runtime.blocks.picking import read_rows
+from sagann.storage.file_cache import is_cached
+
+_PREFIX = "sagann-spill-"
+# Of folders that are being removed.
+_REMOVED_PREFIX = "sagann-removed-"
+_LOCK = "lock"
+# Edges are written once and read in every epoch: to check each reading would pass over them once more each time.
+_CHECKED_READS = 8
+# Longest that one call of the system may read or write.
+_AT_ONCE = 1 << 30
+
+
+class SpillError(SagannError, OSError):
+    """A spill folder that is full, gone or not to be written, or a file in it that is damaged; names it."""
+
+
+class SpillFolder:
+    """A folder of this process below ``parent``, removed when it is closed, collected, or the process ends.
+
+    Args:
+        parent: made if it is not there, with all above it; what was made goes with the folder, unless others use it.
+
+    Raises:
+        SpillError: it cannot be made.
+    """
+
+    def __init__(self, parent: Path) -> None:
+        made: list[Path] = []
+        try:
+            remove_stale(parent)
+            # By the end, the process may work elsewhere.
+            absolute = parent.absolute()
+            made += _missing(absolute)
+            absolute.mkdir(parents=True, exist_ok=True)
+            self.path, lock = _make(absolute)
+        except (OSError, ValueError) as error:
+            _remove_empty(made)
+            raise _failed("cannot be made", parent, error) from error
+        self.numbers = count()
+        "Of the files."
+        self._remove = finalize(self, _remove, self.path, lock, made, os.getpid())
+
+    def require(self, needed_bytes: int) -> None:
+        """Check that there is room for so many more bytes.
+
+        Raises:
+            SpillError: there is not.
+        """
+        try:
+            free = shutil.disk_usage(self.path).free
+        except OSError as error:
+            raise _failed("is gone", self.path, error) from error
+        if free < needed_bytes:
+            raise SpillError(
+                "too little room to spill",
+                value=f"{free} bytes are free, {needed_bytes} are needed",
+                where=f"'{self.path}'",
+                fix="Free some, spill to another disk, or raise the memory budget.",
+            )
+
+    def close(self) -> None:
+        """Remove the folder and what lies in it."""
+        self._remove()
+
+
+def _missing(folder: Path) -> list[Path]:
+    """The folder and those above it that are not there, the lowest first."""
+    return list(takewhile(lambda each: not each.exists(), (folder, *folder.parents)))
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        # Others may use it by now; or it was never made, as its name cannot be one.
+        with suppress(OSError, ValueError):
+            folder.rmdir()
+
+
+def _make(parent: Path) -> tuple[Path, int]:
+    """A new folder, and the descriptor that holds its lock as long as the process lives."""
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        # Before it is locked, another process may take it for a stale one.
+        with suppress(FileNotFoundError):
+            # The lock is on a file that is open for writing: NFS locks no others, and no folders.
+            lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError:
+                _remove_locked(path, lock)
+                raise
+            if (path / _LOCK).exists():
+                return path, lock
+            os.close(lock)
+
+
+def _remove(path: Path, lock: int, made: Iterable[Path], owner: int) -> None:
+    # A child that was forked off does not own what it has inherited.
+    if os.getpid() != owner:
+        return
+    _remove_locked(path, lock)
+    _remove_empty(made)
+
+
+def remove_stale(parent: Path) -> None:
+    """Remove the folders whose processes are no more: nobody holds their locks."""
+    for path in parent.glob(f"{_REMOVED_PREFIX}*"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            _remove_if_stale(path)
+
+
+def _remove_if_stale(path: Path) -> None:
+    try:
+        lock = os.open(path / _LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        # Its process may be about to make it; to remove what is not empty is an error.
+        path.rmdir()
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+    else:
+        _remove_locked(path, lock)
+
+
+def _remove_locked(path: Path, lock: int) -> None:
+    """Remove a folder whose lock is held."""
+    with suppress(OSError):
+        path = path.rename(path.with_name(_REMOVED_PREFIX + path.name.removeprefix(_PREFIX)))
+    shutil.rmtree(path, ignore_errors=True)
+    os.close(lock)
+    # NFS keeps a file that is open under another name until it is closed.
+    shutil.rmtree(path, ignore_errors=True)
+
+
+class DiskHost:
+    """Blocks in a spill folder."""
+
+    is_memory = False
+    gives_copies = True
+
+    def __init__(self, folder: SpillFolder) -> None:
+        self._folder = folder
+        self._paths: dict[Block, Path] = {}
+        self._written: dict[Block, tuple[Layout, int]] = {}
+        "What lies in each file, and its checksum."
+        self._num_reads: dict[Block, int] = {}
+        "Since it was written."
+        # Blocks of an epoch that never came to its backward go as well.
+        self._remove = finalize(self, _unlink, self._paths, os.getpid())
+
+    def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
+        """Write a block's tensors.
+
+        Raises:
+            SpillError: the folder is full or gone.
+        """
+        if block not in self._paths:
+            self._paths[block] = self._folder.path / f"{next(self._folder.numbers)}.bin"
+        path = self._paths[block]
+        layout = Layout(tensors)
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                found = 0
+                for name, tensor in tensors.items():
+                    content = _bytes_of(tensor)
+                    found = checksum(content, found)
+                    _write(file, content, layout.offset(name))
+                # The last tensor may end before its place does.
+                os.ftruncate(file, layout.num_bytes)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise _failed("cannot be written", path, error) from error
+        self._written[block] = layout, found
+        self._num_reads[block] = 0
+
+    def get(self, block: Block) -> dict[str, Tensor]:
+        """Read what was put last.
+
+        Raises:
+            SpillError: the file is gone, cut short, or has other content than was written.
+        """
+        path = self._paths[block]
+        layout, expected = self._written[block]
+        try:
+            file = os.open(path, os.O_RDONLY)
+            try:
+                tensors = _read(file, layout, path)
+            finally:
+                os.close(file)
+        except SpillError:
+            raise
+        except OSError as error:
+            raise _failed("cannot be read", path, error) from error
+        if self._num_reads[block] % _CHECKED_READS == 0:
+            _check(tensors, expected, path)
+        self._num_reads[block] += 1
+        return tensors
+
+    def is_at_hand(self, block: Block) -> bool:
+        """Whether a block can be read without waiting for a disk, as far as the system tells. What is wrong with a file is
+        for its reader to find."""
+        layout, _ = self._written[block]
+        try:
+            file = os.open(self._paths[block], os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            return is_cached(file, 0, layout.num_bytes)
+        finally:
+            os.close(file)
+
+    def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
+        """Read some rows of each tensor of what was put last; what is between them is not read, so nothing is checked.
+
+        Raises:
+            SpillError: the file is gone or cut short.
+        """
+        path, (layout, _) = self._paths[block], self._written[block]
+        try:
+            file = os.open(path, os.O_RDONLY)
+            try:
+                picked = layout.of_rows(len(rows))
+                tensors = picked.views(picked.allocate())
+                for name, tensor in tensors.items():
+                    read_rows(partial(_fill, file, path=path), layout.offset(name), rows, tensor)
+                return tensors
+            finally:
+                os.close(file)
+        except SpillError:
+            raise
+        except OSError as error:
+            raise _failed("cannot be read", path, error) from error
+
+    def close(self) -> None:
+        """Remove all blocks."""
+        self._remove()
+
+
+def _unlink(paths: Mapping[Block, Path], owner: int) -> None:
+    # A child that was forked off does not own what it has inherited.
+    if os.getpid() != owner:
+        return
+    for path in paths.values():
+        # The folder may be gone.
+        with suppress(OSError):
+            path.unlink()
+
+
+def _bytes_of(tensor: Tensor) -> np.ndarray:
+    found: np.ndarray = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return found
+
+
+def _write(file: int, content: np.ndarray, offset: int) -> None:
+    left = content.data if len(content) else memoryview(b"")
+    while left:
+        written = os.pwrite(file, left[:_AT_ONCE], offset)
+        left, offset = left[written:], offset + written
+
+
+def _read(file: int, layout: Layout, path: Path) -> dict[str, Tensor]:
+    memory = layout.allocate()
+    _fill(file, memory.numpy().data, 0, path=path)
+    return layout.views(memory)
+
+
+def _fill(file: int, left: memoryview, offset: int, *, path: Path) -> None:
+    """Read from a position on, until all of a piece of memory is filled."""
+    while left:
+        read = os.preadv(file, [left[:_AT_ONCE]], offset)
+        if read == 0:
+            raise SpillError(
+                "a spill file is cut short",
+                value=f"it ends at byte {offset}, {len(left)} more are needed",
+                where=f"'{path}'",
+                fix="Leave the folder alone while a run spills to it, and start again, from the last checkpoint if there is one.",
+            )
+        left, offset = left[read:], offset + read
+
+
+def _check(tensors: Mapping[str, Tensor], expected: int, path: Path) -> None:
+    found = 0
+    for tensor in tensors.values():
+        found = checksum(_bytes_of(tensor), found)
+    if found != expected:
+        raise SpillError(
+            "a spill file is damaged",
+            value=f"its checksum is {found:016x}, that of what was written is {expected:016x}",
+            where=f"'{path}'",
+            fix="Leave the folder alone while a run spills to it; if nobody touched it, do not trust this disk and spill to "
+            "another one. Start again, from the last checkpoint if there is one.",
+        )
+
+
+def _failed(what: str, path: Path, error: OSError | ValueError) -> SpillError:
+    number = error.errno if isinstance(error, OSError) else None
+    return SpillError(
+        f"a spill folder {what}" if what in ("cannot be made", "is gone") else f"a spill file {what}",
+        value=os.strerror(number) if number else str(error),
+        where=f"'{path}'",
+        fix="Spill to a folder on a disk with room that may be written, and leave it alone while a run uses it.",
+    )

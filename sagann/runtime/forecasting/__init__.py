@@ -1,0 +1,1 @@
+"""What an epoch will take: rates of the machine, steps that are rehearsed, and timelines to look at."""

@@ -1,0 +1,265 @@
+"""The compiled engine: layers run as the programs that the compiler makes of them.
+
+A program is made at a layer's first call and for every new form of its input, and kept as long as the layer lives.
+A layer that cannot be compiled runs as it is written; :meth:`CompiledEngine.why_not` says why.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from sagann.compiler import CompilerOptions, LayerProgram, TraceError, compile_layer
+from sagann.compiler.program import EdgeWork
+from sagann.compiler.trace import tensors_of
+from sagann.graph.topology import Topology
+from sagann.kernels.dialects import Dialect, check_dialect, dialect_for
+from sagann.kernels.feature_rows import FeatureRows
+from sagann.runtime.allocator import give_back_freed_memory
+from sagann.runtime.in_memory.configuration import Key, configuration
+from sagann.runtime.in_memory.edge_pass import gather_fused
+from sagann.runtime.in_memory.invariants import Invariants
+from sagann.runtime.in_memory.rows import compute_rows
+from sagann.runtime.in_memory.tiles import TILE_EDGES, gather_tiled
+from sagann.runtime.in_memory.typed_maps import edges_of_pairs, gathered_bytes, moved_bytes, rows_of_vertices
+from sagann.saga.engine import NaiveEngine
+from sagann.saga.hooks import has_hooks
+from sagann.saga.shared_lock import MODELS
+
+if TYPE_CHECKING:
+    from sagann.saga.layer import SagaLayer
+
+R = TypeVar("R", Tensor, Tensor | FeatureRows)
+MANY = 2
+"From so many sources per destination on, work on sources is avoided."
+MOST_PROGRAMS = 16
+"Programs kept per layer; the oldest goes first."
+
+
+class CompiledEngine:
+    """Compiles layers and runs their programs.
+
+    Args:
+        dialect: kernels of the edges: "auto" (the fastest for the device), or a dialect's name.
+        options: what the compiler may do.
+        lean: take as little memory as there is to take, at some cost in speed: nothing is kept that could be computed
+            again, and freed memory goes back to the system.
+        invariant_bytes: bytes of gathers of constant features kept at most; None for no limit, 0 for none.
+        tile_edges: edges at a time, where they cannot be fused.
+
+    Raises:
+        InputError: there is no such dialect.
+    """
+
+    def __init__(
+        self,
+        *,
+        dialect: str = "auto",
+        options: CompilerOptions | None = None,
+        lean: bool = False,
+        invariant_bytes: int | None = None,
+        tile_edges: int = TILE_EDGES,
+    ) -> None:
+        check_dialect(dialect)
+        self.dialect = dialect
+        self.tile_edges = tile_edges
+        self.lean = lean
+        self.invariants = Invariants(0 if lean else invariant_bytes)
+        self.options = options or CompilerOptions()
+        self._naive = NaiveEngine()
+        self._programs: WeakKeyDictionary[SagaLayer, dict[Key, LayerProgram | str]] = WeakKeyDictionary()
+
+    def run(self, layer: SagaLayer, topology: Topology, x: Tensor | FeatureRows, data: Tensor | None) -> Tensor:
+        """Run a layer on checked input."""
+        if self.lean and topology.device.type == "cpu":
+            give_back_freed_memory()
+        many_sources = topology.num_src > MANY * topology.num_dst
+        program, tensors = self._compiled(layer, x, data, many_sources)
+        if isinstance(x, FeatureRows) and (isinstance(program, str) or not program.maps_features):
+            return self.run(layer, topology, x.dense(), data)
+        if isinstance(program, str):
+            assert isinstance(x, Tensor)
+            return self._run_as_written(layer, topology, x, data)
+        program = self._ordered(layer, program, topology, x, data)
+        return self._run(layer, program, tensors, topology, x, data)
+
+    def _run_as_written(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
+        if torch.compiler.is_compiling():
+            return self._naive.run(layer, topology, x, data)
+        # It reads the layer's parameters itself.
+        with MODELS.reading():
+            return self._naive.run(layer, topology, x, data)
+
+    def maps_features(self, layer: SagaLayer, x: FeatureRows, data: Tensor | None) -> bool:
+        """Whether the layer reads such features by linear maps alone, so that they stay sparse."""
+        program, _ = self._compiled(layer, x, data)
+        return not isinstance(program, str) and program.maps_features
+
+    def program(self, layer: SagaLayer, x: Tensor, data: Tensor | None = None) -> LayerProgram | None:
+        """The program that input like this runs, or None where the layer runs as it is written."""
+        program, _ = self._compiled(layer, x, data)
+        return None if isinstance(program, str) else program
+
+    def why_not(self, layer: SagaLayer, x: Tensor, data: Tensor | None = None) -> str:
+        """Why input like this runs the layer as it is written; empty where it is compiled."""
+        program, _ = self._compiled(layer, x, data)
+        return program if isinstance(program, str) else ""
+
+    def programs_of(self, layer: SagaLayer) -> list[LayerProgram | str]:
+        """The programs that ``layer`` has run as so far, or why it ran as it is written."""
+        return list(self._programs.get(layer, {}).values())
+
+    def _compiled(
+        self, layer: SagaLayer, x: Tensor | FeatureRows, data: Tensor | None, many_sources: bool = False
+    ) -> tuple[LayerProgram | str, dict[str, Tensor]]:
+        """The layer's program, or why it has none, and its parameters and buffers."""
+        # A trace puts other tensors in the parameters' place for a while.
+        with MODELS.reading():
+            return self._found(layer, x, data, many_sources), tensors_of(layer)
+
+    def _found(
+        self, layer: SagaLayer, x: Tensor | FeatureRows, data: Tensor | None, many_sources: bool
+    ) -> LayerProgram | str:
+        if torch.compiler.is_compiling():
+            return "torch.compile sees the layer as it is written"
+        if torch.is_autocast_enabled(x.device.type):
+            return "autocast decides the types of its operators"
+        if torch._C._are_functorch_transforms_active():
+            return "torch.func transforms what its operators do"
+        if has_hooks(module for module in layer.modules() if module is not layer):
+            return "a module inside it has hooks"
+        programs = self._programs.setdefault(layer, {})
+        constant = self.invariants.is_constant(x) and not (data is not None and data.requires_grad)
+        is_sparse = isinstance(x, FeatureRows) and x.is_sparse
+        key: Key = (configuration(layer), x.dtype, x.device, x.shape[1:], constant, is_sparse, many_sources)
+        key += (None,) if data is None else (data.dtype, data.shape[1:])
+        program = programs.get(key)
+        if program is not None:
+            return program
+        with MODELS.changing():
+            # Another thread may have compiled it meanwhile.
+            if key not in programs:
+                if len(programs) == MOST_PROGRAMS:
+                    del programs[next(iter(programs))]
+                like = x if isinstance(x, Tensor) else x.form
+                programs[key] = self._compile(layer, like, data, constant, is_sparse, many_sources)
+            return programs[key]
+
+    def _compile(
+        self,
+        layer: SagaLayer,
+        x: Tensor,
+        data: Tensor | None,
+        constant: bool,
+        is_sparse: bool,
+        many_sources: bool,
+    ) -> LayerProgram | str:
+        layer.check_functions(x, data, again=True)
+        if not x.is_floating_point():
+            return "vertex features are not of a floating type"
+        try:
+            return compile_layer(
+                layer,
+                x,
+                data,
+                options=self.options,
+                x_is_constant=constant,
+                x_is_sparse=is_sparse,
+                many_sources=many_sources,
+            )
+        except TraceError as error:
+            return str(error)
+
+    def _ordered(
+        self,
+        layer: SagaLayer,
+        program: LayerProgram,
+        topology: Topology,
+        x: Tensor | FeatureRows,
+        data: Tensor | None,
+    ) -> LayerProgram:
+        """The program, or the same with its maps by edge type last where that moves fewer bytes in this topology."""
+        last = program.maps_last
+        if last is None or not isinstance(x, Tensor):
+            return program
+        assert data is not None
+        kept = last.invariant and self.invariants.keeps(
+            gathered_bytes(last, topology, data), self.invariants.owner(layer, last), topology, x, data
+        )
+        cheaper = moved_bytes(last, topology, data, kept=kept) < moved_bytes(program, topology, data)
+        return last if cheaper else program
+
+    def _run(
+        self,
+        layer: SagaLayer,
+        program: LayerProgram,
+        tensors: dict[str, Tensor],
+        topology: Topology,
+        x: Tensor | FeatureRows,
+        data: Tensor | None,
+    ) -> Tensor:
+        values: dict[str, Any] = {name: tensors[parameter] for name, parameter in program.parameters}
+        values["src"], values["dst"] = x, _first(x, topology)
+        if data is not None:
+            values["data"] = data
+        dialect = self._dialect(topology)
+        run_rows = partial(compute_rows, dialect=dialect)
+        values |= program.param.run(values, run_rows)
+        values |= program.src.run(values, run_rows)
+        for name, source in program.shared:
+            values[name] = _first(values[source], topology)
+        values |= program.dst.run(values, run_rows)
+        if program.invariant:
+            assert isinstance(x, Tensor)
+            owner = self.invariants.owner(layer, program)
+            accum = self.invariants.get(owner, topology, x, data, lambda: self._gather(program, topology, values))
+        else:
+            accum = self._gather(program, topology, values)
+        values[program.accum] = accum
+        values |= rows_of_vertices(program, topology, values, dialect)
+        # What only the edges read makes room for the vertices' rows.
+        values = {name: values[name] for name in program.vertex.inputs}
+        (out,) = program.vertex.run(values, run_rows).values()
+        # What is kept, for other epochs or for the backward, must not be changed by an in-place operation on what the layer
+        # returns.
+        is_kept = program.invariant or (program.edges.gathering.reads_result and out.requires_grad)
+        return out.clone() if is_kept and _share_memory(out, accum) else out
+
+    def _gather(self, program: LayerProgram, topology: Topology, values: dict[str, Tensor]) -> Tensor:
+        edges, dialect = program.edges, self._dialect(topology)
+        topology, values = edges_of_pairs(program, topology, values, dialect)
+        arrays = [values[name] for name in edges.stage.inputs]
+        if edges.function is not None:
+            return gather_fused(edges, topology, arrays, dialect)
+        if self.options.fuse and edges.gathering.is_reduced:
+            return gather_tiled(
+                edges, topology, arrays, tile_edges=self.tile_edges, bytes_per_edge=edges.tensor_bytes
+            )
+        return _gather_materialised(edges, topology, arrays)
+
+    def _dialect(self, topology: Topology) -> Dialect:
+        return dialect_for(topology.device.type, self.dialect)
+
+
+def _first(rows: R, topology: Topology) -> R:
+    """The destinations' rows: they are the first of the sources."""
+    return rows if topology.num_dst == topology.num_src else rows[: topology.num_dst]
+
+
+def _share_memory(a: Tensor, b: Tensor) -> bool:
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+def _gather_materialised(edges: EdgeWork, topology: Topology, arrays: list[Tensor]) -> Tensor:
+    """Every edge's row in memory, and autograd through it."""
+    rows = []
+    for side, array in zip(edges.sides, arrays, strict=True):
+        if side in ("src", "dst"):
+            array = array.index_select(0, (topology.indices if side == "src" else topology.edge_dst()).long())
+        rows.append(array)
+    output = edges.stage.module.forward(*rows)
+    return edges.gathering.gather(topology, output)

@@ -1,0 +1,267 @@
+"""Edges that could not be fused, a bounded tile at a time.
+
+A tile is a run of edges in CSC order, so it touches a run of destinations, and its gather is merged into theirs
+(:mod:`sagann.kernels.edge.reductions`). What is alive at once is the edge tensors of one tile. The backward computes every tile again and differentiates it by autograd; random numbers of a
+tile come again from its own seed. Gradients of gradients are not offered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sagann.compiler.program import EdgeWork
+from sagann.compiler.vjp import message_gradients
+from sagann.graph.topology import Topology
+from sagann.kernels.accumulators import Counts
+from sagann.kernels.edge import naive
+from sagann.kernels.edge.builder import Builder
+from sagann.kernels.edge.function import EdgeFunction, Input
+from sagann.kernels.first_order import Saved, first_order_only
+from sagann.kernels.gather.naive import gather_sum
+from sagann.kernels.seeds import drawn_seed, seeded
+from sagann.runtime.half import wide
+from sagann.runtime.in_memory.degrees import divisors
+
+TILE_EDGES = 1 << 16
+"Edges per tile at most."
+TILE_BYTES = 1 << 28
+"Bytes of edge tensors per tile, as far as they can be foreseen."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Call:
+    """One gather over tiles: everything but its arrays."""
+
+    edges: EdgeWork
+    topology: Topology
+    tile_edges: int
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Tile:
+    """A run of edges, and the run of destinations that they reach."""
+
+    first_edge: int
+    last_edge: int
+    first_dst: int
+    topology: Topology
+    src: Tensor
+    dst: Tensor
+    "Destination of every edge of the whole topology, int64."
+
+
+def gather_tiled(
+    edges: EdgeWork,
+    topology: Topology,
+    arrays: list[Tensor],
+    *,
+    tile_edges: int = TILE_EDGES,
+    bytes_per_edge: int = 0,
+) -> Tensor:
+    """Gather without more than one tile of edges in memory: [num_dst, ...].
+
+    Args:
+        edges: any accumulator but concat.
+        topology: the edges.
+        arrays: one per input of ``edges.stage``.
+        tile_edges: edges per tile at most.
+        bytes_per_edge: foreseen size of an edge's tensors; tiles shrink where they are large.
+    """
+    tile_edges = max(min(tile_edges, TILE_BYTES // max(bytes_per_edge, 1)), 1)
+    seed = drawn_seed() if edges.random else 0
+    call = _Call(edges=edges, topology=topology, tile_edges=tile_edges, seed=seed)
+    accum: Tensor = _TiledGather.apply(call, *arrays)  # type: ignore[no-untyped-call]
+    return accum
+
+
+class _TiledGather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, call: _Call, *arrays: Tensor) -> Tensor:
+        state = _State(call)
+        for tile in _tiles(call):
+            state.accumulate(tile, _evaluate(call, tile, _rows(call, tile, arrays)))
+        result = state.finish(arrays)
+        ctx.call = call
+        ctx.save_for_backward(*arrays, *state.saved)
+        return result
+
+    @staticmethod
+    @first_order_only
+    def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
+        call: _Call = ctx.call
+        arrays = saved[: len(call.edges.sides)]
+        upstream = _Upstream(call, grad, saved[len(arrays) :])
+        needed = ctx.needs_input_grad[1:]
+        gradients = [_zeros_like(array) if need else None for array, need in zip(arrays, needed, strict=True)]
+        for tile in _tiles(call):
+            rows = [
+                row.detach().requires_grad_(n) for row, n in zip(_rows(call, tile, arrays), needed, strict=True)
+            ]
+            with torch.enable_grad():
+                output = _evaluate(call, tile, rows)
+            attached = [
+                (value, g)
+                for value, g in zip(output, upstream.of(tile, output), strict=True)
+                if value.requires_grad
+            ]
+            if not attached:
+                continue
+            leaves = [row for row, need in zip(rows, needed, strict=True) if need]
+            found = iter(
+                torch.autograd.grad([v for v, _ in attached], leaves, [g for _, g in attached], allow_unused=True)
+            )
+            for side, total in zip(call.edges.sides, gradients, strict=True):
+                part = next(found) if total is not None else None
+                if total is not None and part is not None:
+                    _add(total, part, side, tile)
+        cast = [None if g is None else g.to(array.dtype) for g, array in zip(gradients, arrays, strict=True)]
+        return None, *cast
+
+
+def _tiles(call: _Call) -> Iterator[_Tile]:
+    topology = call.topology
+    num_edges = topology.num_edges
+    for first in range(0, num_edges, call.tile_edges):
+        last = min(first + call.tile_edges, num_edges)
+        bounds = torch.searchsorted(
+            topology.indptr, torch.tensor([first, last - 1], device=topology.device), right=True
+        )
+        low, high = (int(bound) - 1 for bound in bounds)
+        indptr = topology.indptr[low : high + 2].clamp(first, last) - first
+        dst = torch.repeat_interleave(torch.arange(low, high + 1, device=topology.device), indptr.diff())
+        indices = topology.indices[first:last]
+        part = Topology(indptr=indptr, indices=indices, num_src=max(topology.num_src, len(indptr)), validate=False)
+        yield _Tile(first_edge=first, last_edge=last, first_dst=low, topology=part, src=indices.long(), dst=dst)
+
+
+def _rows(call: _Call, tile: _Tile, arrays: tuple[Tensor, ...]) -> list[Tensor]:
+    rows = []
+    for side, array in zip(call.edges.sides, arrays, strict=True):
+        if side in ("src", "dst"):
+            array = array.index_select(0, tile.src if side == "src" else tile.dst)
+        elif side == "edge":
+            array = array[tile.first_edge : tile.last_edge]
+        rows.append(array.detach())
+    return rows
+
+
+def _evaluate(call: _Call, tile: _Tile, rows: list[Tensor]) -> tuple[Tensor, ...]:
+    """The message of every edge of the tile, or its score and value."""
+    if not call.edges.random:
+        return tuple(call.edges.stage.module.forward(*rows))
+    with seeded(call.seed + tile.first_edge, call.topology.device):
+        return tuple(call.edges.stage.module.forward(*rows))
+
+
+def _zeros_like(array: Tensor) -> Tensor:
+    half = array.dtype in (torch.float16, torch.bfloat16)
+    return torch.zeros_like(array, dtype=torch.float32 if half else array.dtype)
+
+
+def _add(total: Tensor, part: Tensor, side: str, tile: _Tile) -> None:
+    part = part.to(total.dtype)
+    if total.is_complex():
+        total, part = torch.view_as_real(total), torch.view_as_real(part.resolve_conj())
+    if side == "src":
+        total.index_add_(0, tile.src, part)
+    elif side == "dst":
+        summed = gather_sum(tile.topology, part)
+        total[tile.first_dst : tile.first_dst + len(summed)] += summed
+    elif side == "edge":
+        total[tile.first_edge : tile.last_edge] = part
+    else:
+        total += part
+
+
+class _State:
+    """What the tiles so far give the destinations; begun by the first one, which says what shape messages have."""
+
+    def __init__(self, call: _Call) -> None:
+        self.call = call
+        self.gathering = call.edges.gathering
+        self.forms = [part for each in self.gathering.accumulators for part in each.reduction.state]
+        self.parts: list[Tensor] = []
+        self.saved: list[Tensor] = []
+        "What the backward reads: what the accumulator keeps, then the result where it is read."
+
+    def accumulate(self, tile: _Tile, output: tuple[Tensor, ...]) -> None:
+        """Merge a tile's part into that of its destinations."""
+        values = [wide(value) for value in output]
+        found = [each.reduction.reduce(tile.topology, values) for each in self.gathering.accumulators]
+        part = [
+            torch.where(rows < 0, -1, rows + tile.first_edge) if form.is_edge else rows
+            for rows, form in zip((rows for state in found for rows in state), self.forms, strict=True)
+        ]
+        if not self.parts:
+            num_dst = self.call.topology.num_dst
+            self.parts = [
+                rows.new_full((num_dst, *rows.shape[1:]), form.neutral)
+                for rows, form in zip(part, self.forms, strict=True)
+            ]
+        reached = slice(tile.first_dst, tile.first_dst + len(part[0]))
+        for accumulator, here in self.gathering.states():
+            accumulator.reduction.merge([rows[reached] for rows in self.parts[here]], part[here])
+
+    def finish(self, arrays: tuple[Tensor, ...]) -> Tensor:
+        """What was gathered, in the messages' type."""
+        if not self.parts:
+            empty = _empty_message(self.call, arrays)
+            # Without edges the backward reads nothing of what is saved.
+            self.parts = [torch.full_like(empty, form.neutral) for form in self.forms]
+        result, kept = self.gathering.finish(self.parts, _counts(self.call))
+        self.saved = [*kept, result] if self.gathering.reads_result else list(kept)
+        return result.to(self.call.edges.dtype)
+
+
+class _Upstream:
+    """Gradients of a tile's messages from the gradient of what was gathered."""
+
+    def __init__(self, call: _Call, grad: Tensor, saved: tuple[Tensor, ...]) -> None:
+        self.call, self.grad, self.saved = call, grad, saved
+        self.gradients: EdgeFunction | None = None
+        self.rows: dict[str, Tensor] = {}
+
+    def of(self, tile: _Tile, output: tuple[Tensor, ...]) -> list[Tensor]:
+        """One gradient per value of the tile's output."""
+        names = [f"value{number}" for number in range(len(output))]
+        if self.gradients is None:
+            self.gradients = self._arrive(names, output)
+        given = {name: value.detach() for name, value in zip(names, output, strict=True)}
+        given |= {name: rows.index_select(0, tile.dst) for name, rows in self.rows.items()}
+        ids = torch.arange(tile.first_edge, tile.last_edge, device=self.grad.device)
+        values = naive.evaluate(self.gradients, given, edge_ids=ids)
+        found = [values[name] for each in self.gradients.outputs for name in each.values]
+        return [grad.to(value.dtype) for grad, value in zip(found, output, strict=True)]
+
+    def _arrive(self, names: list[str], output: tuple[Tensor, ...]) -> EdgeFunction:
+        """What the tiles compute, and the rows of destinations that they read."""
+        gathering = self.call.edges.gathering
+        inputs = [
+            Input(name=name, side="edge", shape=tuple(value.shape[1:]), dtype=value.dtype)
+            for name, value in zip(names, output, strict=True)
+        ]
+        forward = Builder(inputs).build(gathering.outputs(names), "dst")
+        kept = self.saved[: len(gathering.keeps)]
+        result = self.saved[-1] if gathering.reads_result else self.grad
+        self.rows = gathering.arrive(forward, self.grad, kept, result, _counts(self.call))
+        return message_gradients(forward)
+
+
+def _counts(call: _Call) -> Counts:
+    return lambda like: divisors(call.topology.in_degrees(), like)
+
+
+def _empty_message(call: _Call, arrays: tuple[Tensor, ...]) -> Tensor:
+    """A row for each destination, of the shape of a message of made-up rows."""
+    made_up = [
+        array.new_zeros(1, *array.shape[1:]) if side != "param" else array
+        for side, array in zip(call.edges.sides, arrays, strict=True)
+    ]
+    shape = call.edges.stage.module.forward(*made_up)[-1].shape[1:]
+    return arrays[0].new_zeros(call.topology.num_dst, *shape, dtype=call.edges.dtype)

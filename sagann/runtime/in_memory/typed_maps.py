@@ -1,0 +1,188 @@
+"""Maps picked by edge type: which end of the edges they are computed at, and how.
+
+Rows of vertices become rows of pairs, each type's run of pairs is one matrix product, and rows of pairs are summed at
+their vertices. Reading a vertex's row for its pairs and summing its pairs' rows are each other's gradient, and the sum
+is a pass over the pairs like any other: no atomics, always the same order.
+
+References:
+    Ma et al., NGra, 2018, Fig. 12 (GG-NN). The paper maps every edge's row; here whichever end has the cheaper pairs
+    is mapped.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sagann.compiler.program import LayerProgram
+from sagann.graph.topology import Topology
+from sagann.kernels.dialects import Dialect, run_pass
+from sagann.kernels.edge.function import EdgeFunction, Input, Output
+from sagann.kernels.first_order import Saved, first_order_only
+from sagann.runtime.in_memory.degrees import divisors
+from sagann.runtime.in_memory.pairs import Pairs, check_types, count_pairs, pairs_of
+
+
+def moved_bytes(program: LayerProgram, topology: Topology, types: Tensor, *, kept: bool = False) -> int:
+    """Bytes that the forward moves over edges and pairs; the backward moves about the same once or twice more.
+
+    ``num_edges * bytes_per_edge + num_pairs * bytes_per_pair``, with the pairs of the end that is mapped.
+
+    Args:
+        program: maps by type, first or last.
+        topology: the edges.
+        types: of the edges.
+        kept: what is gathered is kept from epoch to epoch, so no edge is read again.
+    Raises:
+        InputError: a type is out of range.
+    """
+    typed = program.typed
+    assert typed is not None
+    num_pairs = count_pairs(topology, types, typed.num_types)[typed.end]
+    return (0 if kept else topology.num_edges * program.bytes_per_edge) + num_pairs * typed.bytes_per_pair
+
+
+def gathered_bytes(program: LayerProgram, topology: Topology, types: Tensor) -> int:
+    """Size of what is gathered where the maps go last: a row for every pair of destination and type."""
+    typed = program.typed
+    assert typed is not None
+    return count_pairs(topology, types, typed.num_types)["dst"] * typed.row_bytes
+
+
+def edges_of_pairs(
+    program: LayerProgram, topology: Topology, values: dict[str, Tensor], dialect: Dialect
+) -> tuple[Topology, dict[str, Tensor]]:
+    """The edges that the program gathers over and the arrays that they read, with pairs at one end.
+
+    Args:
+        program: any.
+        topology: the edges.
+        values: by name, with rows of vertices and in the order of the edges.
+        dialect: sums the gradients of pairs.
+    """
+    typed = program.typed
+    if typed is None:
+        return topology, values
+    types = values["data"]
+    if typed.order == "none":
+        check_types(topology, types, typed.num_types)
+        return topology, values
+    pairs = pairs_of(topology, types, typed.num_types, typed.end)
+    given = dict(values)
+    for name, side in zip(program.edges.stage.inputs, program.edges.sides, strict=True):
+        if side == typed.end and name != typed.name:
+            given[name] = _of_pairs(values[name], pairs, dialect)
+        if side == "edge":
+            # Edge data is a layer's one tensor of it: the types.
+            given[name] = pairs.types
+    if typed.order == "first":
+        rows = _of_pairs(values[typed.x], pairs, dialect)
+        given[typed.name] = _mapped(rows, values[typed.weight], pairs)
+    return pairs.topology, given
+
+
+def rows_of_vertices(
+    program: LayerProgram, topology: Topology, values: dict[str, Tensor], dialect: Dialect
+) -> dict[str, Tensor]:
+    """What the vertices read of what was gathered: pairs of destination and type mapped, and summed or averaged.
+
+    Args:
+        program: any.
+        topology: the edges.
+        values: by name, with what was gathered, the maps and the types.
+        dialect: sums the pairs.
+    Returns:
+        [num_dst, ...] by name; nothing where the gather was one over destinations.
+    """
+    typed = program.typed
+    if typed is None or typed.order == "none" or typed.end == "src":
+        return {}
+    pairs = pairs_of(topology, values["data"], typed.num_types, "dst")
+    rows = values[program.accum]
+    if typed.order == "last":
+        rows = _mapped(rows, values[typed.weight], pairs)
+    total: Tensor = _SumOfPairs.apply(rows, pairs, dialect)  # type: ignore[no-untyped-call]
+    if typed.mean:
+        total = total / divisors(topology.in_degrees(), total)
+    return {typed.name if typed.order == "last" else program.accum: total}
+
+
+def _of_pairs(rows: Tensor, pairs: Pairs, dialect: Dialect) -> Tensor:
+    """Each pair's row of its vertex."""
+    read: Tensor = _RowsOfPairs.apply(rows, pairs, dialect)  # type: ignore[no-untyped-call]
+    return read
+
+
+def _mapped(rows: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
+    """Each pair's row through the map of its type: [num_pairs, F']."""
+    mapped: Tensor = _MappedRuns.apply(rows, weight, pairs.counts)  # type: ignore[no-untyped-call]
+    return mapped
+
+
+class _RowsOfPairs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, pairs: Pairs, dialect: Dialect) -> Tensor:
+        ctx.pairs, ctx.dialect = pairs, dialect
+        return rows.index_select(0, pairs.vertex)
+
+    @staticmethod
+    @first_order_only
+    def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return _sum(grad, ctx.pairs, ctx.dialect), None, None
+
+
+class _SumOfPairs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, pairs: Pairs, dialect: Dialect) -> Tensor:
+        ctx.pairs = pairs
+        return _sum(rows, pairs, dialect)
+
+    @staticmethod
+    @first_order_only
+    def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return grad.index_select(0, ctx.pairs.vertex), None, None
+
+
+class _MappedRuns(torch.autograd.Function):
+    """One matrix product per type, each written to its place."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, counts: tuple[int, ...]) -> Tensor:
+        ctx.counts = counts
+        ctx.save_for_backward(rows, weight)
+        return _products(rows, weight, counts)
+
+    @staticmethod
+    @first_order_only
+    def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
+        rows, weight = saved
+        to_rows = _products(grad, weight.mT, ctx.counts) if ctx.needs_input_grad[0] else None
+        to_weight = None
+        if ctx.needs_input_grad[1]:
+            runs = zip(rows.split(ctx.counts), grad.split(ctx.counts), strict=True)
+            # A type without pairs has a product of no rows, which is zero.
+            to_weight = torch.stack([run.mT @ upstream for run, upstream in runs])
+        return to_rows, to_weight, None
+
+
+def _products(rows: Tensor, weight: Tensor, counts: tuple[int, ...]) -> Tensor:
+    out = rows.new_empty(len(rows), weight.shape[2])
+    for run, target, matrix in zip(rows.split(counts), out.split(counts), weight, strict=True):
+        torch.mm(run, matrix, out=target)
+    return out
+
+
+def _sum(rows: Tensor, pairs: Pairs, dialect: Dialect) -> Tensor:
+    """The pairs' rows summed at their vertices: [num_vertices, ...]."""
+    function = _summing(tuple(rows.shape[1:]), rows.dtype)
+    (total,) = run_pass(dialect, function, pairs.members, {"rows": rows}, seed=0)
+    return total.to(rows.dtype)
+
+
+@cache
+def _summing(shape: tuple[int, ...], dtype: torch.dtype) -> EdgeFunction:
+    rows = Input(name="rows", side="src", shape=shape, dtype=dtype)
+    return EdgeFunction(inputs=(rows,), ops=(), outputs=(Output(reduce="sum", values=("rows",)),), at="dst")

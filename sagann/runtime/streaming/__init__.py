@@ -1,0 +1,1 @@
+"""Models that run interval by interval inside a budget: capture, executor, and the calls that users make."""

@@ -1,0 +1,146 @@
+"""Capturing: an ordinary model becomes a program, and what of the model and its graph that program reads.
+
+A run asks for the same program several times: to choose a budget, to cut the graph, to train, to evaluate. The model is traced
+once for each of its modes; programs are kept as long as the model lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
+
+from sagann.compiler.capture import capture
+from sagann.compiler.model_program import ModelProgram
+from sagann.compiler.options import CompilerOptions
+from sagann.compiler.trace import tensors_of
+from sagann.errors import InputError, LayerError
+from sagann.graph.topology import Topology
+from sagann.runtime.in_memory.configuration import Key, configuration
+from sagann.runtime.in_memory.pairs import check_types
+
+MOST_PROGRAMS = 8
+"Programs kept per model; the oldest goes first."
+_Known = tuple[ModelProgram, tuple[ref[Topology], ...]]
+_PROGRAMS: WeakKeyDictionary[nn.Module, dict[Key, _Known]] = WeakKeyDictionary()
+
+
+def captured(
+    model: nn.Module,
+    hops: Sequence[Topology],
+    x: Tensor,
+    options: CompilerOptions | None = None,
+    *,
+    x_is_constant: bool,
+) -> ModelProgram:
+    """The captured model; arguments as of :func:`sagann.compiler.capture.capture`.
+
+    Raises:
+        LayerError: it cannot be streamed; the message says why.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+            raise LayerError(
+                "a model that is streamed must treat vertices independently between its layers",
+                value=f"the {type(module).__name__} '{name}' computes a mean over all of them",
+                where=type(model).__name__,
+                fix="Use LayerNorm instead of BatchNorm.",
+            )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise LayerError(
+                "a model that is streamed must have its parameters",
+                value=f"'{name}' gets its shape when the model first runs",
+                where=type(model).__name__,
+                fix="Run the model once on a small graph with the same features, or state the widths.",
+            )
+    require_constant_edges(hops)
+    program = _traced(model, hops, x, options or CompilerOptions(), x_is_constant)
+    require_types(program, hops)
+    for number, gather in enumerate(program.gathers, 1):
+        is_concat = not gather.edges.gathering.is_reduced
+        if gather.edges.function is None or is_concat:
+            why = (
+                "its accumulator is concat" if is_concat else f"its edges are no fused pass: {gather.edges.why_not}"
+            )
+            raise LayerError(
+                "a layer cannot be streamed",
+                value=why,
+                where=f"gather {number} of {type(model).__name__}",
+                fix="Use operators that fuse, and another accumulator than concat.",
+            )
+    return program
+
+
+def _traced(
+    model: nn.Module, hops: Sequence[Topology], x: Tensor, options: CompilerOptions, x_is_constant: bool
+) -> ModelProgram:
+    programs = _PROGRAMS.setdefault(model, {})
+    form = x.shape[1:], x.layout, x.dtype, x.device, x_is_constant
+    key: Key = (configuration(model), options, form, tuple(map(id, hops)))
+    known = programs.get(key)
+    # A topology may have the address of another one that is gone.
+    if known is not None and all(each() is hop for each, hop in zip(known[1], hops, strict=True)):
+        return known[0]
+    program = capture(model, hops, x, options=options, x_is_constant=x_is_constant)
+    programs.pop(key, None)
+    if len(programs) == MOST_PROGRAMS:
+        del programs[next(iter(programs))]
+    programs[key] = program, tuple(map(ref, hops))
+    return program
+
+
+def require_constant_edges(hops: Sequence[Topology]) -> None:
+    """Refuse edge data that is trained.
+
+    Raises:
+        InputError: some requires a gradient.
+    """
+    for topology in hops:
+        for name, data in topology.edge_data.items():
+            if data.requires_grad:
+                raise InputError(
+                    "edge data gets no gradient in a streamed model",
+                    value=f"'{name}' requires one",
+                    where="stream",
+                    fix="Detach it, or run the model in memory.",
+                )
+
+
+def like_on(x: Tensor, device: torch.device) -> Tensor:
+    """Features to capture a model with where it computes; themselves where they lie there."""
+    return x if x.device == device else x.new_empty((1, *x.shape[1:]), device=device)
+
+
+def trained_in(program: ModelProgram, model: nn.Module) -> frozenset[str]:
+    """The names, in the program, of the model's parameters that get a gradient."""
+    named = tensors_of(model)
+    return frozenset(name for name, known in program.parameters if named[known].requires_grad)
+
+
+def edge_data_of(program: ModelProgram, hops: Sequence[Topology]) -> list[Tensor]:
+    """The edge data that a program reads, each once."""
+    typed = [(hops[each.hop], each.data) for each in program.edge_types]
+    walked = [*hops, *(topology for topology, _ in typed)]
+    read = [
+        (walked[gather.hop], name)
+        for gather in program.gathers
+        for name, side in zip(gather.inputs, gather.edges.sides, strict=True)
+        if side == "edge"
+    ]
+    found = [topology.edge_data[name] for topology, name in (*typed, *read)]
+    return list({id(data): data for data in found}.values())
+
+
+def require_types(program: ModelProgram, hops: Sequence[Topology]) -> None:
+    """Refuse edge types that a program has no matrix for.
+
+    Raises:
+        InputError: a type is out of range.
+    """
+    for (hop, data), num_types in program.num_types.items():
+        check_types(hops[hop], hops[hop].edge_data[data], num_types)

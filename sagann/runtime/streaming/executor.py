@@ -1,0 +1,421 @@
+"""Executor: obeys a plan for one epoch of a captured model.
+
+References:
+    Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2: chunks are copied while others are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from sagann.compiler.model_program import Gather, ModelProgram
+from sagann.compiler.program import EdgeWork
+from sagann.compiler.vjp import BackwardPass
+from sagann.errors import InputError, LayerError
+from sagann.kernels.accumulators import Counts
+from sagann.kernels.dialects import dialect_for, run_pass
+from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.pass_edges import Edges
+from sagann.kernels.edge.state import GatherState
+from sagann.kernels.memory import POOL
+from sagann.kernels.row_dropout import rows_of
+from sagann.kernels.seeds import seeded
+from sagann.plan.schedule import Schedule
+from sagann.plan.selection import as_read
+from sagann.plan.steps import Block, Move, Plan, Step
+from sagann.plan.timeline import step_name
+from sagann.runtime.blocks.backend import Backend
+from sagann.runtime.blocks.chunks import Chunks
+from sagann.runtime.blocks.host import Host
+from sagann.runtime.blocks.residents import Residents
+from sagann.runtime.blocks.sources import Sources
+from sagann.runtime.in_memory.degrees import divisors
+from sagann.runtime.in_memory.rows import compute_rows
+from sagann.runtime.recorder import Recorder, recorded
+from sagann.runtime.streaming.epoch import Epoch, loss_of_rows
+from sagann.runtime.streaming.tape import Tape
+
+# Sizes in the pool are rounded up by an eighth at most.
+_MOST_SPARE = 1.125
+_PAGE_BYTES = 4096
+
+
+class Executor:
+    """Obeys a plan. Forward and backward of one epoch belong to one executor.
+
+    Args:
+        program: the captured model.
+        schedule: whose steps the plan places.
+        plan: what to do.
+        chunks: by numbers of hops.
+        host: where this epoch's blocks lie that are not on the device.
+        constants: where what is the same in every epoch lies.
+        dialect: kernels of the edges.
+        seeds: of the model's dropouts and random gathers, by their numbers.
+        seed: of other random numbers, where the model draws any.
+        epoch: what is read and given besides blocks.
+        backend: where steps run.
+        timeline: where steps and copies are recorded.
+    """
+
+    def __init__(
+        self,
+        program: ModelProgram,
+        schedule: Schedule,
+        plan: Plan,
+        *,
+        chunks: Mapping[int, Chunks],
+        host: Host,
+        constants: Host,
+        dialect: str,
+        seeds: Sequence[int],
+        seed: int,
+        epoch: Epoch,
+        backend: Backend,
+        timeline: Recorder | None = None,
+    ) -> None:
+        self.program = program
+        self.gradients = schedule.gradients
+        self.plan = plan
+        self.chunks = chunks
+        self.seeds, self.seed = seeds, seed
+        self.epoch = epoch
+        self.device = backend.device
+        self.dialect = dialect_for(self.device.type, dialect)
+        sources = Sources(
+            program,
+            plan,
+            chunks=chunks,
+            host=host,
+            constants=constants,
+            epoch=epoch,
+            is_in_place=schedule.sizes.is_in_place,
+            copies=backend.copies_rows,
+        )
+        self._constants = constants
+        self._timeline = backend.recorder(timeline)
+        transport = backend.transport(sources, host, schedule.sizes.of, self._timeline)
+        self.resident = Residents(transport, schedule.sizes.of, plan.budget_bytes)
+        self._operations = iter(plan.operations)
+        self._tapes: dict[Block, Tape] = {}
+        self._is_done = False
+
+    def keep_constants(self) -> None:
+        """Run a plan of what is the same in every epoch."""
+        self._share()
+        self._run_until("")
+        self.close()
+
+    def forward(self) -> Tensor:
+        """Run the plan until the result, or the loss, is there."""
+        self._share()
+        self._run_until("return")
+        return self.epoch.take_result()
+
+    def backward(self) -> None:
+        """Run the rest; once, for nothing is kept for a second time.
+
+        Raises:
+            InputError: it has run before.
+        """
+        if self._is_done:
+            raise InputError(
+                "a backward of a streamed model ran twice",
+                value="retain_graph = True, or gradients of several losses",
+                where="StreamedModel",
+                fix="Add the losses up before the backward, or call the model again.",
+            )
+        self._is_done = True
+        self._run_until("")
+        self.close()
+
+    def close(self) -> None:
+        """Wait for the copies under way, and forget all blocks."""
+        self.resident.close()
+
+    def _share(self) -> None:
+        names = [name for name, _ in self.program.parameters]
+        named = dict(zip(names, self.epoch.parameters, strict=True))
+        with torch.enable_grad(), seeded(self.seed - 1, self.device):
+            self.epoch.shared = named | self.program.param.run(named, self._rows)
+
+    def _run_until(self, kind: str) -> None:
+        run: Mapping[str, Callable[[Step], None]] = {
+            "transform": self._transform,
+            "transform_loss": self._transform_loss,
+            "gather": self._gather,
+            "finish": self._finish,
+            "store_constant": self._store_constant,
+            "output": self._output,
+            "prepare_grad": self._prepare_grad,
+            "transform_grad": self._transform_grad,
+            "gather_grad": self._gather_grad,
+            "finish_grad": self._finish_grad,
+            "output_grad": self._output_grad,
+        }
+        try:
+            with POOL.limited(self.plan.budget_bytes):
+                for operation in self._operations:
+                    if isinstance(operation, Move):
+                        self.resident.move(operation)
+                        continue
+                    if operation.kind == kind:
+                        return
+                    self.resident.begin(operation)
+                    with recorded(self._timeline, "compute", step_name(operation)):
+                        run[operation.kind](operation)
+        except BaseException:
+            # Also after Ctrl-C: no thread goes on copying.
+            self.close()
+            raise
+
+    def _rows(self, work: EdgeWork, arrays: Sequence[Tensor]) -> Tensor:
+        return compute_rows(work, arrays, self.dialect)
+
+    def _value(self, name: str, interval: int) -> Tensor:
+        value: Tensor = self.resident[Block("value", name, interval)]
+        return value
+
+    def _transform(self, step: Step) -> None:
+        saved = [block for block in step.writes if block.kind == "stage_saved"]
+        if saved:
+            tape, results = self._taped(step)
+            self.resident[saved[0]] = tape.made
+            tape.forget()
+            self._tapes[saved[0]] = tape
+        else:
+            with torch.no_grad():
+                results = self._run_stage(step, self._inputs(step))
+        for name, value in results.items():
+            # In order, as it will be when it was somewhere else meanwhile.
+            self.resident[Block("value", name, step.interval)] = _alone(value.detach().contiguous())
+
+    def _inputs(self, step: Step) -> dict[str, Tensor]:
+        shared = self.epoch.shared
+        return {
+            name: shared[name] if name in shared else self._value(name, step.interval)
+            for name in self.program.stages[step.number].inputs
+        }
+
+    def _run_stage(self, step: Step, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Run a stage on an interval; whenever it is run, with the same random numbers."""
+        number = step.number * self.plan.num_intervals + step.interval
+        others = seeded(self.seed + number, self.device) if self.program.draws_more else nullcontext()
+        with others, rows_of(self.plan.vertices(step.interval), self.seeds):
+            return self.program.stages[step.number].run(inputs, self._rows)
+
+    def _taped(self, step: Step) -> tuple[Tape, dict[str, Tensor]]:
+        """Run a stage; gives the results, and what their gradient needs."""
+        shared, given = self.epoch.shared, self._inputs(step)
+        tape = Tape(self._of_vertices(given), shared.values())
+        with tape.recording():
+            inputs = {}
+            for name, value in given.items():
+                if name in shared:
+                    inputs[name] = value.detach().requires_grad_(value.requires_grad)
+                else:
+                    inputs[name] = tape.enter(value) if self.epoch.trains and self.gradients.has(name) else value
+            results = self._run_stage(step, inputs)
+        tape.leave(inputs, results)
+        return tape, results
+
+    def _of_vertices(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: value for name, value in inputs.items() if name not in self.epoch.shared}
+
+    def _transform_loss(self, step: Step) -> None:
+        """The last stage on an interval, its loss, and their gradients, where any are wanted."""
+        tape, results = self._taped(step)
+        name = self.program.output
+        assert self.epoch.loss_of is not None
+        self._require_gradient(tape)
+        given = {
+            value.untyped_storage().data_ptr() for value in self._inputs(step).values() if isinstance(value, Tensor)
+        }
+        rows = results[name].detach()
+        if rows.untyped_storage().data_ptr() in given:
+            # The caller's function gets no view of what is read in place, nor of what the backward reads.
+            rows = rows.clone()
+        rows.requires_grad_(tape.leads_from(name))
+        loss = loss_of_rows(self.epoch.loss_of, rows, self.plan.vertices(step.interval))
+        self.epoch.add_loss(loss)
+        upstream = {}
+        if loss.requires_grad:
+            (upstream[name],) = torch.autograd.grad(loss, [rows])
+        self._give_back(step, tape, tape.made, upstream)
+
+    def _transform_grad(self, step: Step) -> None:
+        saved = [block for block in step.reads if block.kind == "stage_saved"]
+        tape = self._tapes.pop(saved[0]) if saved else self._taped(step)[0]
+        outputs = self.program.stages[step.number].outputs
+        if self.program.output in outputs:
+            self._require_gradient(tape)
+        upstream = {
+            block.name: self.resident[block]
+            for block in step.reads
+            if block.kind == "grad" and block.name in outputs
+        }
+        self._give_back(step, tape, self.resident[saved[0]] if saved else tape.made, upstream)
+
+    def _require_gradient(self, tape: Tape) -> None:
+        if self.epoch.trains and not tape.leads_from(self.program.output):
+            raise LayerError(
+                "the model's output cannot be differentiated",
+                value="no gradient leads from it to what is trained",
+                where="StreamedModel",
+                fix="Leave out detach(), torch.no_grad() and whatever else cuts the gradient between parameters and output.",
+            )
+
+    def _give_back(
+        self, step: Step, tape: Tape, made: Mapping[str, Tensor], upstream: Mapping[str, Tensor]
+    ) -> None:
+        given = self._of_vertices(self._inputs(step))
+        for name, grad in tape.gradients(given, made, upstream).items():
+            if name in self.epoch.shared:
+                self.epoch.add_shared(name, grad)
+            else:
+                self._add_gradient(name, step.interval, torch.zeros_like(given[name]) if grad is None else grad)
+
+    def _add_gradient(self, name: str, interval: int, grad: Tensor) -> None:
+        at = Block("grad", name, interval)
+        grad = _alone(grad.to(self.program.forms[name].dtype))
+        known: Tensor | None = self.resident.get(at)
+        self.resident[at] = grad if known is None else known + grad
+
+    def _output(self, step: Step) -> None:
+        rows = self._value(self.program.output, step.interval)
+        self.epoch.give(rows, self.plan.vertices(step.interval), self.plan.bounds[-1])
+
+    def _gather(self, step: Step) -> None:
+        gather = self.program.gathers[step.number]
+        assert gather.edges.function is not None
+        (at,) = step.writes
+        state = self._state(at, gather.edges.function, gather)
+        self._accumulate(state, gather, step, self._edge_inputs(gather, step))
+
+    def _state(self, at: Block, function: EdgeFunction, gather: Gather) -> GatherState:
+        held = self.resident.get(at)
+        if not isinstance(held, GatherState):
+            rows = self.plan.vertices(at.interval)
+            # One that was loaded goes on from its tensors.
+            held = self.resident[at] = GatherState(
+                function,
+                num_rows=rows.stop - rows.start,
+                num_edges=self.chunks[gather.hop].num_edges,
+                device=self.device,
+                tensors=held,
+            )
+        return held
+
+    def _accumulate(
+        self, state: GatherState, gather: Gather, step: Step, arrays: Mapping[str, Tensor]
+    ) -> tuple[Tensor, ...]:
+        read = {given.name: arrays[given.name] for given in state.function.inputs}
+        return state.accumulate(
+            partial(run_pass, self.dialect),
+            self.resident[step.reads[0]],
+            read,
+            seed=self.seeds[gather.seed] if gather.edges.random else 0,
+            edge_offset=self.chunks[gather.hop].first_edge[step.interval, step.dst_interval],
+        )
+
+    def _edge_inputs(self, gather: Gather, step: Step) -> dict[str, Tensor]:
+        """The arrays that the chunk's edges read, by the names of the edges' own stage."""
+        arrays = {}
+        work = gather.edges
+        edges: Edges = self.resident[step.reads[0]]
+        for name, side, value in zip(work.stage.inputs, work.sides, gather.inputs, strict=True):
+            if side == "param":
+                arrays[name] = self.epoch.shared[value].detach()
+            elif side == "edge":
+                arrays[name] = edges.edge_data[value]
+            else:
+                whole = Block("value", value, step.interval if side == "src" else step.dst_interval)
+                block = as_read(whole, step.reads[0], side)
+                if block in step.reads:
+                    arrays[name] = self.resident[block]
+        return arrays
+
+    def _finish(self, step: Step) -> None:
+        gather = self.program.gathers[step.number]
+        assert gather.edges.function is not None
+        at = Block("state", gather.result, step.interval)
+        state = self._state(at, gather.edges.function, gather).finish()
+        self.resident.discard(at)
+        result, kept = gather.edges.gathering.finish(state, self._counts(gather, step))
+        # A state that was loaded lies in one piece, of which each result is a part.
+        self.resident[Block("value", gather.result, step.interval)] = _alone(result.to(gather.edges.dtype))
+        if kept:
+            extra = {str(number): _alone(tensor) for number, tensor in enumerate(kept)}
+            self.resident[Block("gather_saved", gather.result, step.interval)] = extra
+
+    def _store_constant(self, step: Step) -> None:
+        (block,) = step.reads
+        self._constants.put(block, {"": self.resident[block]})
+
+    def _counts(self, gather: Gather, step: Step) -> Counts:
+        return lambda like: divisors(self.chunks[gather.hop].in_degrees(self.plan.vertices(step.interval)), like)
+
+    def _prepare_grad(self, step: Step) -> None:
+        """What the backward's passes read of a destination interval, besides what the forward read."""
+        gather = self.program.gathers[step.number]
+        assert gather.edges.function is not None
+        grad = self.resident[Block("grad", gather.result, step.interval)]
+        extra = self.resident.get(Block("gather_saved", gather.result, step.interval)) or {}
+        is_read = gather.edges.gathering.reads_result
+        result = self._value(gather.result, step.interval) if is_read else grad
+        self.resident[Block("grad_inputs", gather.result, step.interval)] = gather.edges.gathering.arrive(
+            gather.edges.function, grad, list(extra.values()), result, self._counts(gather, step)
+        )
+
+    def _backward_pass(self, step: Step) -> tuple[Gather, BackwardPass, GatherState]:
+        """Of a chunk's or an interval's step: the gather, the pass, and the state that it is accumulated in."""
+        gather = self.program.gathers[step.number]
+        work = self.gradients.passes(gather)[step.part]
+        of_dst = step.kind == "gather_grad" and work.function.at == "dst"
+        at = Block("state", gather.result, step.dst_interval if of_dst else step.interval, number=step.part + 1)
+        return gather, work, self._state(at, work.function, gather)
+
+    def _gather_grad(self, step: Step) -> None:
+        gather, work, state = self._backward_pass(step)
+        arrays = self._edge_inputs(gather, step)
+        for block in step.reads:
+            if block.kind in ("grad_inputs", "edge_grad"):
+                arrays |= self.resident[block]
+        edges = self._accumulate(state, gather, step, arrays)
+        names = _results(work, of_edges=True)
+        if names:
+            handed = Block("edge_grad", gather.result, step.interval, step.dst_interval)
+            self.resident[handed] = dict(zip(names, edges, strict=True))
+
+    def _finish_grad(self, step: Step) -> None:
+        gather, work, state = self._backward_pass(step)
+        values = dict(zip(gather.edges.stage.inputs, gather.inputs, strict=True))
+        for name, result in zip(_results(work, of_edges=False), state.finish(), strict=True):
+            value = values[name]
+            if value in self.epoch.shared:
+                self.epoch.add_shared(value, _alone(result))
+            else:
+                self._add_gradient(value, step.interval, result)
+        self.resident.discard(Block("state", gather.result, step.interval, number=step.part + 1))
+
+    def _output_grad(self, step: Step) -> None:
+        rows = self.resident[Block("grad", "x", step.interval)]
+        if self.epoch.of_x is None:
+            self.epoch.of_x = torch.zeros_like(self.epoch.x)
+        self.epoch.of_x[self.plan.vertices(step.interval)] = rows
+
+
+def _results(work: BackwardPass, *, of_edges: bool) -> list[str]:
+    """Names of a pass's results that are of edges, or of the others."""
+    outputs = zip(work.results, work.function.outputs, strict=True)
+    return [name for name, output in outputs if (output.reduction.rows == "edge") == of_edges]
+
+
+def _alone(value: Tensor) -> Tensor:
+    """The value, on memory of its own where it is a part of much more."""
+    return value.clone() if value.untyped_storage().nbytes() > _MOST_SPARE * value.nbytes + _PAGE_BYTES else value

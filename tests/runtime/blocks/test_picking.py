@@ -1,0 +1,91 @@
+"""Rows picked from memory and from files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from sagann.plan.steps import Block
+from sagann.runtime.blocks.host import Host, RamHost, SharedHost
+from sagann.runtime.blocks.picking import GAP_BYTES, pick_rows
+from sagann.runtime.blocks.spill import DiskHost, SpillError, SpillFolder
+
+AT = Block("value", "x", 0)
+ROWS = {
+    "none": [],
+    "all": list(range(500)),
+    "first and last": [0, 499],
+    "runs": [3, 4, 5, 200, 201, 399],
+    "every third": list(range(0, 500, 3)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.bool])
+@pytest.mark.parametrize("name", ROWS)
+def test_hosts_pick_the_rows_asked_for(
+    dtype: torch.dtype, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A piece of a file has a few rows only.
+    monkeypatch.setattr("sagann.runtime.blocks.picking.GAP_BYTES", 4096)
+    monkeypatch.setattr("sagann.runtime.blocks.picking.READ_BYTES", 3 * 4096)
+    rows = torch.tensor(ROWS[name], dtype=torch.int32)
+    wide = torch.arange(500 * 300).reshape(500, 3, 100).to(dtype)
+    tensors = {"wide": wide, "strided": wide[:, :, ::2], "scalar": wide[:, 0, 1], "empty": wide[:, :, :0]}
+    hosts: list[Host] = [SharedHost(), RamHost(), DiskHost(SpillFolder(tmp_path))]
+    for host in hosts:
+        host.put(AT, tensors)
+        found = host.pick(AT, rows)
+        assert found.keys() == tensors.keys()
+        for part, tensor in tensors.items():
+            assert found[part].dtype == dtype
+            assert torch.equal(found[part], tensor[rows.long()]), part
+
+
+def test_what_is_done_to_an_answer_leaves_the_host_alone() -> None:
+    host = SharedHost()
+    host.put(AT, {"ids": torch.ones(1)})
+    for read in (host.get, host.view):
+        read(AT).clear()
+    assert host.get(AT).keys() == {"ids"}
+
+
+def test_little_more_than_the_rows_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = DiskHost(SpillFolder(tmp_path))
+    tensor = torch.randn(200, GAP_BYTES // 16)
+    host.put(AT, {"": tensor})
+    read: list[int] = []
+    preadv = os.preadv
+
+    def counted(file: int, buffers: list[memoryview], offset: int) -> int:
+        read.append(preadv(file, buffers, offset))
+        return read[-1]
+
+    monkeypatch.setattr(os, "preadv", counted)
+    # A gap has four rows: those that three others lie between are read together.
+    for rows, calls, num_rows in (([0, 4, 8], 1, 9), ([0, 5, 10], 3, 3), ([10, 11, 199], 2, 3)):
+        read.clear()
+        assert torch.equal(host.pick(AT, torch.tensor(rows))[""], tensor[rows])
+        assert (len(read), sum(read)) == (calls, num_rows * GAP_BYTES // 4)
+
+
+def test_a_file_that_is_cut_short_is_named(tmp_path: Path) -> None:
+    folder = SpillFolder(tmp_path)
+    host = DiskHost(folder)
+    host.put(AT, {"": torch.randn(100, 100)})
+    (path,) = folder.path.glob("*.bin")
+    os.truncate(path, 30_000)
+    assert host.pick(AT, torch.tensor([0, 74]))[""].shape == (2, 100)
+    with pytest.raises(SpillError, match=f"cut short: it ends at byte 30000.* '{path}'"):
+        host.pick(AT, torch.tensor([75]))
+    path.unlink()
+    with pytest.raises(SpillError, match="cannot be read"):
+        host.pick(AT, torch.tensor([0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64])
+def test_rows_of_arrays_that_are_not_contiguous(dtype: torch.dtype) -> None:
+    tensor = torch.arange(12).reshape(3, 4).T
+    assert pick_rows(tensor, torch.tensor([1, 3], dtype=dtype)).tolist() == [[1, 5, 9], [3, 7, 11]]

@@ -1,0 +1,65 @@
+"""Which loads wait, and who makes them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from torch import Tensor, zeros
+
+from sagann.plan.steps import Block
+from sagann.runtime.blocks.host import RamHost
+from sagann.runtime.blocks.transport import ThreadTransport
+
+
+class SlowHost(RamHost):
+    """Puts nothing until it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_put = threading.Event()
+
+    def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
+        assert self.may_put.wait(timeout=60)
+        super().put(block, tensors)
+
+
+class Source:
+    """Tells which thread loads."""
+
+    def __init__(self, *, at_hand: bool) -> None:
+        self.at_hand = at_hand
+
+    def load(self, block: Block) -> str:
+        return threading.current_thread().name
+
+    def is_at_hand(self, block: Block) -> bool:
+        return self.at_hand
+
+    def known_as(self, block: Block) -> Block:
+        return block
+
+
+def block(interval: int) -> Block:
+    return Block("value", "h", interval)
+
+
+def test_what_is_at_hand_is_read_at_once_when_what_leaves_has_left() -> None:
+    host = SlowHost()
+    transport = ThreadTransport(Source(at_hand=True), host, lambda _: 10, None)
+    here = threading.current_thread().name
+    assert transport.load(block(0)).result() == here
+    transport.store(block(1), {"": zeros(3)})
+    transport.drop(block(1))
+    # Its memory is another's only once it is stored.
+    waiting = transport.load(block(2))
+    host.may_put.set()
+    assert waiting.result() != here
+    assert transport.load(block(3)).result() == here
+    transport.close()
+
+
+def test_what_may_come_from_a_disk_is_read_by_a_thread() -> None:
+    transport = ThreadTransport(Source(at_hand=False), RamHost(), lambda _: 10, None)
+    assert transport.load(block(0)).result() != threading.current_thread().name
+    transport.close()

@@ -1,0 +1,168 @@
+"""What callers do with what they give to a streamed model, and with what they get from it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sagann.errors import InputError, LayerError
+from sagann.graph import Topology
+from sagann.kernels.seeds import seeded
+from sagann.nn import GCN, SAGE
+from sagann.plan import equal_vertices
+from sagann.plan.residency import BudgetError
+from sagann.runtime.streaming.streamed import StreamedModel
+from sagann.runtime.streaming.tape import Tape
+from tests.graphs import random_topology
+from tests.tolerances import assert_close
+
+ROWS = 60
+
+
+class Squashed(nn.Module):
+    """A layer, and a function whose gradient reads its own result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = SAGE(6, 4)
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        return torch.sigmoid(self.layer(hops[0], x))
+
+
+class Weighted(nn.Module):
+    """A layer that reads the edges' data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = GCN(6, 4)
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        return self.layer(hops[0], x)
+
+
+def weighted_topology() -> Topology:
+    topology = random_topology(ROWS, 400)
+    return topology.with_edge_data(gcn_weight=topology.edge_data["weight"].clone())
+
+
+def gradients(model: nn.Module, loss: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_result_may_be_changed_before_the_backward(count: int) -> None:
+    model, x, topology = Squashed(), torch.randn(ROWS, 6), random_topology(ROWS, 400)
+    expected = gradients(model, (2 * model([topology], x)).sum())
+    result = StreamedModel(model, [topology], equal_vertices(ROWS, count))(x)
+    result.mul_(2)
+    for ours, theirs in zip(gradients(model, result.sum()), expected, strict=True):
+        assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("budget_bytes", [1 << 62, 1 << 20])
+@pytest.mark.parametrize("count", [1, 3])
+def test_edge_data_that_is_changed_in_place_is_seen(count: int, budget_bytes: int) -> None:
+    model, x, topology = Weighted(), torch.randn(ROWS, 6), weighted_topology()
+    streamed = StreamedModel(model, [topology], equal_vertices(ROWS, count), budget_bytes=budget_bytes)
+    assert_close(streamed(x), model([topology], x))
+    topology.edge_data["gcn_weight"].mul_(3)
+    assert_close(streamed(x), model([topology], x))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_edge_data_that_is_changed_before_the_backward_is_refused(count: int) -> None:
+    model, x, topology = Weighted(), torch.randn(ROWS, 6), weighted_topology()
+    result = StreamedModel(model, [topology], equal_vertices(ROWS, count))(x)
+    topology.edge_data["gcn_weight"].mul_(3)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
+
+
+def test_features_that_were_made_in_inference_mode() -> None:
+    model, topology = Squashed(), random_topology(ROWS, 400)
+    with torch.inference_mode():
+        x = torch.randn(ROWS, 6)
+    streamed = StreamedModel(model, [topology], equal_vertices(ROWS, 3), budget_bytes=1 << 20)
+    with torch.no_grad():
+        assert_close(streamed(x), model([topology], x))
+
+
+def test_autocast_is_refused() -> None:
+    topology = random_topology(ROWS, 400)
+    streamed = StreamedModel(Squashed(), [topology], equal_vertices(ROWS, 3))
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(InputError, match="autocast"):
+        streamed(torch.randn(ROWS, 6))
+
+
+def test_a_backward_within_autocast_is_that_of_the_forward() -> None:
+    model, x, topology = Squashed(), torch.randn(ROWS, 6), random_topology(ROWS, 400)
+    streamed = StreamedModel(model, [topology], equal_vertices(ROWS, 3))
+    expected = gradients(model, streamed(x).sum())
+    loss = streamed(x).sum()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = gradients(model, loss)
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_is_trained_must_lead_to_the_result(count: int) -> None:
+    model, x, topology = Squashed(), torch.randn(ROWS, 6), random_topology(ROWS, 400)
+    model.layer.requires_grad_(False)
+    model.unused = nn.Linear(3, 3)
+    streamed = StreamedModel(model, [topology], equal_vertices(ROWS, count))
+    with torch.no_grad():
+        assert_close(streamed(x), model([topology], x))
+    with pytest.raises(LayerError, match="no gradient leads from it to what is trained"):
+        streamed(x).sum().backward()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_nothing_is_left_of_epochs_that_came_to_no_backward(count: int) -> None:
+    model, x, topology = Squashed(), torch.randn(ROWS, 6), random_topology(ROWS, 400)
+    streamed = StreamedModel(model, [topology], equal_vertices(ROWS, count))
+
+    def some(z: Tensor, vertices: slice) -> Tensor:
+        # Of most intervals nothing is trained.
+        return z.sum() if vertices.start == 0 else z.new_zeros(())
+
+    for _ in range(2):
+        streamed(x)
+        streamed.loss(x, some).backward()
+    gc.collect()
+    assert [each for each in gc.get_objects() if type(each) is Tape] == []
+
+
+def test_seeds_leave_the_random_numbers_as_they_were() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    with seeded(7, torch.device("cpu")):
+        drawn = torch.rand(3)
+    assert torch.equal(torch.rand(3), expected)
+    torch.manual_seed(7)
+    assert torch.equal(torch.rand(3), drawn)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [None, [1.0], 3, torch.ones(ROWS - 1, 6), torch.tensor(1.0), torch.ones(ROWS, 6).to_sparse()],
+)
+def test_what_is_no_row_for_every_vertex_is_refused(x: object) -> None:
+    streamed = StreamedModel(Squashed(), [random_topology(ROWS, 400)], equal_vertices(ROWS, 3))
+    with pytest.raises(InputError, match=r"\(in StreamedModel.x\). Pass a tensor with a row for every vertex"):
+        streamed(x)
+
+
+def test_the_collector_of_garbage_runs_again_after_a_plan_and_after_an_error() -> None:
+    x, hops, bounds = torch.randn(ROWS, 6), [random_topology(ROWS, 400)], equal_vertices(ROWS, 3)
+    assert gc.isenabled()
+    StreamedModel(Squashed(), hops, bounds).plan(x)
+    assert gc.isenabled()
+    with pytest.raises(BudgetError):
+        StreamedModel(Squashed(), hops, bounds, budget_bytes=10).plan(x)
+    assert gc.isenabled()

@@ -1,0 +1,949 @@
+"""The compiled engine: what it caches, what it falls back from, what it keeps."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch.utils.checkpoint
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sagann.compiler import CompilerOptions, explain
+from sagann.errors import InputError, LayerError, MissingDependencyError
+from sagann.graph import Graph, Topology
+from sagann.graph.constant import declare_constant
+from sagann.kernels import dense
+from sagann.kernels.dialects import dialect_for
+from sagann.kernels.edge import cpu, naive
+from sagann.kernels.memory import POOL
+from sagann.kernels.row_dropout import dropout as row_dropout
+from sagann.nn import GAT, GCN, GIN, GNN, SAGE, GatedGCN, ModelConfig, build_model
+from sagann.runtime.in_memory import edge_pass
+from sagann.runtime.in_memory.engine import CompiledEngine
+from sagann.runtime.in_memory.invariants import Invariants, Owner
+from sagann.runtime.streaming.streamed import StreamedModel
+from sagann.saga import Edge, Engine, NaiveEngine, SagaLayer, current_engine, set_engine, using_engine
+from tests.compiler.layers import Layer, assert_compiles_right, program_of, results
+from tests.graphs import block_of, odd_topologies, random_topology
+from tests.tolerances import assert_close, largest
+
+
+def skewed() -> Topology:
+    return odd_topologies()["skewed"]
+
+
+def rows(topology: Topology, dim: int = 4, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(topology.num_src, dim, dtype=dtype, generator=torch.Generator().manual_seed(0))
+
+
+def test_compiling_is_the_default() -> None:
+    assert isinstance(current_engine(), CompiledEngine)
+
+
+def test_an_engine_can_be_set_and_put_back() -> None:
+    engine = NaiveEngine()
+    set_engine(engine)
+    try:
+        assert current_engine() is engine
+        with using_engine(CompiledEngine()) as inner:
+            assert current_engine() is inner
+        assert current_engine() is engine
+    finally:
+        set_engine(None)
+    assert isinstance(current_engine(), CompiledEngine)
+
+
+def test_an_engine_that_is_used_in_one_thread_is_not_that_of_others() -> None:
+    both = threading.Barrier(2)
+    engines = [NaiveEngine(), CompiledEngine()]
+
+    def use(engine: Engine) -> bool:
+        with using_engine(engine):
+            both.wait(60)
+            return current_engine() is engine
+
+    with ThreadPoolExecutor(max_workers=2) as threads:
+        assert list(threads.map(use, engines)) == [True, True]
+        with using_engine(engines[0]):
+            assert threads.submit(current_engine).result() is not engines[0]
+            assert threads.submit(copy_context().run, current_engine).result() is engines[0]
+
+
+def test_threads_run_layers_as_they_are_written_at_once() -> None:
+    both = threading.Barrier(2)
+
+    class Meeting(SagaLayer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.meets = False
+
+        def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+            if self.meets:
+                both.wait(60)
+            return accum
+
+    # Hooks inside a layer have it run as it is written; it passes its check before threads meet in it.
+    engine, layers, topology = CompiledEngine(), [Meeting(), Meeting()], skewed()
+    for layer in layers:
+        layer.inner = torch.nn.Identity()
+        layer.inner.register_forward_hook(lambda *_: None)
+        engine.run(layer, topology, rows(topology), None)
+        layer.meets = True
+    with ThreadPoolExecutor(max_workers=2) as threads:
+        list(threads.map(lambda layer: engine.run(layer, topology, rows(topology), None), layers))
+
+
+@pytest.mark.parametrize("switched_off", ["hoist", "split_concat", "commute", "invariant", "fuse"])
+def test_every_optimisation_can_be_switched_off(switched_off: str) -> None:
+    topology = skewed()
+    layer = Layer(
+        lambda m, e: torch.tanh(F.linear(torch.cat([e.src, e.dst], -1), m.wide)[:, :4]) * e.src,
+        lambda m, v, a: F.linear(a, m.w[:1]),
+    ).double()
+    engine = CompiledEngine(options=CompilerOptions(**{switched_off: False}))
+    assert_compiles_right(layer, topology, rows(topology), engine=engine)
+
+
+def test_a_program_is_made_once_per_form_of_input() -> None:
+    engine, topology = CompiledEngine(), skewed()
+    layer = Layer()
+    with using_engine(engine):
+        for x in (rows(topology), rows(topology), rows(topology, dtype=torch.float32), rows(topology, 6)):
+            layer(topology, x)
+    assert len(engine._programs[layer]) == 3
+
+
+def test_a_changed_attribute_is_noticed() -> None:
+    engine, topology = CompiledEngine(dialect="naive"), skewed()
+    layer, x = Layer(lambda m, e: e.src * m.factor), rows(topology)
+    layer.factor = 1.0
+    with using_engine(engine):
+        once = layer(topology, x)
+        layer.factor = 3.0
+        assert_close(layer(topology, x), 3 * once)
+        layer.apply_edge = lambda edge: edge.dst
+        assert_close(layer(topology, x), x * topology.in_degrees()[:, None])
+
+
+def test_a_changed_layer_is_checked_again() -> None:
+    engine, topology = CompiledEngine(), skewed()
+    layer, x = Layer(lambda m, e: e.src - e.src.mean(0) if m.centred else e.src * 1.0), rows(topology)
+    layer.centred = False
+    with using_engine(engine):
+        layer(topology, x)
+        layer.centred = True
+        with pytest.raises(LayerError, match="must treat rows independently"):
+            layer(topology, x)
+
+
+@pytest.mark.parametrize("name", ["numba", "merge", ""])
+def test_an_unknown_dialect_is_refused(name: str) -> None:
+    model = nn.Linear(1, 1)
+    for make in (lambda: CompiledEngine(dialect=name), lambda: StreamedModel(model, [], (0,), dialect=name)):
+        with pytest.raises(InputError, match=rf"no such dialect.*'{name}'.*auto, naive, cpu, gpu"):
+            make()
+
+
+def test_the_processors_kernels_are_refused_on_a_device() -> None:
+    with pytest.raises(InputError, match=r"dialect 'cpu'.*type 'cuda'"):
+        dialect_for("cuda", "cpu")
+
+
+def test_a_devices_kernels_are_refused_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    dialect_for.cache_clear()
+    with using_engine(CompiledEngine(dialect="gpu")), pytest.raises(InputError, match=r"dialect 'gpu'.*type 'cpu'"):
+        SAGE(4, 3)(skewed(), rows(skewed(), dtype=torch.float32))
+
+
+def test_what_a_devices_kernels_need_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    dialect_for.cache_clear()
+    with pytest.raises(MissingDependencyError, match=r"triton.*dialect 'gpu'.*sagann\[cuda\]"):
+        dialect_for("cuda", "gpu")
+
+
+def test_changed_parameters_are_read() -> None:
+    topology = skewed()
+    layer, x = GCN(4, 3), rows(topology, dtype=torch.float32)
+    topology = topology.with_edge_data(gcn_weight=topology.edge_data["weight"])
+    before = layer(topology, x)
+    with torch.no_grad():
+        layer.linear.weight.mul_(2)
+        layer.linear.bias.zero_()
+    after = layer(topology, x)
+    with using_engine(NaiveEngine()):
+        assert_close(after, layer(topology, x))
+    assert not torch.equal(after, before)
+
+
+def test_layers_with_programs_can_be_copied_and_pickled() -> None:
+    topology = skewed()
+    layer, x = SAGE(4, 3), rows(topology, dtype=torch.float32)
+    out = layer(topology, x)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(other(topology, x), out)
+
+
+def test_programs_go_with_their_layer() -> None:
+    engine, topology = CompiledEngine(), skewed()
+    layer = SAGE(4, 3)
+    with using_engine(engine):
+        layer(topology, rows(topology, dtype=torch.float32))
+    del layer
+    gc.collect()
+    assert len(engine._programs) == 0
+
+
+def test_a_layer_that_cannot_be_compiled_runs_as_it_is_written() -> None:
+    topology = skewed()
+    layer, x = Layer(lambda m, e: e.src * m.a.item()).double(), rows(topology)
+    engine = assert_compiles_right(layer, topology, x)
+    why = engine.why_not(layer, x.requires_grad_(), topology.edge_data["weight"].double())
+    assert why.startswith("it cannot be traced")
+
+
+CONCATENATED: dict[str, Callable[..., Tensor]] = {
+    "a gate": lambda m, e: torch.tanh(e.src @ m.w) * e.dst * e.data[:, None],
+    "the source": lambda m, e: e.src,
+    "a number": lambda m, e: e.data * m.a,
+    "a matrix": lambda m, e: (e.src * m.v).view(-1, 2, 2),
+    "edge data": lambda m, e: e.data[:, None] * m.v,
+    "no features": lambda m, e: e.src[:, :0],
+}
+
+
+@pytest.mark.parametrize("graph", odd_topologies())
+@pytest.mark.parametrize("message", CONCATENATED)
+@pytest.mark.parametrize("spare", [0, 3])
+def test_concat_is_one_pass_that_writes_the_rows(message: str, graph: str, spare: int) -> None:
+    topology = odd_topologies()[graph]
+    max_degree = max(int(topology.in_degrees().max()), 1) + spare
+    layer = Layer(CONCATENATED[message], accumulator="concat", max_degree=max_degree).double()
+    engine = assert_compiles_right(layer, topology, rows(topology))
+    program = program_of(layer, topology, rows(topology), engine)
+    if message == "no features":
+        return
+    assert [output.reduce for output in program.edges.function.outputs] == ["edge"]
+    assert any(note.text.endswith("the rows that are concatenated in one pass") for note in program.notes)
+
+
+def test_concat_of_what_cannot_be_fused_is_materialised() -> None:
+    topology = skewed()
+    layer = Layer(
+        lambda m, e: torch.cumsum(e.src + e.dst, -1),
+        accumulator="concat",
+        max_degree=int(topology.in_degrees().max()),
+    ).double()
+    engine = assert_compiles_right(layer, topology, rows(topology))
+    program = program_of(layer, topology, rows(topology), engine)
+    assert program.edges.function is None
+    assert "more with those of all edges" in explain(program)
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_concat_refuses_more_in_edges_than_it_has_room_for(fuse: bool) -> None:
+    topology = odd_topologies()["one hub"]
+    layer = Layer(lambda m, e: e.src * e.dst, accumulator="concat", max_degree=35)
+    engine = CompiledEngine(options=CompilerOptions(fuse=fuse))
+    with using_engine(engine), pytest.raises(InputError, match=r"too many in-edges for the concat accumulator.*36"):
+        layer(topology, rows(topology, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_concat_without_destinations(fuse: bool) -> None:
+    topology = Topology(indptr=torch.tensor([0]), indices=torch.empty(0, dtype=torch.int32), num_src=0)
+    topology = topology.with_edge_data(weight=torch.empty(0, dtype=torch.float64))
+    layer = Layer(lambda m, e: e.src.view(-1, 2, 2), accumulator="concat", max_degree=3).double()
+    engine = CompiledEngine(options=CompilerOptions(fuse=fuse))
+    assert_compiles_right(layer, topology, torch.empty(0, 4, dtype=torch.float64), engine=engine)
+    with using_engine(engine):
+        assert layer(topology, torch.empty(0, 4, dtype=torch.float64)).shape == (0, 12)
+
+
+def test_concat_counts_the_bytes_of_its_rows() -> None:
+    layer = Layer(lambda m, e: e.src * e.dst, accumulator="concat", max_degree=3)
+    x = torch.randn(5, 4).requires_grad_()
+    program = CompiledEngine().program(layer, x, torch.rand(5))
+    assert program is not None
+    # Both ends read; the row written by the pass, then read and written to its place.
+    assert program.bytes_per_edge == (2 + 3) * 16
+    # Both ends written and read, the product written, read and written to its place.
+    assert program.naive_bytes_per_edge == (4 + 3) * 16
+
+
+def test_blocks_give_the_first_rows() -> None:
+    topology = skewed()
+    layer, x = GatedGCN(4, 3), rows(topology, dtype=torch.float32)
+    assert_close(layer(block_of(topology, 9), x), layer(topology, x)[:9])
+
+
+def both_ends(layer: Layer, edge: Edge) -> Tensor:
+    """The same map of either end, then something of the destination's own."""
+    return torch.sigmoid(F.linear(edge.src, layer.w)) * torch.tanh(F.linear(edge.dst, layer.w) * layer.v)
+
+
+@pytest.mark.parametrize("block", [False, True])
+def test_what_both_ends_need_is_computed_once(block: bool) -> None:
+    topology = block_of(skewed(), 5) if block else skewed()
+    layer = Layer(both_ends, lambda m, v, a: a + F.linear(v, m.w)).double()
+    program = program_of(layer, topology, rows(topology), CompiledEngine())
+    assert [partner for _, partner in program.shared] == ["linear"]
+    linear = [
+        node
+        for stage in (program.src, program.dst, program.vertex)
+        for node in stage.module.graph.nodes
+        if node.target is dense.linear
+    ]
+    assert len(linear) == 1
+    assert_compiles_right(layer, topology, rows(topology))
+
+
+def test_what_destinations_share_is_not_overwritten() -> None:
+    """A map that the edges read through a ReLU, and the destinations as it is."""
+    layer = Layer(lambda m, e: torch.relu(F.linear(e.src, m.w)), lambda m, v, a: a + F.linear(v, m.w)).double()
+    program = program_of(layer, skewed(), rows(skewed()), CompiledEngine())
+    assert [partner for _, partner in program.shared] == ["linear"]
+    assert_compiles_right(layer, skewed(), rows(skewed()))
+
+
+def test_a_bias_of_another_type_is_added_as_it_is_written() -> None:
+    topology = skewed()
+    layer = Layer(vertex=lambda m, v, a: F.linear(a, m.w.bfloat16()) + m.v.float())
+    x = rows(topology, dtype=torch.bfloat16)
+    with using_engine(NaiveEngine()):
+        expected = layer(topology, x)
+    with using_engine(CompiledEngine()):
+        actual = layer(topology, x)
+    assert actual.dtype == expected.dtype == torch.float32
+    torch.testing.assert_close(actual, expected, rtol=0.02, atol=0.1)
+
+
+VERTICES: dict[str, Callable[..., Tensor]] = {
+    "a map of what was gathered twice": lambda m, v, a: F.linear(a + a, m.w[:1]),
+    "a map of a parameter by itself": lambda m, v, a: a @ F.linear(m.w, m.w, m.v),
+    "biases by name": lambda m, v, a: torch.gru_cell(a, v, m.wide.T.reshape(12, 4), m.wide.reshape(12, 4), b_ih=m.v.repeat(3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VERTICES)
+def test_what_vertices_compute(name: str) -> None:
+    assert_compiles_right(Layer(None, VERTICES[name]).double(), skewed(), rows(skewed()))
+
+
+def test_the_extremum_of_a_source_beside_no_features() -> None:
+    topology = random_topology(20, 600)
+    layer = Layer(lambda m, e: torch.cat([e.src, e.dst[:, 4:]], 1), accumulator="max").double()
+    assert_compiles_right(layer, topology, rows(topology))
+
+
+def test_what_a_softmax_layer_returns_may_be_changed() -> None:
+    topology, x = skewed(), rows(skewed()).requires_grad_()
+    layer = Layer(lambda m, e: ((e.src * e.dst).sum(-1), e.src), accumulator="softmax").double()
+    found = []
+    for engine in (NaiveEngine(), CompiledEngine()):
+        with using_engine(engine):
+            out = layer(topology, x)
+            out += 1
+            torch.relu_(out)
+            found.append((out, *torch.autograd.grad(out.square().sum(), x)))
+    for ours, theirs in zip(*found[::-1], strict=True):
+        assert_close(ours, theirs)
+
+
+class Named(SagaLayer):
+    """Names that only their case, or what Python takes for no name, tells apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.W, self.w = nn.Parameter(torch.full((4,), 2.0)), nn.Parameter(torch.full((4,), 3.0))
+        self.linA, self.lin_a = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.maps = nn.ModuleDict({"user->item": nn.Linear(4, 4), "user_item": nn.Linear(4, 4)})
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return torch.relu(self.maps["user->item"](edge.src)) * self.maps["user_item"](edge.dst)
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.linA(vertex) * self.W + self.lin_a(accum) * self.w
+
+
+def test_parameters_are_told_apart_whatever_their_names() -> None:
+    layer = Named().double()
+    topology = Topology.from_coo(src=torch.tensor([0, 1, 2, 2]), dst=torch.tensor([1, 2, 0, 1]), num_src=3)
+    assert_compiles_right(layer, topology, rows(topology))
+
+
+def in_place_dropout(m: Layer, e: Any) -> Tensor:
+    # All or nothing, so that both engines draw the same.
+    return F.dropout(e.src * e.dst, 1.0, True, True) + F.dropout(F.linear(e.src, m.w), 0.0, True, True)
+
+
+def columns(m: Layer, v: Tensor, a: Tensor) -> Tensor:
+    out = F.linear(v, m.w).clone()
+    out[:, :2] = a[:, 2:]
+    out[:, 3].add_(a[:, 0])
+    return out
+
+
+WRITTEN: dict[str, Callable[[], Layer]] = {
+    "dropout in place": lambda: Layer(in_place_dropout),
+    "columns set": lambda: Layer(None, columns),
+    "LSTM": lambda: Layer(None, lambda m, v, a: sum(torch.lstm_cell(a, (v, v * 2), m.wide.T.repeat(2, 1)[:, :4], m.w.repeat(4, 1)))),
+    "complex ends": lambda: Layer(lambda m, e: torch.view_as_real(torch.view_as_complex(e.src.view(-1, 2, 2)) * torch.view_as_complex(e.dst.view(-1, 2, 2))).flatten(1)),
+    "inverse": lambda: Layer(None, lambda m, v, a: a @ torch.linalg.inv(m.w)),
+    "squeezed": lambda: Layer(lambda m, e: torch.cumsum((e.src * e.dst).view(-1, 1, 4), -1).squeeze()),
+    "squeezed numbers": lambda: Layer(lambda m, e: torch.cumsum(e.src * e.dst, -1)[:, 3:].squeeze()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_layers_as_people_write_them(name: str) -> None:
+    # The last tile has one edge.
+    topology = random_topology(20, 61)
+    engine = CompiledEngine(tile_edges=topology.num_edges - 1)
+    assert_compiles_right(WRITTEN[name]().double(), topology, rows(topology), engine=engine)
+
+
+def test_squeezed_rows_of_a_single_vertex_stay_rows() -> None:
+    topology = Topology.from_coo(src=torch.zeros(3, dtype=int), dst=torch.zeros(3, dtype=int), num_src=1)
+    topology = topology.with_edge_data(weight=torch.ones(3, dtype=torch.float64))
+    layer = Layer(lambda m, e: torch.tanh(F.linear(e.src, m.w[:1])).squeeze()[:, None] * e.dst).double()
+    assert_compiles_right(layer, topology, rows(topology))
+
+
+@pytest.mark.parametrize("engine", [NaiveEngine(), CompiledEngine()], ids=["naive", "compiled"])
+def test_rows_first_read_without_gradients_have_them_later(engine: Any) -> None:
+    def gated(m: Layer, e: Any) -> Tensor:
+        with torch.no_grad():
+            gate = torch.sigmoid(e.src * e.dst)
+        return gate * e.src
+
+    x = rows(skewed()).requires_grad_()
+    with using_engine(engine):
+        Layer(gated).double()(skewed(), x).sum().backward()
+    plain = x.detach().clone().requires_grad_()
+    src, dst = plain[skewed().indices.long()], plain[skewed().edge_dst().long()]
+    (torch.sigmoid(src * dst).detach() * src).sum().backward()
+    assert_close(x.grad, plain.grad)
+
+
+def test_a_layer_with_a_buffer_is_differentiated_when_it_is_called_twice() -> None:
+    class Scaled(SagaLayer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.register_buffer("scale", torch.full((4,), 0.5))
+
+        def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+            return self.linear(accum) * self.scale
+
+    topology, model = skewed(), GNN([Scaled()], steps=2).double()
+    gradients = []
+    for engine in (NaiveEngine(), CompiledEngine()):
+        with using_engine(engine):
+            # Features and what the layer makes of them are two forms of input, each of which the layer is checked for.
+            out = model([topology] * 2, rows(topology))
+            gradients.append(torch.autograd.grad(out.square().sum(), list(model.parameters())))
+    for ours, theirs in zip(*gradients, strict=True):
+        assert_close(ours, theirs)
+
+
+def test_maps_by_other_weights_are_not_shared() -> None:
+    layer = Layer(lambda m, e: F.linear(e.src, m.w).tanh() * F.linear(e.dst, m.w * 2).tanh()).double()
+    assert program_of(layer, skewed(), rows(skewed()), CompiledEngine()).shared == ()
+    assert_compiles_right(layer, skewed(), rows(skewed()))
+
+
+def test_on_blocks_no_map_moves_to_the_many_sources() -> None:
+    block = block_of(skewed(), 9)
+    assert_compiles_right(SAGE(8, 2).double(), block, rows(block, 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min", "softmax", "concat"])
+def test_half_precision_is_accumulated_in_single(accumulator: str, dtype: torch.dtype) -> None:
+    def message(m: Layer, e: Any) -> Any:
+        value = e.src * e.data[:, None]
+        return ((e.src * e.dst).sum(-1), value) if accumulator == "softmax" else value
+
+    layer = Layer(message, accumulator=accumulator, max_degree=99).to(dtype)
+    topology = skewed()
+    assert_compiles_right(layer, topology, rows(topology, dtype=dtype), engine=CompiledEngine(dialect="naive"))
+
+
+@pytest.mark.parametrize("accumulator", ["sum", "max"])
+def test_nan_and_infinity_propagate(accumulator: str) -> None:
+    topology = skewed()
+    layer = Layer(lambda m, e: torch.relu(e.src * e.data[:, None]), accumulator=accumulator)
+    x = rows(topology, dtype=torch.float32)
+    x[3, 1], x[5, 2], x[6, 0] = torch.nan, torch.inf, -torch.inf
+    with using_engine(NaiveEngine()):
+        expected = layer(topology, x)
+    with using_engine(CompiledEngine()):
+        torch.testing.assert_close(layer(topology, x), expected, equal_nan=True)
+
+
+class Sizes(TorchDispatchMode):
+    """Notes the largest tensor that an operator gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        leaves = [leaf for leaf in pytree.tree_leaves(out) if isinstance(leaf, Tensor)]
+        self.largest = max([self.largest, *(leaf.numel() for leaf in leaves)])
+        return out
+
+
+@pytest.mark.parametrize("model", ["commnet", "gcn", "sage", "gin", "maxpool-gcn", "gated-gcn", "ggnn", "gat"])
+def test_no_tensor_has_a_row_per_edge_and_a_column_per_feature(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few vertices with very many edges, nothing in forward or backward is as large as the edges' rows would be."""
+    width, edges = 32, 20_000
+    generator = torch.Generator().manual_seed(0)
+    src, dst = torch.randint(60, (2, edges), generator=generator)
+    graph = Graph(
+        topology=Topology.from_coo(src=src, dst=dst, num_src=60),
+        features=torch.randn(60, width, generator=generator),
+        num_classes=width,
+    )
+    stack = build_model(ModelConfig(model=model, hidden=width, heads=4, dropout=0.0), graph)
+    graph = stack.prepare(graph)
+    # Memory of the pool is no operator's.
+    monkeypatch.setattr(POOL, "enabled", False)
+    sizes = {}
+    for engine in (NaiveEngine(), CompiledEngine()):
+        with using_engine(engine):
+            # Tracing works on tensors of very many rows that are none.
+            stack(graph.hops(stack.num_hops), graph.features)
+            with Sizes() as noted:
+                stack(graph.hops(stack.num_hops), graph.features).sum().backward()
+        sizes[type(engine)] = noted.largest
+    assert sizes[NaiveEngine] >= edges * width
+    assert sizes[CompiledEngine] < edges * width / 4
+
+
+def test_dropout_at_the_edges_is_the_same_in_the_backward() -> None:
+    topology = skewed()
+    layer = Layer(lambda m, e: F.dropout(e.src * m.v, 0.4) * e.dst + F.dropout(e.dst, 0.3)).double()
+    x = rows(topology).requires_grad_()
+
+    def run(x: Tensor, v: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        return torch.func.functional_call(layer, {"v": v}, (topology, x))
+
+    with using_engine(CompiledEngine()):
+        assert torch.equal(run(x, layer.v), run(x, layer.v))
+        assert not torch.equal(layer(topology, x), layer(topology, x))
+        assert torch.autograd.gradcheck(run, (x, layer.v))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_dropout_of_a_parameter_is_drawn_once(fused: bool) -> None:
+    """One mask for all rows, as the layer is written: DropConnect, say."""
+    topology, x = random_topology(200, 3000), torch.ones(200, 4)
+    layer = Layer(lambda m, e: e.src * F.dropout(m.v, 0.5), lambda m, v, a: a * F.dropout(m.v, 0.5))
+    with using_engine(CompiledEngine(options=CompilerOptions(fuse=fused))):
+        out = layer(topology, x) / topology.in_degrees().clamp(min=1)[:, None]
+        reached = out[topology.in_degrees() > 0]
+        assert_close(reached, reached[:1].expand_as(reached))
+        assert len({tuple(layer(topology, x).ne(0).any(0).tolist()) for _ in range(50)}) > 1
+
+
+def test_dropout_equals_the_plain_pass_of_the_same_seed() -> None:
+    topology = random_topology(200, 3000)
+    layer, x = Layer(lambda m, e: F.dropout(e.src, 0.25)), torch.ones(200, 4)
+    torch.manual_seed(5)
+    with using_engine(CompiledEngine()) as engine:
+        out = layer(topology, x)
+    function = engine.program(layer, x, topology.edge_data["weight"]).edges.function
+    torch.manual_seed(5)
+    (expected,) = naive.run(function, topology, {"src": x}, seed=int(torch.randint(2**31, ())))
+    assert_close(out, expected)
+    assert abs(float(out.sum() / (4 * topology.num_edges)) - 1) < 0.02
+
+
+def test_attention_dropout_is_drawn_per_edge_and_only_in_training() -> None:
+    topology = skewed()
+    layer, x = GAT(4, 2, num_heads=2, attention_dropout=0.5), rows(topology, dtype=torch.float32)
+    assert not torch.equal(layer(topology, x), layer(topology, x))
+    layer.eval()
+    assert torch.equal(layer(topology, x), layer(topology, x))
+
+
+def test_vertex_dropout_is_that_of_rows() -> None:
+    topology = skewed()
+    layer, x = Layer(None, lambda m, v, a: F.dropout(a, 0.5)).double(), rows(topology)
+    torch.manual_seed(1)
+    actual = layer(topology, x)
+    torch.manual_seed(1)
+    assert_close(actual, row_dropout(Layer().double()(topology, x), 0.5))
+
+
+class Counted(SagaLayer):
+    """GCN without weights; its gather is of constant features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2).double()
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.linear(accum)
+
+
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every edge pass that runs from now on."""
+    ran: list[Any] = []
+    run = naive.run
+
+    def counted(function: Any, *args: Any, **kwargs: Any) -> Any:
+        ran.append(function)
+        return run(function, *args, **kwargs)
+
+    monkeypatch.setattr(naive, "run", counted)
+    return ran
+
+
+def test_the_gather_of_constant_features_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology, layer = random_topology(20, 90), Counted()
+    ran, x = passes(monkeypatch), declare_constant(rows(topology))
+    with using_engine(CompiledEngine(dialect="naive")) as engine:
+        outs = [layer(topology, x) for _ in range(3)]
+        outs[-1].sum().backward()
+        assert len(ran) == 1
+        assert torch.equal(outs[0], outs[2])
+        x.mul_(2)
+        assert not torch.equal(layer(topology, x), outs[0])
+        assert len(ran) == 2
+        layer(topology, declare_constant(x.clone()))
+        assert len(ran) == 3
+        assert engine.invariants.held_bytes > 0
+        del topology
+        gc.collect()
+        assert engine.invariants.held_bytes == 0
+
+
+def products(stage: Any) -> list[fx.Node]:
+    return [node for node in stage.module.graph.nodes if node.target is dense.linear]
+
+
+def test_a_parameter_that_scales_constants_needs_no_wide_gradient() -> None:
+    topology, layer = skewed(), GIN(12, 4).double()
+    x = declare_constant(rows(topology, 12))
+    found = []
+    for engine in (NaiveEngine(), CompiledEngine()):
+        with using_engine(engine):
+            out = layer(topology, x)
+        upstream = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(0))
+        found.append([out, *torch.autograd.grad(out, list(layer.parameters()), upstream)])
+    for plain, compiled in zip(*found, strict=True):
+        assert_close(compiled, plain)
+    (program,) = engine.programs_of(layer)
+    # The MLP's first map goes before the gather, where both ends share its product; then there is the second map.
+    assert not program.invariant
+    assert len(products(program.src)) == 1
+    assert len(products(program.vertex)) == 1
+    # The sum is as narrow as the map: what is gathered is kept.
+    with using_engine(CompiledEngine()) as engine:
+        narrow = GIN(12, 12).double()
+        narrow(topology, x)
+        (program,) = engine.programs_of(narrow)
+    assert program.invariant
+    assert len(products(program.vertex)) == 2
+
+
+def test_a_relu_takes_the_memory_of_a_map_that_only_it_reads() -> None:
+    alone = Layer(vertex=lambda m, v, a: F.relu(F.linear(a, m.w, m.v))).double()
+    shared = Layer(vertex=lambda m, v, a: F.relu(y := F.linear(a, m.w, m.v)) * y).double()
+    for layer, in_place in ((alone, True), (shared, False)):
+        engine = assert_compiles_right(layer, skewed(), rows(skewed()))
+        program = program_of(layer, skewed(), rows(skewed()), engine)
+        targets = [node.target for stage in (program.src, program.vertex) for node in stage.module.graph.nodes]
+        assert (dense.relu_ in targets) == in_place
+
+
+def test_a_sum_takes_the_memory_of_a_map_that_only_it_reads() -> None:
+    alone = Layer(vertex=lambda m, v, a: F.relu(a + F.linear(v, m.w))).double()
+    shared = Layer(vertex=lambda m, v, a: (y := F.linear(v, m.w)) * (a + y)).double()
+    wider = Layer(vertex=lambda m, v, a: F.linear(v, m.w[:1]) + torch.tanh(a)).double()
+    for layer, in_place in ((alone, True), (shared, False), (wider, False)):
+        engine = assert_compiles_right(layer, skewed(), rows(skewed()))
+        program = program_of(layer, skewed(), rows(skewed()), engine)
+        assert (dense.add_ in [node.target for node in program.vertex.module.graph.nodes]) == in_place
+
+
+def test_only_declared_features_are_taken_for_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology, layer = skewed(), Counted()
+    ran, x = passes(monkeypatch), declare_constant(rows(topology))
+    with using_engine(CompiledEngine(dialect="naive")) as engine:
+        trained = layer(topology, x)
+        with torch.no_grad():
+            assert torch.equal(layer(topology, x), trained)
+            assert len(ran) == 1
+            hidden = x.clone()
+            evaluated = layer(topology, hidden)
+            assert any(note.kind == "commuted" for note in engine.program(layer, hidden).notes)
+        assert torch.equal(layer(topology, hidden.clone().requires_grad_()), evaluated)
+
+
+def test_programs_that_gather_the_same_keep_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology, x = skewed(), declare_constant(rows(skewed()))
+    layer = Layer(lambda m, e: e.src * e.data[:, None], lambda m, v, a: a * m.factor).double()
+    topology = topology.with_edge_data(weight=topology.edge_data["weight"].double())
+    ran = passes(monkeypatch)
+    with using_engine(CompiledEngine(dialect="naive")) as engine:
+        for factor in range(20):
+            layer.factor = float(factor)
+            for training in (True, False):
+                layer.train(training)
+                with using_engine(NaiveEngine()):
+                    expected = layer(topology, x)
+                assert_close(layer(topology, x), expected)
+        assert len(ran) == 1
+        assert engine.invariants.held_bytes == x.nbytes
+        layer.edge_function = lambda m, e: e.src * 2 * e.data[:, None]
+        assert_close(layer(topology, x), 2 * expected)
+        assert len(ran) == 2
+
+
+def test_a_gather_that_two_threads_keep_is_counted_once() -> None:
+    both = threading.Barrier(2)
+
+    def compute() -> Tensor:
+        both.wait(10)
+        return torch.ones(8, 4)
+
+    kept, topology, x = Invariants(), skewed(), torch.ones(8, 4)
+    owners = [Owner()]
+    with ThreadPoolExecutor(max_workers=2) as threads:
+        list(threads.map(lambda _: kept.get(owners[0], topology, x, None, compute), range(2)))
+    assert kept.held_bytes == 8 * 4 * 4
+    owners.clear()
+    gc.collect()
+    assert kept.held_bytes == 0
+
+
+def test_what_was_kept_of_changed_features_goes() -> None:
+    topology, layer, x = skewed(), Counted(), declare_constant(rows(skewed()))
+    with using_engine(CompiledEngine()) as engine:
+        layer(topology, x)
+        held = engine.invariants.held_bytes
+        for _ in range(3):
+            x.mul_(2)
+            layer(topology, x)
+            assert engine.invariants.held_bytes == held > 0
+
+
+@pytest.mark.parametrize("budget", [0, 100])
+def test_what_does_not_fit_the_budget_is_not_kept(monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
+    topology, layer = skewed(), Counted()
+    ran, x = passes(monkeypatch), declare_constant(rows(topology))
+    with using_engine(CompiledEngine(dialect="naive", invariant_bytes=budget)) as engine:
+        assert torch.equal(layer(topology, x), layer(topology, x))
+        assert engine.invariants.held_bytes == 0
+    assert len(ran) == 2
+
+
+def test_a_gather_of_parameters_is_not_kept() -> None:
+    topology = skewed()
+    layer = Layer(lambda m, e: e.src * m.v)
+    x = rows(topology, dtype=torch.float32)
+    with using_engine(CompiledEngine()):
+        before = layer(topology, x)
+        with torch.no_grad():
+            layer.v.mul_(2)
+        assert_close(layer(topology, x), 2 * before)
+
+
+def test_inference_mode_leaves_nothing_that_training_could_trip_over() -> None:
+    topology, layer = skewed(), Counted()
+    x = rows(topology)
+    with torch.inference_mode():
+        inferred = layer(topology, x)
+    trained = layer(topology, x)
+    trained.sum().backward()
+    # Only training shows that x is constant, and its gather comes before the linear map then.
+    assert_close(trained, inferred)
+
+
+def test_features_with_gaps_in_memory() -> None:
+    topology = skewed()
+    layer = Layer(lambda m, e: (e.src.view(-1, 2, 2) * e.dst.reshape(-1, 2, 2)).flatten(1)).double()
+    x = torch.randn(4, topology.num_src, dtype=torch.float64).T
+    expected, _, _ = results(NaiveEngine(), layer, topology, x.contiguous())
+    with using_engine(CompiledEngine()):
+        assert_close(layer(topology, x), expected)
+
+
+def test_gradients_of_gradients_are_refused() -> None:
+    topology = skewed()
+    layer, x = Layer(lambda m, e: e.src * e.dst).double(), rows(topology).requires_grad_()
+    with using_engine(CompiledEngine(dialect="naive")):
+        (gradient,) = torch.autograd.grad(layer(topology, x).sum(), x, create_graph=True)
+    with pytest.raises(InputError, match="a gradient of a gradient was asked for"):
+        gradient.sum().backward()
+
+
+@pytest.mark.parametrize("model", ["commnet", "gcn", "maxpool-gcn", "gated-gcn", "ggnn", "gat", "tiled"])
+def test_checkpoints_compute_the_forward_again(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense, "SMALLEST_BYTES", 1)
+    topology = odd_topologies(types=3)["skewed"]
+    graph = Graph(topology=topology, features=rows(topology), num_classes=4, num_edge_types=3)
+    if model == "tiled":
+        layer: nn.Module = Layer(lambda m, e: F.linear(torch.relu(F.linear(e.src - e.dst, m.w)), m.w)).double()
+    else:
+        stack = build_model(ModelConfig(model=model, hidden=4, heads=2, dropout=0.0, layers=1), graph).double()
+        graph, layer = stack.prepare(graph), stack.layers[0]
+    data = {
+        name: each.double() if each.is_floating_point() else each for name, each in graph.topology.edge_data.items()
+    }
+    x, topology = rows(topology).requires_grad_(), graph.topology.with_edge_data(**data)
+    gradients = []
+    for checkpointed in (False, True):
+        if checkpointed:
+            out = torch.utils.checkpoint.checkpoint(layer, topology, x, use_reentrant=False)
+        else:
+            out = layer(topology, x)
+        leaves = [x, *layer.parameters()]
+        gradients.append(torch.autograd.grad(out.square().sum(), leaves, materialize_grads=True))
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+def test_edges_without_any_end() -> None:
+    class Weights(SagaLayer):
+        edge_data = "weight"
+
+        def apply_edge(self, edge: Edge) -> Tensor:
+            return edge.data[:, None]
+
+    topology = skewed()
+    out = Weights()(topology, torch.zeros(topology.num_src, 2))
+    weights = topology.edge_data["weight"]
+    assert_close(out[:, 0], torch.segment_reduce(weights, "sum", offsets=topology.indptr))
+
+
+@pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min", "softmax", "concat"])
+def test_rows_without_features(accumulator: str) -> None:
+    def edge(m: Layer, e: Any) -> Any:
+        return (e.data, e.src) if accumulator == "softmax" else e.src
+
+    layer = Layer(edge, accumulator=accumulator, max_degree=99).double()
+    assert_compiles_right(layer, skewed(), rows(skewed(), dim=0))
+
+
+def test_several_threads_may_run_layers_at_once() -> None:
+    layers, x = [GatedGCN(16, 16) for _ in range(4)], rows(skewed(), 16, torch.float32)
+    engine = CompiledEngine()
+    with using_engine(engine):
+        expected = [layer(skewed(), x) for layer in layers]
+        topology = skewed()
+        with ThreadPoolExecutor(max_workers=4) as threads:
+            found = threads.map(lambda layer: [engine.run(layer, topology, x, None) for _ in range(20)], layers)
+    for outs, out in zip(found, expected, strict=True):
+        assert all(torch.equal(each, out) for each in outs)
+
+
+@pytest.mark.parametrize("accumulator", ["max", "min"])
+def test_gradients_of_extrema_are_the_same_by_features_and_by_edges(
+    accumulator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, scattered = Layer(accumulator=accumulator).double(), []
+    scatter_extremum = cpu.scatter_extremum
+
+    def counting(*arguments: Any) -> Tensor:
+        scattered.append(arguments)
+        return scatter_extremum(*arguments)
+
+    monkeypatch.setattr(cpu, "scatter_extremum", counting)
+    for fewer in (0, 1):
+        # As many as from which on it is done feature by feature, or one less.
+        ends = torch.arange(50 * edge_pass.SCATTERED_FROM - fewer)
+        topology = Topology.from_coo(
+            src=ends % 47, dst=ends % 50, num_src=50, edge_data={"weight": torch.ones(len(ends))}
+        )
+        # Few values, so that there are ties.
+        x = (rows(topology) * 2).round()
+        gradients = []
+        for threshold in (edge_pass.SCATTERED_FROM, 0, 1000):
+            with monkeypatch.context() as patch:
+                patch.setattr(edge_pass, "SCATTERED_FROM", threshold)
+                _, found, _ = results(CompiledEngine(), layer, topology, x)
+            gradients.append(found["x"])
+            assert len(scattered) == (threshold == 0 or (threshold < 1000 and not fewer))
+            scattered.clear()
+        assert gradients[0].abs().sum() > 0
+        assert torch.equal(gradients[0], gradients[1])
+        assert torch.equal(gradients[0], gradients[2])
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("num_vertices", [300, 60_000])
+def test_a_backward_under_autocast_is_that_of_the_forward(num_vertices: int, fused: bool) -> None:
+    """The backward of what ran outside of it, or where it was switched off."""
+    topology = random_topology(num_vertices, 500)
+    torch.manual_seed(0)
+    layer, x = SAGE(8, 16), torch.randn(num_vertices, 8, requires_grad=True)
+    leaves = [x, *layer.parameters()]
+    with using_engine(CompiledEngine(options=CompilerOptions(fuse=fused))):
+        expected = torch.autograd.grad(layer(topology, x).square().sum(), leaves)
+        out = layer(topology, x).square().sum()
+        with torch.autocast("cpu", torch.bfloat16):
+            found = torch.autograd.grad(out, leaves)
+    for mine, other in zip(found, expected, strict=True):
+        assert_close(mine, other, scale=largest(mine, other))
+
+
+def test_torch_func_may_be_the_first_to_call_a_layer() -> None:
+    topology, layer = skewed(), SAGE(4, 3).double()
+
+    def loss(parameters: dict[str, Tensor]) -> Tensor:
+        out: Tensor = torch.func.functional_call(layer, parameters, (topology, rows(topology)))
+        return (out * out).sum()
+
+    found = torch.func.grad(loss)({name: value.detach() for name, value in layer.named_parameters()})
+    loss(dict(layer.named_parameters())).backward()
+    for name, parameter in layer.named_parameters():
+        assert_close(found[name], parameter.grad)
+
+
+def test_torch_func_differentiates_a_layer_as_it_is_written() -> None:
+    topology = skewed()
+    layer = Layer(lambda m, e: torch.tanh(e.src * m.v) * e.dst).double()
+    x = rows(topology)
+
+    def loss(parameters: dict[str, Tensor]) -> Tensor:
+        out: Tensor = torch.func.functional_call(layer, parameters, (topology, x))
+        return out.square().sum()
+
+    with using_engine(CompiledEngine()):
+        loss(dict(layer.named_parameters())).backward()
+        found = torch.func.grad(loss)({name: value.detach() for name, value in layer.named_parameters()})
+    assert layer.v.grad is not None
+    assert_close(found["v"], layer.v.grad)
+
+
+@pytest.mark.parametrize("kind", [SAGE, GAT, GatedGCN])
+def test_where_new_tensors_lie_by_default_does_not_matter(kind: Callable[..., SagaLayer]) -> None:
+    known = random_topology(50, 300)
+    src, dst = known.indices.long(), known.edge_dst().long()
+    layer, x = kind(8, 4), torch.randn(50, 8, requires_grad=True)
+    leaves = [x, *layer.parameters()]
+    with using_engine(NaiveEngine()):
+        expected = torch.autograd.grad(layer(known, x).square().sum(), leaves)
+    with using_engine(CompiledEngine()), torch.device("meta"):
+        topology = Topology.from_coo(src=src, dst=dst, num_src=50)
+        found = torch.autograd.grad(layer(topology, x).square().sum(), leaves)
+    for mine, other in zip(found, expected, strict=True):
+        assert_close(mine, other, scale=largest(mine, other))

@@ -1,0 +1,164 @@
+"""A device that runs out of memory in an epoch: once it begins again with less, and then it is an error."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from weakref import WeakKeyDictionary
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sagann.graph import Graph
+from sagann.nn import ModelConfig, build_model
+from sagann.plan import equal_vertices
+from sagann.plan.steps import UNLIMITED, Step
+from sagann.runtime.streaming.call import DeviceMemoryError
+from sagann.runtime.streaming.executor import Executor
+from sagann.runtime.streaming.streamed import StreamedModel
+from tests.graphs import labelled_graph
+from tests.tolerances import assert_close, largest
+
+BUDGET = 60_000
+
+
+@pytest.fixture
+def prepared() -> tuple[nn.Module, Graph, Tensor]:
+    torch.manual_seed(0)
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model="gcn", hidden=8, layers=2, dropout=0.5), graph)
+    graph = model.prepare(graph)
+    assert graph.features is not None
+    return model, graph, graph.features.clone().requires_grad_()
+
+
+def streamed_of(
+    prepared: tuple[nn.Module, Graph, Tensor], budget_bytes: int = BUDGET, *, count: int = 4, trains: bool = True
+) -> StreamedModel:
+    model, graph, _ = prepared
+    hops, bounds = graph.hops(model.num_hops), equal_vertices(53, count)
+    return StreamedModel(model, hops, bounds, budget_bytes=budget_bytes, trains=trains, dialect="naive")
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, step: str, times: int) -> None:
+    """Have a step run out of memory when an epoch runs it for the second time, in so many epochs."""
+    failed, real = 0, getattr(Executor, step)
+    runs: WeakKeyDictionary[Executor, int] = WeakKeyDictionary()
+
+    def run(self: Executor, at: Step) -> None:
+        nonlocal failed
+        real(self, at)
+        runs[self] = runs.get(self, 0) + 1
+        if runs[self] == 2 and failed < times:
+            failed += 1
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nAnd much more.")
+
+    monkeypatch.setattr(Executor, step, run)
+
+
+def loss_of(rows: Tensor, vertices: slice) -> Tensor:
+    return rows.square().sum()
+
+
+def epoch(streamed: StreamedModel, x: Tensor, *, folded: bool) -> list[Tensor]:
+    torch.manual_seed(1)
+    loss = streamed.loss(x, loss_of) if folded else streamed(x).square().sum()
+    return [loss.detach(), *torch.autograd.grad(loss, [x, *streamed.model.parameters()])]
+
+
+@pytest.mark.parametrize("step", ["_gather", "_gather_grad", "_transform_grad"])
+@pytest.mark.parametrize("folded", [False, True])
+def test_the_epoch_begins_again_and_has_the_same_numbers(
+    step: str, folded: bool, prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = prepared[2]
+    expected = epoch(streamed_of(prepared), x, folded=folded)
+    failing(monkeypatch, step, 1)
+    streamed = streamed_of(prepared)
+    before = min(BUDGET, streamed.plan(x, folded=folded).plan.peak_bytes)
+    with pytest.warns(RuntimeWarning) as warned:
+        found = epoch(streamed, x, folded=folded)
+    (message,) = {str(each.message) for each in warned}
+    assert f"the budget was {before} bytes, and is {before // 2} from now on" in message
+    assert "Tried to allocate 2.00 GiB. (in StreamedModel). The epoch begins again." in message
+    assert "And much more" not in message
+    assert streamed.plan(x, folded=folded).plan.peak_bytes <= before // 2
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_close(ours, theirs, scale=largest(*expected))
+    # It stays so.
+    again = epoch(streamed, x, folded=folded)
+    for ours, theirs in zip(again, expected, strict=True):
+        assert_close(ours, theirs, scale=largest(*expected))
+
+
+@pytest.mark.parametrize("step", ["_transform", "_gather_grad"])
+@pytest.mark.parametrize("wanted_x", [False, True])
+def test_an_epoch_without_a_budget_begins_again_within_one(
+    step: str, wanted_x: bool, prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = prepared[0].eval(), prepared[2].detach().requires_grad_(wanted_x)
+
+    def run(streamed: StreamedModel) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(streamed(x).square().sum(), list(model.parameters()))
+
+    expected = run(streamed_of(prepared, UNLIMITED))
+    failing(monkeypatch, step, 1)
+    streamed = streamed_of(prepared, UNLIMITED)
+    for warns in (pytest.warns(RuntimeWarning, match="begins again"), nullcontext()):
+        with warns:
+            found = run(streamed)
+        for ours, theirs in zip(found, expected, strict=True):
+            assert_close(ours, theirs, scale=largest(*expected))
+    assert streamed.budget_bytes < UNLIMITED
+
+
+@pytest.mark.parametrize(("hidden", "needs_more"), [(8, False), (32, True)])
+def test_what_is_evaluated_only_is_cut_anew_for_that(
+    hidden: int, needs_more: bool, prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, graph, x = prepared
+    # Where it is narrow what takes the most is what is computed once, before epochs as before an evaluation.
+    model = build_model(ModelConfig(model="gcn", hidden=hidden), graph).eval()
+    counts = []
+    with torch.no_grad():
+        expected = model(graph.hops(2), x)
+        for trains in (False, True):
+            with monkeypatch.context() as patched:
+                failing(patched, "_transform", 1)
+                streamed = streamed_of((model, graph, x), UNLIMITED, count=2, trains=trains)
+                with pytest.warns(RuntimeWarning, match="begins again"):
+                    assert_close(streamed(x.detach()), expected)
+                counts.append(len(streamed.bounds) - 1)
+    assert counts[0] > 2
+    assert (counts[0] < counts[1]) == needs_more
+
+
+@pytest.mark.parametrize("step", ["_gather", "_gather_grad"])
+def test_the_second_time_is_an_error(
+    step: str, prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, step, 2)
+    streamed = streamed_of(prepared)
+    with pytest.warns(RuntimeWarning, match="begins again"), pytest.raises(torch.OutOfMemoryError) as caught:
+        epoch(streamed, prepared[2], folded=True)
+    assert isinstance(caught.value, DeviceMemoryError)
+    assert f"with a budget of {streamed.budget_bytes} bytes; CUDA out of memory." in str(caught.value)
+    assert f"Lower the budget below {streamed.budget_bytes} bytes" in caught.value.fix
+
+
+def test_where_less_cannot_be_met_the_error_says_what_is_needed(
+    prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = prepared[2]
+    monkeypatch.setattr("sagann.plan.choose_intervals.MOST_INTERVALS", 3)
+    needed = streamed_of(prepared, 1 << 30)
+    budget = needed.plan(x).plan.peak_bytes
+    while True:
+        try:
+            streamed_of(prepared, budget * 9 // 10).plan(x)
+        except ValueError:
+            break
+        budget = budget * 9 // 10
+    failing(monkeypatch, "_gather", 1)
+    with pytest.raises(DeviceMemoryError, match=r"At least \d+ bytes must be free\."):
+        streamed_of(prepared, budget)(x)

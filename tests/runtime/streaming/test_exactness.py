@@ -1,0 +1,63 @@
+"""Whatever the grid, its order and what intervals have equally many of, an epoch has the numbers of P = 1."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from sagann.nn import build_model
+from sagann.nn.zoo import MODELS, ModelConfig
+from sagann.plan.choose_intervals import Cut, cutter
+from sagann.plan.orders import Order
+from sagann.runtime.streaming.capturing import captured
+from sagann.runtime.streaming.streamed import StreamedModel
+from tests.graphs import labelled_graph
+from tests.runtime.streams import in_double, partial_loss, tight
+from tests.tolerances import largest
+
+LIMITS = {torch.float64: 1e-11, torch.float32: 1e-5}
+"Of a loss, and of each gradient, relative to the largest gradient."
+
+
+def epoch(streamed: StreamedModel, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """A loss, and its gradients of features and parameters."""
+    loss = streamed.loss(x, partial_loss)
+    return loss.detach(), list(torch.autograd.grad(loss, [x, *streamed.model.parameters()], materialize_grads=True))
+
+
+@pytest.mark.parametrize("dtype", LIMITS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "mlp"])
+def test_every_order_and_cut_of_every_model_has_the_numbers_of_one_interval(name: str, dtype: torch.dtype) -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=2, dropout=0.0), graph).to(dtype)
+    graph = model.prepare(graph)
+    if dtype is torch.float64:
+        graph = in_double(graph)
+    assert graph.features is not None
+    x, hops = graph.features.to(dtype).requires_grad_(), graph.hops(model.num_hops)
+    whole, gradients = epoch(StreamedModel(model, hops, (0, 53)), x)
+    scale, limit = largest(*gradients), LIMITS[dtype]
+    stored: list[bool] = []
+    program = captured(model, hops, x, x_is_constant=False)
+    for first, count in enumerate((2, 3, 7)):
+        for second, order in enumerate(get_args(Order)):
+            # Each order meets each cut and each number, and each number each cut.
+            cut = get_args(Cut)[(first + second) % 3]
+            # In single precision rounding is tried, not the order of steps.
+            if dtype is torch.float32 and first != second:
+                continue
+            bounds = cutter(program, hops[0], cut)(count)
+            streamed = tight(model, hops, x, order, bounds=bounds)
+            found = streamed.plan(x, folded=True).plan
+            loss, ours = epoch(streamed, x)
+            streamed.close()
+            assert found.num_intervals == count
+            stored.append(found.stored_bytes > 0)
+            assert float((loss - whole).abs()) <= limit * float(whole), (cut, count, order)
+            for mine, expected in zip(ours, gradients, strict=True):
+                assert float((mine - expected).abs().max()) <= limit * scale, (cut, count, order)
+    # Of so small a graph some plans have nothing that must go.
+    assert sum(stored) > len(stored) // 2

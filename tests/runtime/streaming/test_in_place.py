@@ -1,0 +1,185 @@
+"""What is read where it lies: edges and constants, where the host is the memory that computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sagann.graph import Graph, Topology
+from sagann.nn import ModelConfig, build_model
+from sagann.plan import equal_vertices
+from sagann.plan.epoch import Planned
+from sagann.plan.steps import UNLIMITED, Block, Move
+from sagann.runtime.blocks.sources import Sources
+from sagann.runtime.streaming.stream import foretell
+from sagann.runtime.streaming.streamed import StreamedModel
+from sagann.saga import SagaLayer
+from sagann.storage import open_graph, save_graph
+from tests.graphs import labelled_graph, random_topology
+from tests.runtime.streams import dense, in_double
+from tests.tolerances import assert_close, largest
+
+COUNT = 4
+
+
+def prepared(name: str) -> tuple[nn.Module, Graph, Tensor]:
+    torch.manual_seed(0)
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=2, dropout=0.0), graph).double()
+    graph = in_double(model.prepare(graph))
+    assert graph.features is not None
+    return model, graph, graph.features.double()
+
+
+def streamed_of(model: nn.Module, graph: Graph, **options: Any) -> StreamedModel:
+    return StreamedModel(model, graph.hops(model.num_hops), equal_vertices(graph.num_vertices, COUNT), **options)
+
+
+def loads(planned: Planned) -> dict[Block, int]:
+    return {
+        each.block: each.num_bytes
+        for each in planned.plan.operations
+        if isinstance(each, Move) and each.kind == "load"
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "vertex_data"),
+    [("gcn", {"gathered_default"}), ("gat", {"x"}), ("sage", {"x", "gathered_default"}), ("gated-gcn", set())],
+)
+def test_edges_and_constants_take_no_room_in_memory(name: str, vertex_data: set[str], tmp_path: Path) -> None:
+    model, graph, x = prepared(name)
+    found = loads(streamed_of(model, graph, budget_bytes=1 << 30).plan(x))
+    here = {block for block, num_bytes in found.items() if not num_bytes}
+    assert {block.name for block in here if block.kind == "value"} == vertex_data
+    assert {block for block in here if block.kind != "value"} == {block for block in found if block.kind == "edges"}
+    on_disk = loads(streamed_of(model, graph, budget_bytes=1 << 30, spill=tmp_path).plan(x))
+    assert here <= set(on_disk)
+    assert all(on_disk.values())
+    # Without a budget nothing is copied, and everything counts.
+    assert all(loads(streamed_of(model, graph, budget_bytes=UNLIMITED).plan(x)).values())
+
+
+@pytest.mark.parametrize("name", ["gcn", "ggnn", "gat"])
+def test_they_are_read_where_they_lie_and_stay_as_they_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, graph, x = prepared(name)
+    expected, upstream = dense(model, list(graph.hops(model.num_hops)), x.clone().requires_grad_())
+    del expected[1]
+    # Rows of a wider tensor, one after the other with gaps.
+    wide = torch.zeros(len(x), 2 * x.shape[1], dtype=x.dtype)
+    wide[:, ::2] = x
+    strided = wide[:, ::2]
+    streamed = streamed_of(model, graph, budget_bytes=2 * least(model, graph, strided))
+    own = strided.untyped_storage().data_ptr()
+    seen: dict[Block, Tensor] = {}
+    load = Sources.load
+
+    def loaded(sources: Sources, block: Block) -> Any:
+        content = load(sources, block)
+        if sources._is_in_place(block):
+            rows = content.indices if block.kind == "edges" else content
+            known = seen.setdefault(block, rows)
+            assert known.data_ptr() == rows.data_ptr(), f"{block} was copied"
+            assert block.name != "x" or rows.untyped_storage().data_ptr() == own
+        return content
+
+    monkeypatch.setattr(Sources, "load", loaded)
+    for _ in range(2):
+        out = streamed(strided)
+        found = [out, *torch.autograd.grad(out, list(model.parameters()), upstream)]
+        for ours, theirs in zip(found, expected, strict=True):
+            assert_close(ours, theirs, scale=largest(*expected))
+    assert {block.kind for block in seen} == {"edges", "value"}
+    assert torch.equal(strided, x)
+
+
+def least(model: nn.Module, graph: Graph, x: Tensor) -> int:
+    """What the hungriest step takes where everything fits; those that run stages once more may take more."""
+    roomy = streamed_of(model, graph, budget_bytes=1 << 30)
+    planned = roomy.plan(x)
+    steps = [each for each in planned.plan.operations if not isinstance(each, Move)]
+    return max(step.temporary_bytes + sum(map(planned.schedule.sizes.of, step.blocks)) for step in steps)
+
+
+class Plain(SagaLayer):
+    """Returns what it gathers."""
+
+
+class Both(nn.Module):
+    """Gathers features as they are, and reads them in a stage as well."""
+
+    num_hops = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain, self.map = Plain(), nn.Linear(4, 4)
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        result: Tensor = self.plain(hops[0], x) + self.map(x)
+        return result
+
+
+@pytest.mark.parametrize("wanted_x", [False, True])
+def test_what_edges_read_here_and_there_is_copied(wanted_x: bool) -> None:
+    model, topology = Both().double(), random_topology(31, 200)
+    x = torch.randn(31, 4, dtype=torch.float64, requires_grad=wanted_x)
+    streamed = StreamedModel(model, [topology], equal_vertices(31, COUNT), budget_bytes=1 << 30)
+    planned = streamed.plan(x)
+    found = loads(planned)
+    # With a gradient features are not constant, and gathered in every epoch.
+    assert [gather.constant for gather in planned.program.gathers] == [not wanted_x]
+    assert all((found[Block("value", "x", number)] > 0) == wanted_x for number in range(COUNT))
+    expected, upstream = dense(model, [topology], x.requires_grad_())
+    x.requires_grad_(wanted_x)
+    out = streamed(x)
+    leaves = [x, *model.parameters()] if wanted_x else list(model.parameters())
+    found_grads = torch.autograd.grad(out, leaves, upstream)
+    for ours, theirs in zip((out, *found_grads), [expected[0], *expected[1 if wanted_x else 2 :]], strict=True):
+        assert_close(ours, theirs, scale=largest(*expected))
+
+
+class Sliced(nn.Module):
+    """Gives a view of what it gathers, or of its features."""
+
+    num_hops = 1
+
+    def __init__(self, *, of_x: bool) -> None:
+        super().__init__()
+        self.plain, self.of_x = Plain(), of_x
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        return x.view(-1, 2, 2) if self.of_x else self.plain(hops[0], x)[:, 1:]
+
+
+@pytest.mark.parametrize("of_x", [False, True])
+def test_a_loss_that_changes_its_rows_changes_nothing_else(of_x: bool) -> None:
+    model, topology, x = Sliced(of_x=of_x).double(), random_topology(31, 200), torch.randn(31, 4).double()
+    before = x.clone()
+    streamed = StreamedModel(model, [topology], equal_vertices(31, COUNT), budget_bytes=1 << 30)
+    with torch.no_grad():
+        losses = [float(streamed.loss(x, lambda rows, _: rows.mul_(2).sum())) for _ in range(3)]
+    assert losses == [losses[0]] * 3
+    assert torch.equal(x, before)
+
+
+def test_mapped_features_are_read_by_position(tmp_path: Path) -> None:
+    graph = labelled_graph()
+    save_graph(graph, tmp_path / "graph")
+    stored = open_graph(tmp_path / "graph")
+    model = build_model(ModelConfig(model="gat", hidden=8, heads=2, layers=2, dropout=0.0), graph)
+    assert graph.features is not None
+    assert stored.features is not None
+    numbers = {}
+    for each, x, in_place in ((graph, graph.features, True), (stored, stored.features, False)):
+        streamed = streamed_of(model, each, budget_bytes=1 << 30)
+        found = loads(streamed.plan(x))
+        assert all((found[Block("value", "x", number)] == 0) == in_place for number in range(COUNT))
+        foretold = loads(foretell(model, each, budget_bytes=1 << 30, folded=False, select="never"))
+        assert (foretold[Block("value", "x", 0)] == 0) == in_place
+        numbers[in_place] = streamed(x)
+    assert torch.equal(numbers[True], numbers[False])

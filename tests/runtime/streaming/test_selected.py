@@ -1,0 +1,163 @@
+"""Chunks that have rows picked for them have the numbers of a dense run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from sagann.graph import Topology, relabel
+from sagann.nn import build_model
+from sagann.nn.zoo import MODELS, ModelConfig
+from sagann.partition import vertex_order
+from sagann.plan import equal_vertices
+from sagann.plan.choose_intervals import hop_sizes
+from sagann.plan.fit import needed_bytes
+from sagann.plan.grid import ChunkGrid
+from sagann.plan.orders import Order
+from sagann.plan.schedule import Schedule
+from sagann.plan.selection import ALWAYS, NEVER, Select, Selection
+from sagann.plan.sizes import CSC
+from sagann.plan.steps import Block, Move, Plan
+from sagann.runtime.blocks.chunks import Chunks
+from sagann.runtime.blocks.host import RamHost, SharedHost
+from sagann.runtime.streaming.stream import foretell, stream
+from sagann.runtime.streaming.streamed import StreamedModel
+from sagann.storage import open_graph, save_graph
+from tests.graphs import labelled_graph
+from tests.runtime.streams import dense, in_double
+from tests.tolerances import assert_close, largest
+
+
+def tight(
+    model: nn.Module, hops: list[Topology], x: torch.Tensor, count: int, order: Order, spill: Path | None
+) -> StreamedModel:
+    """The model streamed with all rows picked, and no more than the hungriest step takes."""
+    bounds = equal_vertices(len(x), count)
+    program, roomy, _ = StreamedModel(model, hops, bounds).plan(x)
+    sizes = hop_sizes(program, hops, bounds, ALWAYS)
+    schedule = Schedule(program, sizes, bounds, gradients=roomy.gradients, order=order, selects=True)
+    budget = needed_bytes([*schedule.constants(), *schedule.epoch()], schedule.sizes.of)
+    return StreamedModel(model, hops, bounds, budget_bytes=budget, spill=spill, order=order, selection=ALWAYS)
+
+
+def picked(plan: Plan) -> set[tuple[str, str]]:
+    """Kinds of blocks of which rows are loaded, and the forms of the chunks that need them."""
+    loads = (each.block for each in plan.operations if isinstance(each, Move) and each.kind == "load")
+    return {(block.kind, block.needed_by.name) for block in loads if block.needed_by is not None}
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "mlp"])
+@pytest.mark.parametrize(
+    ("count", "order", "on_disk"), [(2, "stage", False), (3, "row", True), (7, "column", False)]
+)
+def test_every_model_of_the_zoo(name: str, count: int, order: Order, on_disk: bool, tmp_path: Path) -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=3, dropout=0.0), graph).double()
+    graph = in_double(model.prepare(graph))
+    assert graph.features is not None
+    x = graph.features.double().requires_grad_()
+    hops = list(graph.hops(model.num_hops))
+    expected, upstream = dense(model, hops, x)
+    streamed = tight(model, hops, x, count, order, tmp_path if on_disk else None)
+    assert len(picked(streamed.plan(x).plan)) >= 2
+    out = streamed(x)
+    found = torch.autograd.grad(out, [x, *model.parameters()], upstream, materialize_grads=True)
+    for ours, theirs in zip((out, *found), expected, strict=True):
+        assert_close(ours, theirs, scale=largest(*expected))
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_plans_that_pick_nothing_read_the_same_chunks(
+    name: str, on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sagann.plan.epoch.cheaper", lambda whole, *_: whole())
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=2, dropout=0.0), graph).double()
+    graph = in_double(model.prepare(graph))
+    assert graph.features is not None
+    x = graph.features.double().requires_grad_()
+    hops = graph.hops(model.num_hops)
+    expected, upstream = dense(model, hops, x)
+    # Every chunk may have rows picked, and all blocks fit.
+    streamed = StreamedModel(
+        model,
+        hops,
+        equal_vertices(len(x), 3),
+        budget_bytes=1 << 30,
+        selection=Selection(share=2.0),
+        spill=tmp_path if on_disk else None,
+    )
+    plan = streamed.plan(x)
+    assert plan.schedule.hops[0].needed
+    assert plan.plan.picked_bytes == 0
+    out = streamed(x)
+    found = torch.autograd.grad(out, [x, *model.parameters()], upstream, materialize_grads=True)
+    for ours, theirs in zip((out, *found), expected, strict=True):
+        assert_close(ours, theirs, scale=largest(*expected))
+
+
+def test_picked_rows_change_no_bit_and_an_order_only_the_order() -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model="gated-gcn", hidden=8, layers=2, dropout=0.0), graph)
+    graph = model.prepare(graph)
+    order = vertex_order(graph, "metis", num_parts=6)
+    budget = 24 << 10
+    results = []
+    for which, select in ((graph, "never"), (graph, "always"), (relabel(graph, order), "always")):
+        assert which.features is not None
+        assert which.labels is not None
+        streamed = stream(model, which, budget_bytes=budget, num_intervals=4, select=select)  # type: ignore[arg-type]
+        assert bool(picked(streamed.plan(which.features).plan)) == (select == "always")
+        out = streamed(which.features)
+        loss = nn.functional.cross_entropy(out, which.labels)
+        results.append((out, *torch.autograd.grad(loss, list(model.parameters()))))
+    whole, rows, reordered = results
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(rows, whole, strict=True))
+    assert_close(reordered[0], whole[0][order])
+    for ours, theirs in zip(reordered[1:], whole[1:], strict=True):
+        assert_close(ours, theirs, scale=largest(*whole))
+
+
+def test_rows_of_mapped_features_are_read_from_their_file(tmp_path: Path) -> None:
+    save_graph(labelled_graph(), tmp_path / "graph")
+    graph = open_graph(tmp_path / "graph")
+    model = build_model(ModelConfig(model="gated-gcn", hidden=8, layers=2, dropout=0.0), graph)
+    graph = model.prepare(graph)
+    assert graph.features is not None
+    streamed = stream(model, graph, budget_bytes=24 << 10, num_intervals=4, select="always")
+    with torch.no_grad():
+        plan = streamed.plan(graph.features).plan
+        loads = (each.block for each in plan.operations if isinstance(each, Move) and each.kind == "load")
+        assert any(block.name == "x" and block.needed_by is not None for block in loads)
+        assert_close(streamed(graph.features), model(graph.hops(2), graph.features))
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_what_is_foretold_is_what_is_planned(tmp_path: Path, *, on_disk: bool) -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model="sage", hidden=8, layers=2, dropout=0.0), graph)
+    graph = model.prepare(graph)
+    assert graph.features is not None
+    choices: tuple[Select, ...] = ("always", "auto")
+    for select in choices:
+        foretold = foretell(model, graph, budget_bytes=16 << 10, select=select, on_disk=on_disk)
+        spill = tmp_path if on_disk else None
+        streamed = stream(model, graph, budget_bytes=16 << 10, select=select, spill=spill)
+        assert streamed.selection.is_forced == (select == "always")
+        assert (streamed.selection == NEVER) == (select == "auto" and on_disk)
+        assert streamed.plan(graph.features, folded=True).plan == foretold.plan
+
+
+@pytest.mark.parametrize("kind", [RamHost, SharedHost])
+def test_a_chunk_that_is_viewed_stays_as_it_is(kind: type[RamHost | SharedHost]) -> None:
+    grid = ChunkGrid(labelled_graph().topology, (0, 20, 53))
+    chunks = Chunks(grid, kind(), 0, ALWAYS)
+    expected = {(chunk.src, chunk.dst): chunk.topology.indices.tolist() for chunk in grid.chunks()}
+    for (src, dst), indices in expected.items():
+        block = Block("edges", CSC, src, dst, 0)
+        for read in (chunks.view, chunks.view, chunks.load, chunks.load):
+            assert read(block).indices.tolist() == indices

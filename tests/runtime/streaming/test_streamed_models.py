@@ -1,0 +1,447 @@
+"""Models that are written in unusual ways have the numbers that they have in memory, or are refused by name."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sagann.errors import InputError, LayerError
+from sagann.graph import Graph, Topology
+from sagann.nn import GAT, GNN, SAGE
+from sagann.plan import equal_vertices
+from sagann.plan.fit import hop_size
+from sagann.runtime.streaming.stream import stream
+from sagann.runtime.streaming.streamed import StreamedModel
+from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
+from tests.graphs import random_topology
+from tests.runtime.streams import dense
+from tests.tolerances import assert_close, largest
+
+NUM_VERTICES = 60
+
+
+class Model(nn.Module):
+    """A sum over neighbours between two linear maps, and whatever a function makes of them."""
+
+    num_hops = 1
+
+    def __init__(self, forward: Callable[[Model, Sequence[Topology], Tensor], Tensor] | None = None) -> None:
+        super().__init__()
+        self.function = forward
+        self.layer, self.first, self.second = SagaLayer(), nn.Linear(4, 8), nn.Linear(4, 8)
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        return self.second(self.layer(hops[0], x)) if self.function is None else self.function(self, hops, x)
+
+
+def ring(num_vertices: int = NUM_VERTICES, **data: Tensor) -> Topology:
+    src = torch.arange(num_vertices)
+    return Topology.from_coo(src=src, dst=(src + 1) % num_vertices, num_src=num_vertices, edge_data=data)
+
+
+def rows(dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(NUM_VERTICES, 4, dtype=dtype, generator=torch.Generator().manual_seed(0))
+
+
+def streamed(model: nn.Module, topology: Topology, count: int = 3, **settings: Any) -> StreamedModel:
+    return StreamedModel(
+        model, [topology] * getattr(model, "num_hops", 1), equal_vertices(topology.num_dst, count), **settings
+    )
+
+
+def assert_same(model: nn.Module, topology: Topology, x: Tensor, count: int = 3) -> None:
+    """Values and gradients are those in memory."""
+    found = []
+    for run in (lambda: model([topology] * model.num_hops, x), lambda: streamed(model, topology, count)(x)):
+        model.zero_grad()
+        with using_engine(NaiveEngine()):
+            out = run()
+            out.square().sum().backward()
+        found.append([out, *(parameter.grad for parameter in model.parameters())])
+    for ours, theirs in zip(*found[::-1], strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            assert_close(ours, theirs)
+
+
+def complex_stages(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    early = torch.view_as_complex(model.first(x).view(-1, 4, 2))
+    late = torch.view_as_complex(model.second(model.layer(hops[0], x)).view(-1, 4, 2))
+    return torch.view_as_real(early * late).flatten(1)
+
+
+def complex_features(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    late = torch.view_as_complex(model.first(x)[:, :4].reshape(-1, 2, 2))
+    both = torch.view_as_complex(x.view(-1, 2, 2)) * late
+    return model.layer(hops[0], torch.view_as_real(both).flatten(1))
+
+
+def conjugated(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    spectrum = torch.fft.rfft(model.first(x), dim=-1)
+    return model.layer(hops[0], (spectrum * spectrum.conj()).real)
+
+
+def zeros_between(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    gathered = model.layer(hops[0], x)
+    clamped = torch.where(gathered > 0, gathered, torch.zeros_like(gathered))
+    return model.second(model.layer(hops[0], clamped + gathered.new_ones(len(gathered), 1)))
+
+
+def rows_as_sizes(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    token = model.first.bias.expand(len(x), -1)
+    both = torch.cat([model.first(x), token], -1).view(len(x), 2, -1)
+    return model.layer(hops[0], both.flatten(1))
+
+
+def degrees_gathered(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    degrees = model.layer(hops[0], torch.ones(len(x), 1, dtype=x.dtype))
+    return model.second(model.layer(hops[0], x) / degrees.clamp(min=1))
+
+
+def columns_set(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    out = model.first(x).clone()
+    out[:, :4] = x
+    out[:, 1:3] *= 2
+    return model.layer(hops[0], out)
+
+
+def heads_mapped(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    """Batched products, for which rows are repeated, or are no first dimension for a while."""
+    gathered = model.layer(hops[0], model.first(x))
+    weight = model.second.weight.view(2, 4, 4)
+    batched = (gathered.view(-1, 2, 1, 4) @ weight).flatten(1)
+    return batched + torch.einsum("nhd,hdf->nhf", gathered.view(-1, 2, 4), weight).flatten(1)
+
+
+def attention_within(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    heads = model.first(x).view(-1, 1, 2, 4)
+    return model.layer(hops[0], nn.functional.scaled_dot_product_attention(heads, heads, heads).flatten(1))
+
+
+def long_memory(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    hidden = model.first(x)
+    weight = model.second.weight.repeat(4, 2)
+    return torch.lstm_cell(model.layer(hops[0], hidden), (hidden, hidden), weight, weight)[0]
+
+
+def transformer(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    """Attention over a few tokens of each vertex, as PyTorch's modules have it: one token of all vertices after the other."""
+    tokens = model.layer(hops[0], model.first(x)).view(-1, 2, 4)
+    weight = model.second.weight
+    out, _ = nn.functional.multi_head_attention_forward(
+        *[tokens.transpose(0, 1)] * 3,
+        4,
+        2,
+        weight.repeat(2, 1)[:12],
+        weight.repeat(2, 1)[:12, 0],
+        None,
+        None,
+        False,
+        0.0,
+        weight[:4],
+        None,
+        need_weights=False,
+    )
+    return nn.functional.rms_norm(out.transpose(0, 1), (4,), weight[0]).flatten(1) @ weight
+
+
+UNUSUAL = [
+    transformer,
+    complex_stages,
+    complex_features,
+    conjugated,
+    zeros_between,
+    rows_as_sizes,
+    degrees_gathered,
+    columns_set,
+    heads_mapped,
+    attention_within,
+    long_memory,
+]
+
+
+@pytest.mark.parametrize("forward", UNUSUAL)
+@pytest.mark.parametrize("count", [1, 3])
+def test_unusual_models_have_the_numbers_of_memory(forward: Callable[..., Tensor], count: int) -> None:
+    assert_same(Model(forward).double(), ring(), rows().requires_grad_(), count)
+
+
+COUNTED: dict[str, Callable[[Model, Sequence[Topology], Tensor], Tensor]] = {
+    "a root": lambda m, h, x: m.second(m.layer(h[0], x)) / math.sqrt(x.shape[0]),
+    "an inverse": lambda m, h, x: m.second(m.layer(h[0], x)) * (1 / len(x)),
+    "one less": lambda m, h, x: m.second(m.layer(h[0], x)) * (x.size(0) - 1),
+    "a sum of two": lambda m, h, x: m.second(m.layer(h[0], x)) + (h[0].num_dst + h[0].num_src),
+    "a tensor": lambda m, h, x: m.second(m.layer(h[0], x)) * torch.tensor(1 / len(x)),
+    "filled rows": lambda m, h, x: m.second(m.layer(h[0], x)) * torch.full((len(x), 1), 1 / len(x)),
+    "a smaller one": lambda m, h, x: m.second(m.layer(h[0], x)) * min(len(x), 10**9),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_the_number_of_vertices_is_a_size_and_nothing_else(name: str) -> None:
+    with pytest.raises(LayerError, match=r"operator \w+ .*depends on (the number of vertices|their number)"):
+        streamed(Model(COUNTED[name]), ring())(rows(torch.float32))
+
+
+def hooked(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    out = model.first(x)
+    if out.requires_grad:
+        out.register_hook(torch.neg)
+    return model.layer(hops[0], out)
+
+
+def in_half_precision(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return model.layer(hops[0], model.first(x))
+
+
+REFUSED: dict[str, tuple[Callable[..., Tensor], str]] = {
+    "a hook": (hooked, r"has it changed by a hook \(test_streamed_models.py:"),
+    "autocast": (in_half_precision, r"switches autocast, .*test_streamed_models.py:"),
+    "rows of its own": (lambda m, h, x: m.layer(h[0], x + m.first.bias.repeat(60, 1)[:, :4]), "N is the number of rows"),
+    "rows elsewhere": (lambda m, h, x: m.layer(h[0], x).T, r"operator \w+ puts them elsewhere"),
+    "a sequence of vertices": (lambda m, h, x: m.lstm(m.layer(h[0], x))[0], r"runs lstm over a sequence \(test_streamed_models.py:"),
+    "dropout elsewhere": (lambda m, h, x: nn.functional.dropout(m.layer(h[0], x).T, 0.5).T, "operator dropout mixes"),
+    "attention to vertices": (lambda m, h, x: nn.functional.scaled_dot_product_attention(*[m.layer(h[0], x)[None, None]] * 3)[0, 0], "mixes them"),
+    "a minimum over vertices": (lambda m, h, x: torch.relu(x) - torch.relu(m.layer(h[0], x)).min(0).values, "operator min mixes"),
+    "softmax over vertices": (lambda m, h, x: torch.softmax(torch.log(m.layer(h[0], x)), 0), "operator _softmax mixes"),
+    "vertices by number": (lambda m, h, x: m.layer(h[0], x)[x[:, 0].long()], "operator index mixes"),
+    "rows twice": (lambda m, h, x: m.layer(h[0], x) @ (x.T @ x), "mixes them"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_streamed_is_named(name: str) -> None:
+    forward, reason = REFUSED[name]
+    model = Model(forward)
+    model.lstm = nn.LSTM(4, 4)
+    with pytest.raises(LayerError, match=reason):
+        streamed(model, ring())(rows(torch.float32))
+
+
+TURNS = itertools.cycle([True, False])
+
+
+def test_a_model_that_changes_from_trace_to_trace_is_refused() -> None:
+    def forward(model: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        out = model.second(model.layer(hops[0], x))
+        return out.relu() if next(TURNS) else out
+
+    with pytest.raises(LayerError, match="cannot be captured: it does something else when it is traced again"):
+        streamed(Model(forward), ring())(rows(torch.float32))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_of_half_precision_are_summed_as_in_memory(dtype: torch.dtype) -> None:
+    """256 intervals of 5 vertices: in half precision the running sum would lose units."""
+    topology, x = ring(1280), torch.ones(1280, 4, dtype=dtype)
+    model = Model().to(dtype)
+    streamed(model, topology, 256)(x).sum().backward()
+    assert model.second.bias.grad.dtype == dtype
+    assert model.second.bias.grad.tolist() == [1280] * 8
+    loss = streamed(model, topology, 256).loss(x, lambda z, _: torch.ones_like(z[:, 0]).sum() + 0 * z.sum())
+    assert loss.dtype == dtype
+    assert float(loss.detach()) == 1280
+
+
+def test_a_mean_in_half_precision_at_a_hub() -> None:
+    num_edges = 70_000
+    topology = Topology.from_coo(
+        src=torch.arange(num_edges) % 50, dst=torch.zeros(num_edges, dtype=torch.int64), num_src=50
+    )
+    model = Model(lambda m, h, x: m.layer(h[0], x * m.first.bias[:4])).half()
+    model.layer.accumulator = "mean"
+    nn.init.ones_(model.first.bias)
+    streamed(model, topology, 2)(torch.full((50, 4), 8.0).half()).sum().backward()
+    torch.testing.assert_close(model.first.bias.grad[:4].float(), torch.full((4,), 8.0), rtol=2e-3, atol=0)
+
+
+class Attention(SagaLayer):
+    """A softmax of scores that stay small, or another accumulator of the values."""
+
+    def apply_edge(self, edge: Edge) -> Tensor | tuple[Tensor, Tensor]:
+        value = edge.src * (1 + edge.dst / 64)
+        return ((edge.src * edge.dst).sum(-1) / 64, value) if self.accumulator == "softmax" else value
+
+
+def test_a_softmax_of_large_rows_in_half_precision() -> None:
+    """The agreement of gradient and result, 160000 of one head, is beyond what half precision holds."""
+    loop = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([0]), num_src=1)
+    model = Model(lambda m, h, x: m.layer(h[0], x * m.first.bias[:4])).half()
+    model.layer = GAT(4, 4).half()
+    nn.init.ones_(model.first.bias)
+    nn.init.eye_(model.layer.project.weight)
+    out = streamed(model, loop, 1)(torch.full((1, 4), 200.0).half())
+    out.backward(torch.full_like(out, 200.0))
+    assert model.first.bias.grad[:4].tolist() == [40000] * 4
+    assert not model.layer.attend_src.grad.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min", "softmax"])
+def test_half_precision_has_the_numbers_of_memory(accumulator: str, dtype: torch.dtype) -> None:
+    model = Model(lambda m, h, x: m.layer(h[0], x * m.first.bias[:4])).to(dtype)
+    model.layer = Attention()
+    model.layer.accumulator = accumulator
+    topology, x = random_topology(NUM_VERTICES, 900), rows(dtype).requires_grad_()
+    expected, upstream = dense(model, [topology], x)
+    out = streamed(model, topology)(x)
+    found = [out, *torch.autograd.grad(out, [x, *model.parameters()], upstream, materialize_grads=True)]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_close(ours, theirs, scale=largest(*expected))
+
+
+class Converted(SagaLayer):
+    """A sum in another type than that of what it reads."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return edge.src.to(self.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_layer_may_give_another_type_than_it_reads(dtype: torch.dtype) -> None:
+    # Every vertex has 100 neighbours: what the second layer gathers is no number of half precision.
+    ends = torch.arange(100).repeat(100)
+    topology = Topology.from_coo(src=ends, dst=ends.sort().values, num_src=100)
+    model = Model(lambda m, h, x: m.second(m.layer(h[0], m.converted(h[0], x)))).to(dtype)
+    model.converted = Converted(dtype)
+    x = torch.full((100, 4), 8.0, dtype=torch.float16)
+    assert streamed(model, topology)(x).dtype == dtype
+    assert_same(model, topology, x)
+
+
+class Weighted(SagaLayer):
+    """A sum by weights."""
+
+    edge_data = "weight"
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return edge.src * edge.data[:, None]
+
+
+@pytest.mark.parametrize("reader_is_late", [False, True])
+def test_edge_data_changed_before_the_first_call_is_seen(reader_is_late: bool) -> None:
+    topology = ring(weight=torch.ones(NUM_VERTICES, dtype=torch.float64))
+    model = Model().double()
+    model.layer = SagaLayer() if reader_is_late else Weighted()
+    graph = Graph(topology=topology, features=rows())
+    chunked = stream(model, graph, budget_bytes=1 << 20, num_intervals=3)
+    if reader_is_late:
+        chunked(rows())
+        model.layer = Weighted()
+    topology.edge_data["weight"].mul_(3)
+    assert_close(chunked(rows()), model([topology], rows()))
+
+
+def test_edge_data_that_is_trained_later_is_refused() -> None:
+    topology = ring(weight=torch.ones(NUM_VERTICES))
+    model = Model()
+    model.layer = Weighted()
+    chunked = streamed(model, topology)
+    chunked(rows(torch.float32))
+    topology.edge_data["weight"].requires_grad_()
+    with pytest.raises(InputError, match=r"edge data gets no gradient .*'weight' requires one"):
+        chunked(rows(torch.float32))
+
+
+class Scaled(SagaLayer):
+    """Reads a tensor that is no buffer, at the edges or at the vertices."""
+
+    def __init__(self, *, at_edges: bool) -> None:
+        super().__init__()
+        self.at_edges, self.alpha = at_edges, torch.tensor(1.0, dtype=torch.float64)
+        self.tables = {"rows": [torch.ones(4, dtype=torch.float64)]}
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return torch.tanh(edge.src + edge.dst * self.alpha) if self.at_edges else edge.src
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return (accum if self.at_edges else accum * self.alpha) * self.tables["rows"][0]
+
+
+@pytest.mark.parametrize("at_edges", [False, True])
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_tensors_among_a_layers_attributes_are_read_as_they_are(
+    at_edges: bool, streams: bool, in_place: bool
+) -> None:
+    model, topology, x = Model().double(), ring(), rows()
+    model.layer = Scaled(at_edges=at_edges)
+    run: Callable[[], Tensor] = (
+        (lambda chunked: lambda: chunked(x))(streamed(model, topology)) if streams else lambda: model([topology], x)
+    )
+    for value in (1.0, 5.0, 2.0, 7.0):
+        if in_place:
+            model.layer.alpha.fill_(value)
+            model.layer.tables["rows"][0].mul_(2)
+        else:
+            model.layer.alpha = torch.tensor(value, dtype=torch.float64)
+        found = run()
+        with using_engine(NaiveEngine()):
+            assert_close(found, model([topology], x))
+
+
+class TwoMaps(SagaLayer):
+    """Parameters whose names differ by a dot alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+        self.mlp_2 = nn.Linear(4, 4)
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.mlp_2(self.mlp(accum))
+
+
+def test_names_that_differ_by_a_dot_are_two() -> None:
+    topology, x = ring(), rows().requires_grad_()
+    layer = TwoMaps().double()
+    model = Model(lambda m, h, x: m.mlp_2(m.layer(h[0], m.mlp(x)))).double()
+    model.layer, model.mlp, model.mlp_2 = layer, layer.mlp, nn.Linear(4, 4).double()
+    out = layer(topology, x)
+    with using_engine(NaiveEngine()):
+        assert_close(out, layer(topology, x))
+    assert_same(model, topology, x)
+
+
+def test_a_forked_child_leaves_the_files(tmp_path: Path) -> None:
+    model, x = Model().double(), rows()
+    chunked = streamed(model, ring(), spill=tmp_path, budget_bytes=1 << 20)
+    out = chunked(x)
+    if (child := os.fork()) == 0:
+        del chunked, out
+        gc.collect()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert_close(chunked(x), out)
+
+
+def test_sizes_of_few_grids_are_kept() -> None:
+    topology = random_topology(200, 900)
+    found = [hop_size(topology, equal_vertices(200, count)) for count in range(1, 60)]
+    kept = topology.derived(("hop_sizes", None), dict)
+    assert len(kept) <= 16
+    assert hop_size(topology, equal_vertices(200, 59)) is found[-1]
+    assert hop_size(topology, equal_vertices(200, 1)).edges == found[0].edges
+    model = GNN([SAGE(4, 2)])
+    assert streamed(model, topology, 5)(torch.randn(200, 4)).shape == (200, 2)
+
+
+def test_where_new_tensors_lie_by_default_does_not_matter() -> None:
+    model, topology, x = Model().double(), ring(), rows()
+    expected = model([topology], x)
+    with torch.device("meta"):
+        assert_close(streamed(model, topology)(x), expected)

@@ -1,0 +1,117 @@
+"""Whatever the order in which chunks are visited, an epoch has the numbers of a dense run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sagann.graph import Graph, add_self_loops, relabel
+from sagann.nn import GAT, GNN, MaxPoolGCN, build_model
+from sagann.nn.zoo import ModelConfig
+from sagann.plan import equal_vertices
+from sagann.plan.visits import PassKey, Visits
+from sagann.report.plan_text import plan_text
+from sagann.runtime.forecasting.forecast import refined
+from sagann.runtime.streaming.stream import foretell
+from sagann.runtime.streaming.streamed import StreamedModel
+from tests.graphs import labelled_graph
+from tests.plan.machines import ROUND
+from tests.runtime.streams import dense, in_double, tight
+from tests.tolerances import assert_close, largest
+
+COUNT = 4
+PASSES = [PassKey("gather", number) for number in range(2)]
+PASSES += [PassKey("gather_grad", number, part) for number in range(2) for part in range(2)]
+SHUFFLED = {(key, strip): (2, 0, 3, 1) for key in PASSES for strip in range(COUNT)}
+VISITS = [
+    Visits(direction="ascending"),
+    Visits(widths=dict.fromkeys(PASSES, 3)),
+    Visits(widths=dict.fromkeys(PASSES, 2), refined=SHUFFLED),
+]
+
+
+def model_and_graph(name: str) -> tuple[torch.nn.Module, Graph]:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=2, dropout=0.0), graph).double()
+    return model, in_double(model.prepare(graph))
+
+
+@pytest.mark.parametrize("name", ["gat", "maxpool-gcn"])
+def test_any_visits_give_the_same_numbers(name: str) -> None:
+    model, graph = model_and_graph(name)
+    assert graph.features is not None
+    x, hops = graph.features.double().requires_grad_(), list(graph.hops(2))
+    expected, upstream = dense(model, hops, x)
+    budget_bytes = 2 * tight(model, hops, x, "column", bounds=equal_vertices(53, COUNT)).budget_bytes
+    for visits in VISITS:
+        streamed = StreamedModel(model, hops, equal_vertices(53, COUNT), budget_bytes=budget_bytes, visits=visits)
+        out = streamed(x)
+        found = [out, *torch.autograd.grad(out, [x, *model.parameters()], upstream, materialize_grads=True)]
+        for ours, theirs in zip(found, expected, strict=True):
+            assert_close(ours, theirs, scale=largest(*expected))
+
+
+def gradients_of_ties(graph: Graph, runs: Iterable[tuple[int, Visits]]) -> list[Tensor]:
+    """Gradients of features, of max-pooling over rows of zeros and ones, with each number of intervals and visits."""
+    x = torch.randint(0, 2, (40, 6), generator=torch.Generator().manual_seed(0)).double().requires_grad_()
+    layer = MaxPoolGCN(6, 6).double()
+    # The rows stay as they are, so that most extrema are ties.
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(torch.eye(6) if parameter.ndim == 2 else torch.zeros(6))
+    model, hops = GNN([layer]), list(graph.hops(1))
+    found = []
+    for count, visits in runs:
+        out = StreamedModel(model, hops, equal_vertices(40, count), visits=visits)(x)
+        found += torch.autograd.grad(out.square().sum(), x)
+    return found
+
+
+def test_ties_of_extrema_go_to_the_same_edges() -> None:
+    first, *others = gradients_of_ties(labelled_graph(40, 600), [(COUNT, visits) for visits in VISITS])
+    for grad in others:
+        assert_close(grad, first)
+
+
+def shuffled(graph: Graph) -> Graph:
+    return relabel(graph, torch.randperm(graph.num_vertices, generator=torch.Generator().manual_seed(1)))
+
+
+@pytest.mark.parametrize("change", [add_self_loops, shuffled, lambda graph: graph], ids=["loops", "order", "given"])
+def test_ties_go_to_the_same_edges_for_any_number_of_intervals(change: Callable[[Graph], Graph]) -> None:
+    graph = change(labelled_graph(40, 600))
+    first, *others = gradients_of_ties(graph, [(count, Visits()) for count in (1, 2, 3, 7, 40)])
+    for grad in others:
+        assert_close(grad, first)
+
+
+def test_dropout_of_edges_does_not_depend_on_the_order() -> None:
+    graph = labelled_graph()
+    model = GNN([GAT(graph.num_features, 4, num_heads=2, attention_dropout=0.5)])
+    graph = model.prepare(graph)
+    assert graph.features is not None
+    found = []
+    for visits in VISITS:
+        streamed = StreamedModel(model, list(graph.hops(1)), equal_vertices(53, COUNT), visits=visits)
+        torch.manual_seed(3)
+        out = streamed(graph.features)
+        found.append([out, *torch.autograd.grad(F.relu(out).sum(), list(model.parameters()))])
+    for others in found[1:]:
+        for ours, theirs in zip(others, found[0], strict=True):
+            assert_close(ours, theirs, scale=largest(*found[0]))
+
+
+def test_what_a_rehearsal_times_can_be_refined_and_is_told() -> None:
+    graph = labelled_graph(2000, 24_000)
+    model = build_model(ModelConfig(model="gated-gcn", hidden=32), graph)
+    graph = model.prepare(graph)
+    planned = foretell(model, graph, budget_bytes=600_000)
+    assert planned.plan.num_intervals > 2
+    assert "Order: zigzag: each sweep begins where the last one ended; strips of " in plan_text(planned)
+    found = refined(planned, ROUND, on_disk=False, most_simulations=12)
+    assert found.seconds <= found.began_s
+    assert found.visits.widths == planned.schedule.visits.widths
