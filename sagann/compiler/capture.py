@@ -13,6 +13,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -71,8 +72,8 @@ def capture(
 
 def _inline(module: fx.GraphModule, node: fx.Node, call: Call) -> None:
     """Put the layer's graph in its node's place."""
-    x = node.args[0]
-    assert isinstance(x, fx.Node)
+    arguments: Any = node.args[0]
+    rows = dict(zip(call.inputs, arguments, strict=True))
     parameters = {each.meta["parameter"]: each for each in module.graph.nodes if each.op == "placeholder"}
     copies: dict[fx.Node, fx.Node] = {}
 
@@ -94,7 +95,7 @@ def _inline(module: fx.GraphModule, node: fx.Node, call: Call) -> None:
     def made(original: fx.Node) -> fx.Node:
         if original.op == "placeholder":
             name = original.meta["parameter"]
-            return x if name is None else parameters[in_model(name)]
+            return rows[original.meta["input"].key] if name is None else parameters[in_model(name)]
         if original.target is GATHER:
             new = gathered(0, original)
             for part in range(1, len(call.graphs.parts)):

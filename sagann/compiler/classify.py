@@ -22,9 +22,6 @@ from sagann.compiler.trace import ROWS, is_of_rows, is_rows
 Place = Literal["param", "src", "dst", "edge", "vertex", "constant"]
 
 
-_ENDS: dict[str, Place] = {"src": "src", "dst": "dst", "data": "edge"}
-
-
 def classify(module: fx.GraphModule) -> None:
     """Give every node of the graph its ``meta["place"]``."""
     for node in module.graph.nodes:
@@ -36,7 +33,8 @@ def place_of(node: fx.Node) -> Place:
     if node.op == "placeholder":
         if node.meta["parameter"] is not None:
             return "param"
-        return _ENDS[str(node.target)]
+        end: Place = node.meta["input"].end
+        return end
     if node.op == "get_attr":
         return "param"
     if node.op == "output" or node.target is GATHER:

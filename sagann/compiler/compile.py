@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 
 def compile_layer(
     layer: SagaLayer,
-    x: Tensor,
-    data: Tensor | None,
+    x: Tensor | Mapping[str, Tensor],
+    data: Tensor | Mapping[str, Tensor] | None,
     *,
     options: CompilerOptions,
     x_is_constant: bool = False,
@@ -50,8 +51,8 @@ def compile_layer(
 
     Args:
         layer: passed its checks.
-        x: vertex features.
-        data: the edge data that the layer reads.
+        x: rows of vertices, by name where there are several tensors.
+        data: the edge data that the layer reads, by name where there are several.
         options: what the compiler may do.
         x_is_constant: x and data need no gradient, so that what is gathered from them may be kept.
         x_is_sparse: linear maps read x as it lies, so they come first wherever they can.
@@ -85,8 +86,8 @@ def compile_layer(
 
 def rewritten(
     layer: SagaLayer,
-    x: Tensor,
-    data: Tensor | None,
+    x: Tensor | Mapping[str, Tensor],
+    data: Tensor | Mapping[str, Tensor] | None,
     options: CompilerOptions,
     notes: list[Note],
     *,
@@ -99,7 +100,7 @@ def rewritten(
 
     Args:
         layer: passed its checks.
-        x: vertex features.
+        x: rows of vertices.
         data: the edge data that the layer reads.
         options: what the compiler may do.
         notes: gets what was done.
@@ -232,7 +233,9 @@ def _assemble(
     placeholders = [node for node in nodes if node.op == "placeholder"]
     parameters = [node for node in placeholders if node.meta["parameter"] is not None]
     derived = [node for node in nodes if _is_derived_parameter(node, frontier)]
-    ends = {node.name: node for node in placeholders if node.meta["parameter"] is None}
+    given = [node for node in placeholders if node.meta["parameter"] is None]
+    inputs = [node.meta["input"] for node in given]
+    ends = {end: [node for node in given if node.meta["input"].end == end] for end in ("src", "dst")}
     by_name = {node.name: node for node in nodes}
     if typed is not None and typed.order != "none":
         derived += [node for node in [by_name[typed.weight]] if node not in [*derived, *parameters]]
@@ -248,21 +251,22 @@ def _assemble(
     after = by_name[typed.name] if typed is not None and typed.order == "last" else gather_of(module)
     assert isinstance(output, fx.Node)
     needed = [*at_dst, output]
-    shared = shared_rows(module, _between(at_src, [*known, ends["src"]]), needed, [*known, after])
+    shared = shared_rows(module, _between(at_src, [*known, *ends["src"]]), needed, [*known, after])
     at_src += [node for node in dict.fromkeys(shared.values()) if node not in at_src]
     at_dst = [node for node in at_dst if node not in shared]
-    given = [*known, *at_dst, *shared, ends["dst"], after]
+    known_at_last = [*known, *at_dst, *shared, *ends["dst"], after]
     return LayerProgram(
         layer=type(layer).__name__,
+        inputs=tuple(inputs),
         parameters=tuple((node.name, node.meta["parameter"]) for node in parameters),
         param=cut(module, derived, parameters),
-        src=cut(module, at_src, [*known, ends["src"]], in_place=True),
+        src=cut(module, at_src, [*known, *ends["src"]], in_place=True),
         shared=tuple((node.name, partner.name) for node, partner in shared.items()),
-        dst=cut(module, at_dst, [*known, *shared, ends["dst"]], in_place=True),
+        dst=cut(module, at_dst, [*known, *shared, *ends["dst"]], in_place=True),
         edges=edges,
         typed=typed,
         accum=gather_of(module).name,
-        vertex=cut(module, [output], given, in_place=True),
+        vertex=cut(module, [output], known_at_last, in_place=True),
         invariant=may_keep and is_raw(frontier) and not edges.random,
         bytes_per_edge=sum(row_bytes(node) for node in frontier if node.meta["place"] != "param")
         + 3 * _concat_row_bytes(module),

@@ -120,7 +120,7 @@ def _work(module: fx.GraphModule, region: Sequence[fx.Node], inputs: Sequence[fx
     if "dst" not in sides:
         return None
     examples = {name: (side, node.meta["val"]) for name, side, node in zip(names, sides, inputs, strict=True)}
-    work = Gathering(accumulators=(SUM,))
+    work = Gathering(messages=((SUM,),))
     try:
         function = lower(alone, examples, work)
     except NotFusedError:

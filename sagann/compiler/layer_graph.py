@@ -5,6 +5,7 @@ A map by edge type leaves the edges of each type as a graph of its own; what the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -48,13 +49,15 @@ class LayerGraphs:
     parts: tuple[LayerGraph, ...]
     "One for all edges, or one for the edges of each type."
     num_types: int
-    "Below how many the types must be that the edges have; 0 where it does not matter."
+    "Number of edge types, which every type must be below; 0 where the layer has no map by type."
+    types: str = ""
+    "Name by which the layer reads the edge data that holds the types."
 
 
 def layer_graphs(
     layer: SagaLayer,
-    x: Tensor,
-    data: Tensor | None,
+    x: Tensor | Mapping[str, Tensor],
+    data: Tensor | Mapping[str, Tensor] | None,
     *,
     options: CompilerOptions,
     x_is_constant: bool = False,
@@ -90,10 +93,14 @@ def layer_graphs(
         return LayerGraph(module=module, frontier=frontier, edges=edges, constant=constant), typed
 
     whole, typed = graph()
-    num_types = count_types(whole.module)
+    num_types, types = count_types(whole.module)
+    keys = {node.name: node.meta["input"].key for node in whole.module.graph.nodes if "input" in node.meta}
     if typed is not None:
         # Beside a map of a single type, others have no more than that.
-        num_types = min(num_types, typed.num_types)
+        num_types = min(num_types, typed.num_types) if types in ("", typed.types) else 0
     if num_types and options.hoist and is_separable(whole.module):
-        return LayerGraphs(parts=tuple(graph(each)[0] for each in range(num_types)), num_types=num_types)
-    return LayerGraphs(parts=(whole,), num_types=0 if typed is None else typed.num_types)
+        parts = tuple(graph(each)[0] for each in range(num_types))
+        return LayerGraphs(parts=parts, num_types=num_types, types=keys[types])
+    if typed is None:
+        return LayerGraphs(parts=(whole,), num_types=0)
+    return LayerGraphs(parts=(whole,), num_types=typed.num_types, types=keys[typed.types])

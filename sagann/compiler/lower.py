@@ -45,7 +45,7 @@ def lower(
     """Translate an edge stage.
 
     Args:
-        stage: computes the message, or (score, value), from the inputs in order.
+        stage: computes the values of the messages from the inputs in order.
         inputs: side and an example (fake) of every input, by name.
         gathering: what becomes of the messages.
     Raises:
@@ -100,11 +100,14 @@ class _Lowering:
             elif node.op == "get_attr":
                 self.names[node] = self.constant(getattr(self.module, node.target))
             elif node.op == "output":
-                *score, value = (self.row(value) for value in node.args[0])
-                if score and self.b.dtype(score[0]) == torch.float64:
-                    # Both are reduced in the values' type.
-                    value = self.b.cast(value, torch.float64)
-                return self.b.build(gathering.outputs((*score, value)), "dst")
+                values = [self.row(value) for value in node.args[0]]
+                for message in gathering.reduced:
+                    *score, _ = values[message.values]
+                    if score and self.b.dtype(score[0]) == torch.float64:
+                        # Both are reduced in the values' type.
+                        last = message.values.stop - 1
+                        values[last] = self.b.cast(values[last], torch.float64)
+                return self.b.build(gathering.outputs(values), "dst")
             elif node.op == "call_function":
                 self.names[node] = self.translate(node)
         raise AssertionError("a graph ends with its output")

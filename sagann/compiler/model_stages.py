@@ -196,7 +196,9 @@ class _Assembly:
         gathering, rows = self.recorder.gathers[number], iter(read)
         graph = gathering.graph
         names = {
-            each.name: gathering.edge_data if each.meta["place"] == "edge" else next(rows).name
+            each.name: gathering.edge_data[each.meta["input"].key]
+            if each.meta["place"] == "edge"
+            else next(rows).name
             for each in graph.frontier
         }
         return Gather(

@@ -20,14 +20,14 @@ from sagann.kernels.accumulators import gathering
 
 @torch.library.custom_op("sagann::gather", mutates_args=())
 def gather(values: Sequence[Tensor], accumulator: str, max_degree: int) -> Tensor:
-    """What ApplyEdge returned, reduced: (message) or (score, value) -> accum."""
+    """What ApplyEdge returned, reduced: the values of all messages -> accum."""
     raise AssertionError("stands in traces only")
 
 
 @gather.register_fake
 def _(values: Sequence[Tensor], accumulator: str, max_degree: int) -> Tensor:
-    message = values[-1]
-    return message.new_empty(message.shape[0], *gathering(accumulator, max_degree).shape(message.shape[1:]))
+    shape = gathering(accumulator, max_degree).shape([value.shape[1:] for value in values])
+    return values[-1].new_empty(values[-1].shape[0], *shape)
 
 
 @torch.library.custom_op("sagann::linear", mutates_args=())
@@ -55,14 +55,14 @@ def _(x: Tensor, p: float, number: int = 0) -> Tensor:
 
 
 @torch.library.custom_op("sagann::saga_layer", mutates_args=())
-def saga_layer(x: Tensor, call: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """What a layer of a model returns for ``x``; ``call`` is its number, ``shape`` that of a row, ``dtype`` of its values."""
+def saga_layer(x: Sequence[Tensor], call: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """What a layer of a model returns for the rows ``x``; ``call`` is its number, ``shape`` that of a row, ``dtype`` of its values."""
     raise AssertionError("stands in traces only")
 
 
 @saga_layer.register_fake
-def _(x: Tensor, call: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    return x.new_empty(x.shape[0], *shape, dtype=dtype)
+def _(x: Sequence[Tensor], call: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return x[0].new_empty(x[0].shape[0], *shape, dtype=dtype)
 
 
 @torch.library.custom_op("sagann::gathered", mutates_args=())

@@ -25,6 +25,18 @@ End = Literal["src", "dst"]
 "A side of the edges that is vertices."
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerInput:
+    """A tensor that a layer is given: rows of vertices, as one end of the edges sees them, or edge data."""
+
+    name: str
+    "Name in the program."
+    end: Literal["src", "dst", "edge"]
+    "Whose rows the tensor has."
+    key: str
+    "Name by which the layer reads the tensor; empty where the layer has one of the kind."
+
+
 RunRows = Callable[["EdgeWork", Sequence[Tensor]], Tensor]
 "Computes a region of a stage, within rows, from what it reads."
 
@@ -106,6 +118,8 @@ class Typed:
     are summed."""
     num_types: int
     "Number of edge types, which is the number of maps."
+    types: str
+    "Name of the edge data that holds the types."
     name: str = ""
     "Name of the result, which the edges or the vertices read."
     x: str = ""
@@ -125,7 +139,7 @@ class EdgeWork:
     """The computation on every edge, and how its results are gathered."""
 
     stage: Stage
-    "Stage from the rows of an edge's inputs to the message, or to (score, value)."
+    "Stage from the rows of an edge's inputs to the values of its messages."
     sides: tuple[Side, ...]
     "For each input of the stage, the end or kind that its row belongs to."
     gathering: Gathering
@@ -152,16 +166,18 @@ class LayerProgram:
 
     layer: str
     "Name of the layer's class."
+    inputs: tuple[LayerInput, ...]
+    "Vertex rows and edge data that the layer is given."
     parameters: tuple[tuple[str, str], ...]
     "For each parameter and buffer, its name in the program and its name in the layer."
     param: Stage
     "Stage of the values that depend on parameters alone."
     src: Stage
-    "Stage that runs once per source vertex; reads ``src``."
+    "Stage that runs once per source vertex; reads inputs of sources."
     shared: tuple[tuple[str, str], ...]
     "Pairs of names: a value of the destinations, and the value of the sources whose first rows it is."
     dst: Stage
-    "Stage that runs once per destination vertex; reads ``dst`` and the shared values."
+    "Stage that runs once per destination vertex; reads inputs of destinations and the shared values."
     edges: EdgeWork
     "Computation of every edge."
     typed: Typed | None
@@ -182,7 +198,7 @@ class LayerProgram:
     @property
     def maps_features(self) -> bool:
         """Whether the vertices' rows are read by dropout and linear maps alone, so that they may be sparse."""
-        ends = {"src", "dst"}
+        ends = {each.name for each in self.inputs if each.end != "edge"}
         stages = (self.src, self.dst, self.vertex)
         return ends.isdisjoint(self.edges.stage.inputs) and all(stage.maps(ends) for stage in stages)
 

@@ -40,8 +40,7 @@ from sagann.compiler.trace import (
 from sagann.compiler.whole_operators import WholeOperators
 from sagann.errors import InputError, LayerError, in_one_line
 from sagann.graph.topology import Topology
-from sagann.kernels.feature_rows import FeatureRows
-from sagann.saga.engine import using_engine
+from sagann.saga.engine import EdgeData, VertexRows, using_engine
 from sagann.saga.independence import NUM_ROWS
 from sagann.saga.layer import SagaLayer
 
@@ -63,6 +62,8 @@ class Call:
     layer: RecordedLayer
     graphs: LayerGraphs
     "What the compiler made of it, for input of this form."
+    inputs: tuple[str, ...]
+    "The layer's names for the vertex rows that it is called with, in the order of the node's arguments."
     first_gather: int
     "Number of the first of its gathers, of all calls'."
 
@@ -73,8 +74,8 @@ class Gathering:
 
     graph: LayerGraph
     "In which it stands."
-    edge_data: str | None
-    "The edge data that it reads."
+    edge_data: Mapping[str, str]
+    "Names of the hop's edge data that it reads, by the layer's names for them."
     hop: int
     "Number of the first hop with these edges; the numbers of edges of one type follow those of the hops."
 
@@ -173,10 +174,9 @@ class Recorder:
         self.num_types: dict[tuple[int, str], int] = {}
         "By hop and edge data: below how many its types must be."
 
-    def run(self, layer: SagaLayer, topology: Topology, x: Tensor | FeatureRows, data: Tensor | None) -> Tensor:
+    def run(self, layer: SagaLayer, topology: Topology, x: VertexRows, data: EdgeData) -> Tensor:
         """Record a call."""
-        # A trace is of dense rows.
-        assert isinstance(x, Tensor)
+        rows = _dense(x)
         if not isinstance(topology, _Hop):
             raise TraceError(f"the layer {type(layer).__name__} is called with a topology that is none of the hops")
         if id(layer) not in self.layers:
@@ -184,49 +184,54 @@ class Recorder:
         # In a thread of its own, which no mode of the trace reaches, but which holds the lock of models as this one does.
         with ThreadPoolExecutor(max_workers=1) as thread:
             # Rows as wide as the features may be features under dropout.
-            is_sparse = self.x_is_sparse and self.x is not None and x.shape[1:] == self.x.shape[1:]
-            constant = self.x_is_constant and x is self.x and not is_sparse
-            form = x.shape[1:], x.dtype
-            compiled = partial(self._compiled, layer, topology, *form, constant, is_sparse)
+            is_sparse = self.x_is_sparse and any(
+                self.x is not None and each.shape[1:] == self.x.shape[1:] for each in rows.values()
+            )
+            constant = self.x_is_constant and all(each is self.x for each in rows.values()) and not is_sparse
+            forms = {name: (each.shape[1:], each.dtype) for name, each in rows.items()}
+            compiled = partial(self._compiled, layer, topology, forms, constant, is_sparse)
             call = thread.submit(copy_context().run, compiled).result()
         self.calls.append(call)
-        self._add_gathers(call.graphs, topology.number, layer.edge_data)
-        return self.leave_node(len(self.calls) - 1, x)
+        self._add_gathers(call.graphs, topology.number, layer.edge_data_names())
+        return self.leave_node(len(self.calls) - 1, rows)
 
-    def leave_node(self, number: int, x: Tensor) -> Tensor:
-        """The node of a call in the place of what the layer returns for ``x``."""
+    def leave_node(self, number: int, rows: Mapping[str, Tensor]) -> Tensor:
+        """The node of a call in the place of what the layer returns for these rows."""
         like = self.calls[number].graphs.parts[0].output.meta["val"]
-        out: Tensor = torch.ops.sagann.saga_layer(x, number, list(like.shape[1:]), like.dtype)
+        given = [rows[name] for name in self.calls[number].inputs]
+        out: Tensor = torch.ops.sagann.saga_layer(given, number, list(like.shape[1:]), like.dtype)
         return out
 
     def _compiled(
         self,
         layer: SagaLayer,
         hop: _Hop,
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
+        forms: Mapping[str, tuple[tuple[int, ...], torch.dtype]],
         constant: bool,
         is_sparse: bool,
     ) -> Call:
         known = self.layers[id(layer)]
-        like = torch.empty(1, *shape, dtype=dtype, device=hop.device)
-        data = None if layer.edge_data is None else _few_rows(hop.real.edge_data[layer.edge_data], hop.device)
+        like = {
+            name: torch.empty(1, *shape, dtype=dtype, device=hop.device) for name, (shape, dtype) in forms.items()
+        }
+        data = {
+            key: _few_rows(hop.real.edge_data[name], hop.device) for key, name in layer.edge_data_names().items()
+        }
         known.twin.check_functions(like, data, again=True)
         graphs = layer_graphs(
             known.twin, like, data, options=self.options, x_is_constant=constant, x_is_sparse=is_sparse
         )
-        return Call(layer=known, graphs=graphs, first_gather=len(self.gathers))
+        return Call(layer=known, graphs=graphs, inputs=tuple(forms), first_gather=len(self.gathers))
 
-    def _add_gathers(self, graphs: LayerGraphs, hop: int, edge_data: str | None) -> None:
+    def _add_gathers(self, graphs: LayerGraphs, hop: int, edge_data: Mapping[str, str]) -> None:
         if graphs.num_types:
-            assert edge_data is not None
-            known = self.num_types.get((hop, edge_data), graphs.num_types)
-            self.num_types[hop, edge_data] = min(known, graphs.num_types)
+            types = edge_data[graphs.types]
+            known = self.num_types.get((hop, types), graphs.num_types)
+            self.num_types[hop, types] = min(known, graphs.num_types)
         for number, graph in enumerate(graphs.parts):
             edges = hop
             if len(graphs.parts) > 1:
-                assert edge_data is not None
-                edges = self._number_of(EdgeType(hop=hop, data=edge_data, type=number))
+                edges = self._number_of(EdgeType(hop=hop, data=edge_data[graphs.types], type=number))
             self.gathers.append(Gathering(graph=graph, edge_data=edge_data, hop=edges))
 
     def _number_of(self, edge_type: EdgeType) -> int:
@@ -242,14 +247,21 @@ class _Again:
         self._recorder = recorder
         self._num_calls = 0
 
-    def run(self, layer: SagaLayer, topology: Topology, x: Tensor | FeatureRows, data: Tensor | None) -> Tensor:
+    def run(self, layer: SagaLayer, topology: Topology, x: VertexRows, data: EdgeData) -> Tensor:
         """Leave the next call's node."""
-        assert isinstance(x, Tensor)
         number, calls = self._num_calls, self._recorder.calls
         if number == len(calls) or calls[number].layer is not self._recorder.layers.get(id(layer)):
             raise TraceError(CHANGES)
         self._num_calls += 1
-        return self._recorder.leave_node(number, x)
+        rows = _dense(x)
+        if set(rows) != set(calls[number].inputs):
+            raise TraceError(CHANGES)
+        return self._recorder.leave_node(number, rows)
+
+
+def _dense(x: VertexRows) -> dict[str, Tensor]:
+    """A call's rows: a trace is of dense ones."""
+    return {name: rows for name, rows in x.items() if isinstance(rows, Tensor)}
 
 
 def _twin(layer: SagaLayer) -> SagaLayer:

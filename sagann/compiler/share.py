@@ -49,8 +49,9 @@ def shared_rows(
 
 def _form(node: fx.Node, forms: dict[fx.Node, int]) -> Hashable:
     """Equal for nodes that do the same, be it to sources or to destinations."""
-    if node.op == "placeholder" and node.target in ("src", "dst"):
-        return "an end"
+    given = node.meta.get("input")
+    if node.op == "placeholder" and given is not None and given.end != "edge":
+        return "rows of vertices", given.key
     # Random numbers are drawn anew by every node.
     if node.op != "call_function" or is_random(node):
         return node

@@ -1,8 +1,9 @@
 """The specification of a layer's graph, executable: what every pass may rely on and must leave true.
 
-One ``sagann::gather`` node stands between the edges and the vertices. Placeholders are parameters, ``src``,
-``dst`` and ``data``. Every node knows its value's form, its place, its phase and the user's line; a place is what
-:func:`sagann.compiler.classify.place_of` says, and what is computed before the gather never reads what comes after.
+A message program has any number of inputs: rows of vertices at either end of the edges, edge data, and parameters. One
+``sagann::gather`` node stands between the edges and the vertices. It reads the values of all messages of an edge, each message
+with accumulators of its own, and gives their results side by side. Every node knows the form of its value, its place, its phase
+and the user's line; its place is :func:`sagann.compiler.classify.place_of`, and no node before the gather reads one after it.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def _verify_node(node: fx.Node) -> None:
     missing = [key for key in ("place", "phase", "line", "parameter") if key not in node.meta]
     if missing:
         raise ValueError(f"node '{node.name}' has no {missing[0]}")
-    if node.op == "placeholder" and node.meta["parameter"] is None and node.target not in ("src", "dst", "data"):
-        raise ValueError(f"placeholder '{node.name}' is neither a parameter nor src, dst or data")
+    if node.op == "placeholder" and (node.meta["parameter"] is None) == ("input" not in node.meta):
+        raise ValueError(f"placeholder '{node.name}' is neither a parameter nor an input of the layer, or both")
     if node.op in ("placeholder", "call_function") and not isinstance(node.meta.get("val"), (Tensor, tuple, list)):
         raise ValueError(f"node '{node.name}' has no value")
     if node.meta["place"] not in PLACES:

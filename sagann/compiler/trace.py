@@ -1,10 +1,11 @@
 """Trace: a layer's two functions become one graph of operators, for any number of rows.
 
-Both functions run once on fake tensors. ``src``, ``dst`` and ``data`` are distinct inputs with the same number of
-rows: a large prime (:data:`ROWS`), so that whatever size or argument in the graph is a multiple of it is known to
+Both functions run once on fake tensors. Rows of sources, rows of destinations and edge data are distinct inputs with the same
+number of rows: a large prime (:data:`ROWS`), so that whatever size or argument in the graph is a multiple of it is known to
 mean rows. (A symbolic size would do the same, but not survive ``len(edge.src)``.) Parameters and buffers are inputs
-of their own, and one ``sagann::gather`` node stands between the functions. Every node has ``meta["val"]`` (a fake tensor), ``meta["line"]`` (the user's line) and ``meta["phase"]``
-("edge" before the gather, "vertex" after it). The vertex of ApplyVertex is the ``dst`` input: it is the same row.
+of their own, and one ``sagann::gather`` node stands between the functions. Every node has ``meta["val"]`` (a fake tensor),
+``meta["line"]`` (the user's line) and ``meta["phase"]`` ("edge" before the gather, "vertex" after it). The vertex of ApplyVertex
+is the input of destinations: it is the same row.
 
 A function that branches on values cannot be traced. Whether rows are mixed a trace does not say: layers have passed the
 independence check before, and models are checked stage by stage afterwards.
@@ -17,7 +18,8 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeGuard
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 import torch
 from torch import Tensor, fx, nn
@@ -28,10 +30,12 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
 from sagann.compiler.operators import DROPOUT, GATHER
+from sagann.compiler.program import LayerInput
 from sagann.compiler.whole_operators import NotShown, WholeOperators
-from sagann.errors import SagannError, in_one_line
+from sagann.errors import LayerError, SagannError, in_one_line
 from sagann.kernels.accumulators import gathering
-from sagann.saga.edge import Edge
+from sagann.saga.accumulator import accum_of, values_of
+from sagann.saga.edge import Edge, named, unnamed
 from sagann.saga.side_effects import taken_back
 
 if TYPE_CHECKING:
@@ -46,45 +50,68 @@ class TraceError(Exception):
     """The functions cannot be traced; the message says why. The layer then runs as it is written."""
 
 
-def trace_layer(layer: SagaLayer, x: Tensor, data: Tensor | None) -> fx.GraphModule:
+def trace_layer(
+    layer: SagaLayer, x: Tensor | Mapping[str, Tensor], data: Tensor | Mapping[str, Tensor] | None
+) -> fx.GraphModule:
     """Trace both functions for rows like those of ``x`` and ``data``.
 
     Returns:
-        A graph with the placeholders ``src``, ``dst``, ``data`` (where the layer reads edge data) and one per
-        parameter and buffer, whose ``meta["parameter"]`` is its name in the layer.
+        A graph with a placeholder for each input of the layer, whose ``meta["input"]`` is a :class:`LayerInput`, and one
+        for each parameter and buffer, whose ``meta["parameter"]`` is its name in the layer.
     Raises:
         TraceError: a function depends on values, or does what a trace does not show.
     """
     tensors = tensors_of(layer)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    ends = [fake_rows(fake, x), fake_rows(fake, x), *([] if data is None else [fake_rows(fake, data)])]
+    vertices, edges = named(x), named(data)
+    inputs = layer_inputs(vertices, edges)
+    rows = [fake_rows(fake, (edges if each.end == "edge" else vertices)[each.key]) for each in inputs]
     parameters = [fake.from_tensor(tensor.detach()) for tensor in tensors.values()]
 
     def whole(*args: Tensor) -> Tensor:
         given = dict(zip(tensors, args, strict=False))
         with _reparametrize_module(layer, given):
-            result = _run(layer, *args[len(tensors) :])
+            result = _run(layer, dict(zip(inputs, args[len(tensors) :], strict=True)))
             check_not_set(layer, given)
         return result
 
     with without_side_effects(layer):
-        module = make_graph(fake, whole, *parameters, *ends)
-    name_placeholders(
-        module, [*tensors, *[None] * len(ends)], [*parameter_names(tensors), *("src", "dst", "data")[: len(ends)]]
-    )
+        module = make_graph(fake, whole, *parameters, *rows)
+    names = [*parameter_names(tensors), *(each.name for each in inputs)]
+    name_placeholders(module, [*tensors, *[None] * len(inputs)], names)
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for node, given in zip(placeholders[len(tensors) :], inputs, strict=True):
+        node.meta["input"] = given
     check_trace(module)
     _finish(module)
     return module
 
 
-def parameter_names(tensors: Iterable[str]) -> list[str]:
-    """Names of parameters and buffers in a trace: 'a.b' and 'a_b' are two, and so are 'W' and 'w'.
+def layer_inputs(vertices: Iterable[str], edges: Iterable[str]) -> list[LayerInput]:
+    """The inputs of a layer that is given these vertex rows and reads these edge data."""
+    vertices, edges = list(vertices), list(edges)
+    kinds: list[tuple[Literal["src", "dst", "edge"], str, list[str]]] = [
+        ("src", "src", vertices),
+        ("dst", "dst", vertices),
+        ("edge", "data", edges),
+    ]
+    return [
+        LayerInput(name=name, end=end, key=key)
+        for end, prefix, keys in kinds
+        for name, key in zip([prefix] if keys == [""] else _distinct_names(prefix, keys), keys, strict=True)
+    ]
 
-    They are Python's, in the case that graphs of operators have: their code would take two for one otherwise.
-    """
+
+def parameter_names(tensors: Iterable[str]) -> list[str]:
+    """Names of parameters and buffers in a trace: 'a.b' and 'a_b' are two, and so are 'W' and 'w'."""
+    return _distinct_names("parameter", tensors)
+
+
+def _distinct_names(prefix: str, names_given: Iterable[str]) -> list[str]:
+    """Names for a graph of operators, which would take names that differ in case for one."""
     names: list[str] = []
-    for tensor in tensors:
-        plain = name = "parameter_" + re.sub(r"\W", "_", tensor, flags=re.ASCII).lower()
+    for given in names_given:
+        plain = name = f"{prefix}_" + re.sub(r"\W", "_", given, flags=re.ASCII).lower()
         for number in itertools.count(2):
             if name not in names:
                 break
@@ -212,27 +239,33 @@ def _without_log() -> Iterator[None]:
         log.disabled = disabled
 
 
-def _run(layer: SagaLayer, src: Tensor, dst: Tensor, data: Tensor | None = None) -> Tensor:
-    edge = Edge(src=lambda: src, dst=lambda: dst, data=data, reader=f"layer {type(layer).__name__}")
+def _run(layer: SagaLayer, given: Mapping[LayerInput, Tensor]) -> Tensor:
+    where = f"layer {type(layer).__name__}"
+    rows: dict[str, dict[str, Tensor]] = {"src": {}, "dst": {}, "edge": {}}
+    for each, tensor in given.items():
+        rows[each.end][each.key] = tensor
+    scatters = {end: {key: partial(_itself, tensor) for key, tensor in rows[end].items()} for end in ("src", "dst")}
+    edge = Edge(src=scatters["src"], dst=scatters["dst"], data=rows["edge"], reader=where)
     with WholeOperators():
         output = layer.apply_edge(edge)
-    values = list(output) if isinstance(output, tuple) else [output]
-    expected = gathering(layer.accumulator).num_values
-    if len(values) != expected or not all(isinstance(value, Tensor) for value in values):
-        raise TraceError("apply_edge does not return what the accumulator takes")
+    try:
+        values = values_of(layer.accumulator, output, ROWS, where)
+    except LayerError as error:
+        # Said again, with the real number of rows, where the layer runs as it is written.
+        raise TraceError(error.what) from error
     form = gathering(layer.accumulator, layer.max_degree or 0)
-    if not form.is_one and values[0].ndim < 2:
-        raise TraceError("several accumulators take rows of features")
-    if any(value.ndim < 1 or value.shape[0] != ROWS for value in values):
-        raise TraceError("apply_edge does not return one row per edge")
-    if expected == 2 and (values[0].ndim >= values[1].ndim or values[0].shape != values[1].shape[: values[0].ndim]):
-        raise TraceError("apply_edge does not return a score that begins its value")
+    if len({values[each.values.stop - 1].dtype for each in form.reduced}) > 1:
+        raise TraceError("its messages are of several types")
     accum = torch.ops.sagann.gather(values, form.name, form.max_degree)
     with WholeOperators():
-        out = layer.apply_vertex(dst, accum)
+        out = layer.apply_vertex(unnamed(rows["dst"]), accum_of(layer.accumulator, form, accum, values))
     if not isinstance(out, Tensor):
         raise TraceError("apply_vertex does not return a tensor")
     return out
+
+
+def _itself(rows: Tensor) -> Tensor:
+    return rows
 
 
 def check_trace(module: fx.GraphModule) -> None:

@@ -47,11 +47,14 @@ def map_single_types(module: fx.GraphModule, edge_type: int | None = None) -> tu
         What is to be checked of the types, and what was done.
     """
     notes = []
+    types_name = ""
     for node in _leaving(module):
-        x, _, weight = node.args
+        x, types, weight = node.args
         end = _end_of(node)
+        assert isinstance(types, fx.Node)
         assert isinstance(weight, fx.Node)
-        if edge_type is not None or weight.meta["val"].shape[0] == 1:
+        if (edge_type is not None or weight.meta["val"].shape[0] == 1) and types_name in ("", types.name):
+            types_name = types.name
             with module.graph.inserting_before(node):
                 only = insert(module, node, _aten.select.int, weight, 0, edge_type or 0)
                 mapped = insert(module, node, _aten.mm.default, x, only)
@@ -66,13 +69,20 @@ def map_single_types(module: fx.GraphModule, edge_type: int | None = None) -> tu
     module.graph.eliminate_dead_code()
     # What reads such a map may belong to the source alone now.
     classify(module)
-    return (Typed(order="none", num_types=1) if notes else None), notes
+    return (Typed(order="none", num_types=1, types=types_name) if notes else None), notes
 
 
-def count_types(module: fx.GraphModule) -> int:
-    """How many types all the maps have that could leave the edges; 0 where there are none."""
-    weights = [node.args[2] for node in _leaving(module)]
-    return min((int(weight.meta["val"].shape[0]) for weight in weights if isinstance(weight, fx.Node)), default=0)
+def count_types(module: fx.GraphModule) -> tuple[int, str]:
+    """How many types all the maps have that could leave the edges, and the name of the edge data that holds the types.
+
+    Returns:
+        0 and an empty name where there are none, or where they are picked by types of several edge data.
+    """
+    maps = [node.all_input_nodes for node in _leaving(module)]
+    names = {types.name for _, types, _ in maps}
+    if len(names) != 1:
+        return 0, ""
+    return min(int(weight.meta["val"].shape[0]) for _, _, weight in maps), names.pop()
 
 
 def is_separable(module: fx.GraphModule) -> bool:
@@ -93,9 +103,7 @@ def map_first(module: fx.GraphModule) -> tuple[Typed | None, list[Note]]:
     node = next((node for node in leaving if _end_of(node) == "src" or _sums(gather)), None)
     if node is None:
         return None, []
-    x, _, weight = node.args
-    assert isinstance(x, fx.Node)
-    assert isinstance(weight, fx.Node)
+    x, types, weight = node.all_input_nodes
     end = _end_of(node)
     node.meta["place"] = end
     mean = end == "dst" and gathering_of(gather).averages
@@ -103,7 +111,14 @@ def map_first(module: fx.GraphModule) -> tuple[Typed | None, list[Note]]:
         gather.args = (gather.args[0], SUM.name, 0)
     num_types = int(weight.meta["val"].shape[0])
     typed = Typed(
-        order="first", end=end, name=node.name, x=x.name, weight=weight.name, num_types=num_types, mean=mean
+        order="first",
+        end=end,
+        types=types.name,
+        name=node.name,
+        x=x.name,
+        weight=weight.name,
+        num_types=num_types,
+        mean=mean,
     )
     text = f"{num_types} maps, once per pair of {'source' if end == 'src' else 'destination'} and type"
     return typed, [Note(kind="typed", text=text, line=node.meta["line"])]
@@ -188,4 +203,5 @@ def _leaves(node: fx.Node) -> bool:
     if node.target is not TYPED_LINEAR or node.meta["place"] != "edge":
         return False
     x, types, weight = node.all_input_nodes
-    return x.meta["place"] in ("src", "dst") and types.target == "data" and weight.meta["place"] == "param"
+    is_given = types.op == "placeholder" and types.meta["place"] == "edge"
+    return x.meta["place"] in ("src", "dst") and is_given and weight.meta["place"] == "param"

@@ -280,7 +280,7 @@ class BlockSizes:
     def _result_bytes(self, gather: Gather) -> list[int]:
         """Bytes of a row of each accumulator's result, in the type that is computed in."""
         sizes = self.result_bytes(gather)
-        return [sizes[here.start] for _, here in gather.edges.gathering.states()]
+        return [sizes[each.state.start] for each in gather.edges.gathering.reduced]
 
     def _incoming_bytes(self, gather: Gather) -> list[int]:
         """Bytes of a row of each tensor that the backward's passes read of destinations; half precision is widened."""

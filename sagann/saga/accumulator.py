@@ -1,24 +1,54 @@
-"""Accumulators: how Gather reduces the rows of a destination's in-edges.
+"""Accumulators: how Gather reduces the messages of a destination's in-edges.
 
+A layer has one message, reduced by one accumulator or several; or it has several messages by name, each with its own.
 User-defined accumulators are not accepted: their derivative would have to run through the irregular
 structure of the graph, which no compiler could fuse or stream (NGra, Sec. 2.2).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from torch import Tensor
 
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
-from sagann.kernels.accumulators import ACCUMULATORS, gathering
+from sagann.kernels.accumulators import ACCUMULATORS, Gathering, Names, gathering
+
+Accumulators = Names | Mapping[str, Names]
+"What a layer may state: an accumulator, several of one message, or those of each message by name."
 
 
 def check_accumulator(accumulator: object, max_degree: int | None, where: str) -> None:
-    """Refuse what is not an accumulator, or a tuple of some that can be combined.
+    """Refuse what is not an accumulator, a tuple of some that can be combined, or a mapping of these.
 
     Raises:
         LayerError: an accumulator is unknown or a function, or cannot be one of several, or concat lacks its ``max_degree``.
     """
+    if isinstance(accumulator, str) and accumulator in ACCUMULATORS and not ACCUMULATORS[accumulator].is_sized:
+        return
+    messages = list(accumulator.values()) if isinstance(accumulator, Mapping) else [accumulator]
+    if isinstance(accumulator, Mapping) and not (messages and all(isinstance(name, str) for name in accumulator)):
+        raise LayerError(
+            "accumulators of several messages need names",
+            value=f"{accumulator!r}",
+            where=where,
+            fix="Name each message: accumulator = {'total': 'sum', 'top': 'max'}; apply_edge returns a dict with these keys.",
+        )
+    for each in messages:
+        _check_message(each, max_degree, where)
+    sized = [each for each in messages if isinstance(each, str) and ACCUMULATORS[each].is_sized]
+    if sized and len(messages) > 1:
+        raise LayerError(
+            "accumulators that cannot be combined",
+            value=f"{', '.join(sized)} among {len(messages)} messages",
+            where=where,
+            fix="Gather it in a layer of its own.",
+        )
+
+
+def _check_message(accumulator: object, max_degree: int | None, where: str) -> None:
     names = accumulator if isinstance(accumulator, tuple) and accumulator else (accumulator,)
     for name in names:
         if not isinstance(name, str) or name not in ACCUMULATORS:
@@ -39,7 +69,7 @@ def check_accumulator(accumulator: object, max_degree: int | None, where: str) -
             "accumulators that cannot be combined",
             value=f"{', '.join(alone)} among {len(names)}" if alone else f"{', '.join(names)}, one of them twice",
             where=where,
-            fix="Combine different accumulators that take one message, or use another layer for the others.",
+            fix="Combine different accumulators that take one message, or give each its own message by a dict.",
         )
     if form.is_sized and (not isinstance(max_degree, int) or max_degree < 1):
         raise LayerError(
@@ -51,33 +81,85 @@ def check_accumulator(accumulator: object, max_degree: int | None, where: str) -
 
 
 def accumulate(
-    topology: Topology, accumulator: str | tuple[str, ...], output: object, max_degree: int | None, where: str
-) -> Tensor:
+    topology: Topology, accumulator: Accumulators, output: object, max_degree: int | None, where: str
+) -> Tensor | dict[str, Tensor]:
     """Gather ApplyEdge's ``output`` at the destinations.
 
     Args:
         topology: the edges.
-        accumulator: the name of one, or of several.
-        output: what ApplyEdge returned: a tensor [num_edges, ...], or (score, value) for softmax.
+        accumulator: one, several, or those of each message by name.
+        output: what ApplyEdge returned: a tensor [num_edges, ...], (score, value) for softmax, or a mapping of these.
         max_degree: the width of concat.
         where: the layer, for messages.
     Returns:
-        [num_dst, ...].
+        [num_dst, ...]; by name where there are several messages.
     Raises:
         LayerError: ``output`` has not the form that the accumulator takes.
     """
-    form = gathering(accumulator, max_degree or 0)
+    values = iter(values_of(accumulator, output, topology.num_edges, where))
+    found = {}
+    for name, names in _messages(accumulator).items():
+        form = gathering(names, max_degree or 0)
+        found[name] = form.gather(topology, [next(values) for _ in range(form.num_values)])
+    return found if isinstance(accumulator, Mapping) else found[""]
+
+
+def values_of(accumulator: Accumulators, output: object, num_edges: int, where: str) -> list[Tensor]:
+    """The values of all messages in ApplyEdge's output, in the accumulators' order.
+
+    Raises:
+        LayerError: ``output`` has not the form that the accumulators take.
+    """
+    if not isinstance(accumulator, Mapping):
+        return _values_of_message(accumulator, output, num_edges, where)
+    if not isinstance(output, Mapping) or set(output) != set(accumulator):
+        found = ", ".join(map(repr, output)) if isinstance(output, Mapping) else _form(output)
+        raise LayerError(
+            "apply_edge must return a message for each accumulator",
+            value=f"{found}, expected a dict with {', '.join(map(repr, accumulator))}",
+            where=where,
+            fix="Return a dict that has the names of the layer's accumulators.",
+        )
+    return [
+        value
+        for name, names in accumulator.items()
+        for value in _values_of_message(names, output[name], num_edges, f"{where}, message '{name}'")
+    ]
+
+
+def accum_of(accumulator: Accumulators, form: Gathering, accum: Tensor, values: Sequence[Tensor]) -> Any:
+    """What ApplyVertex gets: the gathered rows, by name where there are several messages.
+
+    Args:
+        accumulator: the layer's.
+        form: what they mean.
+        accum: the result of the gather.
+        values: all values of the messages, whose feature shapes are read.
+    """
+    if not isinstance(accumulator, Mapping):
+        return accum
+    return dict(
+        zip(accumulator, form.split(accum, form.shapes([value.shape[1:] for value in values])), strict=True)
+    )
+
+
+def _messages(accumulator: Accumulators) -> Mapping[str, Names]:
+    return accumulator if isinstance(accumulator, Mapping) else {"": accumulator}
+
+
+def _values_of_message(accumulator: Names, output: object, num_edges: int, where: str) -> list[Tensor]:
+    form = gathering(accumulator)
     if form.num_values == 2:
-        return form.gather(topology, _score_and_value(output, topology.num_edges, where))
-    rows = _edge_rows(output, topology.num_edges, where)
+        return list(_score_and_value(output, num_edges, where))
+    rows = _edge_rows(output, num_edges, where)
     if not form.is_one and rows.ndim < 2:
         raise LayerError(
             "several accumulators need rows of features",
-            value=f"{_form(rows)}, expected [{topology.num_edges}, ..., F]",
+            value=f"{_form(rows)}, expected [{num_edges}, ..., F]",
             where=where,
             fix="Return a tensor with a dimension of features, along which the results are concatenated.",
         )
-    return form.gather(topology, [rows])
+    return [rows]
 
 
 def _edge_rows(output: object, num_edges: int, where: str) -> Tensor:

@@ -8,9 +8,10 @@ materialises every edge in plain PyTorch: the definition that every other engine
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -20,23 +21,29 @@ from sagann.kernels.feature_rows import FeatureRows
 from sagann.kernels.scatter import naive
 from sagann.registry import DEFAULTS
 from sagann.saga.accumulator import accumulate
-from sagann.saga.edge import Edge
+from sagann.saga.edge import Edge, unnamed
 
 if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
 
 
+VertexRows = Mapping[str, Tensor | FeatureRows]
+"Rows of vertices [num_src, ...] by name; a single tensor has the empty name."
+EdgeData = Mapping[str, Tensor]
+"Edge data [num_edges, ...] by name; a single tensor has the empty name."
+
+
 class Engine(Protocol):
     """Runs layers on checked input."""
 
-    def run(self, layer: SagaLayer, topology: Topology, x: Tensor | FeatureRows, data: Tensor | None) -> Tensor:
+    def run(self, layer: SagaLayer, topology: Topology, x: VertexRows, data: EdgeData) -> Tensor:
         """Scatter, ApplyEdge, Gather, ApplyVertex.
 
         Args:
             layer: whose accumulator has been checked; its functions are the engine's to check.
             topology: the edges.
-            x: [num_src, F]; the destinations are its first rows.
-            data: the edge data that the layer reads, [num_edges, ...], or None.
+            x: the layer's vertex rows; the destinations are the first rows.
+            data: the edge data that the layer reads.
         Returns:
             [num_dst, F'], differentiable.
         """
@@ -47,7 +54,7 @@ class Engine(Protocol):
 class MapsFeatures(Protocol):
     """An engine that can have linear maps read features as they lie."""
 
-    def maps_features(self, layer: SagaLayer, x: FeatureRows, data: Tensor | None) -> bool:
+    def maps_features(self, layer: SagaLayer, x: FeatureRows, data: EdgeData) -> bool:
         """Whether linear maps are all that reads these features in the layer, so that they may stay sparse."""
         ...
 
@@ -55,19 +62,19 @@ class MapsFeatures(Protocol):
 class NaiveEngine:
     """One row per edge is materialised, and autograd sees every operator."""
 
-    def run(self, layer: SagaLayer, topology: Topology, x: Tensor | FeatureRows, data: Tensor | None) -> Tensor:
+    def run(self, layer: SagaLayer, topology: Topology, x: VertexRows, data: EdgeData) -> Tensor:
         """Run the stages as they are written."""
-        x = x.dense() if isinstance(x, FeatureRows) else x
-        layer.check_functions(x, data)
+        rows = {name: each.dense() if isinstance(each, FeatureRows) else each for name, each in x.items()}
+        layer.check_functions(rows, data)
         where = f"layer {type(layer).__name__}"
         edge = Edge(
-            src=lambda: naive.scatter_src(topology, x),
-            dst=lambda: naive.scatter_dst(topology, x),
+            src={name: partial(naive.scatter_src, topology, each) for name, each in rows.items()},
+            dst={name: partial(naive.scatter_dst, topology, each) for name, each in rows.items()},
             data=data,
             reader=where,
         )
         accum = accumulate(topology, layer.accumulator, layer.apply_edge(edge), layer.max_degree, where)
-        return layer.apply_vertex(x[: topology.num_dst], accum)
+        return layer.apply_vertex(unnamed({name: each[: topology.num_dst] for name, each in rows.items()}), accum)
 
 
 _default: Engine | None = None

@@ -12,10 +12,11 @@ References:
 
 from __future__ import annotations
 
+import functools
 import linecache
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sagann.errors import LayerError, SagannError, in_one_line
-from sagann.kernels.accumulators import Gathering, gathering
-from sagann.saga.edge import Edge
+from sagann.kernels.accumulators import gathering
+from sagann.saga.accumulator import values_of
+from sagann.saga.edge import Edge, unnamed
 from sagann.saga.shared_lock import MODELS
 from sagann.saga.side_effects import taken_back
 
@@ -60,7 +62,9 @@ class IndependenceCheck:
     def __init__(self) -> None:
         self._passed: set[tuple[object, ...]] = set()
 
-    def check(self, layer: SagaLayer, x: Tensor, data: Tensor | None, *, again: bool = False) -> None:
+    def check(
+        self, layer: SagaLayer, x: Mapping[str, Tensor], data: Mapping[str, Tensor], *, again: bool = False
+    ) -> None:
         """Check both functions of ``layer`` for rows like those of ``x`` and ``data``.
 
         Args:
@@ -71,19 +75,19 @@ class IndependenceCheck:
         Raises:
             LayerError: a function mixes rows, branches on values, has side effects, or fails.
         """
-        key: tuple[object, ...] = (layer.training, layer.accumulator, x.dtype, x.device, x.shape[1:])
-        key += () if data is None else (data.dtype, data.shape[1:])
+        key: tuple[object, ...] = (layer.training, repr(layer.accumulator))
+        key += tuple((name, rows.dtype, rows.device, rows.shape[1:]) for name, rows in (*x.items(), *data.items()))
         if (key in self._passed and not again) or torch.compiler.is_compiling():
             return
         if torch._C._are_functorch_transforms_active():
             # Tensors that torch.func wraps have no storage to compare. The next call outside of it is checked.
             return
-        with MODELS.changing(), _undisturbed(layer, x.device):
+        with MODELS.changing(), _undisturbed(layer, next(iter(x.values())).device):
             _check_layer(layer, x, data)
         self._passed.add(key)
 
 
-def _check_layer(layer: SagaLayer, x: Tensor, data: Tensor | None) -> None:
+def _check_layer(layer: SagaLayer, x: Mapping[str, Tensor], data: Mapping[str, Tensor]) -> None:
     name = type(layer).__name__
     for parameter, tensor in layer.named_parameters():
         if is_lazy(tensor):
@@ -94,43 +98,57 @@ def _check_layer(layer: SagaLayer, x: Tensor, data: Tensor | None) -> None:
                 fix="State the widths.",
             )
     generator = torch.Generator().manual_seed(0)
-    ends = [_made_up_rows(x, generator), _made_up_rows(x, generator)]
-    inputs = ends if data is None else [*ends, _sampled_rows(data, generator)]
+    src, dst = ({key: _made_up_rows(rows, generator) for key, rows in x.items()} for _ in range(2))
+    edges = {key: _sampled_rows(rows, generator) for key, rows in data.items()}
+    where = f"{name}.apply_edge"
 
-    def apply_edge(src: Tensor, dst: Tensor, data: Tensor | None = None) -> Any:
-        return layer.apply_edge(Edge(src=lambda: src, dst=lambda: dst, data=data, reader=f"layer {name}"))
+    def apply_edge(*rows: Tensor) -> Any:
+        given = iter(rows)
+        src_rows, dst_rows = ({key: functools.partial(_itself, next(given)) for key in x} for _ in range(2))
+        edge = Edge(src=src_rows, dst=dst_rows, data=dict(zip(data, given, strict=True)), reader=f"layer {name}")
+        return layer.apply_edge(edge)
 
-    output = _check_rows(apply_edge, inputs, layer, f"{name}.apply_edge")
-    accum = output[-1] if isinstance(output, tuple) and output else output
-    gathered = gathering(layer.accumulator, layer.max_degree or 0)
-    if not _is_of_form(output, gathered) or not isinstance(accum, Tensor):
+    labels = [_label(f"edge.{end}", key) for end, keys in (("src", x), ("dst", x), ("data", data)) for key in keys]
+    output = _check_rows(apply_edge, [*src.values(), *dst.values(), *edges.values()], layer, where, labels)
+    try:
+        values = values_of(layer.accumulator, output, NUM_ROWS, where)
+    except LayerError:
         return  # The accumulator says so, with the real shapes.
-    _check_floating(output if isinstance(output, tuple) else (output,), name)
-    accum = accum.new_empty(NUM_ROWS, *gathered.shape(accum.shape[1:]))
-    output = _check_rows(
-        layer.apply_vertex, [ends[1], _made_up_rows(accum, generator)], layer, f"{name}.apply_vertex"
-    )
+    _check_floating(values, name)
+    form = gathering(layer.accumulator, layer.max_degree or 0)
+    shapes = form.shapes([value.shape[1:] for value in values])
+    last = [each.values.stop - 1 for each in form.reduced]
+    accums = [
+        _made_up_rows(values[at].new_empty(NUM_ROWS, *shape), generator)
+        for at, shape in zip(dict.fromkeys(last), shapes, strict=True)
+    ]
+
+    def apply_vertex(*rows: Tensor) -> Any:
+        vertex = dict(zip(x, rows, strict=False))
+        gathered = rows[len(x) :]
+        several = isinstance(layer.accumulator, Mapping)
+        accum = dict(zip(layer.accumulator, gathered, strict=True)) if several else gathered[0]
+        return layer.apply_vertex(unnamed(vertex), accum)
+
+    names = layer.accumulator if isinstance(layer.accumulator, Mapping) else ("",)
+    labels = [*(_label("vertex", key) for key in x), *(_label("accum", key) for key in names)]
+    output = _check_rows(apply_vertex, [*dst.values(), *accums], layer, f"{name}.apply_vertex", labels)
     if not isinstance(output, Tensor) or output.ndim < 1 or output.shape[0] != NUM_ROWS:
-        form = f"a tensor {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+        form_of = f"a tensor {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
         raise LayerError(
             "apply_vertex must return one row per vertex",
-            value=f"{form} for {NUM_ROWS} vertices",
+            value=f"{form_of} for {NUM_ROWS} vertices",
             where=f"{name}.apply_vertex",
             fix="Return a tensor whose dimension 0 is the vertices.",
         )
 
 
-def _is_of_form(output: Any, form: Gathering) -> bool:
-    """Whether ApplyEdge has returned what the accumulator takes: a row per edge, or a score that begins its value."""
-    values = output if isinstance(output, tuple) else (output,)
-    if len(values) != form.num_values:
-        return False
-    if not all(isinstance(value, Tensor) and value.ndim and value.shape[0] == NUM_ROWS for value in values):
-        return False
-    score, value = values[0], values[-1]
-    if not form.is_one and value.ndim < 2:
-        return False
-    return len(values) == 1 or (score.ndim < value.ndim and value.shape[: score.ndim] == score.shape)
+def _itself(rows: Tensor) -> Tensor:
+    return rows
+
+
+def _label(what: str, key: str) -> str:
+    return f"{what}[{key!r}]" if key else what
 
 
 def _check_floating(values: Sequence[Tensor], name: str) -> None:
@@ -144,17 +162,19 @@ def _check_floating(values: Sequence[Tensor], name: str) -> None:
             )
 
 
-def _check_rows(function: Callable[..., Any], inputs: Sequence[Tensor], layer: nn.Module, name: str) -> Any:
+def _check_rows(
+    function: Callable[..., Any], inputs: Sequence[Tensor], layer: nn.Module, name: str, labels: Sequence[str]
+) -> Any:
     """Run ``function`` on all rows and on parts of them, and compare operator by operator."""
     # Copies, so that a function that overwrites its input is caught as doing that.
     # A value is no more exact than the least exact one that it was computed of.
     tolerance = max(_tolerance(tensor.dtype) for tensor in (*inputs, *layer.parameters(), *layer.buffers()))
     whole = _Recorder([tensor.clone() for tensor in inputs], layer)
-    output = whole.run(function, name)
+    output = whole.run(function, name, labels)
     for part in PARTS:
         rows = torch.tensor(part, device=inputs[0].device)
         again = _Recorder([tensor.index_select(0, rows) for tensor in inputs], layer, replay=(whole, rows))
-        again.run(function, name)
+        again.run(function, name, labels)
         _compare(whole, again, rows, name, tolerance)
     for step in whole.steps:
         if step.side_effect:
@@ -203,7 +223,7 @@ class _Recorder(TorchDispatchMode):
         self._owned |= {_storage(tensor): f"parameter '{name}'" for name, tensor in layer.named_parameters()}
         self._owned |= {_storage(tensor): f"buffer '{name}'" for name, tensor in layer.named_buffers()}
 
-    def run(self, function: Callable[..., Any], name: str) -> Any:
+    def run(self, function: Callable[..., Any], name: str, labels: Sequence[str]) -> Any:
         """Call ``function`` on the inputs; errors of its own become a LayerError with the user's line.
 
         What it sets or appends to is taken back, so that it finds the same the next time.
@@ -220,9 +240,7 @@ class _Recorder(TorchDispatchMode):
                 f"{name} failed on made-up rows, which it must take as any others",
                 value=in_one_line(error),
                 where=_line_of_error(error),
-                fix=self._advice(
-                    error, ("vertex", "accum") if at_vertices else ("edge.src", "edge.dst", "edge.data")
-                ),
+                fix=self._advice(error, labels),
             ) from error
 
     def _advice(self, error: Exception, names: Sequence[str]) -> str:

@@ -10,7 +10,8 @@ References:
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +20,9 @@ from sagann.errors import InputError, LayerError, require_type
 from sagann.graph.graph import Graph
 from sagann.graph.topology import Topology
 from sagann.kernels.feature_rows import FeatureRows
-from sagann.saga.accumulator import check_accumulator
-from sagann.saga.edge import Edge
-from sagann.saga.engine import MapsFeatures, current_engine
+from sagann.saga.accumulator import Accumulators, check_accumulator
+from sagann.saga.edge import Edge, named
+from sagann.saga.engine import EdgeData, MapsFeatures, VertexRows, current_engine
 from sagann.saga.independence import IndependenceCheck
 
 _PYG_NAMES = {"message": "apply_edge", "message_and_aggregate": "apply_edge", "update": "apply_vertex"}
@@ -32,8 +33,9 @@ class SagaLayer(nn.Module):
     """Base class of every layer: define ``apply_edge`` and ``apply_vertex``, name an ``accumulator``.
 
     ``layer(topology, x)`` takes x [num_src, F] and returns [num_dst, F']; the destination vertices are the
-    first ``num_dst`` rows of x. The first call with a new shape checks that ApplyEdge treats edges, and
-    ApplyVertex vertices, independently.
+    first ``num_dst`` rows of x. ``layer(topology, {"x": x, "pos": pos})`` takes several tensors of vertex rows: ``edge.src``,
+    ``edge.dst`` and ``vertex`` then are mappings with these names. The first call with a new shape checks that ApplyEdge treats
+    edges, and ApplyVertex vertices, independently.
 
     Raises:
         LayerError: a function under PyG's name, which nothing would run; an unknown accumulator; a function that mixes
@@ -51,11 +53,13 @@ class SagaLayer(nn.Module):
                 [2.]])
     """
 
-    accumulator: str | tuple[str, ...] = "sum"
+    accumulator: Accumulators = "sum"
     """How Gather reduces: sum, mean, max, min, var, std, mul, softmax or concat; or several of one message, such as
-    ("mean", "std"), whose results are concatenated in the last dimension."""
-    edge_data: ClassVar[str | None] = None
-    "Name of the topology's edge data that ApplyEdge reads as ``edge.data`` ('weight', 'type', ...), or None."
+    ("mean", "std"), whose results are concatenated in the last dimension; or those of several messages by name, such as
+    {"total": "sum", "top": "max"}: ApplyEdge then returns a dict of messages, and ``accum`` is a dict of what was gathered."""
+    edge_data: ClassVar[str | tuple[str, ...] | None] = None
+    """Name of the topology's edge data that ApplyEdge reads as ``edge.data`` ('weight', 'type', ...), or None; or several names,
+    each read as ``edge.data[name]``."""
     max_degree: int | None = None
     "Width of the concat accumulator, in edges."
 
@@ -72,25 +76,30 @@ class SagaLayer(nn.Module):
         """
         return graph
 
-    def apply_edge(self, edge: Edge) -> Tensor | tuple[Tensor, Tensor]:
-        """Compute a row from each edge: [num_edges, ...]; by default the source's row.
+    def apply_edge(self, edge: Edge) -> Any:
+        """Compute a message from each edge: a row [num_edges, ...]; by default the source's row.
 
-        With the softmax accumulator: (score [num_edges] or [num_edges, H], value [num_edges, (H,) D]).
+        With the softmax accumulator: (score [num_edges] or [num_edges, H], value [num_edges, (H,) D]). With several messages: a
+        dict of these.
         """
         return edge.src
 
-    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+    def apply_vertex(self, vertex: Any, accum: Any) -> Tensor:
         """Compute the new row of each destination from its old row and what was gathered."""
         return accum
 
-    def forward(self, topology: Topology, x: Tensor | FeatureRows) -> Tensor:
-        """Run the four stages: x [num_src, F], dense or ``torch.sparse_csr`` -> [num_dst, F']."""
+    def forward(self, topology: Topology, x: Tensor | FeatureRows | Mapping[str, Tensor]) -> Tensor:
+        """Run the four stages: x [num_src, F], dense or ``torch.sparse_csr``, or dense tensors by name -> [num_dst, F']."""
         where = f"layer {type(self).__name__}"
         check_accumulator(self.accumulator, self.max_degree, where)
         if isinstance(x, Tensor) and x.layout == torch.sparse_csr and not x.requires_grad:
             x = FeatureRows(x)
-        _check_input(topology, x, where)
-        return current_engine().run(self, topology, x, self._read_edge_data(topology, where))
+        rows: VertexRows = x if isinstance(x, Mapping) else {"": x}
+        if isinstance(x, Mapping):
+            _check_names_of_rows(x, where)
+        for name, each in rows.items():
+            _check_input(topology, each, f"{where}, rows '{name}'" if name else where)
+        return current_engine().run(self, topology, rows, self._read_edge_data(topology, where))
 
     def maps_features(self, topology: Topology, features: Tensor) -> bool:
         """Whether linear maps are all that reads the layer's input, so that sparse features stay sparse.
@@ -105,7 +114,7 @@ class SagaLayer(nn.Module):
         engine = current_engine()
         return isinstance(engine, MapsFeatures) and engine.maps_features(self, FeatureRows(features), data)
 
-    def check_functions(self, x: Tensor, data: Tensor | None, *, again: bool = False) -> None:
+    def check_functions(self, x: Mapping[str, Tensor], data: EdgeData, *, again: bool = False) -> None:
         """Check that ApplyEdge treats edges, and ApplyVertex vertices, independently; engines do before they run.
 
         Args:
@@ -117,26 +126,44 @@ class SagaLayer(nn.Module):
         """
         self._independence.check(self, x, data, again=again)
 
-    def _read_edge_data(self, topology: Topology, where: str) -> Tensor | None:
+    def edge_data_names(self) -> Mapping[str, str]:
+        """Names of the topology's edge data that the layer reads, by the names that ``edge.data`` has for them."""
+        if isinstance(self.edge_data, tuple):
+            return {name: name for name in self.edge_data}
+        return named(self.edge_data)
+
+    def _read_edge_data(self, topology: Topology, where: str) -> EdgeData:
         if self.edge_data is None:
-            return None
-        require_type(
-            self.edge_data,
-            str,
-            where=f"{where}, edge_data",
-            fix="Name one; several that are numbers per edge stand side by side in one of [num_edges, D], "
-            "made by topology.with_edge_data(...).",
-        )
-        if self.edge_data not in topology.edge_data:
-            present = ", ".join(sorted(topology.edge_data)) or "none"
-            raise InputError(
-                "the topology lacks the edge data that the layer reads",
-                value=f"'{self.edge_data}' is missing; present: {present}",
-                where=where,
-                fix="Attach it with topology.with_edge_data(...); for degree weights, use sagann.graph.normalise, "
-                "or the model's prepare(graph).",
+            return {}
+        names = self.edge_data if isinstance(self.edge_data, tuple) else (self.edge_data,)
+        for name in names:
+            require_type(
+                name,
+                str,
+                where=f"{where}, edge_data",
+                fix="Name one (edge_data = 'weight'), or several in a tuple (edge_data = ('type', 'weight')).",
             )
-        return topology.edge_data[self.edge_data]
+            if name not in topology.edge_data:
+                present = ", ".join(sorted(topology.edge_data)) or "none"
+                raise InputError(
+                    "the topology lacks the edge data that the layer reads",
+                    value=f"'{name}' is missing; present: {present}",
+                    where=where,
+                    fix="Attach it with topology.with_edge_data(...); for degree weights, use sagann.graph.normalise, "
+                    "or the model's prepare(graph).",
+                )
+        return {key: topology.edge_data[name] for key, name in self.edge_data_names().items()}
+
+
+def _check_names_of_rows(x: Mapping[str, Tensor], where: str) -> None:
+    if x and all(isinstance(name, str) and name.isidentifier() for name in x):
+        return
+    raise InputError(
+        "vertex rows need names",
+        value=f"{', '.join(map(repr, x)) or 'no tensor'}, expected names that Python takes for variables",
+        where=where,
+        fix="Pass tensors by name: layer(topology, {'x': x, 'pos': pos}).",
+    )
 
 
 def _check_names(layer: type[SagaLayer]) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
 from sagann.kernels.feature_rows import FeatureRows
-from sagann.saga.engine import Engine, MapsFeatures, current_engine, using_engine
+from sagann.saga.engine import EdgeData, Engine, MapsFeatures, VertexRows, current_engine, using_engine
 
 if TYPE_CHECKING:
     from sagann.saga import SagaLayer
@@ -32,7 +33,7 @@ class LastInput(nn.Module):
         self.num_hops = num_hops
 
     def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
-        """Dense rows [num_vertices, F].
+        """Dense rows [num_vertices, F]; where the layer is called with several tensors, side by side.
 
         Raises:
             LayerError: the model runs no SAGA layer.
@@ -47,7 +48,8 @@ class LastInput(nn.Module):
                 where=f"model {type(self.model).__name__}",
                 fix="Write the model's layers as subclasses of sagann.SagaLayer; an embedding is the last one's input.",
             )
-        return engine.x.dense() if isinstance(engine.x, FeatureRows) else engine.x
+        dense = [rows.dense() if isinstance(rows, FeatureRows) else rows for rows in engine.x.values()]
+        return dense[0] if len(dense) == 1 else torch.cat([rows.flatten(1) for rows in dense], -1)
 
 
 class _Noting:
@@ -55,14 +57,14 @@ class _Noting:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.x: Tensor | FeatureRows | None = None
+        self.x: VertexRows | None = None
         "Input of the last layer so far."
 
-    def run(self, layer: SagaLayer, topology: Topology, x: Tensor | FeatureRows, data: Tensor | None) -> Tensor:
+    def run(self, layer: SagaLayer, topology: Topology, x: VertexRows, data: EdgeData) -> Tensor:
         """Run a layer."""
         self.x = x
         return self._engine.run(layer, topology, x, data)
 
-    def maps_features(self, layer: SagaLayer, x: FeatureRows, data: Tensor | None) -> bool:
+    def maps_features(self, layer: SagaLayer, x: FeatureRows, data: EdgeData) -> bool:
         """Whether the other engine's layer reads such features by linear maps alone."""
         return isinstance(self._engine, MapsFeatures) and self._engine.maps_features(layer, x, data)

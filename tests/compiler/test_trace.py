@@ -141,7 +141,7 @@ def replace_buffer(m: Layer, e: object) -> torch.Tensor:
         (lambda m, e: torch.tensor(e.src.tolist()), "out of PyTorch by Tensor.tolist"),
         (lambda m, e: e.src * float(np.asarray(m.a.detach())), "out of PyTorch by Tensor.__array__"),
         (lambda m, e: e.src * FOREIGN, "no parameter of the layer"),
-        (lambda m, e: (e.src, e.dst), "does not return what the accumulator takes"),
+        (lambda m, e: (e.src, e.dst), "must return one row per edge"),
         (remember, "sets the attribute 'remembered'"),
         (lambda m, e: SEEN["rows"].append(e.src) or e.src, "changes 'SEEN', a list"),
         (replace_buffer, "sets 'count', a buffer"),

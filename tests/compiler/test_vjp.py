@@ -25,7 +25,7 @@ TOPOLOGIES = odd_topologies()
 REDUCTIONS: list[Any] = ["sum", "max", "min", "softmax", "edge"]
 
 
-EDGE_ROWS = Gathering(accumulators=(replace(CONCAT, is_sized=False),))
+EDGE_ROWS = Gathering(messages=((replace(CONCAT, is_sized=False),),))
 "Rows of edges as they are, without padding."
 
 

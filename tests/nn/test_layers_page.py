@@ -71,6 +71,24 @@ def rgcn(page: dict[str, Any], pyg: Any) -> Pair:
     return ours, theirs, {"weight": "weight", "root.bias": "bias"}, "type"
 
 
+def point_net(page: dict[str, Any], pyg: Any) -> Pair:
+    class Ours(page["PointNet"]):
+        def forward(self, topology: Topology, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(topology, {"x": x[:, 3:], "pos": x[:, :3]})
+
+    class Theirs(nn.Module):
+        def __init__(self, local_nn: nn.Module) -> None:
+            super().__init__()
+            self.layer = pyg.PointNetConv(local_nn=local_nn, add_self_loops=False)
+
+        def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+            return self.layer(x[:, 3:], x[:, :3], edges)
+
+    ours = Ours(1, 6)
+    same = {name: name.replace("nn.", "layer.local_nn.", 1) for name, _ in ours.named_parameters()}
+    return ours, Theirs(ours.nn), same, ""
+
+
 def pna(page: dict[str, Any], pyg: Any) -> Pair:
     ways = ["mean", "min", "max", "std"]
     theirs = pyg.PNAConv(4, 6, aggregators=ways, scalers=["identity"], deg=torch.ones(9, dtype=torch.int64))
@@ -80,7 +98,7 @@ def pna(page: dict[str, Any], pyg: Any) -> Pair:
 
 
 @pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize("pair", [edge_conv, gat_v2, transformer, rgcn, pna])
+@pytest.mark.parametrize("pair", [edge_conv, gat_v2, transformer, rgcn, pna, point_net])
 def test_a_layer_of_the_page_is_pygs(pair: Callable[..., Pair], streams: bool, page: dict[str, Any]) -> None:
     pyg = pytest.importorskip("torch_geometric.nn")
     torch.manual_seed(0)

@@ -65,7 +65,7 @@ def test_endpoints_are_scattered_only_when_read() -> None:
     class Probe(SagaLayer):
         def apply_edge(self, edge: Edge) -> Tensor:
             out = edge.src
-            seen.append((edge._src is not None, edge._dst is not None))
+            seen.append((bool(edge._src._rows), bool(edge._dst._rows)))
             return out
 
     topology = odd_topologies()["skewed"]
@@ -156,10 +156,10 @@ def test_missing_edge_data_is_named() -> None:
         Weighted()(topology, torch.zeros(topology.num_src, 2))
 
 
-def test_several_edge_data_are_refused_with_the_remedy() -> None:
-    layer = type("Several", (Weighted,), {"edge_data": ("weight", "type")})
+def test_a_list_of_edge_data_is_refused_with_the_remedy() -> None:
+    layer = type("Several", (Weighted,), {"edge_data": ["weight", "type"]})
     topology = odd_topologies()["skewed"]
-    with pytest.raises(InputError, match=r"a tuple, expected str \(in layer Several, edge_data\). Name one"):
+    with pytest.raises(InputError, match=r"a list, expected str \(in layer Several, edge_data\). Name one"):
         layer()(topology, torch.randn(topology.num_src, 4))
 
 

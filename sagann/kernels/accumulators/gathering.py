@@ -1,10 +1,16 @@
-"""Gathering: what a layer's gather means, in memory, over tiles, and streamed."""
+"""Gathering: what a layer's gather means, in memory, over tiles, and streamed.
+
+An edge has one message or several. Each message is reduced by one accumulator or several. The results of one message
+stand side by side in the last dimension; the results of several messages are flattened and stand side by side as well, so
+that a gather has one result whatever it gathers.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,32 +20,73 @@ from sagann.kernels.accumulators.record import Accumulator, Counts
 from sagann.kernels.edge.function import EdgeFunction, Output, read_names
 
 SEPARATOR = "+"
-"Between the names of several accumulators."
+"Between the names of several accumulators of one message."
+MESSAGE_SEPARATOR = ", "
+"Between the accumulators of several messages."
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Gathering:
-    """One accumulator of a message, or several, whose results stand side by side in the last dimension."""
+class Reduced:
+    """One message reduced by one accumulator."""
 
-    accumulators: tuple[Accumulator, ...]
-    "How messages are gathered. Several take one value each, and reduce it."
+    accumulator: Accumulator
+    "How the message is reduced."
+    values: slice
+    "Positions of the message's values among all values of an edge."
+    state: slice
+    "Positions of the accumulator's tensors among those of the whole state."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathering:
+    """The accumulators of a layer's messages."""
+
+    messages: tuple[tuple[Accumulator, ...], ...]
+    "Accumulators of each message. Several accumulators of one message take one value each."
     max_degree: int = 0
     "Rows that concat has room for at a destination; 0 for the other accumulators."
+
+    @cached_property
+    def reduced(self) -> tuple[Reduced, ...]:
+        """Each message by each of its accumulators, in order."""
+        found = []
+        first_value = first_state = 0
+        for accumulators in self.messages:
+            last_value = first_value + accumulators[0].reduction.num_values
+            for accumulator in accumulators:
+                last_state = first_state + len(accumulator.reduction.state)
+                found.append(
+                    Reduced(
+                        accumulator=accumulator,
+                        values=slice(first_value, last_value),
+                        state=slice(first_state, last_state),
+                    )
+                )
+                first_state = last_state
+            first_value = last_value
+        return tuple(found)
+
+    @property
+    def accumulators(self) -> tuple[Accumulator, ...]:
+        """The accumulators of all messages."""
+        return tuple(each.accumulator for each in self.reduced)
 
     @property
     def name(self) -> str:
         """The accumulators' names, joined."""
-        return SEPARATOR.join(accumulator.name for accumulator in self.accumulators)
+        names = (SEPARATOR.join(each.name for each in accumulators) for accumulators in self.messages)
+        return MESSAGE_SEPARATOR.join(names)
 
     @property
     def is_one(self) -> bool:
-        """Whether there is one accumulator."""
-        return len(self.accumulators) == 1
+        """Whether one message is reduced by one accumulator."""
+        return len(self.reduced) == 1
 
     @property
     def num_values(self) -> int:
-        """How many values of an edge are read."""
-        return self.accumulators[0].reduction.num_values
+        """Number of values that are read of an edge."""
+        return self.reduced[-1].values.stop
 
     @property
     def is_reduced(self) -> bool:
@@ -53,7 +100,7 @@ class Gathering:
 
     @property
     def is_linear(self) -> bool:
-        """Whether the result is linear in the messages, and of their shape."""
+        """Whether the result is linear in the message, and of its shape."""
         return self.is_one and self.accumulators[0].is_linear
 
     @property
@@ -74,30 +121,40 @@ class Gathering:
     @property
     def keeps(self) -> tuple[int, ...]:
         """Positions of the tensors of the state that the backward reads."""
-        return tuple(here.start + position for accumulator, here in self.states() for position in accumulator.keeps)
-
-    def states(self) -> Iterator[tuple[Accumulator, slice]]:
-        """Where each accumulator's tensors stand among those of the state."""
-        first = 0
-        for accumulator in self.accumulators:
-            last = first + len(accumulator.reduction.state)
-            yield accumulator, slice(first, last)
-            first = last
+        return tuple(each.state.start + position for each in self.reduced for position in each.accumulator.keeps)
 
     def outputs(self, values: Sequence[str]) -> list[Output]:
         """The outputs of a pass over edges with these values."""
-        return [Output(reduce=each.reduction.name, values=tuple(values)) for each in self.accumulators]
+        return [
+            Output(reduce=each.accumulator.reduction.name, values=tuple(values[each.values]))
+            for each in self.reduced
+        ]
 
-    def shape(self, message: Sequence[int]) -> tuple[int, ...]:
-        """Feature shape of the result, from the messages'."""
-        if self.is_sized:
-            return (self.max_degree * math.prod(message),)
-        return tuple(message) if self.is_one else (*message[:-1], len(self.accumulators) * message[-1])
+    def shapes(self, values: Sequence[Sequence[int]]) -> list[Shape]:
+        """Feature shape of each message's result, from the feature shapes of an edge's values."""
+        shapes: list[Shape] = []
+        last = 0
+        for accumulators in self.messages:
+            last += accumulators[0].reduction.num_values
+            message = tuple(values[last - 1])
+            if self.is_sized:
+                message = (self.max_degree * math.prod(message),)
+            elif len(accumulators) > 1:
+                message = (*message[:-1], len(accumulators) * message[-1])
+            shapes.append(message)
+        return shapes
+
+    def shape(self, values: Sequence[Sequence[int]]) -> Shape:
+        """Feature shape of the result, from the feature shapes of an edge's values."""
+        shapes = self.shapes(values)
+        return shapes[0] if len(shapes) == 1 else (sum(map(math.prod, shapes)),)
 
     def gather(self, topology: Topology, values: Sequence[Tensor]) -> Tensor:
         """Gather edge rows in PyTorch, differentiably."""
         sized = (self.max_degree,) if self.is_sized else ()
-        return _side_by_side([each.gather(topology, *values, *sized) for each in self.accumulators])
+        return self._side_by_side(
+            [each.accumulator.gather(topology, *values[each.values], *sized) for each in self.reduced]
+        )
 
     def finish(self, state: Sequence[Tensor], counts: Counts) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The result, and the tensors of the state that the backward reads.
@@ -107,7 +164,8 @@ class Gathering:
             counts: of the rows.
         """
         kept = tuple(state[position] for position in self.keeps)
-        return _side_by_side([each.finish(state[here], counts) for each, here in self.states()]), kept
+        results = [each.accumulator.finish(state[each.state], counts) for each in self.reduced]
+        return self._side_by_side(results), kept
 
     def arrive(
         self, function: EdgeFunction, grad: Tensor, kept: Sequence[Tensor], result: Tensor, counts: Counts
@@ -123,7 +181,7 @@ class Gathering:
         """
         found: dict[str, Tensor] = {}
         known = iter(kept)
-        grads, results = self._split(grad), self._split(result)
+        grads, results = self._parts(function, grad), self._parts(function, result)
         for accumulator, names, part, own in zip(
             self.accumulators, read_names(function), grads, results, strict=True
         ):
@@ -131,10 +189,48 @@ class Gathering:
             found |= dict(zip(names, accumulator.arrive(part.contiguous(), own_kept, own, counts), strict=True))
         return found
 
-    def _split(self, rows: Tensor) -> Sequence[Tensor]:
-        """What belongs to each accumulator."""
-        return [rows] if self.is_one else rows.chunk(len(self.accumulators), -1)
+    def split(self, rows: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
+        """The part of each message in rows like the result's.
+
+        Args:
+            rows: [rows, ...], as the result.
+            shapes: feature shape of each part.
+        """
+        if len(shapes) == 1:
+            return [rows]
+        parts = rows.split([math.prod(shape) for shape in shapes], -1)
+        return [part.reshape(len(rows), *shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def _parts(self, function: EdgeFunction, rows: Tensor) -> list[Tensor]:
+        """The part of each accumulator in rows like the result's."""
+        if self.is_one:
+            return [rows]
+        values = [function.value(name).shape for output in self._first_outputs(function) for name in output.values]
+        messages = self.split(rows, self.shapes(values))
+        return [
+            part
+            for accumulators, message in zip(self.messages, messages, strict=True)
+            for part in (message.chunk(len(accumulators), -1) if len(accumulators) > 1 else [message])
+        ]
+
+    def _first_outputs(self, function: EdgeFunction) -> list[Output]:
+        """One output of each message: several accumulators of a message read the same values."""
+        first, found = 0, []
+        for accumulators in self.messages:
+            found.append(function.outputs[first])
+            first += len(accumulators)
+        return found
+
+    def _side_by_side(self, results: Sequence[Tensor]) -> Tensor:
+        if len(results) == 1:
+            return results[0]
+        pending = iter(results)
+        messages = []
+        for accumulators in self.messages:
+            own = [next(pending) for _ in accumulators]
+            messages.append(own[0] if len(own) == 1 else torch.cat(own, -1))
+        return messages[0] if len(messages) == 1 else torch.cat([_flat(each) for each in messages], -1)
 
 
-def _side_by_side(results: Sequence[Tensor]) -> Tensor:
-    return results[0] if len(results) == 1 else torch.cat(list(results), -1)
+def _flat(rows: Tensor) -> Tensor:
+    return rows.reshape(len(rows), math.prod(rows.shape[1:]))

@@ -50,7 +50,7 @@ def configuration(root: nn.Module) -> Key:
         found += [name, type(module), module.training]
         found += (_Same(member) for owner in _users(type(module)) for member in vars(owner).values())  # type: ignore[arg-type]
         if isinstance(module, SagaLayer):
-            found += [module.accumulator, module.max_degree]
+            found += [_frozen(module.accumulator, DEEPEST, parts), module.max_degree]
         for attribute, value in vars(module).items():
             if attribute not in _OF_MODULES:
                 found.append((attribute, _frozen(value, DEEPEST, parts)))

@@ -6,8 +6,9 @@ A layer that cannot be compiled runs as it is written; :meth:`CompiledEngine.why
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -26,7 +27,8 @@ from sagann.runtime.in_memory.invariants import Invariants
 from sagann.runtime.in_memory.rows import compute_rows
 from sagann.runtime.in_memory.tiles import TILE_EDGES, gather_tiled
 from sagann.runtime.in_memory.typed_maps import edges_of_pairs, gathered_bytes, moved_bytes, rows_of_vertices
-from sagann.saga.engine import NaiveEngine
+from sagann.saga.edge import named
+from sagann.saga.engine import EdgeData, NaiveEngine, VertexRows
 from sagann.saga.hooks import has_hooks
 from sagann.saga.shared_lock import MODELS
 
@@ -73,40 +75,53 @@ class CompiledEngine:
         self._naive = NaiveEngine()
         self._programs: WeakKeyDictionary[SagaLayer, dict[Key, LayerProgram | str]] = WeakKeyDictionary()
 
-    def run(self, layer: SagaLayer, topology: Topology, x: Tensor | FeatureRows, data: Tensor | None) -> Tensor:
+    def run(self, layer: SagaLayer, topology: Topology, x: VertexRows, data: EdgeData) -> Tensor:
         """Run a layer on checked input."""
         if self.lean and topology.device.type == "cpu":
             give_back_freed_memory()
         many_sources = topology.num_src > MANY * topology.num_dst
         program, tensors = self._compiled(layer, x, data, many_sources)
-        if isinstance(x, FeatureRows) and (isinstance(program, str) or not program.maps_features):
-            return self.run(layer, topology, x.dense(), data)
         if isinstance(program, str):
-            assert isinstance(x, Tensor)
-            return self._run_as_written(layer, topology, x, data)
+            return self._run_as_written(layer, topology, _dense(x), data)
+        if not program.maps_features:
+            dense = _dense(x)
+            if dense is not x:
+                return self.run(layer, topology, dense, data)
         program = self._ordered(layer, program, topology, x, data)
         return self._run(layer, program, tensors, topology, x, data)
 
-    def _run_as_written(self, layer: SagaLayer, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor:
+    def _run_as_written(
+        self, layer: SagaLayer, topology: Topology, x: Mapping[str, Tensor], data: EdgeData
+    ) -> Tensor:
         if torch.compiler.is_compiling():
             return self._naive.run(layer, topology, x, data)
         # It reads the layer's parameters itself.
         with MODELS.reading():
             return self._naive.run(layer, topology, x, data)
 
-    def maps_features(self, layer: SagaLayer, x: FeatureRows, data: Tensor | None) -> bool:
+    def maps_features(self, layer: SagaLayer, x: FeatureRows, data: EdgeData) -> bool:
         """Whether the layer reads such features by linear maps alone, so that they stay sparse."""
-        program, _ = self._compiled(layer, x, data)
+        program, _ = self._compiled(layer, named(x), data)
         return not isinstance(program, str) and program.maps_features
 
-    def program(self, layer: SagaLayer, x: Tensor, data: Tensor | None = None) -> LayerProgram | None:
+    def program(
+        self,
+        layer: SagaLayer,
+        x: Tensor | Mapping[str, Tensor],
+        data: Tensor | Mapping[str, Tensor] | None = None,
+    ) -> LayerProgram | None:
         """The program that input like this runs, or None where the layer runs as it is written."""
-        program, _ = self._compiled(layer, x, data)
+        program, _ = self._compiled(layer, named(x), named(data))
         return None if isinstance(program, str) else program
 
-    def why_not(self, layer: SagaLayer, x: Tensor, data: Tensor | None = None) -> str:
+    def why_not(
+        self,
+        layer: SagaLayer,
+        x: Tensor | Mapping[str, Tensor],
+        data: Tensor | Mapping[str, Tensor] | None = None,
+    ) -> str:
         """Why input like this runs the layer as it is written; empty where it is compiled."""
-        program, _ = self._compiled(layer, x, data)
+        program, _ = self._compiled(layer, named(x), named(data))
         return program if isinstance(program, str) else ""
 
     def programs_of(self, layer: SagaLayer) -> list[LayerProgram | str]:
@@ -114,29 +129,29 @@ class CompiledEngine:
         return list(self._programs.get(layer, {}).values())
 
     def _compiled(
-        self, layer: SagaLayer, x: Tensor | FeatureRows, data: Tensor | None, many_sources: bool = False
+        self, layer: SagaLayer, x: VertexRows, data: EdgeData, many_sources: bool = False
     ) -> tuple[LayerProgram | str, dict[str, Tensor]]:
         """The layer's program, or why it has none, and its parameters and buffers."""
         # A trace puts other tensors in the parameters' place for a while.
         with MODELS.reading():
             return self._found(layer, x, data, many_sources), tensors_of(layer)
 
-    def _found(
-        self, layer: SagaLayer, x: Tensor | FeatureRows, data: Tensor | None, many_sources: bool
-    ) -> LayerProgram | str:
+    def _found(self, layer: SagaLayer, x: VertexRows, data: EdgeData, many_sources: bool) -> LayerProgram | str:
         if torch.compiler.is_compiling():
             return "torch.compile sees the layer as it is written"
-        if torch.is_autocast_enabled(x.device.type):
+        device = next(iter(x.values())).device
+        if torch.is_autocast_enabled(device.type):
             return "autocast decides the types of its operators"
         if torch._C._are_functorch_transforms_active():
             return "torch.func transforms what its operators do"
         if has_hooks(module for module in layer.modules() if module is not layer):
             return "a module inside it has hooks"
         programs = self._programs.setdefault(layer, {})
-        constant = self.invariants.is_constant(x) and not (data is not None and data.requires_grad)
-        is_sparse = isinstance(x, FeatureRows) and x.is_sparse
-        key: Key = (configuration(layer), x.dtype, x.device, x.shape[1:], constant, is_sparse, many_sources)
-        key += (None,) if data is None else (data.dtype, data.shape[1:])
+        is_constant = all(map(self.invariants.is_constant, x.values()))
+        constant = is_constant and not any(each.requires_grad for each in data.values())
+        is_sparse = any(isinstance(rows, FeatureRows) and rows.is_sparse for rows in x.values())
+        key: Key = (configuration(layer), device, constant, is_sparse, many_sources)
+        key += tuple((name, rows.dtype, rows.shape[1:]) for given in (x, data) for name, rows in given.items())
         program = programs.get(key)
         if program is not None:
             return program
@@ -145,21 +160,20 @@ class CompiledEngine:
             if key not in programs:
                 if len(programs) == MOST_PROGRAMS:
                     del programs[next(iter(programs))]
-                like = x if isinstance(x, Tensor) else x.form
-                programs[key] = self._compile(layer, like, data, constant, is_sparse, many_sources)
+                programs[key] = self._compile(layer, _forms(x), data, constant, is_sparse, many_sources)
             return programs[key]
 
     def _compile(
         self,
         layer: SagaLayer,
-        x: Tensor,
-        data: Tensor | None,
+        x: Mapping[str, Tensor],
+        data: EdgeData,
         constant: bool,
         is_sparse: bool,
         many_sources: bool,
     ) -> LayerProgram | str:
         layer.check_functions(x, data, again=True)
-        if not x.is_floating_point():
+        if not all(rows.is_floating_point() for rows in x.values()):
             return "vertex features are not of a floating type"
         try:
             return compile_layer(
@@ -175,22 +189,18 @@ class CompiledEngine:
             return str(error)
 
     def _ordered(
-        self,
-        layer: SagaLayer,
-        program: LayerProgram,
-        topology: Topology,
-        x: Tensor | FeatureRows,
-        data: Tensor | None,
+        self, layer: SagaLayer, program: LayerProgram, topology: Topology, x: VertexRows, data: EdgeData
     ) -> LayerProgram:
         """The program, or the same with its maps by edge type last where that moves fewer bytes in this topology."""
         last = program.maps_last
-        if last is None or not isinstance(x, Tensor):
+        if last is None or any(isinstance(rows, FeatureRows) for rows in x.values()):
             return program
-        assert data is not None
+        assert last.typed is not None
+        types = data[next(each.key for each in last.inputs if each.name == last.typed.types)]
         kept = last.invariant and self.invariants.keeps(
-            gathered_bytes(last, topology, data), self.invariants.owner(layer, last), topology, x, data
+            gathered_bytes(last, topology, types), self.invariants.owner(layer, last), topology, x, data
         )
-        cheaper = moved_bytes(last, topology, data, kept=kept) < moved_bytes(program, topology, data)
+        cheaper = moved_bytes(last, topology, types, kept=kept) < moved_bytes(program, topology, types)
         return last if cheaper else program
 
     def _run(
@@ -199,13 +209,16 @@ class CompiledEngine:
         program: LayerProgram,
         tensors: dict[str, Tensor],
         topology: Topology,
-        x: Tensor | FeatureRows,
-        data: Tensor | None,
+        x: VertexRows,
+        data: EdgeData,
     ) -> Tensor:
         values: dict[str, Any] = {name: tensors[parameter] for name, parameter in program.parameters}
-        values["src"], values["dst"] = x, _first(x, topology)
-        if data is not None:
-            values["data"] = data
+        for given in program.inputs:
+            if given.end == "edge":
+                values[given.name] = data[given.key]
+            else:
+                rows = x[given.key]
+                values[given.name] = rows if given.end == "src" else _first(rows, topology)
         dialect = self._dialect(topology)
         run_rows = partial(compute_rows, dialect=dialect)
         values |= program.param.run(values, run_rows)
@@ -214,7 +227,6 @@ class CompiledEngine:
             values[name] = _first(values[source], topology)
         values |= program.dst.run(values, run_rows)
         if program.invariant:
-            assert isinstance(x, Tensor)
             owner = self.invariants.owner(layer, program)
             accum = self.invariants.get(owner, topology, x, data, lambda: self._gather(program, topology, values))
         else:
@@ -248,6 +260,18 @@ class CompiledEngine:
 def _first(rows: R, topology: Topology) -> R:
     """The destinations' rows: they are the first of the sources."""
     return rows if topology.num_dst == topology.num_src else rows[: topology.num_dst]
+
+
+def _dense(x: VertexRows) -> Mapping[str, Tensor]:
+    """The rows as dense tensors; the same mapping where they are."""
+    if not any(isinstance(rows, FeatureRows) for rows in x.values()):
+        return cast("Mapping[str, Tensor]", x)
+    return {name: rows.dense() if isinstance(rows, FeatureRows) else rows for name, rows in x.items()}
+
+
+def _forms(x: VertexRows) -> Mapping[str, Tensor]:
+    """Dense tensors of the rows' widths and types."""
+    return {name: rows.form if isinstance(rows, FeatureRows) else rows for name, rows in x.items()}
 
 
 def _share_memory(a: Tensor, b: Tensor) -> bool:

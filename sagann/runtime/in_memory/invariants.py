@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -27,9 +27,9 @@ from sagann.kernels.feature_rows import FeatureRows
 if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
 
-Key = tuple[int, int, int]
-Versions = tuple[int, int, int]
-"Of the features, which edge data or 0, and its version or -1."
+Key = tuple[int, ...]
+Versions = tuple[tuple[int, int], ...]
+"Identity and version of each tensor of features and edge data."
 
 
 class Owner:
@@ -73,9 +73,11 @@ class Invariants:
             self._owner_of[program] = owner
         return self._owner_of[program]
 
-    def keeps(self, size_bytes: int, owner: Owner, topology: Topology, x: Tensor, data: Tensor | None) -> bool:
+    def keeps(
+        self, size_bytes: int, owner: Owner, topology: Topology, x: Mapping[str, Any], data: Mapping[str, Tensor]
+    ) -> bool:
         """Whether what the owner's programs gather, of that size, is kept or would be."""
-        if x.is_inference() or (data is not None and data.is_inference()):
+        if any(each.is_inference() for each in (*x.values(), *data.values())):
             return False
         return self._find(owner, topology, x, data) is not None or self._has_room(size_bytes)
 
@@ -83,8 +85,8 @@ class Invariants:
         self,
         owner: Owner,
         topology: Topology,
-        x: Tensor,
-        data: Tensor | None,
+        x: Mapping[str, Any],
+        data: Mapping[str, Tensor],
         compute: Callable[[], Tensor],
     ) -> Tensor:
         """What ``compute`` returns, from the second call on without computing it.
@@ -96,7 +98,7 @@ class Invariants:
             data: edge data that needs none.
             compute: the gather.
         """
-        if x.is_inference() or (data is not None and data.is_inference()):
+        if any(each.is_inference() for each in (*x.values(), *data.values())):
             return compute()
         known = self._find(owner, topology, x, data)
         if known is not None:
@@ -111,11 +113,13 @@ class Invariants:
             self._forget(key)
             if self._has_room(result.nbytes):
                 forget = lambda _: self._forget(key)  # noqa: E731 - one callback for the three of them.
-                owners = [weakref.ref(each, forget) for each in (owner, topology, x)]
+                owners = [weakref.ref(each, forget) for each in (owner, topology, *x.values())]
                 self._kept[key] = (result, _versions(x, data), owners)
         return result
 
-    def _find(self, owner: Owner, topology: Topology, x: Tensor, data: Tensor | None) -> Tensor | None:
+    def _find(
+        self, owner: Owner, topology: Topology, x: Mapping[str, Any], data: Mapping[str, Tensor]
+    ) -> Tensor | None:
         """What is kept; of another version it is let go."""
         key = _key(owner, topology, x)
         if (kept := self._kept.get(key)) is None:
@@ -133,9 +137,9 @@ class Invariants:
         self._kept.pop(key, None)
 
 
-def _key(owner: Owner, topology: Topology, x: Tensor) -> Key:
-    return id(owner), id(topology), id(x)
+def _key(owner: Owner, topology: Topology, x: Mapping[str, Any]) -> Key:
+    return id(owner), id(topology), *map(id, x.values())
 
 
-def _versions(x: Tensor, data: Tensor | None) -> Versions:
-    return (version_of(x), 0, -1) if data is None else (version_of(x), id(data), version_of(data))
+def _versions(x: Mapping[str, Any], data: Mapping[str, Tensor]) -> Versions:
+    return tuple((id(each), version_of(each)) for each in (*x.values(), *data.values()))

@@ -36,6 +36,12 @@ class Pairs:
     "Pairs of each type."
     members: Topology
     "Topology from pairs to their vertices, which sums the pairs of a vertex."
+    order: Tensor | None
+    "For each edge of that topology, its id in the graph; None where the edges are in the same order."
+
+    def in_order(self, rows: Tensor) -> Tensor:
+        """Rows of the graph's edges in the order of these edges."""
+        return rows if self.order is None else rows.index_select(0, self.order)
 
 
 def check_types(topology: Topology, types: Tensor, num_types: int) -> None:
@@ -128,7 +134,7 @@ def _at_sources(topology: Topology, types: Tensor, num_types: int) -> Pairs:
         edge_data={"type": types},
         validate=False,
     )
-    return _pairs(part, distinct, topology.num_src, num_types)
+    return _pairs(part, distinct, topology.num_src, num_types, None)
 
 
 def _at_destinations(topology: Topology, types: Tensor, num_types: int) -> Pairs:
@@ -143,10 +149,10 @@ def _at_destinations(topology: Topology, types: Tensor, num_types: int) -> Pairs
         edge_data={"type": types.index_select(0, grouped.positions)},
         validate=False,
     )
-    return _pairs(part, distinct, topology.num_dst, num_types)
+    return _pairs(part, distinct, topology.num_dst, num_types, grouped.positions)
 
 
-def _pairs(part: Topology, distinct: Tensor, num_vertices: int, num_types: int) -> Pairs:
+def _pairs(part: Topology, distinct: Tensor, num_vertices: int, num_types: int, order: Tensor | None) -> Pairs:
     # Without vertices there are no pairs either.
     per_type = max(num_vertices, 1)
     vertex = distinct % per_type
@@ -163,4 +169,5 @@ def _pairs(part: Topology, distinct: Tensor, num_vertices: int, num_types: int) 
         vertex=vertex,
         counts=tuple(counts.tolist()),
         members=members,
+        order=order,
     )

@@ -193,7 +193,9 @@ class _State:
     def accumulate(self, tile: _Tile, output: tuple[Tensor, ...]) -> None:
         """Merge a tile's part into that of its destinations."""
         values = [wide(value) for value in output]
-        found = [each.reduction.reduce(tile.topology, values) for each in self.gathering.accumulators]
+        found = [
+            each.accumulator.reduction.reduce(tile.topology, values[each.values]) for each in self.gathering.reduced
+        ]
         part = [
             torch.where(rows < 0, -1, rows + tile.first_edge) if form.is_edge else rows
             for rows, form in zip((rows for state in found for rows in state), self.forms, strict=True)
@@ -205,15 +207,19 @@ class _State:
                 for rows, form in zip(part, self.forms, strict=True)
             ]
         reached = slice(tile.first_dst, tile.first_dst + len(part[0]))
-        for accumulator, here in self.gathering.states():
-            accumulator.reduction.merge([rows[reached] for rows in self.parts[here]], part[here])
+        for each in self.gathering.reduced:
+            own = [rows[reached] for rows in self.parts[each.state]]
+            each.accumulator.reduction.merge(own, part[each.state])
 
     def finish(self, arrays: tuple[Tensor, ...]) -> Tensor:
         """What was gathered, in the messages' type."""
         if not self.parts:
-            empty = _empty_message(self.call, arrays)
             # Without edges the backward reads nothing of what is saved.
-            self.parts = [torch.full_like(empty, form.neutral) for form in self.forms]
+            self.parts = [
+                rows.new_full(rows.shape, part.neutral)
+                for each, rows in zip(self.gathering.reduced, _empty_messages(self.call, arrays), strict=True)
+                for part in each.accumulator.reduction.state
+            ]
         result, kept = self.gathering.finish(self.parts, _counts(self.call))
         self.saved = [*kept, result] if self.gathering.reads_result else list(kept)
         return result.to(self.call.edges.dtype)
@@ -257,11 +263,12 @@ def _counts(call: _Call) -> Counts:
     return lambda like: divisors(call.topology.in_degrees(), like)
 
 
-def _empty_message(call: _Call, arrays: tuple[Tensor, ...]) -> Tensor:
-    """A row for each destination, of the shape of a message of made-up rows."""
+def _empty_messages(call: _Call, arrays: tuple[Tensor, ...]) -> list[Tensor]:
+    """For each accumulator a row for each destination, of the shape of its message."""
     made_up = [
         array.new_zeros(1, *array.shape[1:]) if side != "param" else array
         for side, array in zip(call.edges.sides, arrays, strict=True)
     ]
-    shape = call.edges.stage.module.forward(*made_up)[-1].shape[1:]
-    return arrays[0].new_zeros(call.topology.num_dst, *shape, dtype=call.edges.dtype)
+    values = call.edges.stage.module.forward(*made_up)
+    shapes = (values[each.values.stop - 1].shape[1:] for each in call.edges.gathering.reduced)
+    return [arrays[0].new_zeros(call.topology.num_dst, *shape, dtype=call.edges.dtype) for shape in shapes]

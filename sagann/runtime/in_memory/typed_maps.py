@@ -66,7 +66,7 @@ def edges_of_pairs(
     typed = program.typed
     if typed is None:
         return topology, values
-    types = values["data"]
+    types = values[typed.types]
     if typed.order == "none":
         check_types(topology, types, typed.num_types)
         return topology, values
@@ -76,8 +76,7 @@ def edges_of_pairs(
         if side == typed.end and name != typed.name:
             given[name] = _of_pairs(values[name], pairs, dialect)
         if side == "edge":
-            # Edge data is a layer's one tensor of it: the types.
-            given[name] = pairs.types
+            given[name] = pairs.types if name == typed.types else pairs.in_order(values[name])
     if typed.order == "first":
         rows = _of_pairs(values[typed.x], pairs, dialect)
         given[typed.name] = _mapped(rows, values[typed.weight], pairs)
@@ -100,7 +99,7 @@ def rows_of_vertices(
     typed = program.typed
     if typed is None or typed.order == "none" or typed.end == "src":
         return {}
-    pairs = pairs_of(topology, values["data"], typed.num_types, "dst")
+    pairs = pairs_of(topology, values[typed.types], typed.num_types, "dst")
     rows = values[program.accum]
     if typed.order == "last":
         rows = _mapped(rows, values[typed.weight], pairs)

@@ -323,7 +323,7 @@ def test_no_thread_traces_what_runs_as_it_is_written(topology: Topology) -> None
         answer = threads.submit(lambda: starts.wait(60) and engine.why_not(layer, x, data))
         # Autocast leaves doubles as they are.
         with torch.autocast("cpu"):
-            found = engine.run(layer, topology, x, data)
+            found = engine.run(layer, topology, {"": x}, {"": data})
         assert answer.result() == ""
     assert torch.equal(found, expected)
 
@@ -341,12 +341,12 @@ def test_a_layer_may_run_while_another_thread_asks_for_a_program(topology: Topol
 
     layer, engine, data = Waiting(), CompiledEngine(dialect="naive"), topology.edge_data["weight"]
     x = declare_constant(torch.randn(50, 6, dtype=torch.float64))
-    expected = engine.run(layer, topology, x, data)
+    expected = engine.run(layer, topology, {"": x}, {"": data})
     waits.set()
     with ThreadPoolExecutor(max_workers=1) as threads:
         answer = threads.submit(engine.why_not, layer, x.clone().requires_grad_(), data)
         assert inside.wait(60)
-        found = engine.run(layer, topology, x, data)
+        found = engine.run(layer, topology, {"": x}, {"": data})
         ran.set()
         assert answer.result() == ""
     assert torch.equal(found, expected)

@@ -98,10 +98,10 @@ def test_threads_run_layers_as_they_are_written_at_once() -> None:
     for layer in layers:
         layer.inner = torch.nn.Identity()
         layer.inner.register_forward_hook(lambda *_: None)
-        engine.run(layer, topology, rows(topology), None)
+        engine.run(layer, topology, {"": rows(topology)}, {})
         layer.meets = True
     with ThreadPoolExecutor(max_workers=2) as threads:
-        list(threads.map(lambda layer: engine.run(layer, topology, rows(topology), None), layers))
+        list(threads.map(lambda layer: engine.run(layer, topology, {"": rows(topology)}, {}), layers))
 
 
 @pytest.mark.parametrize("switched_off", ["hoist", "split_concat", "commute", "invariant", "fuse"])
@@ -728,7 +728,7 @@ def test_a_gather_that_two_threads_keep_is_counted_once() -> None:
     kept, topology, x = Invariants(), skewed(), torch.ones(8, 4)
     owners = [Owner()]
     with ThreadPoolExecutor(max_workers=2) as threads:
-        list(threads.map(lambda _: kept.get(owners[0], topology, x, None, compute), range(2)))
+        list(threads.map(lambda _: kept.get(owners[0], topology, {"": x}, {}, compute), range(2)))
     assert kept.held_bytes == 8 * 4 * 4
     owners.clear()
     gc.collect()
@@ -850,7 +850,7 @@ def test_several_threads_may_run_layers_at_once() -> None:
         expected = [layer(skewed(), x) for layer in layers]
         topology = skewed()
         with ThreadPoolExecutor(max_workers=4) as threads:
-            found = threads.map(lambda layer: [engine.run(layer, topology, x, None) for _ in range(20)], layers)
+            found = threads.map(lambda layer: [engine.run(layer, topology, {"": x}, {}) for _ in range(20)], layers)
     for outs, out in zip(found, expected, strict=True):
         assert all(torch.equal(each, out) for each in outs)
 
