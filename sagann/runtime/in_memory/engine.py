@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -83,10 +83,8 @@ class CompiledEngine:
         program, tensors = self._compiled(layer, x, data, many_sources)
         if isinstance(program, str):
             return self._run_as_written(layer, topology, _dense(x), data)
-        if not program.maps_features:
-            dense = _dense(x)
-            if dense is not x:
-                return self.run(layer, topology, dense, data)
+        if _has_feature_rows(x) and not program.maps_features:
+            return self.run(layer, topology, _dense(x), data)
         program = self._ordered(layer, program, topology, x, data)
         return self._run(layer, program, tensors, topology, x, data)
 
@@ -193,7 +191,7 @@ class CompiledEngine:
     ) -> LayerProgram:
         """The program, or the same with its maps by edge type last where that moves fewer bytes in this topology."""
         last = program.maps_last
-        if last is None or any(isinstance(rows, FeatureRows) for rows in x.values()):
+        if last is None or _has_feature_rows(x):
             return program
         assert last.typed is not None
         types = data[next(each.key for each in last.inputs if each.name == last.typed.types)]
@@ -262,10 +260,12 @@ def _first(rows: R, topology: Topology) -> R:
     return rows if topology.num_dst == topology.num_src else rows[: topology.num_dst]
 
 
+def _has_feature_rows(x: VertexRows) -> bool:
+    return any(isinstance(rows, FeatureRows) for rows in x.values())
+
+
 def _dense(x: VertexRows) -> Mapping[str, Tensor]:
-    """The rows as dense tensors; the same mapping where they are."""
-    if not any(isinstance(rows, FeatureRows) for rows in x.values()):
-        return cast("Mapping[str, Tensor]", x)
+    """The rows as dense tensors."""
     return {name: rows.dense() if isinstance(rows, FeatureRows) else rows for name, rows in x.items()}
 
 
