@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor, fx
@@ -37,81 +37,65 @@ if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
 
 
-def compile_layer(
-    layer: SagaLayer,
-    x: Tensor | Mapping[str, Tensor],
-    data: Tensor | Mapping[str, Tensor] | None,
-    *,
-    options: CompilerOptions,
-    x_is_constant: bool = False,
-    x_is_sparse: bool = False,
-    many_sources: bool = False,
-) -> LayerProgram:
-    """Compile ``layer`` for input like ``x`` and ``data``, whose values are not read.
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class CallForm:
+    """What a layer is compiled for: the form of a call. No values of tensors are read."""
 
-    Args:
-        layer: passed its checks.
-        x: rows of vertices, by name where there are several tensors.
-        data: the edge data that the layer reads, by name where there are several.
-        options: what the compiler may do.
-        x_is_constant: x and data need no gradient, so that what is gathered from them may be kept.
-        x_is_sparse: linear maps read x as it lies, so they come first wherever they can.
-        many_sources: there are many more sources than destinations, as in a sampled block.
+    vertices: Mapping[str, Tensor]
+    "Rows of vertices, by name; a single tensor has the empty name."
+    edges: Mapping[str, Tensor]
+    "Edge data that the layer reads, by name; a single tensor has the empty name."
+    options: CompilerOptions
+    "Optimisations that are allowed."
+    is_constant: bool = False
+    "Whether vertex rows and edge data are constant."
+    is_sparse: bool = False
+    "Whether linear maps read the rows where they lie, so that maps come first wherever they can."
+    many_sources: bool = False
+    "Whether there are many more sources than destinations, as in a sampled block."
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what is gathered from constant rows is kept."""
+        return self.is_constant and self.options.invariant
+
+
+def compile_layer(layer: SagaLayer, form: CallForm) -> LayerProgram:
+    """Compile ``layer``, which has passed its checks, for calls of a form.
+
     Raises:
         TraceError: the layer cannot be compiled, and why.
     """
-    keep = x_is_constant and options.invariant
+    options = form.options
     notes: list[Note] = []
-    module, typed, naive_bytes = rewritten(
-        layer,
-        x,
-        data,
-        options,
-        notes,
-        keep=keep,
-        may_map_first=x_is_sparse or not many_sources,
-        x_is_sparse=x_is_sparse,
-    )
+    module, typed, naive_bytes = rewritten(layer, form, notes)
     maps_last = None
     if options.hoist and typed is None:
         typed, done = map_first(module)
         if typed is not None and options.commute and options.typed_maps != "first":
-            maps_last = _maps_last(layer, module, typed, options, naive_bytes, notes, keep)
+            maps_last = _maps_last(layer, form, module, typed, naive_bytes, notes)
         notes += done
     if maps_last is not None and options.typed_maps == "last":
         return maps_last
-    program = _program(layer, module, typed, options, naive_bytes, notes, keep)
+    program = _program(layer, form, module, typed, naive_bytes, notes)
     return replace(program, maps_last=maps_last)
 
 
 def rewritten(
-    layer: SagaLayer,
-    x: Tensor | Mapping[str, Tensor],
-    data: Tensor | Mapping[str, Tensor] | None,
-    options: CompilerOptions,
-    notes: list[Note],
-    *,
-    keep: bool,
-    may_map_first: bool,
-    x_is_sparse: bool = False,
-    edge_type: int | None = None,
+    layer: SagaLayer, form: CallForm, notes: list[Note], *, edge_type: int | None = None
 ) -> tuple[fx.GraphModule, Typed | None, int]:
     """The classified graph after the passes on linear maps, a map of the only edge type, and the bytes as written.
 
     Args:
         layer: passed its checks.
-        x: rows of vertices.
-        data: the edge data that the layer reads.
-        options: what the compiler may do.
+        form: of its calls.
         notes: gets what was done.
-        keep: what is gathered from constant rows is kept.
-        may_map_first: a linear map may move before the gather.
-        x_is_sparse: it does so whatever the widths.
         edge_type: of all edges; by default they are of any.
     Raises:
         TraceError: the layer cannot be compiled, and why.
     """
-    module = trace_layer(layer, x, data)
+    options = form.options
+    module = trace_layer(layer, form.vertices, form.edges)
     # Fails where nothing is read of what the edges give: such a layer runs as it is written.
     gather_of(module)
     classify(module)
@@ -123,8 +107,9 @@ def rewritten(
     if options.split_concat:
         notes += split_concat(module)
     if options.commute:
-        notes += commute(module, keep_constant=keep, map_first=may_map_first, at_any_width=x_is_sparse)
-        notes += scale_last(module, at_any_width=x_is_sparse)
+        may_map_first = form.is_sparse or not form.many_sources
+        notes += commute(module, keep_constant=form.keeps, map_first=may_map_first, at_any_width=form.is_sparse)
+        notes += scale_last(module, at_any_width=form.is_sparse)
     if options.fuse:
         transpose_matrices(module)
     verify(module)
@@ -132,39 +117,32 @@ def rewritten(
 
 
 def _maps_last(
-    layer: SagaLayer,
-    module: fx.GraphModule,
-    first: Typed,
-    options: CompilerOptions,
-    naive_bytes: int,
-    notes: list[Note],
-    may_keep: bool,
+    layer: SagaLayer, form: CallForm, module: fx.GraphModule, first: Typed, naive_bytes: int, notes: list[Note]
 ) -> LayerProgram | None:
     last = map_last(module, first)
     if last is None:
         return None
     changed, typed, note = last
     verify(changed)
-    return _program(layer, changed, typed, options, naive_bytes, [*notes, note], may_keep)
+    return _program(layer, form, changed, typed, naive_bytes, [*notes, note])
 
 
 def _program(
     layer: SagaLayer,
+    form: CallForm,
     module: fx.GraphModule,
     typed: Typed | None,
-    options: CompilerOptions,
     naive_bytes: int,
     notes: list[Note],
-    may_keep: bool,
 ) -> LayerProgram:
     """What follows from a graph that is in its final order."""
-    notes = list(notes)
+    options, notes = form.options, list(notes)
     frontier = hoist(module, enabled=options.hoist)
     notes += _hoisting_notes(module, frontier) if options.hoist else []
     edges = edge_work(module, frontier, options, notes)
     if typed is not None and typed.order != "none":
         typed = with_bytes(typed, module, frontier)
-    program = _assemble(layer, module, frontier, edges, typed, naive_bytes, notes, may_keep)
+    program = _assemble(layer, form, module, frontier, edges, typed, naive_bytes, notes)
     return _with_fused_rows(program) if options.fuse else program
 
 
@@ -220,13 +198,13 @@ def edge_work(
 
 def _assemble(
     layer: SagaLayer,
+    form: CallForm,
     module: fx.GraphModule,
     frontier: list[fx.Node],
     edges: EdgeWork,
     typed: Typed | None,
     naive_bytes: int,
     notes: list[Note],
-    may_keep: bool,
 ) -> LayerProgram:
     nodes = list(module.graph.nodes)
     (output,) = (node.args[0] for node in nodes if node.op == "output")
@@ -267,7 +245,7 @@ def _assemble(
         typed=typed,
         accum=gather_of(module).name,
         vertex=cut(module, [output], known_at_last, in_place=True),
-        invariant=may_keep and is_raw(frontier) and not edges.random,
+        invariant=form.keeps and is_raw(frontier) and not edges.random,
         bytes_per_edge=sum(row_bytes(node) for node in frontier if node.meta["place"] != "param")
         + 3 * _concat_row_bytes(module),
         naive_bytes_per_edge=naive_bytes,

@@ -5,15 +5,13 @@ A map by edge type leaves the edges of each type as a graph of its own; what the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torch import Tensor, fx
+from torch import fx
 
-from sagann.compiler.compile import edge_work, is_raw, rewritten
+from sagann.compiler.compile import CallForm, edge_work, is_raw, rewritten
 from sagann.compiler.hoist import hoist
-from sagann.compiler.options import CompilerOptions
 from sagann.compiler.program import EdgeWork, Note, Typed
 from sagann.compiler.typed import count_types, is_separable
 
@@ -54,42 +52,21 @@ class LayerGraphs:
     "Name by which the layer reads the edge data that holds the types."
 
 
-def layer_graphs(
-    layer: SagaLayer,
-    x: Tensor | Mapping[str, Tensor],
-    data: Tensor | Mapping[str, Tensor] | None,
-    *,
-    options: CompilerOptions,
-    x_is_constant: bool = False,
-    x_is_sparse: bool = False,
-) -> LayerGraphs:
+def layer_graphs(layer: SagaLayer, form: CallForm) -> LayerGraphs:
     """Compile ``layer`` as a part of a larger program, for whole intervals of vertices on both sides of its edges.
-
-    Arguments are those of :func:`sagann.compiler.compile.compile_layer`.
 
     Raises:
         TraceError: the layer cannot be compiled, and why.
     """
-    keep = x_is_constant and options.invariant
 
     def graph(edge_type: int | None = None) -> tuple[LayerGraph, Typed | None]:
         notes: list[Note] = []
         # What is gathered of all types is added up, and what follows is one for all: no type's map may come after it.
-        allowed = options if edge_type is None else replace(options, commute=False)
-        module, typed, _ = rewritten(
-            layer,
-            x,
-            data,
-            allowed,
-            notes,
-            keep=keep,
-            may_map_first=True,
-            x_is_sparse=x_is_sparse,
-            edge_type=edge_type,
-        )
+        options = form.options if edge_type is None else replace(form.options, commute=False)
+        module, typed, _ = rewritten(layer, replace(form, options=options), notes, edge_type=edge_type)
         frontier = hoist(module, enabled=options.hoist)
         edges = edge_work(module, frontier, options, notes)
-        constant = keep and is_raw(frontier) and not edges.random
+        constant = form.keeps and is_raw(frontier) and not edges.random
         return LayerGraph(module=module, frontier=frontier, edges=edges, constant=constant), typed
 
     whole, typed = graph()
@@ -98,7 +75,7 @@ def layer_graphs(
     if typed is not None:
         # Beside a map of a single type, others have no more than that.
         num_types = min(num_types, typed.num_types) if types in ("", typed.types) else 0
-    if num_types and options.hoist and is_separable(whole.module):
+    if num_types and form.options.hoist and is_separable(whole.module):
         parts = tuple(graph(each)[0] for each in range(num_types))
         return LayerGraphs(parts=parts, num_types=num_types, types=keys[types])
     if typed is None:

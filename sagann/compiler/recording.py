@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
+from sagann.compiler.compile import CallForm
 from sagann.compiler.layer_graph import LayerGraph, LayerGraphs, layer_graphs
 from sagann.compiler.model_program import EdgeType
 from sagann.compiler.options import CompilerOptions
@@ -218,9 +219,8 @@ class Recorder:
             key: _few_rows(hop.real.edge_data[name], hop.device) for key, name in layer.edge_data_names().items()
         }
         known.twin.check_functions(like, data, again=True)
-        graphs = layer_graphs(
-            known.twin, like, data, options=self.options, x_is_constant=constant, x_is_sparse=is_sparse
-        )
+        form = CallForm(vertices=like, edges=data, options=self.options, is_constant=constant, is_sparse=is_sparse)
+        graphs = layer_graphs(known.twin, form)
         return Call(layer=known, graphs=graphs, inputs=tuple(forms), first_gather=len(self.gathers))
 
     def _add_gathers(self, graphs: LayerGraphs, hop: int, edge_data: Mapping[str, str]) -> None:

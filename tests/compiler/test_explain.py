@@ -1,14 +1,15 @@
 import torch
 import torch.nn.functional as F
 
-from sagann.compiler import CompilerOptions, compile_layer, explain
+from sagann.compiler import CallForm, CompilerOptions, compile_layer, explain
 from sagann.nn import GCN, GatedGCN
 from tests.compiler.layers import Layer
 
 
 def text(layer: torch.nn.Module, dim: int, **settings: object) -> str:
-    data = torch.rand(5) if layer.edge_data else None
-    return explain(compile_layer(layer, torch.randn(9, dim), data, options=CompilerOptions(), **settings))
+    data = {"": torch.rand(5)} if layer.edge_data else {}
+    form = CallForm(vertices={"": torch.randn(9, dim)}, edges=data, options=CompilerOptions(), **settings)
+    return explain(compile_layer(layer, form))
 
 
 def test_a_fused_layer_in_words() -> None:
@@ -21,7 +22,7 @@ def test_a_fused_layer_in_words() -> None:
 
 
 def test_what_is_kept_and_what_commutes_is_said() -> None:
-    assert "kept: what is gathered depends on constant features alone" in text(GCN(8, 4), 8, x_is_constant=True)
+    assert "kept: what is gathered depends on constant features alone" in text(GCN(8, 4), 8, is_constant=True)
     assert "commuted: linear map before the gather: 4 features travel, not 8  [gcn.py:" in text(GCN(8, 4), 8)
 
 

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from sagann.compiler import CompilerOptions, LayerProgram, TraceError, compile_layer
+from sagann.compiler import CallForm, CompilerOptions, LayerProgram, TraceError, compile_layer
 from sagann.compiler.program import EdgeWork
 from sagann.compiler.trace import tensors_of
 from sagann.graph.topology import Topology
@@ -158,31 +158,25 @@ class CompiledEngine:
             if key not in programs:
                 if len(programs) == MOST_PROGRAMS:
                     del programs[next(iter(programs))]
-                programs[key] = self._compile(layer, _forms(x), data, constant, is_sparse, many_sources)
+                form = CallForm(
+                    vertices={
+                        name: rows.form if isinstance(rows, FeatureRows) else rows for name, rows in x.items()
+                    },
+                    edges=data,
+                    options=self.options,
+                    is_constant=constant,
+                    is_sparse=is_sparse,
+                    many_sources=many_sources,
+                )
+                programs[key] = self._compile(layer, form)
             return programs[key]
 
-    def _compile(
-        self,
-        layer: SagaLayer,
-        x: Mapping[str, Tensor],
-        data: EdgeData,
-        constant: bool,
-        is_sparse: bool,
-        many_sources: bool,
-    ) -> LayerProgram | str:
-        layer.check_functions(x, data, again=True)
-        if not all(rows.is_floating_point() for rows in x.values()):
+    def _compile(self, layer: SagaLayer, form: CallForm) -> LayerProgram | str:
+        layer.check_functions(form.vertices, form.edges, again=True)
+        if not all(rows.is_floating_point() for rows in form.vertices.values()):
             return "vertex features are not of a floating type"
         try:
-            return compile_layer(
-                layer,
-                x,
-                data,
-                options=self.options,
-                x_is_constant=constant,
-                x_is_sparse=is_sparse,
-                many_sources=many_sources,
-            )
+            return compile_layer(layer, form)
         except TraceError as error:
             return str(error)
 
@@ -267,11 +261,6 @@ def _has_feature_rows(x: VertexRows) -> bool:
 def _dense(x: VertexRows) -> Mapping[str, Tensor]:
     """The rows as dense tensors."""
     return {name: rows.dense() if isinstance(rows, FeatureRows) else rows for name, rows in x.items()}
-
-
-def _forms(x: VertexRows) -> Mapping[str, Tensor]:
-    """Dense tensors of the rows' widths and types."""
-    return {name: rows.form if isinstance(rows, FeatureRows) else rows for name, rows in x.items()}
 
 
 def _share_memory(a: Tensor, b: Tensor) -> bool:
