@@ -23,7 +23,8 @@ from sagann.free_space import memory
 from sagann.graph import Graph
 from sagann.saga.hops import count_hops
 from sagann.train.metrics import measuring_bytes
-from sagann.train.predictor import most_measured, parameter_dtype
+from sagann.train.preparation import parameter_dtype, takes_sparse_features
+from sagann.train.splits import most_measured
 
 MARGIN_BYTES = 256 << 20
 "Left for Python, PyTorch and what kernels are compiled by,"
@@ -166,7 +167,7 @@ def _prepared_bytes(model: nn.Module, graph: Graph) -> int:
         return made_bytes
     dtype = parameter_dtype(model)
     is_sparse = features.layout == torch.sparse_csr
-    if is_sparse and not getattr(model, "takes_sparse_features", False):
+    if is_sparse and not takes_sparse_features(model):
         return made_bytes + features.numel() * dtype.itemsize
     if features.dtype != dtype:
         made_bytes += (features._nnz() if is_sparse else features.numel()) * dtype.itemsize

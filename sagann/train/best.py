@@ -11,7 +11,7 @@ from sagann.errors import InputError
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.metrics import Metrics
-from sagann.train.predictor import present_splits
+from sagann.train.splits import present_splits
 
 
 def resolve_monitor(config: TrainConfig, contract: Contract, splits: Mapping[str, Tensor]) -> str:

@@ -19,9 +19,9 @@ from sagann.train.config import TrainConfig
 from sagann.train.epoch_source import EpochSource, TrainStep
 from sagann.train.metrics import Metrics
 from sagann.train.policies import REFUSALS, check_rates, step_scheduler, torch_refuses
-from sagann.train.predictor import evaluate_splits
 from sagann.train.reporter import EpochRecord
 from sagann.train.rng import capture_rng, restore_rng
+from sagann.train.splits import evaluate_splits
 
 
 class TrainSession:

@@ -25,6 +25,7 @@ from sagann.train.automatic import automatic_budget, bytes_in_files
 from sagann.train.best import BestTracker, copy_of, resolve_monitor
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
+from sagann.train.epoch_source import WholeGraph
 from sagann.train.events import TensorBoardReporter, require_tensorboard
 from sagann.train.identity import digest_of, identity_of
 from sagann.train.interrupt import stop_on_interrupt
@@ -38,7 +39,8 @@ from sagann.train.policies import (
     build_scheduler,
     try_policies,
 )
-from sagann.train.predictor import Predictor, PreparedGraph
+from sagann.train.predictor import Predictor
+from sagann.train.preparation import PreparedGraph
 from sagann.train.reporter import LogReporter, Reporter, Reporters, RunInfo, TrainResult
 from sagann.train.resources import peak_rss_bytes, reproducible, resolve_device, versions
 from sagann.train.restore import restore
@@ -47,7 +49,6 @@ from sagann.train.run import describe_model
 from sagann.train.run_folder import AUTOMATIC, EVENTS, RunFolder
 from sagann.train.session import TrainSession
 from sagann.train.streaming import Streaming, remove_spilled
-from sagann.train.whole_graph import WholeGraph
 
 
 class Trainer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -161,7 +162,7 @@ def test_trying_out_a_streamed_model_leaves_random_numbers_and_its_mode() -> Non
 
 def test_a_disk_without_room_for_an_evaluation_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     free_bytes = [0]
-    monkeypatch.setattr("sagann.train.predictor.free_disk_bytes", lambda folder: free_bytes[0])
+    monkeypatch.setattr("sagann.train.streaming.free_disk_bytes", lambda folder: free_bytes[0])
     trainer = Trainer(MODEL, community_graph(600), TrainConfig(epochs=1, device="cpu", memory=TIGHT))
     # The result is 600 rows of three numbers.
     with pytest.raises(SpillError, match=r"0 bytes are free, \d+ are needed, 7200 of them") as caught:
@@ -232,3 +233,15 @@ def test_what_is_gathered_once_serves_training_and_evaluation(monkeypatch: pytes
     monkeypatch.setattr(Executor, "keep_constants", counted)
     Trainer(MODEL, community_graph(600), TrainConfig(epochs=2, device="cpu", memory=TIGHT)).fit()
     assert len(computed) == 1
+
+
+def test_where_an_automatic_run_spills(tmp_path: Path) -> None:
+    named, unnamed = TrainConfig(spill="elsewhere"), TrainConfig()
+    cpu = torch.device("cpu")
+    assert Streaming.of(named, tmp_path, device=cpu) is None
+    found = Streaming.of(named, tmp_path, device=cpu, automatic_bytes=5)
+    assert found == Streaming(memory_bytes=5, spill=Path("elsewhere").absolute(), is_automatic=True)
+    found = Streaming.of(unnamed, tmp_path, device=cpu, automatic_bytes=5)
+    assert found == Streaming(memory_bytes=5, spill=tmp_path / "spill", is_own=True, is_automatic=True)
+    stated = Streaming.of(TrainConfig(memory="7B"), None, device=cpu)
+    assert stated == Streaming(memory_bytes=7, spill=Path(tempfile.gettempdir()))
