@@ -34,7 +34,7 @@ def test_every_epoch_is_in_the_events(tmp_path):
 def test_without_the_package_it_is_refused_before_training(tmp_path, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(
-        "sagann.train.events.find_spec", lambda name: None if name == "tensorboard" else found(name)
+        "sagann.train.reporter.find_spec", lambda name: None if name == "tensorboard" else found(name)
     )
     with pytest.raises(MissingDependencyError, match=r"pip install 'sagann\[tensorboard\]'"):
         trainer_of(tmp_path)
