@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sagann.train.metrics import METRICS, compute_metrics, measuring_bytes, predict_classes
-from sagann.train.resources import deterministic_algorithms
+from sagann.train.resources import reproducible
 
 
 def f1(predicted: list[bool], truth: list[bool]) -> float:
@@ -176,7 +176,7 @@ class _Largest(TorchDispatchMode):
 
 def test_no_vertex_is_compared_with_every_pair_of_classes():
     logits, labels = torch.randn(5000, 24), torch.randint(24, (5000,))
-    with deterministic_algorithms(True), _Largest() as largest:
+    with reproducible(True, torch.device("cpu")), _Largest() as largest:
         found = compute_metrics(logits, labels, multi_label=False)
         assert torch.are_deterministic_algorithms_enabled()
     assert found == compute_metrics(logits, labels, multi_label=False)
