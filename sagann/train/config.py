@@ -89,27 +89,22 @@ class TrainConfig:
         has_decay = "weight_decay" in inspect.signature(optimizer).parameters
         if self.weight_decay is None:
             object.__setattr__(self, "weight_decay", 5e-4 if has_decay else 0.0)
-        _check_values(self)
-        _check_monitor(self.monitor)
+        for names, fits, expected in _CHECKS:
+            for name in names:
+                if not fits(getattr(self, name)):
+                    raise _refused(name, getattr(self, name), expected)
         _check_options(optimizer, self.optimizer_options, {"params", "lr", "weight_decay"}, "optimizer_options")
         if self.weight_decay and not has_decay:
-            raise InputError(
-                "the optimizer has no weight decay",
-                value=f"weight_decay {self.weight_decay:g} with optimizer '{self.optimizer}'",
-                where="TrainConfig.weight_decay",
-                fix="Set it to 0, or choose an optimizer that has it (Adam, AdamW, SGD, ...).",
-            )
+            expected = f"0 for the optimizer '{self.optimizer}', which has no weight decay"
+            raise _refused("weight_decay", self.weight_decay, expected)
         if self.scheduler is not None:
             schedulers = torch.optim.lr_scheduler
             scheduler = _torch_class(schedulers, schedulers.LRScheduler, self.scheduler, "scheduler")
             _check_options(scheduler, self.scheduler_options, {"optimizer"}, "scheduler_options")
         elif self.scheduler_options:
-            raise InputError(
-                "scheduler_options are set without a scheduler",
-                value=repr(dict(self.scheduler_options)),
-                where="TrainConfig.scheduler_options",
-                fix="Set scheduler, or leave scheduler_options out.",
-            )
+            raise _refused("scheduler_options", dict(self.scheduler_options), "{} where no scheduler is set")
+        if self.profile and self.memory is None:
+            raise _refused("profile", True, "false where no memory is set, for only a streamed epoch is profiled")
         if self.spill is not None:
             # A run may be resumed or reopened from another folder.
             object.__setattr__(self, "spill", os.path.abspath(self.spill))
@@ -157,6 +152,12 @@ def _is_device(value: Any) -> bool:
     return isinstance(value, str) and bool(re.fullmatch(r"auto|cpu|cuda(:\d+)?", value))
 
 
+def _is_monitor(value: Any) -> bool:
+    # Weights chosen by the test split would make its metrics worthless.
+    split, _, metric = str(value).partition("/")
+    return value is None or (split in ("train", "val") and metric in METRICS)
+
+
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("epochs", "eval_every", "checkpoint_every", "keep_checkpoints"), _is_int, "an integer of at least 1"),
     (("patience",), lambda value: value is None or _is_int(value), "an integer of at least 1"),
@@ -169,38 +170,10 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("decay",), lambda value: value in tuple(DECAY_POLICIES), f"one of {', '.join(DECAY_POLICIES)}"),
     (("memory",), _is_size, "a size above 0 as a string, or None"),
     (("spill",), lambda value: value is None or (isinstance(value, str) and value != ""), "a folder, or None"),
+    (("monitor",), _is_monitor, f"'train' or 'val' (never 'test'), a slash, and one of {', '.join(METRICS)}"),
     (("weights",), lambda value: value in ("best", "last", None), "'best' or 'last'"),
 )
 "The values that fields may have, as a function and in words."
-
-
-def _check_values(config: TrainConfig) -> None:
-    for names, fits, expected in _CHECKS:
-        for name in names:
-            if not fits(getattr(config, name)):
-                raise _refused(name, getattr(config, name), expected)
-    if config.profile and config.memory is None:
-        raise InputError(
-            "only a streamed epoch is profiled",
-            value="profile, and no memory",
-            where="TrainConfig.profile",
-            fix="Set memory (--memory 2GiB), or leave profile out.",
-        )
-
-
-def _check_monitor(monitor: object) -> None:
-    if monitor is None:
-        return
-    split, _, metric = str(monitor).partition("/")
-    if split == "test":
-        raise InputError(
-            "the test split cannot be monitored",
-            value=repr(monitor),
-            where="TrainConfig.monitor",
-            fix="Monitor 'val/...' or 'train/...': weights chosen by the test split make its metrics worthless.",
-        )
-    if split not in ("train", "val") or metric not in METRICS:
-        raise _refused("monitor", monitor, f"'train' or 'val', a slash, and one of {', '.join(METRICS)}")
 
 
 def _refused(name: str, value: object, expected: str) -> InputError:
@@ -213,14 +186,15 @@ def _refused(name: str, value: object, expected: str) -> InputError:
 
 
 def _torch_class(module: Any, base: type, name: object, what: str) -> type:
-    known = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)]
-    known = sorted(key for key in known if key != base.__name__ and not key.startswith("_"))
-    if name in known:
-        kind: type = getattr(module, str(name))
-        return kind
-    raise InputError(
-        f"unknown {what}", value=repr(name), where=f"TrainConfig.{what}", fix=closest(str(name), known)
-    )
+    classes = {
+        key: kind
+        for key, kind in sorted(vars(module).items())
+        if isinstance(kind, type) and issubclass(kind, base) and kind is not base and not key.startswith("_")
+    }
+    if not isinstance(name, str) or name not in classes:
+        fix = closest(str(name), classes)
+        raise InputError(f"unknown {what}", value=repr(name), where=f"TrainConfig.{what}", fix=fix)
+    return classes[name]
 
 
 def _check_options(kind: type, options: object, taken: Collection[str], what: str) -> None:
@@ -230,16 +204,11 @@ def _check_options(kind: type, options: object, taken: Collection[str], what: st
     where = f"TrainConfig.{what}"
     for name, value in options.items():
         if name in taken:
-            raise InputError(
-                f"{what} sets an argument that has an option of its own",
-                value=f"'{name}'",
-                where=where,
-                fix="Leave it out.",
-            )
+            problem = f"{what} sets an argument that has an option of its own"
+            raise InputError(problem, value=f"'{name}'", where=where, fix="Leave it out.")
         if name not in known:
-            raise InputError(
-                f"{kind.__name__} has no such option", value=repr(name), where=where, fix=closest(str(name), known)
-            )
+            fix = closest(str(name), known)
+            raise InputError(f"{kind.__name__} has no such option", value=repr(name), where=where, fix=fix)
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as error:

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sagann.errors import CheckpointError
 from sagann.graph import Graph
@@ -22,7 +22,7 @@ from sagann.nn import ModelConfig
 from sagann.nn.user_model import class_in_file
 from sagann.saga.engine import current_engine
 from sagann.train.atomic import digest
-from sagann.train.config import TrainConfig
+from sagann.train.session import TrainSession
 
 FREE_OPTIONS = ("epochs", "checkpoint_every", "keep_checkpoints", "tensorboard", "spill", "profile")
 """Training options that a resume may change: none of them changes the numbers of an epoch."""
@@ -32,17 +32,9 @@ _LATER_OPTIONS = ("memory",)
 _DIGEST_ROWS_BYTES = 64 * 2**20
 
 
-def identity_of(
-    model: nn.Module,
-    graph: Graph,
-    config: TrainConfig,
-    *,
-    model_config: ModelConfig | None,
-    device: torch.device,
-    optimizer: torch.optim.Optimizer,
-    scheduler: object | None,
-) -> dict[str, Any]:
-    """The identity of a run as nested JSON values; reads every array of ``graph`` once."""
+def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig | None) -> dict[str, Any]:
+    """The identity of a run as nested JSON values; reads every array of ``graph``, the graph before it was prepared, once."""
+    model, config, scheduler = session.model, session.config, session.scheduler
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     unset = {name for name in _LATER_OPTIONS if getattr(config, name) is None}
     options = {name: value for name, value in config.to_json().items() if name not in {*FREE_OPTIONS, *unset}}
@@ -53,9 +45,12 @@ def identity_of(
             "tensors": {name: f"{value.dtype} {list(value.shape)}" for name, value in tensors.items()},
         },
         "graph": graph_identity(graph),
-        "optimizer": {"class": type(optimizer).__name__, "num_groups": len(optimizer.param_groups)},
+        "optimizer": {
+            "class": type(session.optimizer).__name__,
+            "num_groups": len(session.optimizer.param_groups),
+        },
         "scheduler": {"class": None if scheduler is None else type(scheduler).__name__},
-        "train": {**options, "device": device.type},
+        "train": {**options, "device": session.device.type},
         # Engines add in different orders. The options of an engine do not matter.
         "engine": type(current_engine()).__name__,
     }

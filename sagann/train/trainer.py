@@ -284,15 +284,6 @@ class Trainer:
 
     def _description(self, session: TrainSession) -> dict[str, Any]:
         """The content of run.json."""
-        identity = identity_of(
-            self.model,
-            self.graph,
-            self.config,
-            model_config=self.model_config,
-            device=self.device,
-            optimizer=session.optimizer,
-            scheduler=session.scheduler,
-        )
         streaming = self._predictor.streaming
         automatic_bytes = streaming.memory_bytes if streaming is not None and streaming.is_automatic else None
         return {
@@ -305,7 +296,7 @@ class Trainer:
             "weights": self.weights,
             "contract": self._predictor.contract.to_json(),
             "versions": versions(),
-            "identity": identity,
+            "identity": identity_of(session, self.graph, self.model_config),
             AUTOMATIC: automatic_bytes,
         }
 

@@ -32,12 +32,15 @@ from sagann.train import TrainConfig
         ({"memory": 5}, "memory is refused: 5, expected a size above 0 as a string, or None"),
         ({"memory": "much"}, "size is not understood: 'much' (in TrainConfig.memory)"),
         ({"memory": "0 GiB"}, "memory is refused: '0 GiB', expected a size above 0"),
-        ({"profile": True}, "only a streamed epoch is profiled"),
+        ({"profile": True}, "profile is refused: True, expected false where no memory is set"),
         ({"decay": "some"}, "decay is refused: 'some', expected one of all, first-layer, matrices"),
         ({"weights": "worst"}, "weights is refused: 'worst', expected 'best' or 'last'"),
         ({"monitor": "val/precision"}, "monitor is refused: 'val/precision'"),
         ({"monitor": "accuracy"}, "monitor is refused: 'accuracy'"),
-        ({"monitor": "test/accuracy"}, "the test split cannot be monitored: 'test/accuracy'"),
+        (
+            {"monitor": "test/accuracy"},
+            "monitor is refused: 'test/accuracy', expected 'train' or 'val' (never 'test')",
+        ),
         ({"optimizer": "adam"}, "unknown optimizer: 'adam' (in TrainConfig.optimizer). Did you mean 'Adam'?"),
         ({"optimizer": "Optimizer"}, "unknown optimizer: 'Optimizer'"),
         ({"scheduler": "StepRL"}, "unknown scheduler: 'StepRL' (in TrainConfig.scheduler). Did you mean 'StepLR'?"),
@@ -49,8 +52,11 @@ from sagann.train import TrainConfig
         ({"optimizer_options": [1]}, "optimizer_options is refused: [1], expected a mapping"),
         ({"optimizer_options": {"betas": {1, 2}}}, "optimizer_options cannot be saved as JSON: 'betas'"),
         ({"scheduler": "StepLR", "scheduler_options": {"steps": 1}}, "StepLR has no such option: 'steps'"),
-        ({"scheduler_options": {"gamma": 1}}, "scheduler_options are set without a scheduler: {'gamma': 1}"),
-        ({"optimizer": "LBFGS", "weight_decay": 0.1}, "the optimizer has no weight decay: weight_decay 0.1"),
+        ({"scheduler_options": {"gamma": 1}}, "scheduler_options is refused: {'gamma': 1}, expected {} where no"),
+        (
+            {"optimizer": "LBFGS", "weight_decay": 0.1},
+            "weight_decay is refused: 0.1, expected 0 for the optimizer 'LBFGS'",
+        ),
     ],
 )
 def test_bad_options_are_refused_by_name(options, message):
