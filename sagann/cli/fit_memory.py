@@ -11,8 +11,8 @@ from sagann.errors import InputError
 from sagann.free_space import memory
 from sagann.graph import Graph
 from sagann.nn import MODELS
+from sagann.train.metrics import most_measured
 from sagann.train.resources import resolve_device
-from sagann.train.splits import most_measured
 
 _FLOAT_BYTES = 4
 _READ_DENSE_ROWS = frozenset(["gated-gcn"])

@@ -22,9 +22,8 @@ from sagann.errors import InputError, LayerError
 from sagann.free_space import memory
 from sagann.graph import Graph
 from sagann.saga.hops import count_hops
-from sagann.train.metrics import measuring_bytes
+from sagann.train.metrics import measuring_bytes, most_measured
 from sagann.train.preparation import parameter_dtype, takes_sparse_features
-from sagann.train.splits import most_measured
 
 MARGIN_BYTES = 256 << 20
 "Part of the margin, in bytes: for Python, PyTorch and the compiler of kernels."

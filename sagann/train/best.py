@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from sagann.errors import InputError
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
-from sagann.train.metrics import Metrics
-from sagann.train.splits import present_splits
+from sagann.train.metrics import Metrics, present_splits
 
 _STATE = ("epoch", "value", "weights", "exhausted")
 

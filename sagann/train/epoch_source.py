@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from sagann.train.metrics import loss_of
+from sagann.train.metrics import labelled_rows, loss_of
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
-from sagann.train.splits import labelled_rows
 
 if TYPE_CHECKING:
     from sagann.runtime.recorder import Recorder

@@ -1,6 +1,6 @@
-"""Metrics of predictions on one split, most by torchmetrics, on the CPU.
+"""Metrics of predictions on the splits of a graph, most by torchmetrics, on the CPU.
 
-Metrics are measured on labelled vertices only. Logits may be mapped from a file: they are read slab by slab, and for ROC-AUC a few
+Metrics are measured on labelled vertices only. A split without a vertex counts as absent. Logits may be mapped from a file: they are read slab by slab, and for ROC-AUC a few
 classes at a time.
 
 - ROC-AUC of a class, against all others, is defined where the split has both a positive and a negative vertex of the class. For two
@@ -12,12 +12,13 @@ classes at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.topology import CHECKED_AT_ONCE
 
 METRICS = ("loss", "accuracy", "micro_f1", "macro_f1", "roc_auc")
@@ -33,6 +34,40 @@ _SCORE_BYTES = 24
 _ROW_BYTES = 256
 # Bytes per decision of a multi-label prediction: prediction and label as int64, and temporaries of their comparison.
 _DECISION_BYTES = 24
+
+
+def present_splits(splits: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The masks that hold a vertex, in the order train, val, test."""
+    return {name: splits[name] for name in SPLIT_NAMES if name in splits and bool(splits[name].any())}
+
+
+def most_measured(graph: Graph) -> int:
+    """Number of vertices that are measured together: the largest split, or all where there is no split."""
+    counts = (int(mask.count_nonzero()) for mask in present_splits(graph.splits).values())
+    return max(counts, default=graph.num_vertices)
+
+
+def labelled_rows(graph: Graph, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The labelled vertices of a split: ids int64 [n], and their labels [n] or [n, C]."""
+    assert graph.labels is not None
+    known = mask if graph.multi_label else mask & (graph.labels >= 0)
+    rows = known.nonzero().squeeze(1)
+    return rows, graph.labels.index_select(0, rows)
+
+
+def evaluate_splits(
+    logits: Tensor, graph: Graph, *, splits: Collection[str] = SPLIT_NAMES, names: Collection[str] = METRICS
+) -> dict[str, Metrics]:
+    """Metrics ``names`` of each of ``splits`` that the graph has; of one split 'all' where it has no splits at all."""
+    masks = present_splits(graph.splits)
+    if not masks:
+        masks = {"all": torch.ones(graph.num_vertices, dtype=torch.bool, device=logits.device)}
+    found: dict[str, Metrics] = {}
+    for name, mask in masks.items():
+        if name in splits or name == "all":
+            rows, labels = labelled_rows(graph, mask)
+            found[name] = compute_metrics(logits, labels, multi_label=graph.multi_label, names=names, rows=rows)
+    return found
 
 
 def measuring_bytes(num_rows: int, num_classes: int, *, multi_label: bool) -> int:

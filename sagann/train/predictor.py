@@ -19,9 +19,8 @@ from sagann.saga.hops import count_hops
 from sagann.saga.shared_lock import MODELS
 from sagann.train.contract import Contract
 from sagann.train.embedding import LastInput
-from sagann.train.metrics import Metrics, predict_classes
+from sagann.train.metrics import Metrics, evaluate_splits, predict_classes
 from sagann.train.preparation import PreparedGraph, features_as, parameter_dtype, prepared_by
-from sagann.train.splits import evaluate_splits
 from sagann.train.streaming import Streaming
 
 if TYPE_CHECKING:

@@ -18,11 +18,10 @@ from sagann.train.checkpoint import Checkpoint
 from sagann.train.codec import decode, encode
 from sagann.train.config import TrainConfig
 from sagann.train.epoch_source import EpochSource, TrainStep
-from sagann.train.metrics import Metrics
+from sagann.train.metrics import Metrics, evaluate_splits
 from sagann.train.policies import REFUSALS, check_rates, step_scheduler, torch_refuses
 from sagann.train.reporter import EpochRecord
 from sagann.train.rng import capture_rng, restore_rng
-from sagann.train.splits import evaluate_splits
 
 
 @dataclass(kw_only=True, eq=False)

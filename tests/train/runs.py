@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,8 +13,9 @@ from torch.nn import functional as F
 
 from sagann.graph import Graph, Topology
 from sagann.graph.rows import csr_tensor, offsets_of
+from sagann.nn import ModelConfig
 from sagann.saga import SagaLayer
-from sagann.train import Contract, Predictor, TrainResult
+from sagann.train import Contract, Predictor, Reporter, TrainConfig, Trainer, TrainResult
 
 CPU = torch.device("cpu")
 
@@ -116,3 +118,17 @@ def sparse_graph() -> Graph:
     vertices, columns = x.nonzero().unbind(1)
     offsets = offsets_of(torch.bincount(vertices, minlength=len(x)))
     return replace(graph, features=csr_tensor(offsets, columns, x[vertices, columns], num_columns=x.shape[1]))
+
+
+def trainer_of(
+    model: nn.Module | ModelConfig | None = None,
+    graph: Graph | None = None,
+    *,
+    run_dir: Path | None = None,
+    reporter: Reporter | None = None,
+    **options: Any,
+) -> Trainer:
+    options = {"epochs": 20, "device": "cpu", **options}
+    model = model if model is not None else seeded_model()
+    graph = graph if graph is not None else community_graph()
+    return Trainer(model, graph, TrainConfig(**options), run_dir=run_dir, reporter=reporter)
