@@ -27,11 +27,7 @@ def class_in_file(reference: str) -> tuple[Path, str] | None:
 
 
 def load_class(path: Path, class_name: str) -> type[nn.Module]:
-    """Import a class of a user's file.
-
-    Raises:
-        InputError: no such file or class, the file fails, or the class is no ``torch.nn.Module``.
-    """
+    """Import a class of a user's file. A missing or failing file, or a class that is no ``nn.Module``, is an InputError."""
     require_file(path, error=InputError)
     if not path.is_file():
         raise InputError(
@@ -88,11 +84,7 @@ def layer_from_class(cls: Callable[..., SagaLayer], in_dim: int, out_dim: int) -
 
 
 def module_from_class(cls: type[nn.Module], options: Mapping[str, object]) -> nn.Module:
-    """Make a whole model: the class gets the options that its ``__init__`` names.
-
-    Raises:
-        InputError: a parameter without a default is no option.
-    """
+    """Make a whole model: the class gets the options that its ``__init__`` names. Other parameters need a default."""
     parameters = inspect.signature(cls).parameters.values()
     unknown = [
         parameter.name

@@ -25,11 +25,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def parse_json(content: bytes) -> Any:
-    """Parse JSON that may be damaged.
-
-    Raises:
-        ValueError: ``content`` is no JSON.
-    """
+    """Parse JSON that may be damaged; a ValueError says that it is no JSON."""
     try:
         return json.loads(content)
     except RecursionError as error:
@@ -67,11 +63,7 @@ def file_digest(path: Path) -> str:
 
 @contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Explain errors of the disk inside the block in four parts.
-
-    Raises:
-        CheckpointError: a file cannot be written.
-    """
+    """Turn an OSError inside the block into a CheckpointError in four parts."""
     try:
         yield
     except OSError as error:

@@ -16,11 +16,7 @@ _STATE = ("epoch", "value", "weights", "exhausted")
 
 
 def resolve_monitor(config: TrainConfig, contract: Contract, splits: Mapping[str, Tensor]) -> str:
-    """The metric to monitor: the configured one, or a default for the task and the splits.
-
-    Raises:
-        InputError: the graph does not have the split of the configured metric.
-    """
+    """The metric to monitor: the configured one, or a default for the task and the splits."""
     present = present_splits(splits)
     if config.monitor is None:
         if "val" not in present:
@@ -58,11 +54,7 @@ class BestTracker:
         self.exhausted = False
 
     def monitored(self, metrics: Mapping[str, Metrics]) -> float:
-        """The value of the monitored metric.
-
-        Raises:
-            InputError: the metric is undefined: the split has no labelled vertex, or no class has a ROC-AUC there.
-        """
+        """The value of the monitored metric. An undefined metric is an InputError."""
         found = metrics.get(self.split, {})
         value = found.get(self.metric)
         if value is None:

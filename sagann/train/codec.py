@@ -27,8 +27,7 @@ _SEQUENCES: dict[str, Callable[[Iterable[Any]], Any]] = {"tuple": tuple, "deque"
 def encode(value: Any, tensors: dict[str, Tensor], *, name: str) -> Any:
     """Turn ``value`` into JSON values, and copy its tensors into ``tensors`` under names that begin with ``name``.
 
-    Raises:
-        CheckpointError: a value in it is neither a number, a string, a container nor a tensor; the message names the value.
+    A value that is neither a number, a string, a container nor a tensor is a CheckpointError, which names the value.
     """
     if value is None or isinstance(value, bool | str):
         return value
@@ -82,11 +81,7 @@ def _unsaved(value: object, name: str) -> CheckpointError:
 
 
 def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The inverse of :func:`encode`.
-
-    Raises:
-        CheckpointError: the JSON names an unknown kind, or a tensor that is missing.
-    """
+    """The inverse of :func:`encode`. An unknown kind, or a missing tensor, is a CheckpointError."""
     if isinstance(value, list):
         return [decode(item, tensors) for item in value]
     if not isinstance(value, dict):

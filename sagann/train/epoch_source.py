@@ -46,13 +46,7 @@ class EpochSource(Protocol):
 
 
 class WholeGraph:
-    """The epoch source whose one step is the whole graph, in memory or streamed.
-
-    Args:
-        predictor: runs the model, on its device.
-        prepared: the training graph.
-        profile: record each epoch.
-    """
+    """The epoch source whose one step is the whole graph, in memory or streamed. With ``profile``, each epoch is recorded."""
 
     def __init__(self, predictor: Predictor, prepared: PreparedGraph, *, profile: bool = False) -> None:
         self._predictor = predictor

@@ -84,11 +84,7 @@ def digest_of(identity: Mapping[str, Any]) -> str:
 
 
 def check_same(saved: Mapping[str, Any], current: Mapping[str, Any], *, where: str) -> None:
-    """Check that a run is continued with the identity that it was started with.
-
-    Raises:
-        CheckpointError: the identities differ; the message names the first difference.
-    """
+    """Refuse to continue a run with another identity; the CheckpointError names the first difference."""
     for name, before, now in _differences(saved, current, ""):
         raise CheckpointError(
             "the run was started differently",

@@ -90,11 +90,7 @@ def build_policies(
 
 
 def build_optimizer(config: TrainConfig, groups: list[ParamGroup]) -> torch.optim.Optimizer:
-    """Make the optimizer that ``config`` names.
-
-    Raises:
-        InputError: there is nothing to train, or torch refuses an option or the parameters.
-    """
+    """Make the optimizer that ``config`` names. No groups, or a refusal of torch, is an InputError."""
     if not groups:
         raise InputError(
             "the model has nothing to train",
@@ -113,14 +109,9 @@ def build_optimizer(config: TrainConfig, groups: list[ParamGroup]) -> torch.opti
 
 
 def build_scheduler(config: TrainConfig, optimizer: torch.optim.Optimizer, *, maximise: bool) -> LRScheduler | None:
-    """Make the scheduler that ``config`` names, if it names one.
+    """Make the scheduler that ``config`` names, if it names one. ``maximise`` is the default mode of ReduceLROnPlateau.
 
-    Args:
-        config: names the scheduler and its options.
-        optimizer: the optimizer whose learning rates the scheduler sets.
-        maximise: whether a larger monitored metric is better: the default mode of ReduceLROnPlateau.
-    Raises:
-        InputError: torch refuses an option, or the schedule ends before the last epoch.
+    A refusal of torch, or a schedule that ends before the last epoch, is an InputError.
     """
     if config.scheduler is None:
         return None
@@ -147,9 +138,6 @@ def try_policies(config: TrainConfig) -> None:
     """Step the optimizer and the scheduler that ``config`` names on a parameter of no use.
 
     Torch checks most options only when it uses them, which may be in the middle of training.
-
-    Raises:
-        InputError: torch refuses an option, or a learning rate becomes negative or infinite.
     """
     # Two dimensions, which some optimizers insist on.
     parameter = nn.Parameter(torch.zeros(2, 2))
@@ -168,12 +156,9 @@ def try_policies(config: TrainConfig) -> None:
 
 
 def step_scheduler(scheduler: LRScheduler | None, monitored: float | None) -> None:
-    """Step the scheduler at the end of an epoch; does nothing where there is no scheduler.
+    """Step the scheduler, if there is one, at the end of an epoch.
 
     ReduceLROnPlateau is stepped only where ``monitored``, the value of the monitored metric, was measured in this epoch.
-
-    Raises:
-        InputError: torch refuses an option.
     """
     try:
         if isinstance(scheduler, ReduceLROnPlateau):
@@ -186,11 +171,7 @@ def step_scheduler(scheduler: LRScheduler | None, monitored: float | None) -> No
 
 
 def check_rates(scheduler: LRScheduler | None, optimizer: torch.optim.Optimizer) -> None:
-    """Check the learning rates that a scheduler has set.
-
-    Raises:
-        InputError: a learning rate is negative or too large for float32.
-    """
+    """Refuse a learning rate that a scheduler has made negative or too large for float32."""
     if scheduler is None:
         return
     for group in optimizer.param_groups:

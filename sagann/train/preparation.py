@@ -23,11 +23,7 @@ class PreparedGraph:
 
 
 def prepared_by(model: nn.Module, graph: Graph) -> Graph:
-    """The graph as ``model.prepare`` returns it; with dense features, unless the model takes sparse ones.
-
-    Raises:
-        LayerError: ``prepare`` does not return a graph.
-    """
+    """The graph as ``model.prepare`` returns it; with dense features, unless the model takes sparse ones."""
     prepare = getattr(model, "prepare", None)
     prepared = graph if prepare is None else prepare(graph)
     if not isinstance(prepared, Graph):
@@ -56,11 +52,7 @@ def parameter_dtype(model: nn.Module) -> torch.dtype:
 
 
 def features_as(graph: Graph, dtype: torch.dtype) -> Graph:
-    """The graph with its dense or ``torch.sparse_csr`` features as ``dtype``; the same object where they have that dtype.
-
-    Raises:
-        InputError: a feature is too large for ``dtype``.
-    """
+    """The graph with its dense or ``torch.sparse_csr`` features as ``dtype``. A feature too large for ``dtype`` is an InputError."""
     features = graph.features
     if features is None or features.dtype == dtype:
         return graph

@@ -22,11 +22,7 @@ _deterministic: Any = torch.utils.deterministic
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device that 'cpu', 'cuda', 'cuda:N' or 'auto' names on this machine, with its index.
-
-    Raises:
-        InputError: there is no such device.
-    """
+    """The device that 'cpu', 'cuda', 'cuda:N' or 'auto' names, with its index. A device that is not there is an InputError."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() and torch.cuda.device_count() else "cpu"
     return device_named(name, what="no such device", where="TrainConfig.device")

@@ -35,11 +35,7 @@ def capture_rng(device: torch.device) -> dict[str, Tensor]:
 
 
 def restore_rng(state: Mapping[str, Tensor], device: torch.device) -> None:
-    """Set the generators to what :func:`capture_rng` returned.
-
-    Raises:
-        CheckpointError: a state is missing or of the wrong size.
-    """
+    """Set the generators to a result of :func:`capture_rng`. A missing state is a CheckpointError."""
     wanted = ["torch", "python", "numpy", *(["cuda"] if device.type == "cuda" else [])]
     for name in wanted:
         if name not in state:

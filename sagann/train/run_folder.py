@@ -83,11 +83,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder for this process.
-
-        Raises:
-            InputError: another process holds the folder, or the folder cannot be made.
-        """
+        """Hold the folder, which is made if it is missing. A folder that another process holds is an InputError."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -167,11 +163,7 @@ class RunFolder:
             write_json(self.path / RUN_FILE, {"format": FORMAT, **description})
 
     def read_run(self) -> dict[str, Any]:
-        """Read run.json.
-
-        Raises:
-            CheckpointError: run.json is missing, or not one of ours.
-        """
+        """Read run.json. A missing or foreign file is a CheckpointError."""
         path = self.path / RUN_FILE
         require_file(path, error=CheckpointError)
         try:
@@ -222,11 +214,7 @@ class RunFolder:
             return self._lines.tell()
 
     def read_history(self, num_epochs: int, num_bytes: int) -> list[EpochRecord]:
-        """The first ``num_epochs`` lines of metrics.jsonl, which are ``num_bytes`` long.
-
-        Raises:
-            CheckpointError: the file does not begin with such lines.
-        """
+        """The first ``num_epochs`` lines of metrics.jsonl, which are ``num_bytes`` long; a CheckpointError where they are not."""
         try:
             content = self._history.read_bytes()[:num_bytes] if num_bytes else b""
             records = [EpochRecord.from_json(parse_json(line)) for line in content.splitlines()]
@@ -263,12 +251,9 @@ class RunFolder:
             self._lines = None
 
     def write_result(self, state: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
-        """Write model.safetensors, then metrics.json, which holds the checksum of the weights.
+        """Write model.safetensors, then metrics.json, which holds ``summary`` and the checksum of the weights.
 
-        Args:
-            state: the model's state_dict. Values that are no tensors (the extra state of a module) go into the metadata of
-                model.safetensors.
-            summary: the content of metrics.json.
+        Values of the state_dict that are no tensors (the extra state of a module) go into the metadata of model.safetensors.
         """
         tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
         extra = {name: value for name, value in state.items() if name not in tensors}
@@ -281,11 +266,7 @@ class RunFolder:
             write_json(self.path / _SUMMARY_FILE, {**summary, "weights_checksum": checksum})
 
     def read_summary(self) -> dict[str, Any] | None:
-        """Read metrics.json; None where the run has not ended.
-
-        Raises:
-            CheckpointError: the file is damaged.
-        """
+        """Read metrics.json; None where the run has not ended."""
         path = self.path / _SUMMARY_FILE
         require_file(path, error=CheckpointError)
         if not path.exists():
@@ -299,11 +280,7 @@ class RunFolder:
         return summary
 
     def read_weights(self) -> dict[str, Any]:
-        """The state_dict that the run ended with; of a run that has not ended, that of its best or last epoch so far.
-
-        Raises:
-            CheckpointError: the weights are damaged, or there are none yet.
-        """
+        """The state_dict that the run ended with; of a run that has not ended, that of its best or last epoch so far."""
         from safetensors import SafetensorError, safe_open
 
         path, summary = self.path / _WEIGHTS_FILE, self.read_summary()

@@ -53,10 +53,7 @@ class TrainSession:
         """Train one epoch, evaluate it where it is due, step the scheduler, and add it to the history.
 
         Where ``eval_every`` does not divide the number of epochs, the last epoch is evaluated for the history only: a longer run
-        does not evaluate this epoch, and continuing this run must give the same.
-
-        Raises:
-            InputError: the loss or an evaluated metric became NaN or infinite, or the schedule is over.
+        does not evaluate this epoch, and continuing this run must give the same. A loss that is NaN or infinite is an InputError.
         """
         epoch = self.epoch + 1
         check_rates(self.scheduler, self.optimizer)
@@ -169,8 +166,6 @@ class TrainSession:
         Args:
             run: digest of the run's identity.
             history_bytes: length of metrics.jsonl so far, in bytes.
-        Raises:
-            CheckpointError: a value of the state is neither tensor, number, string nor container.
         """
         tensors: dict[str, Tensor] = {}
         parts = {

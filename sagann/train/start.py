@@ -23,16 +23,9 @@ from sagann.train.session import TrainSession
 
 
 def start_run(folder: RunFolder, description: Mapping[str, Any], *, overwrite: bool) -> str:
-    """Write run.json into a folder, which is emptied of an earlier run.
+    """Write ``description`` as run.json into a locked folder, and return the digest of its identity.
 
-    Args:
-        folder: locked by this process.
-        description: the content of run.json.
-        overwrite: replace a run that has trained an epoch.
-    Returns:
-        The digest of the run's identity.
-    Raises:
-        InputError: the folder holds a run that may not be replaced, or files that no run has made.
+    An earlier run is removed. With ``overwrite`` false, a run that has trained an epoch is refused, and so are foreign files.
     """
     if folder.has_work and not overwrite:
         raise InputError(
@@ -56,18 +49,16 @@ def start_run(folder: RunFolder, description: Mapping[str, Any], *, overwrite: b
 def continue_run(
     session: TrainSession, folder: RunFolder, description: Mapping[str, Any], on_message: Callable[[str], None]
 ) -> str:
-    """Continue the run of a folder in a new session. The folder's history is cut back to the session's epoch.
+    """Continue the run of a locked folder in a new session, and return the digest of the run's identity.
+
+    The folder's history is cut back to the session's epoch.
 
     Args:
         session: of the same model, graph and configuration, before its first epoch.
         folder: locked by this process.
-        description: the content that run.json would have if the run started now. Its automatic budget and its options of
-            ``FREE_OPTIONS`` replace those of run.json.
+        description: the run.json of a run that would start now. Its automatic budget and its options of ``FREE_OPTIONS`` replace
+            those of the folder's run.json.
         on_message: is told of other versions and of damaged checkpoints.
-    Returns:
-        The digest of the run's identity.
-    Raises:
-        CheckpointError: the run cannot be continued, or not with this description.
     """
     if folder.has_work and not folder.exists:
         raise _lost(

@@ -78,12 +78,7 @@ class Streaming:
         )
 
     def stream(self, model: nn.Module, graph: Graph, device: torch.device, *, trains: bool) -> StreamedModel:
-        """The model over a prepared graph, inside the budget.
-
-        Raises:
-            BudgetError: the stated budget cannot be met.
-            InputError: the automatic budget cannot be met.
-        """
+        """The model over a prepared graph, inside the budget. An automatic budget that cannot be met is an InputError."""
         # Imported here: most runs do not stream, and it loads Numba.
         from sagann.plan.residency import BudgetError
         from sagann.runtime.streaming.stream import stream
@@ -105,11 +100,7 @@ class Streaming:
             ) from error
 
     def require_room(self, evaluation: Planned, device: torch.device) -> None:
-        """Refuse a disk without room for the blocks that an evaluation spills, and for its result, which lies there too.
-
-        Raises:
-            SpillError: the disk has less room.
-        """
+        """Raise SpillError where the disk lacks room for the blocks that an evaluation spills, and for its result."""
         if self.spill is None or device.type != "cpu":
             return
         # Imported here: most runs do not stream, and it loads Numba.
