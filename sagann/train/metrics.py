@@ -1,7 +1,7 @@
 """Metrics of predictions on the splits of a graph, most by torchmetrics, on the CPU.
 
-Metrics are measured on labelled vertices only. A split without a vertex counts as absent. Logits may be mapped from a file: they are read slab by slab, and for ROC-AUC a few
-classes at a time.
+Metrics are measured on labelled vertices only. A split without a vertex counts as absent. Logits may be mapped from a file: they
+are read slab by slab, and for ROC-AUC a few classes at a time.
 
 - ROC-AUC of a class, against all others, is defined where the split has both a positive and a negative vertex of the class. For two
   classes the metric is the area of class 1, else the mean over the classes with an area. Where no class has one, the metric is left
@@ -155,9 +155,8 @@ def _measure(rows: _Rows, labels: Tensor, names: Collection[str], *, multi_label
     predicted, labels = rows.predicted(multi_label=multi_label), labels.cpu()
     if multi_label:
         predicted, labels = predicted.long(), labels.long()
-        accuracy, f1_score = classification.multilabel_accuracy, classification.multilabel_f1_score
-    else:
-        accuracy, f1_score = classification.multiclass_accuracy, classification.multiclass_f1_score
+    kind = "multilabel" if multi_label else "multiclass"
+    accuracy, f1_score = (getattr(classification, f"{kind}_{name}") for name in ("accuracy", "f1_score"))
 
     def score(function: Callable[..., Tensor], average: str) -> float:
         return float(function(predicted, labels, num_classes, average=average, validate_args=False))

@@ -141,14 +141,9 @@ class Predictor:
             return self.forward(prepared.graph)
 
     def try_out(self, prepared: PreparedGraph) -> None:
-        """Make lazy parameters, and find errors before anything is trained.
+        """Make lazy parameters, and find errors of the model, the budget and the disk before anything is trained.
 
         In memory that takes one pass. For a streamed model, an epoch and an evaluation are planned.
-
-        Raises:
-            LayerError: the output is no logits, or the model cannot be streamed.
-            BudgetError: the memory budget cannot be met.
-            SpillError: there is too little room to spill.
         """
         graph = prepared.graph
         if self.streaming is None:
@@ -169,11 +164,7 @@ class Predictor:
         self.contract.check_logits(like, graph, type(self.model).__name__)
 
     def forward(self, graph: Graph) -> Tensor:
-        """The model's output in its current mode, with its gradient, for a prepared graph.
-
-        Raises:
-            LayerError: the output is no logits, or the model has overwritten the features.
-        """
+        """The model's output in its current mode, with its gradient, for a prepared graph."""
         if self.streaming is None:
             logits = self._run(lambda: self.model(graph.hops(self.num_hops), graph.features), graph)
         else:
@@ -183,7 +174,7 @@ class Predictor:
         return self.contract.check_logits(logits, graph, type(self.model).__name__)
 
     def _run(self, model: Callable[[], Tensor], graph: Graph) -> Tensor:
-        """Run the model, and refuse one that overwrites the features."""
+        """Run the model. A model that overwrites the features is a LayerError."""
         features = graph.features
         if features is None or features.is_inference():
             # A tensor made in inference mode counts no versions, and refuses to be overwritten outside of that mode.

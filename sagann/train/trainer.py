@@ -215,19 +215,11 @@ class Trainer:
         return self.fit(resume=True)
 
     def evaluate(self, graph: Graph | None = None) -> dict[str, Metrics]:
-        """Measure the model on each split of the training graph, or of a new one: split to metric to value.
-
-        A graph without splits counts as one split, 'all'.
-        """
+        """Measure the model on each split of the training graph, or of a new one: see :meth:`sagann.train.Predictor.evaluate`."""
         return self._predictor.evaluate(self._prepared if graph is None else graph)
 
     def predict(self, graph: Graph | None = None, *, probabilities: bool = False) -> Tensor:
-        """Class ids int64 [num_vertices], or uint8 [num_vertices, C] of 0/1 for multi-label; on the CPU.
-
-        Args:
-            graph: a new graph; by default the training graph.
-            probabilities: return floats [num_vertices, C] instead.
-        """
+        """Class ids, 0/1 per class or probabilities of every vertex: see :meth:`sagann.train.Predictor.predict`."""
         return self._predictor.predict(self._prepared if graph is None else graph, probabilities=probabilities)
 
     def embed(self, graph: Graph | None = None) -> Tensor:
