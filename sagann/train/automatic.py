@@ -94,7 +94,7 @@ def automatic_budget(
         model: on the CPU.
         graph: prepared for the model.
         say: is told if the run is streamed, or should be and cannot.
-        known: the budget that the run began with, which is kept if there is room for it.
+        known: budget that the run began with, which is kept if there is room for it.
         in_files_bytes: result of :func:`bytes_in_files` for the graph before it was prepared.
     """
     room = Room.of(model, graph, in_files_bytes)

@@ -151,11 +151,7 @@ class Reporters:
 
 
 class TensorBoardReporter(Reporter):
-    """Writes loss, learning rate, epoch time and metrics of every epoch as TensorBoard events (extra 'tensorboard').
-
-    Args:
-        path: folder of the events.
-    """
+    """Writes loss, learning rate, epoch time and metrics of every epoch as TensorBoard events (extra 'tensorboard') into a folder."""
 
     def __init__(self, path: Path) -> None:
         require_tensorboard()

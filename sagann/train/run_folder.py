@@ -68,12 +68,7 @@ _DESCRIPTION = ("model", "train", "contract", "versions", "identity")
 
 
 class RunFolder:
-    """The folder of one run.
-
-    Args:
-        path: the folder; made by :meth:`locked`.
-        keep_checkpoints: number of newest checkpoints to keep.
-    """
+    """The folder of one run, which keeps the newest checkpoints. The folder is made by :meth:`locked`."""
 
     def __init__(self, path: Path, *, keep_checkpoints: int = 2) -> None:
         self.path = path

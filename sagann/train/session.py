@@ -161,12 +161,7 @@ class TrainSession:
         return metrics
 
     def checkpoint(self, *, run: str, history_bytes: int) -> Checkpoint:
-        """The whole state after the last trained epoch.
-
-        Args:
-            run: digest of the run's identity.
-            history_bytes: length of metrics.jsonl so far, in bytes.
-        """
+        """The whole state after the last trained epoch. ``run`` is the digest of the run's identity, ``history_bytes`` the length of metrics.jsonl."""
         tensors: dict[str, Tensor] = {}
         parts = {
             "model": self.model.state_dict(),

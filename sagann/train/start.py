@@ -51,14 +51,9 @@ def continue_run(
 ) -> str:
     """Continue the run of a locked folder in a new session, and return the digest of the run's identity.
 
-    The folder's history is cut back to the session's epoch.
-
-    Args:
-        session: of the same model, graph and configuration, before its first epoch.
-        folder: locked by this process.
-        description: the run.json of a run that would start now. Its automatic budget and its options of ``FREE_OPTIONS`` replace
-            those of the folder's run.json.
-        on_message: is told of other versions and of damaged checkpoints.
+    The session has the same model, graph and configuration, and has not trained yet. ``description`` is the run.json of a run that
+    would start now: its automatic budget and its options of ``FREE_OPTIONS`` replace those of the folder. The folder's history is cut
+    back to the checkpoint. ``on_message`` is told of other versions and of damaged checkpoints.
     """
     if folder.has_work and not folder.exists:
         raise _lost(

@@ -55,13 +55,8 @@ class Streaming:
     ) -> Streaming | None:
         """The streaming that a configuration asks for; None for everything in memory.
 
-        Args:
-            config: names the budget and the spill folder.
-            run_dir: the run folder, which holds the spill folder where ``config`` names none.
-            device: the device that computes, whose memory the budget is of. Beside a CUDA device, blocks stay in the host's
-                memory where ``config`` names no folder.
-            automatic_bytes: budget where ``config`` names none, in bytes.
-            trains: whether the model is trained.
+        ``automatic_bytes`` is the budget where ``config`` names none. Where ``config`` names no spill folder, it lies in ``run_dir``, or
+        is the system's folder for temporary files; beside a CUDA device blocks stay in the host's memory.
         """
         memory_bytes = automatic_bytes if config.memory_bytes is None else config.memory_bytes
         if memory_bytes is None:
@@ -128,10 +123,7 @@ class Streaming:
 
     @contextmanager
     def large_arrays(self) -> Iterator[None]:
-        """Inside the ``with`` block, large arrays of a graph that is opened or prepared lie on the spill folder's disk.
-
-        Without a spill folder they lie in memory.
-        """
+        """Inside the ``with`` block, large arrays of a graph that is opened or prepared lie on the spill folder's disk, if there is one."""
         if self.spill is None:
             yield
             return
