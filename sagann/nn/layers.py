@@ -1,7 +1,7 @@
 """The layers of the zoo, from the plainest to the ones that prepare a graph.
 
-Each layer maps [num_src, in_dim] to [num_dst, out_dim]. ``in_dim`` is the number of features per vertex, ``out_dim`` the number
-of outputs.
+Each layer maps [num_src, in_dim] to [num_dst, out_dim]. ``in_dim`` is the number of features per vertex, ``out_dim`` the
+number of outputs.
 """
 
 from __future__ import annotations
@@ -204,8 +204,9 @@ class GAT(SagaLayer):
         s_{vu} = \mathrm{LeakyReLU}(a_s^T W h_v + a_d^T W h_u), \qquad
         h_u' = \sum_{v \to u} \mathrm{softmax}_v(s_{vu})\, W h_v + b
 
-    over the graph with self-loops. Dropout of attention coefficients is applied to the values, which is the same. The result is
-    [num_dst, num_heads * head_dim], or [num_dst, head_dim] where heads are averaged. The same as PyG's ``GATConv``.
+    over the graph with self-loops. Dropout of attention coefficients is applied to the values, which is the same. The
+    result is [num_dst, num_heads * head_dim], or [num_dst, head_dim] where heads are averaged. The same as PyG's
+    ``GATConv``.
 
     Args:
         in_dim: features per vertex.

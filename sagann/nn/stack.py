@@ -21,8 +21,8 @@ from sagann.saga.hooks import has_hooks
 class GNN(nn.Module):
     """A stack of layers: an encoder; then for each layer dropout, the layer, normalisation and activation; then a decoder.
 
-    ``model(hops, x)`` walks one topology per layer. ``x`` is [num_src, F] for the first topology, the result [num_dst, out_dim]
-    for the last one. Nothing is normalised or activated after the last layer.
+    ``model(hops, x)`` walks one topology per layer. ``x`` is [num_src, F] for the first topology, the result [num_dst,
+    out_dim] for the last one. Nothing is normalised or activated after the last layer.
 
     Args:
         layers: the SAGA layers, in order.
@@ -71,7 +71,8 @@ class GNN(nn.Module):
     def prepare(self, graph: Graph) -> Graph:
         """Prepare ``graph`` as the layers do, and make its features dense where the first layer reads dense rows.
 
-        Sparse features stay sparse where the model has an encoder, and where the first layer reads its input by linear maps only.
+        Sparse features stay sparse where the model has an encoder, and where the first layer reads its input by linear
+        maps only.
         """
         kinds = {type(layer).prepare for layer in self.layers if isinstance(layer, SagaLayer)}
         if len(kinds) > 1:
@@ -123,7 +124,7 @@ class GNN(nn.Module):
         return x
 
     def _rows(self, layer: nn.Module, x: Tensor) -> Tensor | FeatureRows:
-        """The input of a layer. Features without a gradient become FeatureRows, which dropout and linear maps need not copy."""
+        """The input of a layer: FeatureRows for features without gradient, which dropout and linear maps need not copy."""
         if not is_plain(x):
             return x
         is_sparse = x.layout == torch.sparse_csr

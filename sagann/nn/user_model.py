@@ -1,8 +1,8 @@
 """The user's own layer or model, named as ``path/to/file.py:ClassName``.
 
-The file is executed as any Python program that the user runs. A dataset or a checkpoint never names the file. The file stands alone,
-so that its content decides whether a run is continued with the same model: modules that the file imports are installed, or
-on PYTHONPATH.
+The file is executed as any Python program that the user runs. A dataset or a checkpoint never names the file. The file
+stands alone, so that its content decides whether a run is continued with the same model: modules that the file imports
+are installed, or on PYTHONPATH.
 """
 
 from __future__ import annotations

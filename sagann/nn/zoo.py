@@ -42,8 +42,8 @@ class ModelConfig:
     layer_norm: bool = False
     "Put a LayerNorm after every layer but the last."
     encoder: str = "auto"
-    """Module before the first layer: 'none'; 'linear' (dense or sparse features to ``hidden``); 'embedding' (a learned row per
-    vertex); 'auto' (embedding where vertices have no features, linear for ggnn, else none)."""
+    """Module before the first layer: 'none'; 'linear' (dense or sparse features to ``hidden``); 'embedding' (a learned
+    row per vertex); 'auto' (embedding where vertices have no features, linear for ggnn, else none)."""
     heads: int = 8
     "For gat: number of heads of all layers but the last."
     out_heads: int = 1
@@ -112,8 +112,7 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
             where=f"graph '{graph.name}'",
             fix="Give the graph labels and num_classes.",
         )
-    build = MODELS.get(config.model, _build_users)
-    return build(config, graph)
+    return MODELS.get(config.model, _build_users)(config, graph)
 
 
 def _stack(

@@ -1,4 +1,4 @@
-"""Files of a run folder: written whole or not at all, digested, removed without leaving a part, errors of the disk explained."""
+"""Files of a run folder: whole or absent, also while they are written or removed; with digests and explained errors."""
 
 from __future__ import annotations
 

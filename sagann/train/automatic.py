@@ -1,11 +1,11 @@
 """Automatic budget: a run that is too large for the free memory is streamed, although no budget is stated.
 
-The decision has two steps. An upper estimate from sizes alone lets most runs go on as they are. For the other runs, the plan of an
-epoch in memory says what the epoch takes. The budget is the free memory, less a margin and what the run holds besides an epoch's
-tensors. So the budget differs from day to day; a run keeps its own, and so does a resumed run.
+The decision has two steps. An upper estimate from sizes alone lets most runs go on as they are. For the other runs, the
+plan of an epoch in memory says what the epoch takes. The budget is the free memory, less a margin and what the run holds
+besides an epoch's tensors. So the budget differs from day to day; a run keeps its own, and so does a resumed run.
 
-A streamed run holds no logits of all vertices: the loss is computed interval by interval, and an evaluation writes logits to a file,
-which metrics read slab by slab. Measuring the largest split is counted in either case.
+A streamed run holds no logits of all vertices: the loss is computed interval by interval, and an evaluation writes logits
+to a file, which metrics read slab by slab. Measuring the largest split is counted in either case.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Checkpoints: a folder each, with tensors in safetensors and the rest in JSON; never pickle.
 
-``checkpoints/epoch-000010/`` holds ``state.safetensors`` and ``state.json``. The folder is written aside, synced and renamed, so
-a folder of that name is whole. ``state.json`` has checksums of its content and of the tensors, so later damage is recognised.
+``checkpoints/epoch-000010/`` holds ``state.safetensors`` and ``state.json``. The folder is written aside, synced and
+renamed, so a folder of that name is whole. ``state.json`` has checksums of its content and of the tensors, so later
+damage is recognised.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Codec: nested Python state (of optimizers, schedulers, modules) as JSON values plus named tensors.
 
-State dictionaries hold tuples, integer keys, infinities and tensors, which JSON does not have. Each becomes an object with one key,
-"$kind", and comes back bit for bit. Tensors go into a flat mapping for safetensors. Nothing is pickled, so reading a file runs no
-code of the file.
+State dictionaries hold tuples, integer keys, infinities and tensors, which JSON does not have. Each becomes an object
+with one key, "$kind", and comes back bit for bit. Tensors go into a flat mapping for safetensors. Nothing is pickled, so
+reading a file runs no code of the file.
 """
 
 from __future__ import annotations

@@ -59,24 +59,26 @@ class TrainConfig:
     deterministic: bool = True
     "Refuse operators that have no reproducible implementation on the device, so that the same seed gives the same bits."
     memory: str | None = None
-    """Memory budget of an epoch's tensors of vertices and edges, as '2GiB'. The model is streamed by intervals within the budget, with
-    the numbers of a dense run. None trains with everything in memory where that fits, else within the free memory."""
+    """Memory budget of an epoch's tensors of vertices and edges, as '2GiB'. The model is streamed by intervals within the
+    budget, with the numbers of a dense run. None trains with everything in memory where that fits, else within the free
+    memory."""
     spill: str | None = None
-    """Folder for blocks of a streamed model that are not in memory. None is a folder in the run folder, or the system's folder for
-    temporary files; beside a CUDA device, None is the host's memory."""
+    """Folder for blocks of a streamed model that are not in memory. None is a folder in the run folder, or the system's
+    folder for temporary files; beside a CUDA device, None is the host's memory."""
     profile: bool = False
-    """Write profile.json and profile.png into the run folder: the steps and copies of the last streamed epoch, as planned and as they
-    ran, in Chrome's format for traces and as a picture."""
+    """Write profile.json and profile.png into the run folder: the steps and copies of the last streamed epoch, as planned
+    and as they ran, in Chrome's format for traces and as a picture."""
     monitor: str | None = None
-    """Metric that early stopping and the best weights go by: 'val/accuracy', 'val/loss', 'train/loss', ... None is 'val/accuracy'
-    ('val/micro_f1' for multi-label), or 'train/loss' where there is no val split."""
+    """Metric that early stopping and the best weights go by: 'val/accuracy', 'val/loss', 'train/loss', ... None is
+    'val/accuracy' ('val/micro_f1' for multi-label), or 'train/loss' where there is no val split."""
     patience: int | None = None
     "Number of epochs without improvement of the monitored metric after which training stops; None never stops early."
     weights: str | None = None
     "Weights that a run ends with: 'best' by the monitor or 'last'. None is 'best' where val is monitored, else 'last'."
     eval_every: int = 1
-    """Number of epochs from one evaluation of train and val to the next. The last epoch is always evaluated. Where eval_every does not
-    divide the number of epochs, the last evaluation is only reported: it sets no best epoch and steps no scheduler."""
+    """Number of epochs from one evaluation of train and val to the next. The last epoch is always evaluated. Where
+    eval_every does not divide the number of epochs, the last evaluation is only reported: it sets no best epoch and steps
+    no scheduler."""
     checkpoint_every: int = 10
     "Number of epochs from one checkpoint to the next, if there is a run folder. The last epoch always leaves one."
     keep_checkpoints: int = 2

@@ -1,6 +1,7 @@
 """Epoch sources: where a training session gets the work of an epoch.
 
-Loss, optimizer, metrics, checkpoints and reports do not depend on the source. :class:`WholeGraph` is the only one that is built.
+Loss, optimizer, metrics, checkpoints and reports do not depend on the source. :class:`WholeGraph` is the only one that is
+built.
 """
 
 from __future__ import annotations

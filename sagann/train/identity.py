@@ -1,8 +1,8 @@
 """Identity of a run: the properties that must be the same for a resume, and the first one that differs.
 
-An identity covers the model (class, every field of its ModelConfig, a digest of a user's own file, the shape of every tensor), the
-graph (sizes, and a digest of every array), the optimizer, the scheduler, the class of the engine, and the training options that
-change the numbers.
+An identity covers the model (class, every field of its ModelConfig, a digest of a user's own file, the shape of every
+tensor), the graph (sizes, and a digest of every array), the optimizer, the scheduler, the class of the engine, and the
+training options that change the numbers.
 """
 
 from __future__ import annotations

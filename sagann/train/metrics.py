@@ -1,13 +1,13 @@
 """Metrics of predictions on the splits of a graph, most by torchmetrics, on the CPU.
 
-Metrics are measured on labelled vertices only. A split without a vertex counts as absent. Logits may be mapped from a file: they
-are read slab by slab, and for ROC-AUC a few classes at a time.
+Metrics are measured on labelled vertices only. A split without a vertex counts as absent. Logits may be mapped from a
+file: they are read slab by slab, and for ROC-AUC a few classes at a time.
 
-- ROC-AUC of a class, against all others, is defined where the split has both a positive and a negative vertex of the class. For two
-  classes the metric is the area of class 1, else the mean over the classes with an area. Where no class has one, the metric is left
-  out, so that no mapping ever holds a NaN.
-- macro-F1 averages over the classes that occur among labels or predictions (single-label), or over all classes, where an empty one
-  counts 0 (multi-label).
+- ROC-AUC of a class, against all others, is defined where the split has both a positive and a negative vertex of the
+  class. For two classes the metric is the area of class 1, else the mean over the classes with an area. Where no class
+  has one, the metric is left out, so that no mapping ever holds a NaN.
+- macro-F1 averages over the classes that occur among labels or predictions (single-label), or over all classes, where an
+  empty one counts 0 (multi-label).
 """
 
 from __future__ import annotations
@@ -209,8 +209,8 @@ def _roc_auc(
         for number, column in enumerate(scores.unbind(dim=1), start=first):
             truth = truth_of(number)
             if 0 < int(truth.sum()) < len(truth):
-                # The area depends on the order alone, which ranks keep exactly. torchmetrics takes a sigmoid of scores, whose last
-                # bit depends on an element's position in the array, so that equal scores would no longer tie.
+                # The area depends on the order alone, which ranks keep exactly. torchmetrics takes a sigmoid of scores,
+                # whose last bit depends on an element's position in the array, so that equal scores would no longer tie.
                 areas.append(binary_auroc(_ranks(column), truth, validate_args=False))
     return {"roc_auc": float(torch.stack(areas).mean())} if areas else {}
 

@@ -61,8 +61,8 @@ class Predictor:
     def prepare(self, graph: Graph, *, validate: bool = True) -> PreparedGraph:
         """Check ``graph``, let the model prepare it (self-loops, normalisation), and move it to the device.
 
-        Features of any floating-point dtype become the dtype of the model's parameters. Where the model is streamed, new arrays
-        with a row per edge lie on the spill folder's disk.
+        Features of any floating-point dtype become the dtype of the model's parameters. Where the model is streamed, new
+        arrays with a row per edge lie on the spill folder's disk.
 
         Args:
             graph: the training graph or a new one.

@@ -52,7 +52,7 @@ def parameter_dtype(model: nn.Module) -> torch.dtype:
 
 
 def features_as(graph: Graph, dtype: torch.dtype) -> Graph:
-    """The graph with its dense or ``torch.sparse_csr`` features as ``dtype``. A feature too large for ``dtype`` is an InputError."""
+    """The graph with its dense or sparse features as ``dtype``. A feature too large for ``dtype`` is an InputError."""
     features = graph.features
     if features is None or features.dtype == dtype:
         return graph

@@ -151,7 +151,7 @@ class Reporters:
 
 
 class TensorBoardReporter(Reporter):
-    """Writes loss, learning rate, epoch time and metrics of every epoch as TensorBoard events (extra 'tensorboard') into a folder."""
+    """Writes the values of every epoch into a folder, as TensorBoard events (extra 'tensorboard')."""
 
     def __init__(self, path: Path) -> None:
         require_tensorboard()

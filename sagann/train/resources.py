@@ -22,7 +22,7 @@ _deterministic: Any = torch.utils.deterministic
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device that 'cpu', 'cuda', 'cuda:N' or 'auto' names, with its index. A device that is not there is an InputError."""
+    """The device that 'cpu', 'cuda', 'cuda:N' or 'auto' names, with its index; an InputError where it is missing."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() and torch.cuda.device_count() else "cpu"
     return device_named(name, what="no such device", where="TrainConfig.device")

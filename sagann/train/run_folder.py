@@ -62,8 +62,8 @@ _RESULT_FILES = (_SUMMARY_FILE, _WEIGHTS_FILE)
 WRITTEN_ASIDE = (RUN_FILE, *_RESULT_FILES, PROFILE_FILE, PICTURE_FILE, CONFIG_FILE, _CHECKPOINTS, EVENTS)
 "Names of files and folders that are written, or removed, under a temporary name."
 _EXTRA_STATE = "$extra_state"
-# Key in the metadata of model.safetensors: values of a state_dict that are no tensors. Names of tensors in such values begin with
-# the key, which no parameter's name does.
+# Key in the metadata of model.safetensors: values of a state_dict that are no tensors. Names of tensors in such values
+# begin with the key, which no parameter's name does.
 _DESCRIPTION = ("model", "train", "contract", "versions", "identity")
 
 
@@ -209,7 +209,7 @@ class RunFolder:
             return self._lines.tell()
 
     def read_history(self, num_epochs: int, num_bytes: int) -> list[EpochRecord]:
-        """The first ``num_epochs`` lines of metrics.jsonl, which are ``num_bytes`` long; a CheckpointError where they are not."""
+        """The first ``num_epochs`` lines of metrics.jsonl, ``num_bytes`` long; a CheckpointError where they are not."""
         try:
             content = self._history.read_bytes()[:num_bytes] if num_bytes else b""
             records = [EpochRecord.from_json(parse_json(line)) for line in content.splitlines()]
@@ -248,7 +248,8 @@ class RunFolder:
     def write_result(self, state: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
         """Write model.safetensors, then metrics.json, which holds ``summary`` and the checksum of the weights.
 
-        Values of the state_dict that are no tensors (the extra state of a module) go into the metadata of model.safetensors.
+        Values of the state_dict that are no tensors (the extra state of a module) go into the metadata of
+        model.safetensors.
         """
         tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
         extra = {name: value for name, value in state.items() if name not in tensors}

@@ -52,8 +52,9 @@ class TrainSession:
     def run_epoch(self) -> EpochRecord:
         """Train one epoch, evaluate it where it is due, step the scheduler, and add it to the history.
 
-        Where ``eval_every`` does not divide the number of epochs, the last epoch is evaluated for the history only: a longer run
-        does not evaluate this epoch, and continuing this run must give the same. A loss that is NaN or infinite is an InputError.
+        Where ``eval_every`` does not divide the number of epochs, the last epoch is evaluated for the history only: a
+        longer run does not evaluate this epoch, and continuing this run must give the same. A loss that is NaN or
+        infinite is an InputError.
         """
         epoch = self.epoch + 1
         check_rates(self.scheduler, self.optimizer)
@@ -161,7 +162,7 @@ class TrainSession:
         return metrics
 
     def checkpoint(self, *, run: str, history_bytes: int) -> Checkpoint:
-        """The whole state after the last trained epoch. ``run`` is the digest of the run's identity, ``history_bytes`` the length of metrics.jsonl."""
+        """The whole state after the last trained epoch, for a run's digest and a length of metrics.jsonl."""
         tensors: dict[str, Tensor] = {}
         parts = {
             "model": self.model.state_dict(),

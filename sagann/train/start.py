@@ -1,7 +1,7 @@
 """Starts a run in its folder, or continues the run that is there.
 
-A run is continued from its newest whole checkpoint. Another model, graph or configuration is refused before anything is restored,
-and so are a checkpoint of another run and a folder that has lost its description or its checkpoints.
+A run is continued from its newest whole checkpoint. Another model, graph or configuration is refused before anything is
+restored, and so are a checkpoint of another run and a folder that has lost its description or its checkpoints.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from sagann.train.session import TrainSession
 def start_run(folder: RunFolder, description: Mapping[str, Any], *, overwrite: bool) -> str:
     """Write ``description`` as run.json into a locked folder, and return the digest of its identity.
 
-    An earlier run is removed. With ``overwrite`` false, a run that has trained an epoch is refused, and so are foreign files.
+    An earlier run is removed. With ``overwrite`` false, a run that has trained an epoch is refused, and so are foreign
+    files.
     """
     if folder.has_work and not overwrite:
         raise InputError(
@@ -51,9 +52,9 @@ def continue_run(
 ) -> str:
     """Continue the run of a locked folder in a new session, and return the digest of the run's identity.
 
-    The session has the same model, graph and configuration, and has not trained yet. ``description`` is the run.json of a run that
-    would start now: its automatic budget and its options of ``FREE_OPTIONS`` replace those of the folder. The folder's history is cut
-    back to the checkpoint. ``on_message`` is told of other versions and of damaged checkpoints.
+    The session has the same model, graph and configuration, and has not trained yet. ``description`` is the run.json of a
+    run that would start now: its automatic budget and its options of ``FREE_OPTIONS`` replace those of the folder. The
+    folder's history is cut back to the checkpoint. ``on_message`` is told of other versions and of damaged checkpoints.
     """
     if folder.has_work and not folder.exists:
         raise _lost(

@@ -55,8 +55,8 @@ class Streaming:
     ) -> Streaming | None:
         """The streaming that a configuration asks for; None for everything in memory.
 
-        ``automatic_bytes`` is the budget where ``config`` names none. Where ``config`` names no spill folder, it lies in ``run_dir``, or
-        is the system's folder for temporary files; beside a CUDA device blocks stay in the host's memory.
+        ``automatic_bytes`` is the budget where ``config`` names none. Where ``config`` names no spill folder, it lies in
+        ``run_dir``, or is the system's folder for temporary files; beside a CUDA device blocks stay in the host's memory.
         """
         memory_bytes = automatic_bytes if config.memory_bytes is None else config.memory_bytes
         if memory_bytes is None:
@@ -123,7 +123,7 @@ class Streaming:
 
     @contextmanager
     def large_arrays(self) -> Iterator[None]:
-        """Inside the ``with`` block, large arrays of a graph that is opened or prepared lie on the spill folder's disk, if there is one."""
+        """Inside the block, large arrays of a graph that is opened or prepared lie on the spill folder's disk, if any."""
         if self.spill is None:
             yield
             return

@@ -1,7 +1,7 @@
 """Trainer: trains a model on a whole graph, with metrics, early stopping, checkpoints and exact resume.
 
-The same seed gives bitwise the same run, and a resumed run is bitwise the uninterrupted one. A checkpoint holds the weights, the
-optimizer, the scheduler, every random generator and the best weights so far; and operators sum in a fixed order.
+The same seed gives bitwise the same run, and a resumed run is bitwise the uninterrupted one: operators sum in a fixed
+order, and a checkpoint holds weights, optimizer, scheduler, random generators and the best weights so far.
 """
 
 from __future__ import annotations
@@ -63,8 +63,7 @@ class Trainer:
         optimizer: makes the optimizer from parameter groups, instead of ``config.optimizer``.
         scheduler: makes the scheduler from the optimizer, instead of ``config.scheduler``.
         param_groups: splits the parameters into groups, instead of ``config.decay``.
-        validate: check every value of the graph; turn it off only for a graph that was checked before. Labels and splits are always
-            checked.
+        validate: check every value of the graph; turn it off only for a checked graph. Labels and splits are always checked.
 
     Raises:
         InputError: the graph, the model or the configuration cannot be trained as it is.
@@ -172,7 +171,7 @@ class Trainer:
                 on the same machine with the same versions and number of threads.
             overwrite: remove the run that is in ``run_dir``.
         Raises:
-            InputError: the loss became NaN or infinite; or ``run_dir`` holds a run, and neither ``resume`` nor ``overwrite`` is set.
+            InputError: the loss became NaN or infinite; or ``run_dir`` holds a run that is neither resumed nor overwritten.
             CheckpointError: there is nothing to resume, or the run was started with another model, graph or configuration.
         """
         folder = self._run_folder(resume)
@@ -215,7 +214,7 @@ class Trainer:
         return self.fit(resume=True)
 
     def evaluate(self, graph: Graph | None = None) -> dict[str, Metrics]:
-        """Measure the model on each split of the training graph, or of a new one: see :meth:`sagann.train.Predictor.evaluate`."""
+        """Measure the model on the training graph, or on a new one: see :meth:`sagann.train.Predictor.evaluate`."""
         return self._predictor.evaluate(self._prepared if graph is None else graph)
 
     def predict(self, graph: Graph | None = None, *, probabilities: bool = False) -> Tensor:
