@@ -58,7 +58,7 @@ def test_a_budget_gives_the_numbers_of_a_dense_run(
 
 @pytest.mark.parametrize("eval_every", [1, 2])
 def test_a_streamed_run_continues_bitwise(eval_every: int, tmp_path: Path) -> None:
-    graph = community_graph(600)
+    graph = community_graph(300)
     model = ModelConfig(model="sage", layers=2, hidden=16, dropout=0.3)
 
     def run(name: str, epochs: int, **options: bool) -> TrainResult:
