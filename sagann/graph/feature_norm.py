@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError
+from sagann.graph.checks import slices
 from sagann.graph.graph import Graph
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import csr_tensor
-from sagann.graph.topology import CHECKED_AT_ONCE
 
 
 def normalise_features(graph: Graph) -> Graph:
@@ -51,10 +51,9 @@ def normalise_features(graph: Graph) -> Graph:
 def _dense(features: Tensor) -> Tensor:
     result = empty_array(features.shape, features.dtype, features.device)
     # In slices: the features may be a memory map, and the float64 copy is never whole.
-    step = max(1, CHECKED_AT_ONCE // max(1, features.shape[1]))
-    for first in range(0, len(features), step):
-        rows = features[first : first + step].double()
-        result[first : first + step] = rows / _divisors(rows.abs().sum(dim=1, keepdim=True))
+    for part in slices(len(features), features.shape[1]):
+        rows = features[part].double()
+        result[part] = rows / _divisors(rows.abs().sum(dim=1, keepdim=True))
     return result
 
 

@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_type
+from sagann.graph.checks import check_ids, check_offsets, numbered, slices, wrong_form
 from sagann.graph.widths import id_dtype
 
-# Values checked at a time: enough to run at memory speed, little enough to need no memory.
-CHECKED_AT_ONCE = 1 << 22
 _AS_TENSOR = "Convert it with torch.as_tensor."
 
 
@@ -155,8 +154,8 @@ class Topology:
         Raises:
             InputError: an invariant does not hold; the message names the first offending position.
         """
-        _check_offsets(self.indptr, self.num_edges)
-        _check_ids(self.indices, self.num_src, where="Topology.indices", side="source")
+        check_offsets(self.indptr, self.num_edges, "CSC offsets", where="Topology.indptr")
+        _check_ids(self.indices, self.num_src, "source", "Topology.indices")
 
     @property
     def num_dst(self) -> int:
@@ -311,19 +310,11 @@ def _require_edge_data(edge_data: object) -> None:
 def _check_shapes(topology: Topology) -> None:
     indptr, indices = topology.indptr, topology.indices
     if indptr.dtype != torch.int64 or indptr.ndim != 1 or len(indptr) == 0:
-        raise InputError(
-            "CSC offsets have the wrong form",
-            value=f"{indptr.dtype} {list(indptr.shape)}, expected torch.int64 [num_dst + 1]",
-            where="Topology.indptr",
-            fix="Convert the offsets with .to(torch.int64).",
-        )
+        fix = "Convert the offsets with .to(torch.int64)."
+        raise wrong_form(indptr, "torch.int64 [num_dst + 1]", where="Topology.indptr", fix=fix)
     if indices.dtype not in (torch.int32, torch.int64) or indices.ndim != 1:
-        raise InputError(
-            "source ids have the wrong form",
-            value=f"{indices.dtype} {list(indices.shape)}, expected torch.int32 or torch.int64 [num_edges]",
-            where="Topology.indices",
-            fix="Convert the ids with .to(torch.int32).",
-        )
+        expected, fix = "torch.int32 or torch.int64 [num_edges]", "Convert the ids with .to(torch.int32)."
+        raise wrong_form(indices, expected, where="Topology.indices", fix=fix)
     if topology.num_dst > topology.num_src:
         raise InputError(
             "more destination than source vertices",
@@ -337,26 +328,6 @@ def _check_shapes(topology: Topology) -> None:
         _edge_rows("edge_ids", topology.edge_ids, topology.num_edges)
 
 
-def _check_offsets(indptr: Tensor, num_edges: int) -> None:
-    if indptr[0] != 0 or indptr[-1] != num_edges:
-        raise InputError(
-            "CSC offsets do not span the edges",
-            value=f"from {int(indptr[0])} to {int(indptr[-1])}, expected 0 to {num_edges}",
-            where="Topology.indptr",
-            fix="Pass offsets that start at 0 and end at the number of edges.",
-        )
-    for first in range(0, len(indptr) - 1, CHECKED_AT_ONCE):
-        falling = indptr[first : first + CHECKED_AT_ONCE + 1].diff() < 0
-        if falling.any():
-            at = first + int(falling.nonzero()[0])
-            raise InputError(
-                "CSC offsets decrease",
-                value=f"{int(indptr[at])} then {int(indptr[at + 1])}",
-                where=f"Topology.indptr at destination {at}",
-                fix="Build the topology with Topology.from_coo, or sort the edges by destination.",
-            )
-
-
 def _check_coo(src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> None:
     if src.ndim != 1 or src.shape != dst.shape:
         raise InputError(
@@ -365,31 +336,16 @@ def _check_coo(src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> None:
             where="Topology.from_coo",
             fix="Pass one source and one destination id per edge.",
         )
-    _check_ids(src, num_src, where="src", side="source")
-    _check_ids(dst, num_dst, where="dst", side="destination")
+    for name, side, ids, count in (("src", "source", src, num_src), ("dst", "destination", dst, num_dst)):
+        if ids.dtype not in (torch.int32, torch.int64):
+            fix = "Convert the ids with .to(torch.int64)."
+            raise wrong_form(ids, "torch.int32 or torch.int64 [num_edges]", where=name, fix=fix)
+        _check_ids(ids, count, side, name)
 
 
-def _check_ids(ids: Tensor, num_vertices: int, *, where: str, side: str) -> None:
-    if ids.dtype not in (torch.int32, torch.int64):
-        raise InputError(
-            f"{side} ids are not int32 or int64",
-            value=str(ids.dtype),
-            where=where,
-            fix="Convert the ids with .to(torch.int64).",
-        )
-    for first in range(0, len(ids), CHECKED_AT_ONCE):
-        part = ids[first : first + CHECKED_AT_ONCE]
-        low, high = (int(bound) for bound in part.aminmax())
-        if low >= 0 and high < num_vertices:
-            continue
-        at = int(((part < 0) | (part >= num_vertices)).nonzero()[0])
-        allowed = f"ids go from 0 to {num_vertices - 1}" if num_vertices else "there are no vertices"
-        raise InputError(
-            f"{side} id out of range",
-            value=f"{int(part[at])} at edge {first + at}, but {allowed}",
-            where=where,
-            fix="Number vertices from 0 without gaps, or raise the number of vertices.",
-        )
+def _check_ids(ids: Tensor, num_vertices: int, side: str, name: str) -> None:
+    for part in slices(len(ids)):
+        check_ids(ids[part], num_vertices, side, where=numbered(name, "edge", part.start))
 
 
 def _edge_rows(name: str, rows: Tensor, num_edges: int) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sagann.errors import InputError, MissingDependencyError, require_type
 from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
-from sagann.storage.npz_graph import count_classes
+from sagann.graph.checks import wrong_form
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -62,10 +62,10 @@ def from_pyg(data: Data, *, num_classes: int | None = None, name: str = "pyg") -
         ),
         features=getattr(data, "x", None),
         labels=labels,
-        num_classes=num_classes if num_classes is not None else count_classes(labels),
+        num_classes=num_classes if num_classes is not None else _count_classes(labels),
         splits=_splits(data),
         graph_ptr=getattr(data, "ptr", None),
-        num_edge_types=0 if types is None or not len(types) else int(types.max()) + 1,
+        num_edge_types=0 if types is None else _count(types),
         name=name,
     )
     validate_graph(graph)
@@ -151,9 +151,16 @@ def _labels(y: Tensor | None, num_vertices: int) -> Tensor | None:
         return y.long()
     if y.ndim == 2 and bool(((y == 0) | (y == 1)).all()):
         return y.to(torch.uint8)
-    raise InputError(
-        "labels have the wrong form",
-        value=f"{y.dtype} {list(y.shape)}, expected integers [num_vertices] or 0 and 1 [num_vertices, num_classes]",
-        where="data.y",
-        fix="Number the classes from 0, -1 for unknown.",
-    )
+    expected = "integers [num_vertices], or 0 and 1 [num_vertices, num_classes]"
+    raise wrong_form(y, expected, where="data.y", fix="Number the classes from 0, -1 for unknown.")
+
+
+def _count_classes(labels: Tensor | None) -> int:
+    if labels is None:
+        return 0
+    return labels.shape[1] if labels.ndim == 2 else _count(labels)
+
+
+def _count(numbers: Tensor) -> int:
+    """Number of classes, or of edge types: one more than the largest."""
+    return max(0, int(numbers.max()) + 1) if len(numbers) else 0

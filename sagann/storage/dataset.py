@@ -18,7 +18,6 @@ from torch import Tensor
 from sagann.errors import DatasetError, InputError
 from sagann.graph import Graph, Topology, validate_graph
 from sagann.graph.rows import csr_tensor
-from sagann.storage.csr_features import check_csr
 from sagann.storage.folder import new_folder, recover
 from sagann.storage.manifest import SAFE_NAME, Manifest, layout_of, read_manifest, write_manifest
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, check_npy, dtype_name, map_npy, write_npy
@@ -58,10 +57,11 @@ def open_graph(path: str | os.PathLike[str]) -> Graph:
         DatasetError: the folder is missing, not a dataset, damaged or truncated; the message names the file.
     """
     folder = _folder(path)
-    return _map(folder, read_manifest(folder))
+    return map_dataset(folder, read_manifest(folder))
 
 
-def _map(folder: Path, manifest: Manifest) -> Graph:
+def map_dataset(folder: Path, manifest: Manifest) -> Graph:
+    """Map the arrays of a dataset folder whose manifest is known."""
     tensors = {name: map_npy(folder / f"{name}.npy", spec) for name, spec in manifest.arrays.items()}
     topology = Topology(
         indptr=tensors["indptr"],
@@ -92,34 +92,9 @@ def check_dataset(path: str | os.PathLike[str]) -> None:
     """
     folder = _folder(path)
     manifest = read_manifest(folder)
-    graph = _map(folder, manifest)
+    graph = map_dataset(folder, manifest)
     for name, spec in manifest.arrays.items():
         check_npy(folder / f"{name}.npy", spec)
-    _check_values(graph, manifest, where=str(folder))
-
-
-def check_written(folder: Path, manifest: Manifest) -> None:
-    """Check every value of a dataset that was just written, by memory map: what :func:`check_dataset` would find.
-
-    Raises:
-        DatasetError: the values do not make a graph to train on; names the source.
-    """
-    try:
-        _check_values(_map(folder, manifest), manifest, where=manifest.source)
-    except InputError as error:
-        where = error.where if manifest.source in error.where else f"{manifest.source}, {error.where}"
-        raise DatasetError(error.what, value=error.value, where=where, fix=error.fix) from error
-
-
-def _check_values(graph: Graph, manifest: Manifest, *, where: str) -> None:
-    if graph.features is not None and manifest.features == "csr":
-        check_csr(
-            graph.features.crow_indices(),
-            graph.features.col_indices(),
-            graph.features.values(),
-            num_features=manifest.num_features,
-            where=f"{where}, features",
-        )
     validate_graph(graph)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from sagann.errors import DatasetError, InputError
-from sagann.storage.edge_chunk import EdgeChunk, EdgeColumn
+from sagann.storage.edge_source import EdgeChunk, EdgeColumn
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
 from sagann.storage.tables import (
     CSV_SUFFIXES,

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from sagann.storage.edge_chunk import EdgeColumn
+from sagann.storage.edge_source import EdgeColumn
 
 Array = np.ndarray[Any, Any]
 

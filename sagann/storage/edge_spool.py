@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from sagann.storage._partition_kernels import count_bins
-from sagann.storage.edge_chunk import EdgeChunk, EdgeColumn, check_chunk
 from sagann.storage.edge_run import EdgeRun
+from sagann.storage.edge_source import EdgeChunk, EdgeColumn, checked_chunk
 
 Array = np.ndarray[Any, Any]
 
@@ -101,7 +101,7 @@ class EdgeSpool:
         Raises:
             DatasetError: an edge is no good; names file and row.
         """
-        check_chunk(chunk, self._num_vertices, self.columns)
+        chunk = checked_chunk(chunk, self._num_vertices, self.columns)
         columns = [chunk.src, chunk.dst, *(chunk.data[name] for name in self.columns)]
         if len(chunk.src):
             # Of dropped edges as well: what counts must not hang on which edges share a chunk.

@@ -26,8 +26,8 @@ import torch
 from sagann.graph.counting_sort import group_by_key
 from sagann.graph.row_sort import sort_rows
 from sagann.storage._partition_kernels import split_by_part
-from sagann.storage.edge_chunk import EdgeColumn
 from sagann.storage.edge_run import EdgeRun
+from sagann.storage.edge_source import EdgeColumn
 from sagann.storage.edge_spool import EdgeSpool, Histogram, mirror_block
 from sagann.storage.merge import MergeRules, drop_mirrored, merge_pairs, merge_with_data
 from sagann.storage.npy import NpyWriter

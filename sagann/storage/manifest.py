@@ -20,6 +20,7 @@ from sagann.errors import DatasetError, InputError
 from sagann.graph import SPLIT_NAMES, id_dtype
 from sagann.storage.durable import write_whole
 from sagann.storage.folder import FORMAT, MANIFEST_FILE
+from sagann.storage.json_fields import as_count, as_flag, as_list, as_mapping, as_text, as_texts
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, dtype_name
 from sagann.storage.regular_file import require_file
 
@@ -112,7 +113,7 @@ def read_manifest(folder: Path) -> Manifest:
     body = _read_body(folder)
     path = folder / MANIFEST_FILE
     try:
-        values = {key.name: _READERS[key.name](body[key.name]) for key in fields(Manifest)}
+        values = {key.name: _READERS[str(key.type)](body[key.name]) for key in fields(Manifest)}
     except (KeyError, TypeError, ValueError) as error:
         raise _refused(path, f"a field is missing or has the wrong type: {error}") from error
     manifest = Manifest(**values)
@@ -168,79 +169,34 @@ def _refused(path: Path, problem: str) -> DatasetError:
     )
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"expected text, found {value!r:.40}")
-    return value
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 2**56:
-        raise TypeError(f"expected a count, found {value!r:.40}")
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if type(value) is not bool:
-        raise TypeError(f"expected true or false, found {value!r:.40}")
-    return value
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(_text(item) for item in _list(value))
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError(f"expected a list, found {value!r:.40}")
-    return value
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError(f"expected an object, found {value!r:.40}")
-    return value
-
-
 def _edges(value: Any) -> EdgeTreatment:
-    flags = _mapping(value)
-    return EdgeTreatment(**{key.name: _flag(flags[key.name]) for key in fields(EdgeTreatment)})
+    flags = as_mapping(value)
+    return EdgeTreatment(**{key.name: as_flag(flags[key.name]) for key in fields(EdgeTreatment)})
 
 
 def _arrays(value: Any) -> dict[str, ArraySpec]:
-    return {name: _array(item) for name, item in _mapping(value).items()}
+    return {name: _array(item) for name, item in as_mapping(value).items()}
 
 
 def _array(value: Any) -> ArraySpec:
-    item = _mapping(value)
+    item = as_mapping(value)
     if item["dtype"] not in DTYPE_NAMES:
         raise ValueError(f"unknown dtype {item['dtype']!r:.40}")
     return ArraySpec(
         dtype=item["dtype"],
-        shape=tuple(_count(size) for size in _list(item["shape"])),
-        crc32=tuple(_count(checksum) for checksum in _list(item["crc32"])),
+        shape=tuple(as_count(size) for size in as_list(item["shape"])),
+        crc32=tuple(as_count(checksum) for checksum in as_list(item["crc32"])),
     )
 
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {
-    "name": _text,
-    "num_vertices": _count,
-    "num_edges": _count,
-    "num_features": _count,
-    "features": _text,
-    "num_classes": _count,
-    "labels": _text,
-    "num_edge_types": _count,
-    "edge_data": _texts,
-    "splits": _texts,
-    "num_graphs": _count,
-    "graph_names": _texts,
-    "class_names": _texts,
-    "edge_type_names": _texts,
-    "edges": _edges,
-    "source": _text,
-    "arrays": _arrays,
+    "str": as_text,
+    "int": as_count,
+    "tuple[str, ...]": as_texts,
+    "EdgeTreatment": _edges,
+    "Mapping[str, ArraySpec]": _arrays,
 }
+"Reader of each type of field."
 
 
 def _contradiction(manifest: Manifest) -> str:

@@ -13,7 +13,6 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -21,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from sagann.errors import DatasetError
-from sagann.storage.regular_file import require_file
+from sagann.storage.regular_file import reading
 
 Array = np.ndarray[Any, Any]
 
@@ -44,6 +43,7 @@ _UNREADABLE = (
     RuntimeError,
     OSError,
 )
+_FIX = "The file is damaged, truncated, or not an .npz archive; fetch or make it again."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,8 +84,7 @@ class NpzArchive:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        require_file(self.path)
-        with _errors_of(self.path, "archive"):
+        with reading(self.path, _UNREADABLE, what="archive", fix=_FIX):
             self._zip = zipfile.ZipFile(self.path)
             try:
                 infos = [info for info in self._zip.infolist() if info.filename.endswith(".npy")]
@@ -123,7 +122,10 @@ class NpzArchive:
     def _slabs(self, name: str, row_shape: tuple[int, ...], first: int, stop: int, step: int) -> Iterator[Array]:
         member = self.members[name]
         row_bytes = member.dtype.itemsize * math.prod(row_shape)
-        with _errors_of(self.path, f"array '{name}'"), self._zip.open(member.file) as stream:
+        with (
+            reading(self.path, _UNREADABLE, what=f"array '{name}'", fix=_FIX),
+            self._zip.open(member.file) as stream,
+        ):
             _skip(stream, member.data_offset + first * row_bytes)
             for start in range(first, stop, step):
                 rows = np.empty((min(step, stop - start), *row_shape), member.dtype)
@@ -191,22 +193,3 @@ def _read_into(stream: IO[bytes], rows: Array) -> None:
             raise EOFError("it ends early")
         view[: len(data)] = data
         view = view[len(data) :]
-
-
-@contextmanager
-def _errors_of(path: Path, what: str) -> Iterator[None]:
-    try:
-        yield
-    except DatasetError:
-        raise
-    except FileNotFoundError as error:
-        raise DatasetError(
-            "file not found", value="there is no such file", where=str(path), fix="Check the path."
-        ) from error
-    except _UNREADABLE as error:
-        raise DatasetError(
-            f"{what} cannot be read",
-            value=str(error) or type(error).__name__,
-            where=str(path),
-            fix="The file is damaged, truncated, or not an .npz archive; fetch or make it again.",
-        ) from error

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sagann.graph.topology import CHECKED_AT_ONCE
+from sagann.graph.checks import CHECKED_AT_ONCE
 
 METRICS = ("loss", "accuracy", "micro_f1", "macro_f1", "roc_auc")
 "Every metric there is; 'loss' is the training loss on the split, without dropout."

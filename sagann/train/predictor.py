@@ -16,9 +16,9 @@ from sagann.byte_size import format_bytes
 from sagann.errors import InputError, LayerError, require_type
 from sagann.free_space import free_disk_bytes
 from sagann.graph import SPLIT_NAMES, Graph, validate_graph
+from sagann.graph.checks import CHECKED_AT_ONCE
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import csr_tensor, made_dense
-from sagann.graph.topology import CHECKED_AT_ONCE
 from sagann.saga.hops import count_hops
 from sagann.saga.shared_lock import MODELS
 from sagann.train.contract import Contract

@@ -88,7 +88,7 @@ def test_no_vertices_and_no_nonzeros() -> None:
 def test_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     features = torch.rand(17, 5, generator=torch.Generator().manual_seed(1))
     whole = normalise_features(graph_with(features)).features
-    monkeypatch.setattr("sagann.graph.feature_norm.CHECKED_AT_ONCE", 12)
+    monkeypatch.setattr("sagann.graph.checks.CHECKED_AT_ONCE", 12)
     sliced = normalise_features(graph_with(features)).features
     assert whole is not None
     assert sliced is not None

@@ -99,19 +99,28 @@ def test_direction_follows_the_description(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"edge_index": np.array([[0, 1], [1, 3]]), "labels": np.array([0, 1, 1])}, r"id out of range: 3 .*g\.npz"),
+        (
+            {"edge_index": np.array([[0, 1], [1, 3]]), "labels": np.array([0, 1, 1])},
+            r"id out of range: 3, .*g\.npz, edge_index, row 1\)",
+        ),
         ({"edge_index": np.array([[0, -1], [1, 0]])}, r"id out of range: -1"),
         ({"edge_index": np.array([0, 1])}, r"no array .edge_index. \[2, E\]; it holds edge_index"),
         ({"labels": np.array([0, 0.5, 1])}, r"label is not an integer: 0\.5 .*g\.npz, labels, row 1"),
         ({"edge_index": np.array([[0], [1], [2]])}, r"no array .edge_index. \[2, E\]; it holds edge_index"),
-        ({"edge_index": np.array([[0.5], [1]])}, r"float64 \[2, 1\], expected 2 dimensions of integers"),
+        ({"edge_index": np.array([[0.5], [1]])}, r"float64 \[2, 1\], expected integers \[2, E\]"),
         ({"labels": np.array([{}], dtype=object)}, r"archive holds pickled objects: array 'labels'.*never does"),
-        ({"labels": np.array([[0, 2]] * 3)}, r"values from 0 to 2, expected 0 and 1"),
-        ({"labels": np.array(["a", "b", "c"])}, r"<U1 \[3\], expected 1 dimensions of integers"),
+        ({"labels": np.array([[0, 2]] * 3)}, r"label out of range: \[0, 2\], but multi-label rows hold 0 and 1"),
+        ({"labels": np.array(["a", "b", "c"])}, r"<U1 \[3\], expected integers \[num_vertices\]"),
         ({"train_mask": np.array([0, 1, 1])}, r"int64 \[3\], expected 1 dimensions of booleans"),
-        ({"edge_type": np.array([0, 1])}, r"edge data has the wrong number of rows"),
+        (
+            {"edge_type": np.array([0, 1])},
+            r"data 'type' ends after 2 rows, and more edges follow .*g\.npz, edge_type\)",
+        ),
         ({"features": np.full((3, 2), np.nan)}, r"(?i)nan"),
-        ({"features": np.zeros((2, 2)), "labels": np.array([0, 1, 0])}, r"features and vertices differ in number"),
+        (
+            {"features": np.zeros((2, 2)), "labels": np.array([0, 1, 0])},
+            r"number of vertices is not clear: 3 rows, but .*features says 2",
+        ),
         ({"features_indptr": np.array([0, 1, 1, 1])}, r"not complete: missing features_indices, features_data"),
         ({"graph_ptr": np.array([0, 1, 3])}, r"an edge joins two graphs"),
     ],
@@ -124,9 +133,18 @@ def test_bad_arrays_are_refused(tmp_path: Path, arrays: dict[str, Any], message:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        ({"features_indptr": np.array([0, 2, 1, 2])}, r"offsets decrease at row 1"),
-        ({"features_indptr": np.array([0, 1, 1, 1])}, r"offsets go from 0 to 1, expected 0 to 2"),
-        ({"features_indices": np.array([0, 4])}, r"column 4 at entry 1, but columns go from 0 to 3"),
+        (
+            {"features_indptr": np.array([0, 2, 1, 2])},
+            r"offsets of sparse features decrease: 2 then 1 at position 1",
+        ),
+        (
+            {"features_indptr": np.array([0, 1, 1, 1])},
+            r"offsets of sparse features have the wrong ends: from 0 to 1, expected 0 to 2",
+        ),
+        (
+            {"features_indices": np.array([0, 4])},
+            r"feature column out of range: 4, but there are 4 features, .*entry 1\)",
+        ),
         ({"features_shape": np.array([5, 4])}, r"but there are offsets for 3 rows"),
     ],
 )

@@ -187,7 +187,7 @@ def test_types_that_a_model_adds_are_numbered_as_in_training():
 
 def test_features_of_the_wrong_form_are_refused_in_words():
     graph = community_graph()
-    with pytest.raises(InputError, match="features have the wrong form"):
+    with pytest.raises(InputError, match="array has the wrong form"):
         predictor_of(graph=graph).predict(replace(graph, features=torch.randn(graph.num_vertices)))
 
 
