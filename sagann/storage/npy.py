@@ -100,7 +100,7 @@ class NpyWriter:
         self._num_rows = 0
         self._crc32: list[int] = []
         self._crc_bytes = CHECKSUM_BYTES
-        self._file: BinaryIO = path.open("wb", buffering=0)
+        self._file: BinaryIO = path.open("wb")
         self._file.write(bytes(len(npy_header(dtype, (0, *row_shape)))))
 
     def append(self, rows: np.ndarray[Any, Any] | Tensor) -> None:
@@ -125,14 +125,15 @@ class NpyWriter:
             part = data[: CHECKSUM_BYTES - self._crc_bytes]
             self._crc32[-1] = zlib.crc32(part, self._crc32[-1])
             self._crc_bytes += len(part)
-            _write_all(self._file, part)
+            self._file.write(part)
             data = data[len(part) :]
 
     def finish(self) -> ArraySpec:
         """Write the header, sync the file, and describe what was written."""
         spec = ArraySpec(dtype=self._dtype, shape=(self._num_rows, *self._row_shape), crc32=tuple(self._crc32))
         self._file.seek(0)
-        _write_all(self._file, memoryview(npy_header(spec.dtype, spec.shape)))
+        self._file.write(npy_header(spec.dtype, spec.shape))
+        self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         return spec
@@ -216,12 +217,6 @@ def check_npy(path: Path, spec: ArraySpec) -> None:
 def _as_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
     array: np.ndarray[Any, Any] = (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
     return array
-
-
-def _write_all(file: BinaryIO, data: memoryview) -> None:
-    # An unbuffered write may take less than it was given, at 2 GiB for one.
-    while len(data):
-        data = data[file.write(data) :]
 
 
 def _blocks(file: BinaryIO, num_bytes: int) -> Iterator[bytes]:
