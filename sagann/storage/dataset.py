@@ -1,8 +1,7 @@
 """Graphs on disk: save one, open one by memory map, check one, look at one without opening it.
 
-A dataset is a folder with a manifest and one raw array file for each array; docs/format.md describes it byte
-by byte. Opening reads the manifest and the arrays' headers, so a graph of any size opens at once, and only the
-pages that are touched are ever read.
+A dataset is a folder with a manifest and one raw file for each array; docs/format.md describes it byte by byte.
+Opening reads the manifest and the headers of the arrays, so a graph of any size opens at once.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ def save_graph(graph: Graph, path: str | os.PathLike[str], *, overwrite: bool = 
     Args:
         graph: any graph; arrays may be memory-mapped, they are written slab by slab.
         path: folder to make; its parent must exist.
-        overwrite: replace a dataset that stands there. The old one stays until the new one is whole.
+        overwrite: replace an existing dataset. The old one stays until the new one is whole.
     Raises:
-        DatasetError: something stands at ``path``, or the disk refuses.
+        DatasetError: ``path`` exists, or the disk refuses.
         InputError: an array has a dtype, or edge data a name, that the format does not know.
     Example:
         >>> import tempfile
@@ -50,8 +49,8 @@ def save_graph(graph: Graph, path: str | os.PathLike[str], *, overwrite: bool = 
 def open_graph(path: str | os.PathLike[str]) -> Graph:
     """Open a dataset folder by memory map, without reading its arrays.
 
-    Headers and sizes of all files are compared with the manifest; values are not looked at, which is
-    :func:`check_dataset`'s work. The tensors are copy-on-write: the files never change.
+    Headers and sizes of all files are compared with the manifest; :func:`check_dataset` checks the values. The tensors are
+    copy-on-write: the files never change.
 
     Raises:
         DatasetError: the folder is missing, not a dataset, damaged or truncated; the message names the file.

@@ -1,4 +1,4 @@
-"""A dataset with its vertices in another order, written row by row: features may be larger than memory."""
+"""A dataset with its vertices in another order, written row by row, so that features may be larger than memory."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def save_reordered(
 ) -> None:
     """Write a graph as a dataset folder with its vertices renumbered: vertex i of it is vertex ``order[i]`` of ``graph``.
 
-    It holds what ``save_graph(relabel(graph, order), path)`` would; at no time more of it is in memory than a few arrays of
-    one number per vertex, and some rows.
+    The dataset equals that of ``save_graph(relabel(graph, order), path)``, but only a few arrays of one number per vertex, and
+    some rows, are in memory at a time.
 
     Args:
-        graph: any graph; arrays may be mapped from files.
+        graph: any graph; its arrays may be mapped from files.
         order: int64 [num_vertices], a permutation that keeps the vertices of each of several graphs together.
         path: folder to make.
-        overwrite: replace a dataset that stands there.
-        manifest: of the dataset that the graph is of, whose names of classes are kept.
+        overwrite: replace an existing dataset.
+        manifest: manifest of the graph's dataset, whose names of classes are kept.
     Raises:
-        DatasetError: something stands at ``path``, or the disk refuses.
+        DatasetError: ``path`` exists, or the disk refuses.
         InputError: ``order`` is no such permutation, or an array cannot be stored.
     """
     check_order(graph, order)
