@@ -1,12 +1,16 @@
 """Topology: one bipartite adjacency, in CSC, with CSR built on demand.
 
-A whole graph, an edge chunk, a worker's partition and a sampled block are all Topologies, and one set of
-kernels serves the four. Invariants: ``indptr`` is int64, starts at 0, never decreases and ends at
-``num_edges``; ``indices`` holds source ids in ``[0, num_src)`` as int32 (int64 only where ``num_src`` needs
-it), so a topology may hold more than 2^31 edges; an edge's id is its position in CSC order; the destination
-vertices are the first ``num_dst`` source vertices. In-edges of a destination ascend by source wherever sagann orders
-them. Of arrays that are given this is neither required nor checked; but where they do not, which of several equal
-extrema gets a gradient depends on the number of intervals that the graph is cut into.
+A whole graph, an edge chunk, a worker's partition and a sampled block are Topologies; one set of kernels serves all four.
+
+Invariants:
+
+- ``indptr`` is int64, starts at 0, never decreases and ends at ``num_edges``, which may exceed 2^31.
+- ``indices`` holds source ids in ``[0, num_src)``: int32, or int64 if ``num_src`` needs it.
+- The id of an edge is its position in CSC order.
+- The destination vertices are the first ``num_dst`` source vertices.
+
+sagann orders the in-edges of a destination by source. Arrays of a caller need not be in this order, and the order is not
+checked. Without the order, the number of intervals decides which of several equal extrema gets a gradient.
 """
 
 from __future__ import annotations
@@ -194,7 +198,7 @@ class Topology:
         if self._csr is None:
             from sagann.graph.counting_sort import group_by_key
 
-            # Destinations that nobody asked for are not kept: they are as large as the indices.
+            # Destinations are as large as the indices: they are kept only if edge_dst() was called.
             with for_training_as_well():
                 dst = self._expand_dst() if self._edge_dst is None else self._edge_dst
                 grouped = group_by_key(self.indices, self.num_src, values=dst, positions=True)
@@ -204,7 +208,7 @@ class Topology:
         return self._csr
 
     def set_csr(self, csr: Csr) -> None:
-        """Take over out-edges that were grouped before; they are not checked."""
+        """Set the out-edges, without a check."""
         self._csr = csr
 
     def in_degrees(self) -> Tensor:
@@ -220,22 +224,16 @@ class Topology:
     def with_edge_data(self, **edge_data: Tensor) -> Topology:
         """The same adjacency with edge data added or replaced; arrays are shared.
 
-        Rows are those of the edges as they lie here, sorted by destination, then by source. What is in the order of a list of
-        edges goes to :meth:`from_coo`, which sorts it with them.
+        Rows are in CSC order: by destination, then by source. Pass edge data in the order of a list of edges to
+        :meth:`from_coo`, which sorts the data with the edges.
         """
-        topology = Topology(
-            indptr=self.indptr,
-            indices=self.indices,
-            num_src=self.num_src,
-            edge_data={**self._edge_data, **edge_data},
-            edge_ids=self.edge_ids,
-            validate=False,
-        )
-        topology._csr, topology._edge_dst = self._csr, self._edge_dst
+        both = {**self._edge_data, **edge_data}
+        topology = _restored(self.indptr, self.indices, self.num_src, both, self.edge_ids, self._csr)
+        topology._edge_dst = self._edge_dst
         return topology
 
     def derived(self, key: object, build: Callable[[], Any]) -> Any:
-        """What follows from this topology, built at the first call and kept as long as the topology is."""
+        """A value that depends on this topology alone: built at the first call for ``key``, then kept."""
         if key not in self._derived:
             with for_training_as_well():
                 self._derived[key] = build()
@@ -249,22 +247,21 @@ class Topology:
         return self.mapped(lambda array: array.to(target))
 
     def mapped(self, move: Callable[[Tensor], Tensor]) -> Topology:
-        """The same topology with every array replaced by what ``move`` makes of it: a copy on a device, say.
+        """The same topology with every array replaced by the result of ``move``, for example a copy on a device.
 
-        Out-edges come along where they are known; what was derived from the topology does not.
+        Out-edges are moved too if they are known; derived values are not.
         """
-        topology = Topology(
-            indptr=move(self.indptr),
-            indices=move(self.indices),
-            num_src=self.num_src,
-            edge_data={name: move(rows) for name, rows in self._edge_data.items()},
-            edge_ids=None if self.edge_ids is None else move(self.edge_ids),
-            validate=False,
+        csr = self._csr
+        return _restored(
+            move(self.indptr),
+            move(self.indices),
+            self.num_src,
+            {name: move(rows) for name, rows in self._edge_data.items()},
+            None if self.edge_ids is None else move(self.edge_ids),
+            None
+            if csr is None
+            else Csr(indptr=move(csr.indptr), indices=move(csr.indices), edge_ids=move(csr.edge_ids)),
         )
-        if self._csr is not None:
-            csr = self._csr
-            topology.set_csr(Csr(indptr=move(csr.indptr), indices=move(csr.indices), edge_ids=move(csr.edge_ids)))
-        return topology
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies and pickles have what :meth:`mapped` keeps."""
@@ -278,7 +275,7 @@ class Topology:
 
 @contextmanager
 def for_training_as_well() -> Iterator[None]:
-    """What is made inside is kept, and no backward pass could save tensors that were made in inference mode."""
+    """Leave inference mode, so that a backward pass can save the tensors that are made inside."""
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext(), torch.no_grad():
         yield
 

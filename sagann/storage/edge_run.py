@@ -39,7 +39,7 @@ class EdgeRun:
         if self._file is None:
             self._file = self._path.open("wb")
         for form, column in zip(self._columns, columns, strict=True):
-            self._file.write(np.ascontiguousarray(column, dtype=form.dtype))
+            self._file.write(np.ascontiguousarray(column, dtype=form.dtype).data)
         self._blocks.append(count)
         self.num_edges += count
 
@@ -87,5 +87,5 @@ def empty_edges(columns: Sequence[EdgeColumn], count: int) -> list[Array]:
 
 
 def _read_into(file: BufferedReader, column: Array) -> None:
-    if file.readinto(column) != column.nbytes:
+    if file.readinto(column.data) != column.nbytes:
         raise OSError(f"temporary file {file.name} ends early")

@@ -14,7 +14,8 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,12 +24,13 @@ import torch
 
 from sagann.graph.counting_sort import group_by_key
 from sagann.graph.row_sort import sort_rows
+from sagann.graph.widths import id_dtype
 from sagann.machine_code import compiled
 from sagann.storage.edge_run import EdgeRun, empty_edges
 from sagann.storage.edge_source import EdgeColumn
 from sagann.storage.edge_spool import EdgeSpool, Histogram
 from sagann.storage.merge import MergeRules, drop_mirrored, merge_pairs, merge_with_data
-from sagann.storage.npy import NpyWriter
+from sagann.storage.npy import ArraySpec, NpyWriter, dtype_name
 from sagann.storage.progress import Progress
 from sagann.storage.row_source import Array
 
@@ -39,15 +41,13 @@ _BYTES_PER_DST = 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CscWriters:
-    """Writers of the sorted edges."""
+class SortedEdges:
+    """The result of a sort."""
 
-    indptr: NpyWriter
-    "Writer of the offsets, int64 [num_vertices + 1]."
-    indices: NpyWriter
-    "Writer of the source ids."
-    data: Mapping[str, NpyWriter]
-    "Writers of the edge data, by name."
+    num_edges: int
+    "Number of edges after merging."
+    arrays: Mapping[str, ArraySpec]
+    "Arrays of the CSC and of the edge data, by the names of their files."
 
 
 class ExternalSort:
@@ -59,7 +59,7 @@ class ExternalSort:
         merge: merge multi-edges; a spool that mirrors implies it.
         memory_bytes: working memory in bytes.
         folder: folder of the temporary files.
-        writers: writers of the result.
+        open_array: makes the writer of an array of the result, from its name, dtype and row shape.
         progress: callback for the stages "partitioning" and "sorting".
     """
 
@@ -71,7 +71,7 @@ class ExternalSort:
         merge: bool,
         memory_bytes: int,
         folder: Path,
-        writers: CscWriters,
+        open_array: Callable[..., NpyWriter],
         progress: Progress,
     ) -> None:
         self._spool = spool
@@ -79,21 +79,21 @@ class ExternalSort:
         self._merge = merge or spool.mirrors
         self._memory_bytes = memory_bytes
         self._folder = folder
-        self._writers = writers
+        self._open = open_array
         self._progress = progress
         self._num_written = 0
         self._num_sorted = 0
         self._num_runs = 0
         self._num_edges = spool.num_edges * (2 if spool.mirrors else 1)
-        self._data_names = tuple(spool.columns)
+        names = tuple(spool.columns)
         # A mirror image must be told from an edge only if the two may differ in data.
-        self._mark_mirrors = spool.mirrors and bool(self._data_names)
+        self._mark_mirrors = spool.mirrors and bool(names)
         data = [*spool.columns.values()] + ([EdgeColumn(dtype="uint8")] if self._mark_mirrors else [])
         ids = EdgeColumn(dtype="int32" if num_vertices <= 2**31 - 1 else "int64")
         self._columns = (ids, ids, *data)
         self._rules = MergeRules(
-            weight=self._data_names.index("weight") if "weight" in self._data_names else None,
-            edge_type=self._data_names.index("type") if "type" in self._data_names else None,
+            weight=names.index("weight") if "weight" in names else None,
+            edge_type=names.index("type") if "type" in names else None,
             mirror=len(data) - 1 if self._mark_mirrors else None,
         )
         record_bytes = sum(column.row_bytes for column in self._columns)
@@ -103,9 +103,23 @@ class ExternalSort:
         else:
             self._bytes_per_edge = 2 * record_bytes + 40 if data else 2 * ids.row_bytes + 20
 
-    def run(self) -> int:
-        """Sort, write, and return the number of edges written."""
-        self._writers.indptr.append(np.zeros(1, dtype=np.int64))
+    def run(self) -> SortedEdges:
+        """Sort the edges and write the arrays."""
+        ids = dtype_name(id_dtype(self._num_vertices))
+        with ExitStack() as stack:
+            self._indptr = stack.enter_context(self._open("indptr", "int64"))
+            self._indices = stack.enter_context(self._open("indices", ids))
+            self._data = {
+                f"edge_{name}": stack.enter_context(self._open(f"edge_{name}", form.dtype, form.row_shape))
+                for name, form in self._spool.columns.items()
+            }
+            self._sort_all()
+            arrays = {"indptr": self._indptr.finish(), "indices": self._indices.finish()}
+            arrays |= {name: writer.finish() for name, writer in self._data.items()}
+        return SortedEdges(num_edges=self._num_written, arrays=arrays)
+
+    def _sort_all(self) -> None:
+        self._indptr.append(np.zeros(1, dtype=np.int64))
         if self._fits(self._num_edges, self._num_vertices):
             blocks = [block for part in self._spool.run.blocks() for block in self._with_mirrors(part)]
             self._spool.run.delete()
@@ -122,7 +136,6 @@ class ExternalSort:
             self._spool.run.delete()
             for run, first, stop in parts:
                 self._sort(run, first, stop)
-        return self._num_written
 
     def _fits(self, num_edges: int, num_dst: int) -> bool:
         return num_edges * self._bytes_per_edge + num_dst * _BYTES_PER_DST <= self._memory_bytes
@@ -271,13 +284,13 @@ class ExternalSort:
         return EdgeRun(self._folder / f"edges-{self._num_runs}.tmp", self._columns)
 
     def _append_edges(self, src: Array, data: Sequence[Array]) -> None:
-        self._writers.indices.append(src)
-        for name, column in zip(self._data_names, data, strict=False):
-            self._writers.data[name].append(column)
+        self._indices.append(src)
+        for writer, column in zip(self._data.values(), data, strict=False):
+            writer.append(column)
 
     def _append_offsets(self, ends: Array) -> None:
         """Append the offsets of a part, relative to its first edge; its edges are appended already."""
-        self._writers.indptr.append(ends + self._num_written)
+        self._indptr.append(ends + self._num_written)
         self._num_written += int(ends[-1]) if len(ends) else 0
 
     def _tell_sorted(self, num_edges: int) -> None:

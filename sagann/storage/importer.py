@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -24,11 +24,14 @@ from sagann.storage.dataset import map_dataset
 from sagann.storage.edge_source import EdgeSource
 from sagann.storage.folder import new_folder
 from sagann.storage.manifest import EdgeTreatment, Manifest, is_unicode, write_manifest
-from sagann.storage.npy import ArraySpec, NpyWriter, dtype_name
+from sagann.storage.npy import NpyWriter, dtype_name
 from sagann.storage.progress import Progress, silent
 from sagann.storage.row_source import RowSource, as_stored
 
 Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    from sagann.storage.edge_spool import EdgeSpool
+
 Written = TypeVar("Written")
 Written_co = TypeVar("Written_co", covariant=True)
 
@@ -146,6 +149,9 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
         DatasetError: a value of the source is wrong (names file and row, or vertex or edge where only the whole graph
             shows it), or the disk is too small. Nothing is left behind.
     """
+    # Imported here: Numba compiles or loads its kernels, and a caller that only opens a dataset need not wait for them.
+    from sagann.storage.external_sort import ExternalSort
+
     symmetrise = options.symmetrise or source.undirected_once
     with new_folder(out, overwrite=options.overwrite) as folder:
 
@@ -153,19 +159,25 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
             return NpyWriter(folder / f"{name}.npy", dtype, row_shape)
 
         vertices = VertexArrays(source, options, open_array)
-        edges = _write_edges(
-            folder, source.edges, vertices.num_vertices, options, open_array, symmetrise=symmetrise
-        )
-        num_edge_types = count_types(source, edges.largest_type)
+        spool, num_vertices = _spool(folder, source.edges, vertices.num_vertices, options, mirrors=symmetrise)
+        edges = ExternalSort(
+            spool,
+            num_vertices=num_vertices,
+            merge=options.coalesce,
+            memory_bytes=options.memory_bytes,
+            folder=folder,
+            open_array=open_array,
+            progress=options.progress,
+        ).run()
         manifest = Manifest(
             name=options.name or source.name,
-            num_vertices=edges.num_vertices,
+            num_vertices=num_vertices,
             num_edges=edges.num_edges,
             num_features=vertices.num_features,
             features=vertices.layout,
             num_classes=vertices.num_classes,
             labels=vertices.label_kind,
-            num_edge_types=num_edge_types,
+            num_edge_types=count_types(source, spool.largest_type),
             edge_data=tuple(source.edges.columns),
             splits=tuple(source.splits),
             num_graphs=1 if source.graph_ptr is None else len(source.graph_ptr) - 1,
@@ -212,39 +224,23 @@ class _ArrayWriter(Protocol[Written_co]):
     ) -> None: ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _WrittenEdges:
-    num_edges: int
-    num_vertices: int
-    largest_type: int
-    arrays: Mapping[str, ArraySpec]
-
-
-def _write_edges(
-    folder: Path,
-    source: EdgeSource,
-    num_vertices: int | None,
-    options: ImportOptions,
-    open_array: Callable[..., NpyWriter],
-    *,
-    symmetrise: bool,
-) -> _WrittenEdges:
-    # Imported here: Numba compiles or loads its kernels, and a caller that only opens a dataset need not wait for them.
+def _spool(
+    folder: Path, source: EdgeSource, num_vertices: int | None, options: ImportOptions, *, mirrors: bool
+) -> tuple[EdgeSpool, int]:
+    """Spool the edges; return the spool and the number of vertices."""
     from sagann.storage.edge_spool import EdgeSpool
-    from sagann.storage.external_sort import CscWriters, ExternalSort
 
-    columns = source.columns
     # Until every edge is seen, ids count 4 bytes each.
-    record_bytes = 8 + sum(column.row_bytes for column in columns.values())
-    copies = 2 if symmetrise else 1
+    record_bytes = 8 + sum(column.row_bytes for column in source.columns.values())
+    copies = 2 if mirrors else 1
     if source.num_edges is not None:
         _check_space(folder, source.num_edges * record_bytes * (1 + copies))
     spool = EdgeSpool(
         folder / "edges-0.tmp",
-        columns=columns,
+        columns=source.columns,
         num_vertices=num_vertices,
         drop_self_loops=options.drop_self_loops,
-        mirrors=symmetrise,
+        mirrors=mirrors,
         block_edges=max(1024, min(2**22, options.memory_bytes // (8 * record_bytes))),
     )
     for chunk in source.chunks():
@@ -255,28 +251,7 @@ def _write_edges(
         count = count_by_ids(spool.largest_id, spool.num_edges, str(folder.parent))
     spool.finish(count)
     _check_space(folder, 8 * count + spool.num_edges * copies * record_bytes)
-
-    with ExitStack() as stack:
-        writers = CscWriters(
-            indptr=stack.enter_context(open_array("indptr", "int64")),
-            indices=stack.enter_context(open_array("indices", dtype_name(id_dtype(count)))),
-            data={
-                name: stack.enter_context(open_array(f"edge_{name}", form.dtype, form.row_shape))
-                for name, form in columns.items()
-            },
-        )
-        num_edges = ExternalSort(
-            spool,
-            num_vertices=count,
-            merge=options.coalesce,
-            memory_bytes=options.memory_bytes,
-            folder=folder,
-            writers=writers,
-            progress=options.progress,
-        ).run()
-        arrays = {"indptr": writers.indptr.finish(), "indices": writers.indices.finish()}
-        arrays |= {f"edge_{name}": data.finish() for name, data in writers.data.items()}
-    return _WrittenEdges(num_edges=num_edges, num_vertices=count, largest_type=spool.largest_type, arrays=arrays)
+    return spool, count
 
 
 def largest(ids: Array) -> int:

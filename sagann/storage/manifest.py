@@ -253,7 +253,7 @@ def _expected_arrays(manifest: Manifest) -> dict[str, tuple[frozenset[str], tupl
     """Dtypes and shape of every array; -1 stands for any size."""
     num_vertices, num_edges = manifest.num_vertices, manifest.num_edges
     int64, ids = frozenset({"int64"}), frozenset({"int32", "int64"})
-    expected = {
+    expected: dict[str, tuple[frozenset[str], tuple[int, ...]]] = {
         "indptr": (int64, (num_vertices + 1,)),
         "indices": (frozenset({dtype_name(id_dtype(num_vertices)), "int64"}), (num_edges,)),
     }
