@@ -78,10 +78,10 @@ def relabel(graph: Graph, order: Tensor) -> Graph:
 
 
 def check_order(graph: Graph, order: Tensor) -> None:
-    """Check that an order is a permutation of a graph's vertices, int64.
+    """Check that an order is a permutation of the vertices, int64 [num_vertices].
 
     Raises:
-        InputError: it is not, or mixes the vertices of several graphs.
+        InputError: the order is no permutation, or mixes the vertices of several graphs.
     """
     if len(order) != graph.num_vertices:
         raise InputError(
@@ -112,7 +112,7 @@ def _check_vertices(vertices: Tensor, graph: Graph) -> None:
 
 
 def graphs_of(graph: Graph, vertices: Tensor) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Offsets and names of the graphs that chosen vertices belong to, in the order of these.
+    """Offsets and names of the graphs of chosen vertices, in the order of the vertices.
 
     Raises:
         InputError: vertices of several graphs are mixed.

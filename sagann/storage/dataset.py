@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def check_dataset(path: str | os.PathLike[str]) -> None:
 
 
 def dataset_info(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the manifest only: names, counts, dtypes, shapes and bytes, as plain values.
+    """Read the manifest alone: names, counts, dtypes, shapes and bytes, as plain values.
 
     Returns:
         the fields of the manifest; ``arrays`` maps each name to dtype, shape and file_bytes.
@@ -106,12 +107,9 @@ def dataset_info(path: str | os.PathLike[str]) -> dict[str, Any]:
         DatasetError: the folder is missing, not a dataset, or its manifest is damaged.
     """
     manifest = read_manifest(_folder(path))
-    info: dict[str, Any] = {key: getattr(manifest, key) for key in Manifest.__slots__}
-    info["edges"] = {key: getattr(manifest.edges, key) for key in type(manifest.edges).__slots__}
-    info["arrays"] = {
-        name: {"dtype": spec.dtype, "shape": spec.shape, "file_bytes": spec.file_bytes}
-        for name, spec in manifest.arrays.items()
-    }
+    info = asdict(manifest)
+    for name, spec in manifest.arrays.items():
+        info["arrays"][name] = {"dtype": spec.dtype, "shape": spec.shape, "file_bytes": spec.file_bytes}
     return info
 
 

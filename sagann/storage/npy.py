@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -152,10 +152,11 @@ class NpyWriter:
         self._file.close()
 
 
-def write_npy(path: Path, tensor: Tensor) -> ArraySpec:
-    """Write one whole tensor."""
+def write_npy(path: Path, tensor: Tensor, pieces: Iterable[Tensor] | None = None) -> ArraySpec:
+    """Write a tensor, or ``pieces`` of rows of its dtype and row shape."""
     with NpyWriter(path, dtype_name(tensor.dtype), tuple(tensor.shape[1:])) as writer:
-        writer.append(tensor)
+        for piece in [tensor] if pieces is None else pieces:
+            writer.append(piece)
         return writer.finish()
 
 

@@ -80,9 +80,8 @@ def read_npz(path: str | os.PathLike[str]) -> Graph:
         ...     read_npz(folder + "/path.npz")
         Graph(num_vertices=3, num_edges=2, num_features=0, num_classes=2)
     """
-    path = Path(path)
     with NpzArchive(path) as archive:
-        return graph_of(_source(archive, describe_npz(path)))
+        return graph_of(_source(archive))
 
 
 def import_npz(
@@ -101,14 +100,13 @@ def import_npz(
         DatasetError: the archive is missing, damaged, pickled, not a graph for vertex tasks, or has a wrong value; names
             file, array and row.
     """
-    path = Path(source)
-    with NpzArchive(path) as archive:
-        import_dataset(_source(archive, describe_npz(path)), out, options or ImportOptions())
+    with NpzArchive(source) as archive:
+        import_dataset(_source(archive), out, options or ImportOptions())
 
 
-def _source(archive: NpzArchive, description: NpzDescription) -> ImportSource:
+def _source(archive: NpzArchive) -> ImportSource:
     _refuse_foreign(archive)
-    members = archive.members
+    description, members = describe_npz(archive.path), archive.members
     data: dict[str, RowSource] = {}
     if "edge_weight" in members:
         data["weight"] = npz_rows(archive, "edge_weight", "float32", ndim=1, kinds="fiub")
@@ -254,28 +252,20 @@ def npz_edges(archive: NpzArchive, data: dict[str, RowSource]) -> JoinedEdges:
 
 
 def _ends(archive: NpzArchive) -> Iterator[EdgeChunk]:
-    member = archive.members["edge_index"]
+    name, member = "edge_index", archive.members["edge_index"]
     num_edges, first = member.shape[1], 0
-    for src, dst in (
-        _pairs(archive, num_edges, member.row_bytes) if member.fortran else _two_rows(archive, num_edges)
-    ):
-        yield EdgeChunk(src=_as_ids(src), dst=_as_ids(dst), file=f"{archive.path}, edge_index", first_row=first)
+    pairs: Iterator[tuple[Array, Array]]
+    if member.fortran:
+        # In Fortran order the two ends of an edge stand beside each other.
+        slabs = archive.chunks(name, chunk_bytes=_CHUNK_EDGES * member.row_bytes)
+        pairs = ((slab[:, 0].copy(), slab[:, 1].copy()) for slab in slabs)
+    else:
+        # Both rows are read as plain numbers: the sources from the start, the destinations from the middle.
+        sources = archive.elements(name, 0, num_edges, _CHUNK_EDGES)
+        pairs = zip(sources, archive.elements(name, num_edges, 2 * num_edges, _CHUNK_EDGES), strict=True)
+    for src, dst in pairs:
+        yield EdgeChunk(src=_as_ids(src), dst=_as_ids(dst), file=f"{archive.path}, {name}", first_row=first)
         first += len(src)
-
-
-def _pairs(archive: NpzArchive, num_edges: int, row_bytes: int) -> Iterator[tuple[Array, Array]]:
-    # In Fortran order the two ends of an edge stand beside each other.
-    for pairs in archive.chunks("edge_index", chunk_bytes=_CHUNK_EDGES * row_bytes):
-        yield pairs[:, 0].copy(), pairs[:, 1].copy()
-
-
-def _two_rows(archive: NpzArchive, num_edges: int) -> Iterator[tuple[Array, Array]]:
-    # Both rows are read as plain numbers: the sources from the start, the destinations from the middle.
-    yield from zip(
-        archive.elements("edge_index", 0, num_edges, _CHUNK_EDGES),
-        archive.elements("edge_index", num_edges, 2 * num_edges, _CHUNK_EDGES),
-        strict=True,
-    )
 
 
 def _as_ids(ids: Array) -> Array:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from sagann.graph.subgraph import check_order, graphs_of
 from sagann.storage.dataset import manifest_of, tensors_of
 from sagann.storage.folder import new_folder
 from sagann.storage.manifest import Manifest, write_manifest
-from sagann.storage.npy import ArraySpec, NpyWriter, dtype_name
+from sagann.storage.npy import write_npy
 
 _AT_ONCE_BYTES = 32 << 20
 
@@ -49,19 +48,12 @@ def save_reordered(
     graph_ptr, graph_names = graphs_of(graph, order)
     with new_folder(path, overwrite=overwrite) as folder:
         arrays = {
-            name: _written(folder / f"{name}.npy", tensor, pieces)
+            name: write_npy(folder / f"{name}.npy", tensor, pieces)
             for name, tensor, pieces in _arrays(replace(graph, graph_ptr=graph_ptr), order)
         }
         known = manifest_of(graph, arrays) if manifest is None else replace(manifest, arrays=arrays)
         num_graphs = 1 if graph_ptr is None else len(graph_ptr) - 1
         write_manifest(folder, replace(known, graph_names=graph_names, num_graphs=num_graphs))
-
-
-def _written(path: Path, like: Tensor, pieces: Iterable[Tensor]) -> ArraySpec:
-    with NpyWriter(path, dtype_name(like.dtype), tuple(like.shape[1:])) as writer:
-        for piece in pieces:
-            writer.append(piece)
-        return writer.finish()
 
 
 def _arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, Tensor, Iterable[Tensor]]]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from sagann.errors import DatasetError
 from sagann.graph.checks import Where, check_ids, check_labels, first_true, not_finite, numbered, wrong_form
+from sagann.storage.npz import NpzMember
 
 Array = np.ndarray[Any, Any]
+Stored: TypeAlias = Array | NpzMember
+"An array, or the header of an array in an archive."
 
 _FIX_FORM = "Save the array in the form that docs/format.md describes."
 
@@ -43,18 +46,6 @@ class RowSource(Protocol):
 
     def chunks(self) -> Iterator[RowChunk]:
         """The rows, in order."""
-
-
-class StoredArray(Protocol):
-    """What the header of a stored array says."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Data type."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,7 +124,7 @@ class LabelRows:
         return values.astype(np.int64)
 
 
-def label_rows(rows: RowSource, stored: StoredArray) -> RowSource:
+def label_rows(rows: RowSource, stored: Stored) -> RowSource:
     """Read an array as labels: [N] or [N, 1] (integers, or floats with NaN for unknown), or [N, C] of 0 and 1.
 
     Raises:
@@ -146,7 +137,7 @@ def label_rows(rows: RowSource, stored: StoredArray) -> RowSource:
     return LabelRows(rows=rows, row_shape=() if single else stored.shape[1:])
 
 
-def feature_dtype(stored: StoredArray, where: str) -> str:
+def feature_dtype(stored: Stored, where: str) -> str:
     """The dtype in which features [N, F] are stored: their own if it is floating point, else float32.
 
     Raises:
