@@ -1,6 +1,6 @@
 """Datasets of DGL GraphBolt in their raw layout: a ``metadata.yaml`` that names CSV and ``.npy`` files.
 
-Homogeneous graphs with a vertex task. Files in torch's format are refused, since reading them may unpickle.
+Graphs are homogeneous, with a vertex task. Files in torch's format are refused, because reading them may unpickle.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def import_graphbolt(
 ) -> None:
     """Import a GraphBolt dataset, streaming the edges in bounded memory.
 
-    Vertex features are the ones named 'feat', or the only ones; edge features become edge data of the same
-    name; labels and splits come from the first task.
+    Vertex features are the array named 'feat', or the only array of vertices. Edge features become edge data of the same name.
+    Labels and splits are those of the first task.
 
     Args:
         source: folder with ``metadata.yaml``, or that file.
@@ -106,7 +106,9 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
         import yaml
     except ImportError as error:
         raise MissingDependencyError("yaml", extra="graphbolt", feature="import of GraphBolt datasets") from error
-    with reading(path, (OSError, yaml.YAMLError, ValueError, RecursionError), fix="Mend the file; it is not YAML."):
+    with reading(
+        path, (OSError, yaml.YAMLError, ValueError, RecursionError), fix="Mend the file; it must be YAML."
+    ):
         body = yaml.safe_load(path.read_bytes())
     if not isinstance(body, dict):
         raise _Metadata(path=path, body={}).wrong("it is not a mapping")

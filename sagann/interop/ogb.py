@@ -26,7 +26,6 @@ from sagann.storage.tables import CsvTable
 from sagann.storage.vertex_files import TableRows, table_features, table_labels
 
 _SPLIT_FILES = {"train": "train", "val": "valid", "test": "test"}
-_FIX_FOLDER = "Give a node-property dataset of OGB as it was downloaded."
 
 
 def import_ogb(
@@ -101,11 +100,10 @@ def _archive_parts(raw: Path, stack: ExitStack) -> _Parts:
     data = stack.enter_context(NpzArchive(raw / "data.npz"))
     for name in ("edge_index", "num_nodes_list"):
         if name not in data.members:
-            raise DatasetError(
+            raise _not_ogb(
                 "archive is not one of OGB",
-                value=f"no array '{name}'; it holds {', '.join(sorted(data.members))}",
-                where=str(data.path),
-                fix=_FIX_FOLDER,
+                f"no array '{name}'; it holds {', '.join(sorted(data.members))}",
+                str(data.path),
             )
     counts = data.read("num_nodes_list").reshape(-1)
     if len(counts) != 1:
@@ -128,11 +126,10 @@ def _archive_parts(raw: Path, stack: ExitStack) -> _Parts:
 
 def _ends(table: CsvTable, num_edges: int) -> Iterator[EdgeChunk]:
     if len(table.names) != 2:
-        raise DatasetError(
+        raise _not_ogb(
             "edge file has the wrong form",
-            value=f"{len(table.names)} columns, expected source and destination",
-            where=str(table.path),
-            fix=_FIX_FOLDER,
+            f"{len(table.names)} columns, expected source and destination",
+            str(table.path),
         )
     found = 0
     for batch in table.batches(table.names, ["int64", "int64"]):
@@ -214,10 +211,11 @@ def _find(folder: Path, name: str) -> Path | None:
 def _require(folder: Path, name: str) -> Path:
     path = _find(folder, name)
     if path is None:
-        raise DatasetError(
-            "file not found",
-            value=f"neither {name}.gz nor {name}",
-            where=str(folder),
-            fix=_FIX_FOLDER,
-        )
+        raise _not_ogb("file not found", f"neither {name}.gz nor {name}", str(folder))
     return path
+
+
+def _not_ogb(what: str, value: str, where: str) -> DatasetError:
+    return DatasetError(
+        what, value=value, where=where, fix="Give a node-property dataset of OGB as it was downloaded."
+    )

@@ -35,7 +35,7 @@ def from_scipy(
         features: [N, F], sparse or dense.
         labels: integers [N] or [N, 1], -1 for unknown, or 0/1 [N, C].
         weighted: keep the matrix's values as edge data 'weight'.
-        name: what to call the graph.
+        name: name of the graph.
     Raises:
         InputError: the matrix is not sparse or not square, or values do not make a graph to train on.
     Example:

@@ -113,8 +113,7 @@ def unlabelled():
         ),
         (
             lambda: graph_split(several(), train=["DE", "ES"]),
-            "unknown graph: 'ES', known are DE, FR, RU (in graph 'graph'). "
-            "Name one of the known graphs.",
+            "unknown graph: 'ES', known are DE, FR, RU (in graph 'graph'). Name one of the known graphs.",
         ),
         (
             lambda: graph_split(several(), train=["DE"], test=[0]),

@@ -138,8 +138,12 @@ def test_edge_types_are_integers(tmp_path: Path, types: list[Any], form: str) ->
         ("num_classes: 3", "num_classes: 2", r"label out of range: 2, but there are 2 classes"),
         ("path: edges.csv", "path: absent.csv", r"file not found: .*absent\.csv"),
         ("graph:", "gruph:", r"'graph' is missing or not a mapping"),
-        ("dataset_name: small", "a: [", r"it is not YAML"),
-        ("dataset_name: small", "x: !!python/object/apply:os.system ['true']", r"file cannot be read: .*not YAML"),
+        ("dataset_name: small", "a: [", r"it must be YAML"),
+        (
+            "dataset_name: small",
+            "x: !!python/object/apply:os.system ['true']",
+            r"file cannot be read: .*must be YAML",
+        ),
     ],
 )
 def test_bad_metadata_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
