@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import DatasetError, InputError
-from sagann.graph import Graph, Topology, validate_graph
+from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
 from sagann.graph.rows import csr_tensor
 from sagann.storage.folder import new_folder, recover
 from sagann.storage.manifest import SAFE_NAME, Manifest, layout_of, read_manifest, write_manifest
@@ -70,16 +70,28 @@ def map_dataset(folder: Path, manifest: Manifest) -> Graph:
         edge_data={name: tensors[f"edge_{name}"] for name in manifest.edge_data},
         validate=False,
     )
-    return Graph(
+    graph = Graph(
         topology=topology,
-        features=_features(manifest, tensors),
-        labels=tensors.get("labels"),
         num_classes=manifest.num_classes,
-        splits={name: tensors[f"split_{name}"] for name in manifest.splits},
-        graph_ptr=tensors.get("graph_ptr"),
         graph_names=manifest.graph_names,
         num_edge_types=manifest.num_edge_types,
         name=manifest.name,
+    )
+    return with_vertex_arrays(graph, tensors, manifest.num_features)
+
+
+def with_vertex_arrays(graph: Graph, tensors: Mapping[str, Tensor], num_features: int) -> Graph:
+    """The graph with features, labels, splits and offsets from tensors by the names of their files; nothing is checked."""
+    features = tensors.get("features")
+    if "features_indptr" in tensors:
+        parts = (tensors[f"features_{part}"] for part in ("indptr", "indices", "values"))
+        features = csr_tensor(*parts, num_columns=num_features)
+    return replace(
+        graph,
+        features=features,
+        labels=tensors.get("labels"),
+        splits={name: tensors[f"split_{name}"] for name in SPLIT_NAMES if f"split_{name}" in tensors},
+        graph_ptr=tensors.get("graph_ptr"),
     )
 
 
@@ -181,16 +193,4 @@ def manifest_of(graph: Graph, arrays: Mapping[str, ArraySpec]) -> Manifest:
         graph_names=graph.graph_names,
         source="save_graph",
         arrays=arrays,
-    )
-
-
-def _features(manifest: Manifest, tensors: Mapping[str, Tensor]) -> Tensor | None:
-    if manifest.features != "csr":
-        return tensors.get("features")
-    # Checked when they were written; no array is read.
-    return csr_tensor(
-        tensors["features_indptr"],
-        tensors["features_indices"],
-        tensors["features_values"],
-        num_columns=manifest.num_features,
     )

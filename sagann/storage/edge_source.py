@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from sagann.errors import DatasetError
 from sagann.graph.checks import check_ids, check_types, numbered
-from sagann.storage.row_source import RowSource, as_stored
-
-Array = np.ndarray[Any, Any]
+from sagann.storage.row_source import Array, RowSource, as_stored
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

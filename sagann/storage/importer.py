@@ -1,7 +1,8 @@
 """Every import: vertex arrays and edges are read from a source, checked, and become a dataset or a graph.
 
-An importer fills an :class:`ImportSource`. :func:`import_dataset` streams it into a folder in bounded memory, and
-:func:`sagann.storage.read_source.graph_of` reads it into memory; so every format has the same options, checks and protection against a kill.
+An importer fills an :class:`ImportSource`. :func:`import_dataset` streams it into a folder in bounded memory;
+:func:`sagann.storage.read_source.graph_of` reads it into memory. So every format has the same options and checks, and a kill
+leaves no half dataset.
 """
 
 from __future__ import annotations
@@ -13,9 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 from sagann.errors import DatasetError, InputError
 from sagann.graph import id_dtype, validate_graph
@@ -26,9 +25,8 @@ from sagann.storage.folder import new_folder
 from sagann.storage.manifest import EdgeTreatment, Manifest, is_unicode, write_manifest
 from sagann.storage.npy import NpyWriter, dtype_name
 from sagann.storage.progress import Progress, silent
-from sagann.storage.row_source import RowSource, as_stored
+from sagann.storage.row_source import Array, RowSource, as_stored
 
-Array = np.ndarray[Any, Any]
 if TYPE_CHECKING:
     from sagann.storage.edge_spool import EdgeSpool
 
@@ -255,11 +253,16 @@ def _spool(
 
 
 def largest(ids: Array) -> int:
+    """The largest id; -1 without ids."""
     return int(ids.max()) if len(ids) else -1
 
 
 def count_by_ids(largest_id: int, num_edges: int, where: str) -> int:
-    """Number of vertices that ids tell; ids that are no numbering (hashes, for example) are refused."""
+    """Number of vertices that ids tell.
+
+    Raises:
+        DatasetError: the ids are no numbering from 0, but hashes for example.
+    """
     if largest_id + 1 > _MOST_VERTICES_PER_EDGE * num_edges + 2**20:
         raise DatasetError(
             "vertex ids are no numbering from 0",
@@ -365,6 +368,11 @@ class VertexArrays(Generic[Written]):
 
 
 def count_types(source: ImportSource, largest_type: int) -> int:
+    """Number of edge types: the stated one, or one more than the largest type.
+
+    Raises:
+        DatasetError: a type is beyond the stated number.
+    """
     if "type" not in source.edges.columns:
         return 0
     found, stated = largest_type + 1, source.num_edge_types

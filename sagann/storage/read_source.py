@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sagann.graph import Graph, Topology, validate_graph
-from sagann.graph.rows import csr_tensor
+from sagann.storage.dataset import with_vertex_arrays
 from sagann.storage.edge_source import checked_chunk
 from sagann.storage.importer import (
     ImportOptions,
@@ -50,7 +50,6 @@ def graph_of(source: ImportSource) -> Graph:
     if num_vertices is None:
         num_vertices = count_by_ids(largest_id, src.num_rows, source.description)
     num_edge_types = count_types(source, largest_type)
-    arrays = vertices.arrays
     with naming(source):
         topology = Topology.from_coo(
             src=src.finish(),
@@ -60,20 +59,12 @@ def graph_of(source: ImportSource) -> Graph:
         )
         graph = Graph(
             topology=topology,
-            features=csr_tensor(
-                *(arrays[f"features_{part}"] for part in ("indptr", "indices", "values")),
-                num_columns=vertices.num_features,
-            )
-            if vertices.layout == "csr"
-            else arrays.get("features"),
-            labels=arrays.get("labels"),
             num_classes=vertices.num_classes,
-            splits={name: arrays[f"split_{name}"] for name in source.splits},
-            graph_ptr=arrays.get("graph_ptr"),
             graph_names=source.graph_names,
             num_edge_types=num_edge_types,
             name=source.name,
         )
+        graph = with_vertex_arrays(graph, vertices.arrays, vertices.num_features)
         if source.undirected_once:
             # Imported here: few sources need it.
             from sagann.graph.transform import symmetrise

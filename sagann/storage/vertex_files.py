@@ -7,16 +7,13 @@ import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from sagann.errors import DatasetError
 from sagann.storage.regular_file import reading
-from sagann.storage.row_source import ArrayRows, LabelRows, RowChunk, RowSource, feature_dtype, label_rows
+from sagann.storage.row_source import Array, ArrayRows, LabelRows, RowChunk, RowSource, feature_dtype, label_rows
 from sagann.storage.tables import BATCH_ROWS, CsvTable, ParquetTable, open_table, require_named
-
-Array = np.ndarray[Any, Any]
 
 _CHUNK_BYTES = 2**24
 _UNREADABLE = (OSError, ValueError, EOFError, SyntaxError, TypeError, OverflowError, tokenize.TokenError)
