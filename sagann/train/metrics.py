@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sagann.graph import SPLIT_NAMES, Graph
-from sagann.graph.topology import CHECKED_AT_ONCE
+from sagann.graph.checks import CHECKED_AT_ONCE
 
 METRICS = ("loss", "accuracy", "micro_f1", "macro_f1", "roc_auc")
 "Every metric. 'loss' is the training loss on the split, without dropout."

@@ -9,9 +9,9 @@ from torch import nn
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph
+from sagann.graph.checks import CHECKED_AT_ONCE
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import csr_tensor, made_dense
-from sagann.graph.topology import CHECKED_AT_ONCE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

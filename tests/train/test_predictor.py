@@ -122,7 +122,7 @@ def test_bad_values_in_a_new_graph_are_refused():
 
 def test_features_of_the_wrong_form_are_refused_in_words():
     graph = community_graph()
-    with pytest.raises(InputError, match="features have the wrong form"):
+    with pytest.raises(InputError, match="array has the wrong form"):
         predictor_of(graph=graph).predict(replace(graph, features=torch.randn(graph.num_vertices)))
 
 

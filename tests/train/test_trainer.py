@@ -396,9 +396,9 @@ def test_a_graph_that_was_checked_before_is_checked_for_its_labels_and_splits_on
     features = graph.features.clone()
     features[3, 1] = float("nan")
     wrong = replace(graph, features=features)
-    with pytest.raises(InputError, match="a feature is not finite: nan at vertex 3, column 1"):
+    with pytest.raises(InputError, match=r"feature is not finite: nan in column 1 .*vertex 3"):
         Trainer(ModelConfig(hidden=8), wrong, TrainConfig(device="cpu"))
     Trainer(ModelConfig(hidden=8), wrong, TrainConfig(device="cpu"), validate=False)
     labels = torch.full_like(graph.labels, graph.num_classes)
-    with pytest.raises(InputError, match="label outside the classes"):
+    with pytest.raises(InputError, match="label out of range"):
         Trainer(ModelConfig(hidden=8), replace(graph, labels=labels), TrainConfig(device="cpu"), validate=False)
