@@ -1,76 +1,59 @@
-"""``sagann evaluate``, ``predict`` and ``embed``: declared here, done in sagann.cli.apply_run."""
+"""``sagann evaluate | predict | embed``: their options. The work is in sagann.cli.apply_run, which loads PyTorch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from sagann.cli.options import Shared, command, option, switch
 
-from sagann.cli.options import Shared, with_default, with_settings
-
-RunOption = Annotated[Path, typer.Option("--run", help="Folder that 'sagann train' wrote.", metavar="RUN_DIR")]
+RunOption = Annotated[Path, option("Folder that 'sagann train' wrote.", "RUN_DIR", name="--run")]
 DataOption = Annotated[
     str | None,
-    typer.Option(
-        "--data",
-        help=with_default(
-            "Another graph: a dataset folder, an .npz file or a name. It is prepared as the run's own was.",
-            "the run's",
-        ),
-        metavar="PATH|NAME",
+    option(
+        "Another graph: a dataset folder, an .npz file or a name. It is prepared as the run's own was.",
+        "PATH|NAME",
+        default="the run's",
     ),
 ]
 ModelOption = Annotated[
     str | None,
-    typer.Option(
-        "--model",
-        help="The run's own model file, named again so that it may be executed; models of the zoo need none.",
-        metavar="FILE.py:CLASS",
-        show_default=False,
+    option(
+        "The run's own model file, named again so that it may be executed; models of the zoo need none.",
+        "FILE.py:CLASS",
     ),
 ]
-DeviceOption = Annotated[str, typer.Option("--device", help="Where to compute.", metavar="auto|cpu|cuda|cuda:N")]
+DeviceOption = Annotated[str, option("Where to compute.", "auto|cpu|cuda|cuda:N")]
 MemoryOption = Annotated[
     str | None,
-    typer.Option(
-        "--memory",
-        help=with_default(
-            "What vertices' and edges' tensors may take, as 2GiB: the model is streamed by intervals.",
-            "the budget that it was trained within; none for a run in memory",
-        ),
-        metavar="SIZE",
-        show_default=False,
+    option(
+        "Memory for the tensors of vertices and edges, as 2GiB: the model is streamed by intervals.",
+        "SIZE",
+        default="the budget that it was trained within; none for a run in memory",
     ),
 ]
 SpillOption = Annotated[
     Path | None,
-    typer.Option(
-        "--spill",
-        help=with_default(
-            "Where a streamed model keeps what memory does not, on a disk with room.",
-            "the run's, if it was named one; else the system's for temporary files",
-        ),
-        metavar="FOLDER",
-        show_default=False,
+    option(
+        "Folder for blocks of a streamed model that memory does not hold, on a disk with room.",
+        "FOLDER",
+        default="the run's, if it was named one; else the system's for temporary files",
     ),
 ]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", metavar="", help="Replace a file that stands there.")]
+OverwriteOption = Annotated[bool, switch("--overwrite", "Replace a file that stands there.")]
 
 
-@with_settings(())
+@command()
 def evaluate(
-    context: typer.Context,
+    shared: Shared,
     run: RunOption,
     data: DataOption = None,
     split: Annotated[
         str | None,
-        typer.Option(
-            help=with_default(
-                "Split to measure on, as for 'sagann train'.",
-                "the run's; with --data that dataset's own, else all labelled vertices",
-            ),
-            metavar="SPLIT",
+        option(
+            "Split to measure on, as for 'sagann train'.",
+            "SPLIT",
+            default="the run's; with --data that dataset's own, else all labelled vertices",
         ),
     ] = None,
     model: ModelOption = None,
@@ -82,18 +65,17 @@ def evaluate(
 
     Example: sagann evaluate --run runs/demo
     """
-    # Imported here: it loads torch, for which --help must not wait.
-    from sagann.cli.apply_run import Opening, evaluate_run
+    from sagann.cli.apply_run import opened
 
-    opening = Opening(model=model, device=device, memory=memory, spill=spill)
-    evaluate_run(run, opening, data=data, split=split, shared=context.ensure_object(Shared))
+    with opened(run, shared, data=data, model=model, device=device, memory=memory, spill=spill) as trained:
+        trained.evaluate(split)
 
 
-@with_settings(())
+@command()
 def predict(
-    context: typer.Context,
+    shared: Shared,
     run: RunOption,
-    out: Annotated[Path, typer.Option(help="File to write: .csv, .parquet or .npy.", metavar="FILE")],
+    out: Annotated[Path, option("File to write: .csv, .parquet or .npy.", "FILE")],
     data: DataOption = None,
     model: ModelOption = None,
     device: DeviceOption = "auto",
@@ -108,17 +90,19 @@ def predict(
 
     Example: sagann predict --run runs/demo --out predictions.csv
     """
-    from sagann.cli.apply_run import Opening, predict_run
+    from sagann.cli.apply_run import opened
+    from sagann.cli.result_file import check_target
 
-    opening = Opening(model=model, device=device, memory=memory, spill=spill)
-    predict_run(run, opening, data=data, out=out, overwrite=overwrite, shared=context.ensure_object(Shared))
+    check_target(out, (".csv", ".parquet", ".npy"), overwrite=overwrite)
+    with opened(run, shared, data=data, model=model, device=device, memory=memory, spill=spill) as trained:
+        trained.predict(out)
 
 
-@with_settings(())
+@command()
 def embed(
-    context: typer.Context,
+    shared: Shared,
     run: RunOption,
-    out: Annotated[Path, typer.Option(help="File to write: .npy.", metavar="FILE")],
+    out: Annotated[Path, option("File to write: .npy.", "FILE")],
     data: DataOption = None,
     model: ModelOption = None,
     device: DeviceOption = "auto",
@@ -130,7 +114,9 @@ def embed(
 
     Example: sagann embed --run runs/demo --out embeddings.npy
     """
-    from sagann.cli.apply_run import Opening, embed_run
+    from sagann.cli.apply_run import opened
+    from sagann.cli.result_file import check_target
 
-    opening = Opening(model=model, device=device, memory=memory, spill=spill)
-    embed_run(run, opening, data=data, out=out, overwrite=overwrite, shared=context.ensure_object(Shared))
+    check_target(out, (".npy",), overwrite=overwrite)
+    with opened(run, shared, data=data, model=model, device=device, memory=memory, spill=spill) as trained:
+        trained.embed(out)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from sagann.byte_size import format_bytes
-from sagann.cli.run_settings import RunSettings
-from sagann.cli.settings import ENGINES
+from sagann.cli.run_settings import ENGINES, RunSettings
 from sagann.errors import InputError
 from sagann.free_space import memory
 from sagann.graph import Graph

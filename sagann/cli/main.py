@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from sagann import __version__
-from sagann.cli import apply, data, doctor, machine, plan, train
+from sagann.cli import apply, data, doctor, generate, machine, plan, train
 from sagann.cli.failure import (
     BAD_INPUT,
     INTERRUPTED,
@@ -53,14 +53,15 @@ def _sagann(
     pass
 
 
-app.command("train")(train.train)
-app.command("plan")(plan.plan)
-app.command("evaluate")(apply.evaluate)
-app.command("predict")(apply.predict)
-app.command("embed")(apply.embed)
+app.command()(train.train)
+app.command()(plan.plan)
+app.command()(apply.evaluate)
+app.command()(apply.predict)
+app.command()(apply.embed)
 app.add_typer(data.app, name="data")
-app.command("doctor")(doctor.doctor)
-app.command("machine")(machine.machine)
+data.app.add_typer(generate.app, name="generate")
+app.command()(doctor.doctor)
+app.command()(machine.machine)
 
 
 def run() -> NoReturn:

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
 from sagann.byte_size import format_bytes
-from sagann.cli.engines import engine_named
 from sagann.cli.failure import INTERRUPTED
 from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import stored_class_names, training_graph
 from sagann.cli.result_file import owner_of
-from sagann.cli.run_reporter import RunReporter
 from sagann.cli.run_settings import RunSettings, Tables, merge, read_tables, settings_of
 from sagann.errors import CheckpointError, InputError
 from sagann.graph import Graph
 from sagann.nn import MODELS
 from sagann.report.metrics_table import metrics_table
-from sagann.report.progress import short_seconds
+from sagann.report.progress import ProgressReporter, short_seconds
 from sagann.report.terminal import Terminal
 from sagann.saga.engine import using_engine
 from sagann.storage.durable import write_whole
-from sagann.train import Trainer, TrainResult
+from sagann.train import RunInfo, Trainer, TrainResult
 from sagann.train.atomic import leftovers
 from sagann.train.resources import resolve_device
 from sagann.train.run_folder import (
@@ -42,10 +41,26 @@ _BEFORE_RUN = {CONFIG_FILE, HISTORY_FILE, LOCK_FILE, OWN_FOLDER}
 "What a run that was killed before its first epoch may have left."
 
 
+class _RunReporter(ProgressReporter):
+    """A progress bar that saves the settings at the start of the run.
+
+    Settings that the Trainer refuses must not replace those of the run in the folder.
+    """
+
+    def __init__(self, terminal: Terminal, save: Callable[[], None]) -> None:
+        super().__init__(terminal.err)
+        self._save = save
+
+    def on_start(self, info: RunInfo) -> None:
+        """Save the settings and show the bar."""
+        self._save()
+        super().on_start(info)
+
+
 def train_run(
     given: Given, *, out: Path | None, file: Path | None, resume: bool, overwrite: bool, shared: Shared
 ) -> int:
-    """Train, save and report a run; the exit code.
+    """Train, save and report a run.
 
     Args:
         given: settings from the command line.
@@ -53,14 +68,15 @@ def train_run(
         file: a TOML file of settings.
         resume: continue the run in ``out``.
         overwrite: replace the run in ``out``.
-        shared: options that every command has.
+        shared: what the command shares with the program.
+    Returns:
+        the exit code.
     """
-    terminal = Terminal(quiet=shared.quiet)
+    terminal = shared.terminal()
     tables = _tables(out, file, resume=resume, overwrite=overwrite)
     from_run = is_of_run(file) or (resume and file is None)
     settings = settings_of(merge(tables, given), stored="data" not in given and from_run)
-    if ".py:" in settings.model.model:
-        shared.user_files.add(settings.model.model.rpartition(":")[0])
+    shared.add_user_file(settings.model.model)
     run_dir = out or _free_folder(settings)
     _check_folder(run_dir, resume=resume, overwrite=overwrite)
     streaming = Streaming.of(settings.train, run_dir, device=resolve_device(settings.train.device))
@@ -83,8 +99,7 @@ def _fit(
 ) -> TrainResult:
     config = run_dir / CONFIG_FILE
     content = settings.to_toml().encode()
-    # Settings that the trainer refuses must not replace those of the run in the folder.
-    reporter = RunReporter(terminal, on_begin=lambda: write_whole(config, content))
+    reporter = _RunReporter(terminal, lambda: write_whole(config, content))
     trainer = Trainer(
         settings.model,
         graph,
@@ -102,7 +117,7 @@ def _fit(
     try:
         # A run that was killed before its first epoch has settings, and nothing else to resume.
         folder = RunFolder(run_dir)
-        with using_engine(engine_named(settings.engine)):
+        with using_engine(settings.new_engine()):
             return trainer.fit(resume=resume and (folder.exists or folder.has_work), overwrite=overwrite)
     finally:
         reporter.close()

@@ -41,7 +41,7 @@ def probed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         folders.append(folder)
         return MACHINE
 
-    monkeypatch.setattr("sagann.cli.machine_run.probe", probe)
+    monkeypatch.setattr("sagann.runtime.forecasting.probe.probe", probe)
     return folders
 
 
