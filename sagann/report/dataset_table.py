@@ -1,4 +1,4 @@
-"""A dataset as a table: what a person wants to know before training on it."""
+"""A dataset as a table, for ``sagann data info``."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from rich.table import Table
 
 from sagann.byte_size import format_bytes
 from sagann.graph import Graph
+from sagann.report.terminal import facts_table
 
 _MOST_CLASSES = 12
 _MOST_NAMES = 12
 
 
 def dataset_table(graph: Graph, *, class_names: Sequence[str], path: Path) -> Table:
-    """Describe ``graph``; reads the offsets, the labels and the splits, but neither edges nor features.
+    """Describe ``graph``. Offsets, labels and splits are read, edges and features are not.
 
     Args:
         graph: any graph.
-        class_names: a name per class, or none where numbers do.
-        path: where it came from, for the size on disk.
+        class_names: a name for each class; if empty, classes are numbered.
+        path: the dataset, for its size on disk.
     """
-    table = Table(title=graph.name, title_justify="left", show_header=False)
-    table.add_column("what", no_wrap=True)
-    table.add_column("value", overflow="fold")
+    table = facts_table(graph.name)
     table.add_row("vertices", f"{graph.num_vertices:,}")
     table.add_row("edges", f"{graph.num_edges:,} directed")
     table.add_row("in-degrees", _degrees(graph))
@@ -79,10 +78,10 @@ def _features(graph: Graph) -> str:
 def _classes(graph: Graph, class_names: Sequence[str]) -> str:
     if graph.labels is None:
         return "no labels"
-    # One class at a time: labels of a damaged dataset may be any numbers.
+    # Counted one class at a time, because labels of a damaged dataset may be any numbers.
     numbers = range(min(graph.num_classes, _MOST_CLASSES))
     columns = [graph.labels[:, number] if graph.multi_label else graph.labels == number for number in numbers]
-    # The number of classes may be that of a damaged dataset too, so names are made for those that are shown.
+    # Only shown classes get a name: the number of classes of a damaged dataset may be huge.
     names = class_names or [str(number) for number in numbers]
     shown = [f"{name}: {int(column.sum()):,}" for name, column in zip(names, columns, strict=False)]
     more = ", ..." if graph.num_classes > _MOST_CLASSES else ""

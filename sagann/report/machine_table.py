@@ -1,4 +1,4 @@
-"""The rates of a machine as a table."""
+"""The rates of a machine as a table, for ``sagann machine``."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from rich.table import Table
 
 from sagann.byte_size import format_bytes
 from sagann.plan.machine import Machine
+from sagann.report.terminal import facts_table
 
 
 def machine_table(machine: Machine) -> Table:
-    """Lay out what a machine does in a second, for a reader."""
-    table = Table("what", "rate", title=f"Rates of {machine.name}", title_justify="left", show_header=False)
-    for column in table.columns:
-        column.overflow = "fold"
+    """A row for each rate of a machine."""
     rows = {
         "cores": str(machine.num_cores),
         "last-level cache": format_bytes(machine.cache_bytes),
@@ -29,6 +27,7 @@ def machine_table(machine: Machine) -> Table:
         rows["copies to and from the device"] = (
             f"{_bytes(machine.host_to_device_bytes)} to it, {_bytes(machine.device_to_host_bytes)} from it"
         )
+    table = facts_table(f"Rates of {machine.name}")
     for name, rate in rows.items():
         table.add_row(name, rate)
     return table

@@ -1,4 +1,4 @@
-"""Terminal: results go to stdout, notes and progress to stderr, so that a pipe gets results only."""
+"""Terminal: results go to stdout, notes and progress to stderr, so that a pipe gets results only; and tables of facts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import sys
 
 from rich.console import Console, RenderableType
+from rich.table import Column, Table
 from rich.text import Text
 
 from sagann.errors import InputError
@@ -59,6 +60,15 @@ class Terminal:
     def say(self, text: str) -> None:
         """Write a note, unless quiet."""
         self.err.print(Text(text), soft_wrap=True)
+
+
+def facts_table(title: str, *, num_columns: int = 2) -> Table:
+    """An empty table without a header, whose rows begin with the name of a fact.
+
+    Values that do not fit are wrapped, never cut off, because people copy them into reports.
+    """
+    columns = [Column(overflow="fold") for _ in range(num_columns)]
+    return Table(*columns, title=title, title_justify="left", show_header=False)
 
 
 def _console(*, stderr: bool, quiet: bool = False) -> Console:

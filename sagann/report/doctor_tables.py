@@ -1,0 +1,67 @@
+"""The tables of ``sagann doctor``: versions, machine, extras, and the parts that were tried."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from sagann import __version__
+from sagann.byte_size import format_bytes
+from sagann.free_space import free_disk_bytes, memory
+from sagann.report.installed import core_versions, extras
+from sagann.report.probes import Finding
+from sagann.report.terminal import facts_table
+from sagann.runtime.processor import num_cores
+
+_OK, _MISSING, _FAILED = Text("ok", "green"), Text("-", "yellow"), Text("failed", "bold red")
+
+
+def versions_table() -> Table:
+    """Versions of sagann, of Python and of the packages that sagann needs."""
+    table = facts_table("Versions")
+    table.add_row("sagann", __version__)
+    table.add_row("python", f"{platform.python_version()}, {platform.system()} {platform.machine()}")
+    for name, version in core_versions().items():
+        table.add_row(name, version or Text("missing: pip install sagann", "bold red"))
+    return table
+
+
+def machine_table() -> Table:
+    """Cores, memory and disk that this process may use."""
+    found = memory()
+    here = Path.cwd()
+    table = facts_table("Machine")
+    table.add_row("cores", str(num_cores()))
+    table.add_row(
+        "memory", f"{format_bytes(found.total_bytes)}, of which {format_bytes(found.available_bytes)} are free"
+    )
+    limit = "none"
+    if found.limit_bytes is not None:
+        limit = f"{format_bytes(found.limit_bytes)}, of which {format_bytes(found.limit_used_bytes)} are used"
+    table.add_row("memory limit (cgroup)", limit)
+    table.add_row("disk", f"{format_bytes(free_disk_bytes(here))} free in {here}")
+    return table
+
+
+def extras_table() -> Table:
+    """The extras of sagann, with their packages or the command that installs them."""
+    table = facts_table("Extras", num_columns=3)
+    for extra in extras():
+        there = [f"{name} {version}" for name, version in extra.packages.items() if version]
+        missing = [name for name, version in extra.packages.items() if not version]
+        detail = ", ".join(there) if extra.installed else f"missing {', '.join(missing)}; {extra.command}"
+        table.add_row(extra.name, _OK if extra.installed else _MISSING, detail)
+    return table
+
+
+def findings_table(findings: Sequence[Finding]) -> Table:
+    """The parts of sagann that were tried, and whether each works."""
+    table = facts_table("Parts", num_columns=3)
+    for found in findings:
+        state = _OK if found.ok else _FAILED if found.core else _MISSING
+        table.add_row(found.name, state, found.detail)
+    return table
