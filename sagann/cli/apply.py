@@ -2,52 +2,58 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from sagann.cli.options import Shared, command, option, switch
 
-RunOption = Annotated[Path, option("Folder that 'sagann train' wrote.", "RUN_DIR", name="--run")]
-DataOption = Annotated[
-    str | None,
-    option(
-        "Another graph: a dataset folder, an .npz file or a name. It is prepared as the run's own was.",
-        "PATH|NAME",
-        default="the run's",
-    ),
-]
-ModelOption = Annotated[
-    str | None,
-    option(
-        "The run's own model file, named again so that it may be executed; models of the zoo need none.",
-        "FILE.py:CLASS",
-    ),
-]
-DeviceOption = Annotated[str, option("Where to compute.", "auto|cpu|cuda|cuda:N")]
-MemoryOption = Annotated[
-    str | None,
-    option(
-        "Memory for the tensors of vertices and edges, as 2GiB: the model is streamed by intervals.",
-        "SIZE",
-        default="the budget that it was trained within; none for a run in memory",
-    ),
-]
-SpillOption = Annotated[
-    Path | None,
-    option(
-        "Folder for blocks of a streamed model that memory does not hold, on a disk with room.",
-        "FOLDER",
-        default="the run's, if it was named one; else the system's for temporary files",
-    ),
-]
 OverwriteOption = Annotated[bool, switch("--overwrite", "Replace a file that stands there.")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opening:
+    """Options of the three commands: which run is opened, on which graph, and where it computes."""
+
+    run: Annotated[Path, option("Folder that 'sagann train' wrote.", "RUN_DIR")]
+    data: Annotated[
+        str | None,
+        option(
+            "Another graph: a dataset folder, an .npz file or a name. It is prepared as the run's own was.",
+            "PATH|NAME",
+            default="the run's",
+        ),
+    ] = None
+    model: Annotated[
+        str | None,
+        option(
+            "The run's own model file, named again so that it may be executed; models of the zoo need none.",
+            "FILE.py:CLASS",
+        ),
+    ] = None
+    device: Annotated[str, option("Where to compute.", "auto|cpu|cuda|cuda:N")] = "auto"
+    memory: Annotated[
+        str | None,
+        option(
+            "Memory for the tensors of vertices and edges, as 2GiB: the model is streamed by intervals.",
+            "SIZE",
+            default="the budget that it was trained within; none for a run in memory",
+        ),
+    ] = None
+    spill: Annotated[
+        Path | None,
+        option(
+            "Folder for blocks of a streamed model that memory does not hold, on a disk with room.",
+            "FOLDER",
+            default="the run's, if it was named one; else the system's for temporary files",
+        ),
+    ] = None
 
 
 @command()
 def evaluate(
     shared: Shared,
-    run: RunOption,
-    data: DataOption = None,
+    opening: Opening,
     split: Annotated[
         str | None,
         option(
@@ -56,10 +62,6 @@ def evaluate(
             default="the run's; with --data that dataset's own, else all labelled vertices",
         ),
     ] = None,
-    model: ModelOption = None,
-    device: DeviceOption = "auto",
-    memory: MemoryOption = None,
-    spill: SpillOption = None,
 ) -> None:
     """Measure a trained model on each split of its graph, or of another one.
 
@@ -67,20 +69,15 @@ def evaluate(
     """
     from sagann.cli.apply_run import opened
 
-    with opened(run, shared, data=data, model=model, device=device, memory=memory, spill=spill) as trained:
+    with opened(opening, shared) as trained:
         trained.evaluate(split)
 
 
 @command()
 def predict(
     shared: Shared,
-    run: RunOption,
+    opening: Opening,
     out: Annotated[Path, option("File to write: .csv, .parquet or .npy.", "FILE")],
-    data: DataOption = None,
-    model: ModelOption = None,
-    device: DeviceOption = "auto",
-    memory: MemoryOption = None,
-    spill: SpillOption = None,
     overwrite: OverwriteOption = False,
 ) -> None:
     """Predict the class of every vertex, with its probability.
@@ -94,23 +91,18 @@ def predict(
     from sagann.cli.result_file import check_target
 
     check_target(out, (".csv", ".parquet", ".npy"), overwrite=overwrite)
-    with opened(run, shared, data=data, model=model, device=device, memory=memory, spill=spill) as trained:
+    with opened(opening, shared) as trained:
         trained.predict(out)
 
 
 @command()
 def embed(
     shared: Shared,
-    run: RunOption,
+    opening: Opening,
     out: Annotated[Path, option("File to write: .npy.", "FILE")],
-    data: DataOption = None,
-    model: ModelOption = None,
-    device: DeviceOption = "auto",
-    memory: MemoryOption = None,
-    spill: SpillOption = None,
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Write an embedding of every vertex: what the last layer is given, a float32 matrix with a row per vertex.
+    """Write an embedding of every vertex: the input of the last layer, a float32 matrix with a row per vertex.
 
     Example: sagann embed --run runs/demo --out embeddings.npy
     """
@@ -118,5 +110,5 @@ def embed(
     from sagann.cli.result_file import check_target
 
     check_target(out, (".npy",), overwrite=overwrite)
-    with opened(run, shared, data=data, model=model, device=device, memory=memory, spill=spill) as trained:
+    with opened(opening, shared) as trained:
         trained.embed(out)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sagann.byte_size import format_bytes
+from sagann.cli.apply import Opening
 from sagann.cli.options import Shared
 from sagann.cli.prepare import class_names_of, open_checked, training_graph
 from sagann.cli.result_file import write_embeddings, write_predictions
@@ -103,27 +104,9 @@ class TrainedRun:
 
 
 @contextmanager
-def opened(
-    run_dir: Path,
-    shared: Shared,
-    *,
-    data: str | None,
-    model: str | None,
-    device: str,
-    memory: str | None,
-    spill: Path | None,
-) -> Iterator[TrainedRun]:
-    """Open a run folder and its model; files that the model spills are removed at the end.
-
-    Args:
-        run_dir: the run folder.
-        shared: what the command shares with the program.
-        data: another graph than the run's own.
-        model: the run's own model file, for a model of the user's.
-        device: where to compute.
-        memory: budget of streaming; None for the run's own.
-        spill: folder for blocks that memory does not hold; None for the run's own.
-    """
+def opened(opening: Opening, shared: Shared) -> Iterator[TrainedRun]:
+    """Open a run folder and its model; files that the model spills are removed at the end."""
+    run_dir = opening.run
     file = run_dir / CONFIG_FILE
     if not file.is_file():
         raise CheckpointError(
@@ -133,17 +116,16 @@ def opened(
             fix="Name the folder of a run that 'sagann train' wrote; open others with sagann.load_run.",
         )
     settings = settings_of(read_tables(file), stored=True)
-    if model is not None:
-        shared.add_user_file(model)
-    predictor = load_run(run_dir, model=model, device=device, memory=memory, spill=spill)
-    other = None if data is None else replace(settings.data, data=absolute_path(data), split=None)
+    if opening.model is not None:
+        shared.add_user_file(opening.model)
+    predictor = load_run(
+        run_dir, model=opening.model, device=opening.device, memory=opening.memory, spill=opening.spill
+    )
+    data = settings.data
+    if opening.data is not None:
+        data = replace(data, data=absolute_path(opening.data), split=None)
+    terminal = shared.terminal()
     try:
-        yield TrainedRun(
-            run_dir=run_dir,
-            settings=settings,
-            predictor=predictor,
-            data=other or settings.data,
-            terminal=shared.terminal(),
-        )
+        yield TrainedRun(run_dir=run_dir, settings=settings, predictor=predictor, data=data, terminal=terminal)
     finally:
         predictor.release()

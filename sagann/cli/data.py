@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sagann.byte_size import parse_bytes
 from sagann.cli.options import Shared, command, option, switch
+
+if TYPE_CHECKING:
+    from sagann.storage import ImportOptions
 
 app = typer.Typer(help="Import, describe, check, reorder and generate datasets.", no_args_is_help=True)
 
@@ -30,15 +35,32 @@ SeedOption = Annotated[
 NameOption = Annotated[
     str | None, option("Name of the graph.", default="the source's name; of an edge list, OUT's", panel=GRAPH)
 ]
-SymmetriseOption = Annotated[
-    bool, switch("--symmetrise", "Add the reverse of every edge; merges multi-edges.", panel=GRAPH)
-]
-CoalesceOption = Annotated[
-    bool, switch("--coalesce", "Merge multi-edges: weights add up, types tell edges apart.", panel=GRAPH)
-]
-LoopsOption = Annotated[bool, switch("--drop-self-loops", "Leave out edges v -> v.", panel=GRAPH)]
-MemoryOption = Annotated[str, option("Working memory, beside that of the libraries.", "SIZE", panel=RESOURCES)]
 OverwriteOption = Annotated[bool, switch("--overwrite", "Replace a dataset in OUT.", panel=RESOURCES)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Streaming:
+    """Options of the commands that stream edges into a dataset folder."""
+
+    symmetrise: Annotated[
+        bool, switch("--symmetrise", "Add the reverse of every edge; merges multi-edges.", panel=GRAPH)
+    ] = False
+    coalesce: Annotated[
+        bool, switch("--coalesce", "Merge multi-edges: weights add up, types tell edges apart.", panel=GRAPH)
+    ] = False
+    drop_self_loops: Annotated[bool, switch("--drop-self-loops", "Leave out edges v -> v.", panel=GRAPH)] = False
+    name: NameOption = None
+    memory: Annotated[str, option("Working memory, beside that of the libraries.", "SIZE", panel=RESOURCES)] = (
+        "256MiB"
+    )
+    overwrite: OverwriteOption = False
+
+    def options(self) -> ImportOptions:
+        """The options as the importers take them."""
+        from sagann.storage import ImportOptions
+
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "memory"}
+        return ImportOptions(**values, memory_bytes=parse_bytes(self.memory, where="--memory"))
 
 
 @app.command("import")
@@ -54,6 +76,7 @@ def import_(
         ),
     ],
     out: OutArgument,
+    streaming: Streaming,
     format_: Annotated[str, option("What SOURCE is.", "|".join(("auto", *FORMATS)), name="--format")] = "auto",
     src: Annotated[
         str, option("Column of the source ids: a name, or a position from 0.", "COLUMN", panel=_EDGE_LIST)
@@ -90,26 +113,19 @@ def import_(
         str | None,
         option("Which of several splits to take.", "NAME", default="the only one", panel="OGB folders"),
     ] = None,
-    symmetrise: SymmetriseOption = False,
-    coalesce: CoalesceOption = False,
-    drop_self_loops: LoopsOption = False,
     num_vertices: Annotated[
         int | None, option("Number of vertices.", default="what the source says", panel=GRAPH)
     ] = None,
     num_classes: Annotated[
         int | None, option("Number of classes.", default="what the source says", panel=GRAPH)
     ] = None,
-    name: NameOption = None,
-    memory: MemoryOption = "256MiB",
-    overwrite: OverwriteOption = False,
 ) -> None:
     """Import a graph into a dataset folder, in bounded memory; a kill leaves no half dataset.
 
     Example: sagann data import edges.csv roads --weight km --symmetrise
     """
-    from sagann.byte_size import parse_bytes
     from sagann.cli.import_run import column, import_run
-    from sagann.storage import EdgeListFormat, ImportOptions
+    from sagann.storage import EdgeListFormat
 
     import_run(
         source,
@@ -126,16 +142,7 @@ def import_(
         features=features,
         labels=labels,
         split=split_scheme,
-        options=ImportOptions(
-            symmetrise=symmetrise,
-            coalesce=coalesce,
-            drop_self_loops=drop_self_loops,
-            num_vertices=num_vertices,
-            num_classes=num_classes,
-            name=name,
-            memory_bytes=parse_bytes(memory, where="--memory"),
-            overwrite=overwrite,
-        ),
+        options=replace(streaming.options(), num_vertices=num_vertices, num_classes=num_classes),
         terminal=shared.terminal(),
     )
     report_dataset(out, shared)

@@ -7,17 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sagann.cli.data import (
-    CoalesceOption,
-    LoopsOption,
-    MemoryOption,
-    NameOption,
-    OutArgument,
-    OverwriteOption,
-    SeedOption,
-    SymmetriseOption,
-    report_dataset,
-)
+from sagann.cli.data import NameOption, OutArgument, OverwriteOption, SeedOption, Streaming, report_dataset
 from sagann.cli.options import Shared, command, option
 from sagann.errors import InputError
 
@@ -34,6 +24,7 @@ _MOST_EDGES = 2**62
 def rmat(
     shared: Shared,
     out: OutArgument,
+    streaming: Streaming,
     vertices: Annotated[int, typer.Option(help="Number of vertices.", min=0)],
     edges: Annotated[int, typer.Option(help="Number of edges drawn.", min=0)],
     features: Annotated[int, typer.Option(help="Random features per vertex.", min=0)] = 0,
@@ -42,30 +33,16 @@ def rmat(
     a: Annotated[float, option("Probability of low source, low destination.")] = 0.57,
     b: Annotated[float, option("Probability of low source, high destination.")] = 0.19,
     c: Annotated[float, option("Probability of high source, low destination.")] = 0.19,
-    symmetrise: SymmetriseOption = False,
-    coalesce: CoalesceOption = False,
-    drop_self_loops: LoopsOption = False,
-    name: NameOption = None,
-    memory: MemoryOption = "256MiB",
-    overwrite: OverwriteOption = False,
 ) -> None:
     """Generate a power-law graph (R-MAT) of any size, in bounded memory. Labels and features mean nothing.
 
     Example: sagann data generate rmat big --vertices 1000000 --edges 16000000
     """
-    from sagann.byte_size import parse_bytes
     from sagann.graph import Quadrants
     from sagann.report.progress import import_progress
-    from sagann.storage import ImportOptions, write_rmat
+    from sagann.storage import write_rmat
 
-    options = ImportOptions(
-        symmetrise=symmetrise,
-        coalesce=coalesce,
-        drop_self_loops=drop_self_loops,
-        name=name,
-        memory_bytes=parse_bytes(memory, where="--memory"),
-        overwrite=overwrite,
-    )
+    options = streaming.options()
     _check_sizes(num_vertices=vertices, num_edges=edges, num_features=features, num_classes=classes)
     with import_progress(shared.terminal()) as progress:
         write_rmat(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,11 +94,26 @@ QuietOption = Annotated[
 def command(*settings: Setting) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
     """Make a function a command, with --quiet, --debug and an option for each of ``settings``.
 
-    The function's parameter ``shared`` gets the Shared, and ``given`` the settings that were given on the command line.
+    The function's parameter ``shared`` gets the Shared, and ``given`` the settings that were given on the command line. A
+    parameter that is a dataclass stands for an option for each of its fields.
     """
 
     def decorate(function: Callable[..., int | None]) -> Callable[..., int | None]:
+        own: list[inspect.Parameter] = []
+        records: dict[str, Any] = {}
+        for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+            if name in ("shared", "given"):
+                continue
+            annotation: Any = parameter.annotation
+            if isinstance(annotation, type) and is_dataclass(annotation):
+                records[name] = annotation
+                own += inspect.signature(annotation, eval_str=True).parameters.values()
+            else:
+                own.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+
         def run(context: typer.Context, quiet: bool, debug: bool, **arguments: Any) -> int | None:
+            for name, record in records.items():
+                arguments[name] = record(**{field.name: arguments.pop(field.name) for field in fields(record)})
             if settings:
                 arguments["given"] = _read({setting: arguments.pop(setting.name) for setting in settings})
             return function(shared=context.ensure_object(Shared), **arguments)
@@ -106,10 +121,9 @@ def command(*settings: Setting) -> Callable[[Callable[..., int | None]], Callabl
         functools.update_wrapper(run, function)
         # Else inspection would go through to the function.
         del run.__wrapped__  # type: ignore[attr-defined]
-        own = inspect.signature(function, eval_str=True).parameters.values()
         parameters = [
             _parameter("context", typer.Context),
-            *(each.replace(kind=each.KEYWORD_ONLY) for each in own if each.name not in ("shared", "given")),
+            *own,
             *(_parameter(setting.name, _annotation(setting), None) for setting in settings),
             _parameter("quiet", QuietOption, False),
             _parameter("debug", DebugOption, False),
