@@ -33,16 +33,7 @@ def import_run(
 ) -> None:
     """Import ``source`` into the folder ``out``, with a progress bar.
 
-    Args:
-        source: the file or folder.
-        out: the dataset folder.
-        kind: one of FORMATS, or 'auto' to detect it.
-        form: of an edge list, which columns to read.
-        features: of an edge list, the file of vertex features.
-        labels: of an edge list, the file of vertex labels.
-        split: of an OGB folder, the name of the split scheme.
-        options: how the graph is changed, and the memory.
-        terminal: where notes and progress are written.
+    The arguments are those of ``sagann data import``; ``kind`` is one of FORMATS, or 'auto' to detect it.
     """
     if not source.exists():
         raise DatasetError(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sagann.cli.setting import Setting
+from sagann.cli.setting import KINDS, Setting
 
 if TYPE_CHECKING:
     from sagann.report.terminal import Terminal
@@ -151,10 +151,9 @@ def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empt
 
 
 def _annotation(setting: Setting) -> Any:
-    placeholders = {"integer": "INTEGER", "number": "NUMBER", "text": "TEXT", "options": "KEY=VALUE", "flag": ""}
     name, text = setting.option, setting.help.replace("[", r"\[")
     if setting.kind == "flag":
         name = f"{name}/--no-{name.removeprefix('--')}"
-    metavar = setting.metavar or placeholders[setting.kind]
+    metavar = setting.metavar or KINDS[setting.kind].metavar
     kind: Any = {"flag": bool, "options": list[str]}.get(setting.kind, str)
     return Annotated[kind | None, option(text, metavar, default=setting.default, panel=setting.panel, name=name)]

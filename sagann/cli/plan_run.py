@@ -39,14 +39,7 @@ NUM_VERTICES = 16
 
 
 def show_programs(given: Given, file: Path | None, shared: Shared, *, with_source: bool) -> None:
-    """Print the layer programs of a model.
-
-    Args:
-        given: settings of data and model from the command line.
-        file: a TOML file of settings.
-        shared: what the command shares with the program.
-        with_source: whether the generated kernels are printed too.
-    """
+    """Print the layer programs of a model, and the source of their kernels if ``with_source``."""
     terminal = shared.terminal()
     model, graph = _opened(given, file, shared)
     engine = CompiledEngine()
@@ -70,18 +63,9 @@ def show_streaming(
     device_name: str,
     picture: Path | None,
 ) -> None:
-    """Print the plan of an epoch and its forecast.
+    """Print the plan of an epoch within ``budget_bytes``, and its forecast.
 
-    Args:
-        given: settings of data and model from the command line.
-        file: a TOML file of settings.
-        shared: what the command shares with the program.
-        budget_bytes: memory for the tensors of vertices and edges.
-        with_steps: whether every step and copy is printed.
-        spill: folder that blocks will go to; None for the folder that ``sagann train`` takes.
-        machine_file: file of rates; None to measure this machine.
-        device_name: the device that will compute.
-        picture: PNG file for the timeline.
+    The other arguments are the options of ``sagann plan``.
     """
     terminal = shared.terminal()
     folder = _existing(spill or RUNS)

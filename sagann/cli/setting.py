@@ -8,26 +8,34 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sagann.errors import InputError
 
 Kind = Literal["integer", "number", "flag", "text", "options"]
 NONE = "none"
 "How an optional setting is written when it is to be unset."
-_NOUNS = {
-    "integer": "an integer",
-    "number": "a number",
-    "flag": "true or false",
-    "text": "a string",
-    "options": "a table of options",
-}
-_TYPES: dict[Kind, tuple[type, ...]] = {
-    "integer": (int,),
-    "number": (int, float),
-    "flag": (bool,),
-    "text": (str,),
-    "options": (dict,),
+
+
+class KindFacts(NamedTuple):
+    """How values of a kind are named and written."""
+
+    noun: str
+    "Name of the values in errors."
+    types: tuple[type, ...]
+    "Types of the values in a TOML file."
+    annotation: str
+    "Annotation of a field of a configuration."
+    metavar: str
+    "Placeholder of a value in ``--help``."
+
+
+KINDS: dict[Kind, KindFacts] = {
+    "integer": KindFacts("an integer", (int,), "int", "INTEGER"),
+    "number": KindFacts("a number", (int, float), "float", "NUMBER"),
+    "flag": KindFacts("true or false", (bool,), "bool", ""),
+    "text": KindFacts("a string", (str,), "str", "TEXT"),
+    "options": KindFacts("a table of options", (dict,), "Mapping[str, Any]", "KEY=VALUE"),
 }
 
 
@@ -110,7 +118,7 @@ class Setting:
         if self.optional and value == NONE:
             return None
         key = f"{self.section}.{self.name}"
-        if type(value) not in _TYPES[self.kind]:
+        if type(value) not in KINDS[self.kind].types:
             raise self._refused(value, where, key)
         try:
             if self.kind == "number":
@@ -130,7 +138,7 @@ class Setting:
         return value
 
     def _refused(self, value: object, where: str, key: str) -> InputError:
-        noun = _NOUNS[self.kind]
+        noun = KINDS[self.kind].noun
         return InputError(
             f"{self.name} is not {noun}",
             value=_short(value),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from sagann.cli.setting import NONE, Kind, Setting
+from sagann.cli.setting import KINDS, NONE, Kind, Setting
 
 SECTIONS = {"data": "Data", "model": "Model", "train": "Device, checkpoints, logs"}
 "Sections of a TOML file, each with the title of its options in ``--help``."
@@ -23,13 +23,7 @@ _SOURCES = (
     ("train", "train/config.py", "TrainConfig"),
     ("train", "cli/run_settings.py", "RunSettings"),
 )
-_KINDS: dict[str, Kind] = {
-    "int": "integer",
-    "float": "number",
-    "bool": "flag",
-    "str": "text",
-    "Mapping[str, Any]": "options",
-}
+_KINDS = {facts.annotation: kind for kind, facts in KINDS.items()}
 # The section is long: these fields have titles of their own.
 _PANELS = {
     "Optimisation": "epochs optimizer lr weight_decay decay optimizer_options scheduler scheduler_options clip_norm seed",

@@ -38,7 +38,7 @@ from sagann.train.run_folder import (
 from sagann.train.streaming import OWN_FOLDER, Streaming
 
 _BEFORE_RUN = {CONFIG_FILE, HISTORY_FILE, LOCK_FILE, OWN_FOLDER}
-"What a run that was killed before its first epoch may have left."
+"Files of a run that was killed before its first epoch."
 
 
 class _RunReporter(ProgressReporter):
@@ -60,17 +60,9 @@ class _RunReporter(ProgressReporter):
 def train_run(
     given: Given, *, out: Path | None, file: Path | None, resume: bool, overwrite: bool, shared: Shared
 ) -> int:
-    """Train, save and report a run.
+    """Train, save and report a run, and return the exit code.
 
-    Args:
-        given: settings from the command line.
-        out: the run folder; None for a new one under ``runs``.
-        file: a TOML file of settings.
-        resume: continue the run in ``out``.
-        overwrite: replace the run in ``out``.
-        shared: what the command shares with the program.
-    Returns:
-        the exit code.
+    The arguments are the options of ``sagann train``; ``given`` are the settings among them, ``file`` is ``--config``.
     """
     terminal = shared.terminal()
     tables = _tables(out, file, resume=resume, overwrite=overwrite)
@@ -112,10 +104,10 @@ def _fit(
     )
     run_dir.mkdir(parents=True, exist_ok=True)
     if not config.exists():
-        # From here on a kill leaves something to resume.
+        # From here on, a run that is killed can be resumed.
         write_whole(config, content)
     try:
-        # A run that was killed before its first epoch has settings, and nothing else to resume.
+        # A run that was killed before its first epoch has settings only, and starts again.
         folder = RunFolder(run_dir)
         with using_engine(settings.new_engine()):
             return trainer.fit(resume=resume and (folder.exists or folder.has_work), overwrite=overwrite)
@@ -124,7 +116,7 @@ def _fit(
 
 
 def _tables(out: Path | None, file: Path | None, *, resume: bool, overwrite: bool) -> Tables:
-    """The settings of the file, or of the run that is continued."""
+    """The settings of the file, or of the run that is resumed."""
     if not resume:
         return {} if file is None else read_tables(file)
     if overwrite:
@@ -163,7 +155,7 @@ def _free_folder(settings: RunSettings) -> Path:
 
 
 def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
-    """Refuse a folder that holds a run or something else, or lies in a dataset's, before the graph is opened."""
+    """Refuse a folder that holds files, or lies in a dataset or a run, before the graph is opened."""
     if resume:
         return
     if owner := owner_of(run_dir):
@@ -180,10 +172,10 @@ def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
             "the run folder is a file", value="a folder is needed", where=str(run_dir), fix="Choose another --out."
         )
     folder = RunFolder(run_dir)
-    # A start that was interrupted while it wrote the settings leaves a temporary file and nothing else.
+    # A run that was interrupted while it wrote its settings leaves a temporary file and nothing else.
     others = {path.name for path in run_dir.iterdir()} - leftovers(WRITTEN_ASIDE)
     has_settings = CONFIG_FILE in others
-    # Settings alone are those of a run that was killed before its first epoch; beside other files they may be anybody's.
+    # Settings without work are those of a run that was killed before its first epoch, unless other files stand there.
     is_run = folder.is_described or (has_settings and (folder.has_work or others <= _BEFORE_RUN))
     if is_run and folder.has_work and not overwrite:
         raise InputError(

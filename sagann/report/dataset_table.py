@@ -12,8 +12,7 @@ from sagann.byte_size import format_bytes
 from sagann.graph import Graph
 from sagann.report.terminal import facts_table
 
-_MOST_CLASSES = 12
-_MOST_NAMES = 12
+_MOST_SHOWN = 12
 
 
 def dataset_table(graph: Graph, *, class_names: Sequence[str], path: Path) -> Table:
@@ -79,23 +78,25 @@ def _classes(graph: Graph, class_names: Sequence[str]) -> str:
     if graph.labels is None:
         return "no labels"
     # Counted one class at a time, because labels of a damaged dataset may be any numbers.
-    numbers = range(min(graph.num_classes, _MOST_CLASSES))
+    numbers = range(min(graph.num_classes, _MOST_SHOWN))
     columns = [graph.labels[:, number] if graph.multi_label else graph.labels == number for number in numbers]
     # Only shown classes get a name: the number of classes of a damaged dataset may be huge.
     names = class_names or [str(number) for number in numbers]
     shown = [f"{name}: {int(column.sum()):,}" for name, column in zip(names, columns, strict=False)]
-    more = ", ..." if graph.num_classes > _MOST_CLASSES else ""
     several = ", several per vertex" if graph.multi_label else ""
-    return f"{graph.num_classes}{several} ({', '.join(shown)}{more})"
+    return f"{graph.num_classes}{several} ({_listed(shown, graph.num_classes)})"
 
 
 def _graphs(graph: Graph) -> str:
     assert graph.graph_ptr is not None
     sizes = graph.graph_ptr.diff().tolist()
     names = graph.graph_names or [str(position) for position in range(len(sizes))]
-    shown = [f"{name}: {size:,}" for name, size in zip(names[:_MOST_NAMES], sizes, strict=False)]
-    more = ", ..." if len(sizes) > _MOST_NAMES else ""
-    return f"{graph.num_graphs:,} (vertices {', '.join(shown)}{more})"
+    shown = [f"{name}: {size:,}" for name, size in zip(names[:_MOST_SHOWN], sizes, strict=False)]
+    return f"{graph.num_graphs:,} (vertices {_listed(shown, len(sizes))})"
+
+
+def _listed(shown: list[str], count: int) -> str:
+    return ", ".join([*shown, "..."] if count > len(shown) else shown)
 
 
 def _size_bytes(path: Path) -> int:

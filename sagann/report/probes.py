@@ -1,8 +1,7 @@
-"""Probes: small computations with a known answer that show whether a part of sagann works on this machine.
+"""Probes: small computations with a known result, which show whether a part of sagann works on this machine.
 
-They run in a process of their own (``python -m sagann.report.probes``), because what they look for may crash a
-process: a library built for another processor, a broken driver. Each probe is announced before it starts, so
-the one that crashed is known.
+Probes run in a process of their own (``python -m sagann.report.probes``), because a broken library or driver can crash a
+process. The first probe without a finding is the one that crashed.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -20,14 +20,14 @@ _TIMEOUT_S = 300
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """What a probe found."""
+    """The result of a probe."""
 
     name: str
     "Name of the probe."
     ok: bool
     "Whether the part works."
     detail: str
-    "What it found, or why the part does not work."
+    "Facts of the part, or the reason why the part does not work."
     core: bool
     "Whether sagann needs this part."
 
@@ -63,7 +63,7 @@ def _counting_sort() -> str:
     from sagann.graph.counting_sort import group_by_key
 
     generator = torch.Generator().manual_seed(0)
-    # Enough for several threads, and for both passes.
+    # Enough keys for several threads, and for both passes.
     keys = torch.randint(5000, (200_000,), generator=generator)
     grouped = group_by_key(keys, 5000, positions=True)
     order = torch.sort(keys, stable=True).indices
@@ -193,29 +193,31 @@ _OPTIONAL = ("CUDA",)
 
 
 def run_probes(command: tuple[str, ...] = (sys.executable, "-m", "sagann.report.probes")) -> Iterator[Finding]:
-    """Run every probe in a process of its own, and tell what each found as soon as it is known.
+    """Run all probes in another process, and yield each finding as soon as it is known.
 
     Args:
-        command: what to start; another program only in tests.
+        command: the program that runs the probes; another one in tests.
     """
     waiting = list(_PROBES)
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
     ):
-        # Its end closes the pipe, so a probe that hangs ends the loop as a crash does.
-        killer = _kill_after(process, _TIMEOUT_S)
+        # The end of the process closes the pipe, so a probe that hangs ends the loop as a crash does.
+        killer = threading.Timer(_TIMEOUT_S, process.kill)
+        killer.daemon = True
+        killer.start()
         assert process.stdout is not None
         for line in process.stdout:
             try:
                 found = Finding(**json.loads(line))
             except (ValueError, TypeError):
-                # A library wrote to stdout.
+                # A library has written to stdout.
                 continue
             waiting.remove(found.name)
             yield found
         code = process.wait()
-        killer()
+        killer.cancel()
         errors.seek(0)
         words = errors.read().strip().splitlines()
     if not waiting:
@@ -226,15 +228,6 @@ def run_probes(command: tuple[str, ...] = (sys.executable, "-m", "sagann.report.
     yield Finding(name=crashed, ok=False, detail=detail, core=crashed not in _OPTIONAL)
     for name in unknown:
         yield Finding(name=name, ok=False, detail="not tried after the crash", core=name not in _OPTIONAL)
-
-
-def _kill_after(process: subprocess.Popen[str], seconds: float) -> Callable[[], None]:
-    import threading
-
-    timer = threading.Timer(seconds, process.kill)
-    timer.daemon = True
-    timer.start()
-    return timer.cancel
 
 
 def _expect(found: object, expected: object) -> None:
