@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from sagann.plan.machine import Machine
-from sagann.report.machine_table import machine_table
 from tests.cli.conftest import Invoke
 
 MACHINE = Machine(
@@ -50,12 +48,6 @@ def test_a_device_that_is_not_there(invoke: Invoke, probed: list[Path]) -> None:
     assert outcome.code == 2
     assert "no such device to stream to: 'cuda:99'" in outcome.err
     assert not probed
-
-
-def test_a_device_has_its_copies_in_the_table() -> None:
-    between = replace(MACHINE, host_to_device_bytes=50 * 2.0**30, device_to_host_bytes=45 * 2.0**30)
-    cells = {str(cell) for column in machine_table(between).columns for cell in column.cells}
-    assert "50.0 GiB/s to it, 45.0 GiB/s from it" in cells
 
 
 def test_the_table(invoke: Invoke, probed: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
