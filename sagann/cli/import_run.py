@@ -15,7 +15,9 @@ from sagann.storage.edge_list import columns_left_out
 from sagann.storage.regular_file import require_file
 from sagann.storage.tables import CSV_SUFFIXES, PARQUET_SUFFIXES
 
-_EDGE_LISTS = ("csv", "parquet")
+_TABLES = (("parquet", PARQUET_SUFFIXES), ("csv", CSV_SUFFIXES))
+"Formats of edge lists, with the endings of their files."
+_EDGE_LISTS = tuple(kind for kind, _ in _TABLES)
 _MOST_COLUMNS = 10
 
 
@@ -73,13 +75,18 @@ def detect_format(source: Path) -> str:
         DatasetError: no format is recognised.
     """
     if not source.is_dir():
-        return _detect_file(source)
+        if source.name == "metadata.yaml":
+            return "graphbolt"
+        for kind, endings in (("npz", (".npz",)), *_TABLES):
+            if source.name.endswith(endings):
+                return kind
+        raise _not_recognised(source, f"a file that ends in '{source.suffix}'")
     if (source / "metadata.yaml").is_file():
         return "graphbolt"
     if (source / "raw").is_dir() and (source / "split").is_dir():
         return "ogb"
     names = [path.name for path in source.iterdir()]
-    for kind, endings in (("parquet", PARQUET_SUFFIXES), ("csv", CSV_SUFFIXES)):
+    for kind, endings in _TABLES:
         if any(name.endswith(endings) for name in names):
             return kind
     raise _not_recognised(source, "neither metadata.yaml, nor raw and split, nor files of edges stand in it")
@@ -88,15 +95,6 @@ def detect_format(source: Path) -> str:
 def column(text: str) -> str | int:
     """A column as an option names it: a position where the text is a short number, else a name."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text
-
-
-def _detect_file(source: Path) -> str:
-    if source.name == "metadata.yaml":
-        return "graphbolt"
-    for kind, endings in (("npz", (".npz",)), ("csv", CSV_SUFFIXES), ("parquet", PARQUET_SUFFIXES)):
-        if source.name.endswith(endings):
-            return kind
-    raise _not_recognised(source, f"a file that ends in '{source.suffix}'")
 
 
 def _not_recognised(source: Path, value: str) -> DatasetError:

@@ -7,6 +7,7 @@ They are parsed from the source of the classes, because importing the classes lo
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -46,14 +47,19 @@ _METAVARS = {
 }
 # An epoch of more layers takes minutes on any graph. The sizes of wider tensors do not fit 64 bits.
 _LARGEST = {"layers": 1000, "hidden": 2**31 - 1, "heads": 2**31 - 1, "out_heads": 2**31 - 1}
-_PACKAGE = Path(__file__).parents[1]
 _MARKUP = re.compile(r":\w+:`([^`]*)`|``([^`]*)``")
+
+
+@functools.cache
+def _module(path: str) -> ast.Module:
+    return ast.parse((Path(__file__).parents[1] / path).read_text(encoding="utf-8"))
 
 
 def _fields(path: str, class_name: str) -> Iterator[tuple[ast.AnnAssign, str]]:
     """Each field of a class with its text, which is the statement after the field."""
-    module = ast.parse((_PACKAGE / path).read_text(encoding="utf-8"))
-    body = next(node.body for node in module.body if isinstance(node, ast.ClassDef) and node.name == class_name)
+    body = next(
+        node.body for node in _module(path).body if isinstance(node, ast.ClassDef) and node.name == class_name
+    )
     for node, text in pairwise(body):
         if isinstance(node, ast.AnnAssign) and isinstance(text, ast.Expr):
             yield node, ast.literal_eval(text.value)

@@ -28,8 +28,11 @@ class Finding:
     "Whether the part works."
     detail: str
     "Facts of the part, or the reason why the part does not work."
-    core: bool
-    "Whether sagann needs this part."
+
+    @property
+    def core(self) -> bool:
+        """Whether sagann needs this part."""
+        return self.name not in _OPTIONAL
 
 
 def _torch() -> str:
@@ -225,9 +228,9 @@ def run_probes(command: tuple[str, ...] = (sys.executable, "-m", "sagann.report.
     crashed, *unknown = waiting
     reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     detail = f"the process ended with {reason}" + (f": {words[-1]}" if words else "")
-    yield Finding(name=crashed, ok=False, detail=detail, core=crashed not in _OPTIONAL)
+    yield Finding(name=crashed, ok=False, detail=detail)
     for name in unknown:
-        yield Finding(name=name, ok=False, detail="not tried after the crash", core=name not in _OPTIONAL)
+        yield Finding(name=name, ok=False, detail="not tried after the crash")
 
 
 def _expect(found: object, expected: object) -> None:
@@ -241,7 +244,7 @@ def _main() -> None:
             ok, detail = True, probe()
         except Exception as error:  # noqa: BLE001 - whatever is wrong is what a probe is to find
             ok, detail = False, f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        found = {"name": name, "ok": ok, "detail": detail.splitlines()[0], "core": name not in _OPTIONAL}
+        found = {"name": name, "ok": ok, "detail": detail.splitlines()[0]}
         sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()
 

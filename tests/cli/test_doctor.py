@@ -9,8 +9,8 @@ from tests.cli.conftest import Invoke
 
 
 def findings(*, core_ok: bool) -> Iterator[Finding]:
-    yield Finding(name="counting sort", ok=core_ok, detail="200000 keys", core=True)
-    yield Finding(name="CUDA", ok=False, detail="no CUDA device", core=False)
+    yield Finding(name="counting sort", ok=core_ok, detail="200000 keys")
+    yield Finding(name="CUDA", ok=False, detail="no CUDA device")
 
 
 def test_all_is_well(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:

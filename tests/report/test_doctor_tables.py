@@ -40,8 +40,8 @@ def test_a_limit_of_memory_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_only_a_part_that_is_needed_fails() -> None:
     findings = [
-        Finding(name="torch", ok=True, detail="fine", core=True),
-        Finding(name="kernels", ok=False, detail="bad", core=True),
-        Finding(name="CUDA", ok=False, detail="none", core=False),
+        Finding(name="torch", ok=True, detail="fine"),
+        Finding(name="kernels", ok=False, detail="bad"),
+        Finding(name="CUDA", ok=False, detail="none"),
     ]
     assert [row[1] for row in rows(doctor_tables.findings_table(findings))] == ["ok", "failed", "-"]
