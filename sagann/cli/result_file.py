@@ -88,7 +88,7 @@ def write_predictions(path: Path, probabilities: Tensor, class_names: Sequence[s
         class_names: C names.
         multi_label: whether a vertex may have several classes.
     """
-    write = {".csv": _write_csv, ".parquet": _write_parquet, ".npy": _write_npy}[path.suffix]
+    write = _write_npy if path.suffix == ".npy" else _write_table
     if multi_label and path.suffix == ".npy":
         write_embeddings(path, probabilities)
         return
@@ -122,18 +122,16 @@ def _named(names: Sequence[str], ids: np.ndarray) -> Any:
     return pa.array(names, pa.large_string()).take(pa.array(ids))
 
 
-def _write_csv(path: Path, columns: Columns) -> None:
+def _write_table(path: Path, columns: Columns) -> None:
     import pyarrow as pa
     import pyarrow.csv
-
-    pyarrow.csv.write_csv(pa.table(columns), path, pyarrow.csv.WriteOptions(quoting_style="needed"))
-
-
-def _write_parquet(path: Path, columns: Columns) -> None:
-    import pyarrow as pa
     import pyarrow.parquet
 
-    pyarrow.parquet.write_table(pa.table(columns), path)
+    table = pa.table(columns)
+    if path.suffix == ".csv":
+        pyarrow.csv.write_csv(table, path, pyarrow.csv.WriteOptions(quoting_style="needed"))
+    else:
+        pyarrow.parquet.write_table(table, path)
 
 
 def _write_npy(path: Path, columns: Columns) -> None:
