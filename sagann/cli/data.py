@@ -94,12 +94,10 @@ def import_(
     ] = None,
     header: Annotated[
         bool | None,
-        option(
-            "Whether CSV files begin with a line of names.",
-            "",
-            default="looked up",
+        switch(
+            "--header/--no-header",
+            "Whether CSV files begin with a line of names; else looked up.",
             panel=_EDGE_LIST,
-            name="--header/--no-header",
         ),
     ] = None,
     features: Annotated[

@@ -2,7 +2,7 @@
 
 ======  =====================================================================================
 0       done
-1       our fault: an exception that no code foresaw
+1       our fault: an exception that is not expected
 2       wrong use or bad input: usage, every SagannError, files, memory, the user's own model
 130     interrupted by Ctrl-C
 ======  =====================================================================================

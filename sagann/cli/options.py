@@ -73,7 +73,7 @@ def option(
 
 
 def switch(name: str, text: str, *, panel: str | None = None, callback: Any = None) -> Any:
-    """An option without a value, which is False unless given; of a parameter as :func:`option`."""
+    """An option without a value."""
     return typer.Option(name, help=text, metavar="", rich_help_panel=panel, callback=callback)
 
 
