@@ -13,6 +13,7 @@ from sagann.cli.run_settings import merge, read_tables, read_text, settings_of
 from sagann.compiler import LayerProgram
 from sagann.compiler.explain import explain
 from sagann.errors import InputError, MissingDependencyError
+from sagann.free_space import nearest_folder
 from sagann.graph import Graph
 from sagann.graph.large_arrays import made_by
 from sagann.graph.subgraph import subgraph
@@ -68,7 +69,8 @@ def show_streaming(
     The other arguments are the options of ``sagann plan``.
     """
     terminal = shared.terminal()
-    folder = _existing(spill or RUNS)
+    # Training makes the folder on the same disk.
+    folder = nearest_folder((spill or RUNS).absolute())
     with made_by(Scratch(folder)):
         model, graph = _opened(given, file, shared)
         graph = prepared_by(model, graph)
@@ -151,14 +153,6 @@ def _show(terminal: Terminal, name: str, program: LayerProgram | str, *, with_so
             terminal.show(source_of(either.edges.function))
             for step in either.edges.backward.derived if either.edges.backward else ():
                 terminal.show(source_of(step.function))
-
-
-def _existing(folder: Path) -> Path:
-    """The nearest folder that exists; training makes the others, on the same disk."""
-    folder = folder.absolute()
-    while not folder.exists():
-        folder = folder.parent
-    return folder
 
 
 def _check_picture(path: Path) -> None:

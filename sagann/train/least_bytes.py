@@ -12,7 +12,8 @@ from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga.engine import NaiveEngine, current_engine
 from sagann.saga.hops import count_hops
-from sagann.train.predictor import most_measured, prepared_by
+from sagann.train.metrics import most_measured
+from sagann.train.preparation import prepared_by
 
 _FLOAT_BYTES = 4
 # A decision and its label, as int64 each.
