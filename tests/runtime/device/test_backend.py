@@ -257,12 +257,19 @@ def test_a_chunk_is_cut_once_and_again_when_the_graph_is_cut_anew(monkeypatch: p
 
     monkeypatch.setattr(dialect, "cut_of", counted)
     backend = DeviceBackend(LateStreams(), dialect)
-    for form in ("csc", "csr"):
+
+    def hand_over(form: str) -> Topology:
+        edges, moved = random_topology(9, 20), random_topology(9, 20)
+        backend._cuts.hand_over(Block("edges", form, 0, 0), edges, moved, lambda tensor: tensor)
+        return moved
+
+    for form, at in (("csc", "dst"), ("csr", "src")):
         for _ in range(2):
-            assert backend._cuts(Block("edges", form, 0, 0), random_topology(9, 20)) is not None
+            moved = hand_over(form)
+            moved.derived(("edge pass", "gpu", at), lambda: pytest.fail("the edges have no cut"))
     assert found == ["dst", "src"]
     backend.forget_chunks()
-    backend._cuts(Block("edges", "csc", 0, 0), random_topology(9, 20))
+    hand_over("csc")
     assert found == ["dst", "src", "dst"]
 
 

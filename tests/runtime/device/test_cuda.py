@@ -14,7 +14,7 @@ from sagann.graph import Graph, Topology
 from sagann.nn import ModelConfig, build_model
 from sagann.plan.steps import UNLIMITED
 from sagann.runtime.device.pinned import PinnedPool
-from sagann.runtime.device.streams import CudaStreams
+from sagann.runtime.device.streams import Streams
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.streaming.stream import stream
 from sagann.runtime.streaming.streamed import StreamedModel
@@ -133,7 +133,7 @@ def test_a_trainer_keeps_a_run_within_the_device_s_budget(tmp_path: Path) -> Non
 
 
 def test_pinned_memory_is_pinned_and_given_back() -> None:
-    streams = CudaStreams(torch.device("cuda", torch.cuda.current_device()))
+    streams = Streams(torch.device("cuda", torch.cuda.current_device()))
     pool = PinnedPool(streams)
     piece = pool.take(3 << 20)
     assert streams.is_pinned(piece)
