@@ -11,14 +11,11 @@ from sagann.errors import InputError, first_line
 from sagann.graph.topology import Topology
 
 
-def device_named(
-    device: torch.device | str, *, what: str = "no such device to stream to", where: str = "stream.device"
-) -> torch.device:
+def device_named(device: torch.device | str, *, where: str = "stream.device") -> torch.device:
     """The device that computes, with its index.
 
     Args:
         device: 'cpu', 'cuda' or 'cuda:N'.
-        what: first words of the error.
         where: setting that names the device, for the error.
     Raises:
         InputError: there is no such device, or it is neither a CPU nor a CUDA device.
@@ -26,7 +23,7 @@ def device_named(
 
     def refused(why: str) -> InputError:
         fix = "Pass 'cpu', or install a CUDA build of torch and its driver, and pass 'cuda' or 'cuda:N'."
-        return InputError(what, value=f"{str(device)!r}; {why}", where=where, fix=fix)
+        return InputError("no such device", value=f"{str(device)!r}; {why}", where=where, fix=fix)
 
     try:
         found = torch.device(device)

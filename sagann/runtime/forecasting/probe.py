@@ -119,11 +119,11 @@ def _median_s(
     return median(taken)
 
 
-def _ones(device: torch.device, *shape: int, pool: Pool | None = None) -> Tensor:
-    """An array of ones, on the CPU in a pool's memory."""
+def _ones(device: torch.device, *shape: int) -> Tensor:
+    """An array of ones, on the CPU in a pool's memory. The pool is freed with the array."""
     if device.type != "cpu":
         return torch.ones(shape, device=device)
-    return (pool or Pool()).empty(shape, torch.float32).fill_(1.0)
+    return Pool().empty(shape, torch.float32).fill_(1.0)
 
 
 def _matmul_flops(device: torch.device) -> float:
@@ -138,14 +138,12 @@ def _large_bytes(cached: int) -> int:
 
 
 def _stream_bytes(cached: int, device: torch.device) -> float:
-    pool, count = Pool(), _large_bytes(cached) // 4
-    a, b, out = (_ones(device, count, pool=pool) for _ in range(3))
+    a, b, out = (_ones(device, _large_bytes(cached) // 4) for _ in range(3))
     return (a.nbytes + b.nbytes + out.nbytes) / _median_s(lambda: torch.add(a, b, out=out), device)
 
 
 def _copy_bytes(num_bytes: int, repetitions: int = _NUM_REPETITIONS) -> float:
-    pool = Pool()
-    source, target = (_ones(_CPU, num_bytes // 4, pool=pool) for _ in range(2))
+    source, target = (_ones(_CPU, num_bytes // 4) for _ in range(2))
     return source.nbytes / _median_s(lambda: copy_into(target, source), repetitions=repetitions)
 
 
@@ -201,9 +199,8 @@ def _exp_per_s(source_bytes: int, device: torch.device) -> float:
     names = ("x", "b", "a")
     plain = _function(names, lambda b: b.op("mul", b.op("add", "a", "b"), "x"))
     gated = _function(names, lambda b: b.op("mul", b.op("sigmoid", b.op("add", "a", "b")), "x"))
-    pool = Pool()
     rows = {"x": topology.num_src, "b": topology.num_src, "a": topology.num_dst}
-    arrays = {name: _ones(device, count, NUM_FEATURES, pool=pool) for name, count in rows.items()}
+    arrays = {name: _ones(device, count, NUM_FEATURES) for name, count in rows.items()}
     passes = [partial(_run, function, topology, arrays) for function in (plain, gated)]
     without, with_gate = _seconds(*passes, repetitions=_NUM_DIFFERENCES, device=device)
     # The two runs of a round see the same load of the machine.
@@ -220,13 +217,12 @@ def _step_s(device: torch.device) -> float:
     function = _function(("x",), lambda _: "x")
     arrays = {"x": torch.ones(known.num_src, NUM_FEATURES, device=device)}
 
-    def step() -> None:
-        topology = known
-        if device.type == "cpu":
-            topology = Topology(indptr=known.indptr, indices=known.indices, num_src=known.num_src, validate=False)
-        _run(function, topology, arrays)
+    def loaded() -> Topology:
+        if device.type != "cpu":
+            return known
+        return Topology(indptr=known.indptr, indices=known.indices, num_src=known.num_src, validate=False)
 
-    return _median_s(step, device, repetitions=_NUM_STEPS)
+    return _median_s(lambda: _run(function, loaded(), arrays), device, repetitions=_NUM_STEPS)
 
 
 def _random_topology(num_src: int) -> Topology:
