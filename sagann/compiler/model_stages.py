@@ -19,7 +19,7 @@ from sagann.compiler.operators import DROPOUT, GATHERED, LINEAR
 from sagann.compiler.program import Stage
 from sagann.compiler.recording import Recorder
 from sagann.compiler.rewrite import name_of
-from sagann.compiler.row_check import draws, is_integral, mixing_node
+from sagann.compiler.row_check import check_stage, draws, is_integral, line_of
 from sagann.compiler.stages import cut
 from sagann.compiler.trace import is_of_rows
 from sagann.errors import LayerError
@@ -150,18 +150,11 @@ class _Assembly:
                 raise LayerError(
                     "what layers and later operators read must have a row per vertex as its first dimension",
                     value=f"operator {name_of(node)} puts them elsewhere",
-                    where=self._where(node),
+                    where=line_of(node, self.recorder.where),
                     fix="Move that dimension back to the front before the next layer.",
                 )
         stage = cut(self.module, wanted, given, in_place=True)
-        mixing = mixing_node(stage.module, self.integers, self.recorder.where)
-        if mixing is not None:
-            raise LayerError(
-                "a model that is streamed must treat vertices independently between its layers",
-                value=f"operator {name_of(mixing)} mixes them, or depends on their number",
-                where=self._where(mixing),
-                fix="Reduce over feature dimensions only; to normalise, use LayerNorm instead of BatchNorm.",
-            )
+        check_stage(stage.module, self.integers, self.recorder.where)
         return fuse_rows(stage)[0] if self.fuses_rows else stage
 
     def _require_maps(self, x: fx.Node, stages: Sequence[Stage], gathers: Sequence[Gather]) -> None:
@@ -172,13 +165,9 @@ class _Assembly:
         raise LayerError(
             "a model that is streamed reads sparse features by linear maps alone",
             value=f"operator {name_of(reader)} reads them" if reader is not x else "edges read them",
-            where=self._where(reader),
+            where=line_of(reader, self.recorder.where),
             fix="Put a linear encoder before the first layer (encoder = 'linear'), or make the features dense.",
         )
-
-    def _where(self, node: fx.Node) -> str:
-        line: str = node.meta.get("line") or node.meta.get("stack_trace") or self.recorder.where
-        return line
 
     def _is_stored(self, node: fx.Node, stage: int, output: fx.Node) -> bool:
         """Whether the stage computes the node for somebody else: a gather, a later stage, the caller."""

@@ -262,7 +262,7 @@ def test_errors_without_a_text_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
     def refuse(*_: object) -> None:
         raise ValueError
 
-    monkeypatch.setattr("sagann.compiler.row_check._differing", refuse)
+    monkeypatch.setattr("sagann.compiler.row_check._compare_runs", refuse)
     with pytest.raises(LayerError, match=r"on made-up ones: ValueError \(in Model.forward\)"):
         captured(plain)
 

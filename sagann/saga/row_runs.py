@@ -1,0 +1,163 @@
+"""Row runs: whether a function's operators treat rows independently, seen on made-up rows.
+
+The function runs on a handful of rows, then on parts of them. Every operator is recorded. Row i of every result must be
+the same in all runs. An operator that reduces over rows, shifts them, or normalises across them gives other rows; the
+first such operator is the culprit. There is no table of operators, so the check holds for any of PyTorch's. Random
+operators (dropout) give the values of the first run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+NUM_ROWS = 7
+"Number of made-up rows."
+PARTS = ((5, 2, 0), (6, 4, 3, 1))
+"Rows of the later runs. The parts share no row and are out of order: no reduction over rows gives the same on all three."
+TOLERANCES = {torch.float64: 1e-9, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+DEFAULT_TOLERANCE = 1e-4
+"Runs on other rows differ by rounding alone: relative to the largest entry."
+
+_UNINITIALISED = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
+READS_NO_VALUES = _UNINITIALISED | {"new_zeros", "new_ones", "new_full"}
+"Operators that take a tensor for its dtype and device alone."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One operator of a run."""
+
+    operator: str
+    "Name of the operator."
+    line: str
+    "The user's line that calls the operator."
+    results: list[Tensor]
+    "Copies of the operator's results."
+    of_rows: bool
+    "Whether the results must have a row for each row of the run."
+    side_effect: str
+    "Tensor of the caller that the operator changes in place; empty if there is none."
+
+
+class Run:
+    """The operators of a function that runs on all made-up rows, or on a part of them.
+
+    Args:
+        whole: the run on all rows, if this run is on a part of them.
+        rows: ids of the part's rows.
+    """
+
+    def __init__(self, whole: Run | None = None, rows: Tensor | None = None) -> None:
+        self.steps: list[Step] = []
+        self._whole = whole
+        self._rows = torch.arange(NUM_ROWS) if rows is None else rows
+
+    def add(
+        self, operator: str, results: list[Tensor], *, draws: bool, line: str, of_rows: bool, side_effect: str = ""
+    ) -> None:
+        """Record an operator. Random results are overwritten with those of the whole run.
+
+        Args:
+            operator: name of the operator.
+            results: the tensors that the operator gave.
+            draws: whether the results are random numbers.
+            line: the user's line.
+            of_rows: whether the results must have a row for each row of the run.
+            side_effect: tensor of the caller that the operator changes in place.
+        """
+        if self._whole is not None and (draws or operator in _UNINITIALISED):
+            for now, before in zip(results, self._whole._results(len(self.steps)), strict=False):
+                if now.shape == before.shape:
+                    now.copy_(before)
+                elif (part := next(self._parts_of(before, now.shape), None)) is not None:
+                    now.copy_(part)
+        copies = [tensor.detach().clone() for tensor in results]
+        self.steps.append(
+            Step(operator=operator, line=line, results=copies, of_rows=of_rows, side_effect=side_effect)
+        )
+
+    def first_difference(self, tolerance: float) -> tuple[Literal["branches", "mixes"], Step] | None:
+        """The first step that differs from the whole run, and whether other operators ran or rows were mixed.
+
+        Args:
+            tolerance: of rounding, relative to the largest entry.
+        """
+        assert self._whole is not None
+        whole = self._whole.steps
+        for step, again in zip(whole, self.steps, strict=False):
+            if step.operator != again.operator:
+                return "branches", step
+            pairs = zip(step.results, again.results, strict=True)
+            if step.of_rows and not all(self._agree(*pair, tolerance) for pair in pairs):
+                return "mixes", step
+        if len(whole) == len(self.steps):
+            return None
+        return "branches", max(whole, self.steps, key=len)[min(len(whole), len(self.steps))]
+
+    def _results(self, number: int) -> list[Tensor]:
+        return self.steps[number].results if number < len(self.steps) else []
+
+    def _agree(self, full: Tensor, part: Tensor, tolerance: float) -> bool:
+        if full.shape == part.shape:
+            # Without a dimension for the rows, only an empty result depends on none of them.
+            return full.numel() == 0
+        return any(_close(expected, part, tolerance) for expected in self._parts_of(full, part.shape))
+
+    def part_of(self, full: Tensor, dim: int) -> Tensor:
+        """The part's rows among all made-up rows.
+
+        Args:
+            full: has :data:`NUM_ROWS` rows, or a multiple of them.
+            dim: dimension of the rows.
+        """
+        return full.unflatten(dim, (NUM_ROWS, -1)).index_select(dim, self._rows).flatten(dim, dim + 1)
+
+    def _parts_of(self, full: Tensor, shape: torch.Size) -> Iterator[Tensor]:
+        """The part's rows as a tensor of ``shape``, for each way in which one dimension can hold the rows."""
+        differing = [dim for dim in range(full.ndim) if full.ndim == len(shape) and full.shape[dim] != shape[dim]]
+        if len(differing) != 1:
+            return
+        dim = differing[0]
+        per_row, rest = divmod(full.shape[dim], NUM_ROWS)
+        if rest or shape[dim] != per_row * len(self._rows):
+            return
+        yield self.part_of(full, dim)
+        yield full.unflatten(dim, (per_row, NUM_ROWS)).index_select(dim + 1, self._rows).flatten(dim, dim + 1)
+
+
+def tensors_in(values: object) -> list[Tensor]:
+    """The tensors among arguments or results."""
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+def tolerance_of(dtype: torch.dtype) -> float:
+    """Relative difference that rounding explains."""
+    return TOLERANCES.get(dtype, DEFAULT_TOLERANCE) if dtype.is_floating_point else 0.0
+
+
+def _close(a: Tensor, b: Tensor, tolerance: float) -> bool:
+    if not (a.is_floating_point() or a.is_complex()):
+        return torch.equal(a, b)
+    tolerance = max(tolerance, TOLERANCES.get(a.dtype, DEFAULT_TOLERANCE))
+    finite = a[torch.isfinite(a)].abs()
+    scale = float(finite.max()) if finite.numel() else 0.0
+    return torch.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+
+
+def draws_alone(operator: object) -> bool:
+    """Whether an operator draws random numbers, each by itself. Attention may drop some, but reads other rows too."""
+    is_random = torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
+    return is_random and "attention" not in str(operator)
+
+
+def last_positive(rows: Tensor) -> Tensor:
+    """Make the last of several features positive, in place: results that are NaN or 0 for negative numbers tell nothing."""
+    if rows.shape[-1] > 1:
+        rows[..., -1] = rows[..., -1].abs() + 0.1
+    return rows
