@@ -149,6 +149,6 @@ class _Interpreter(fx.Interpreter):
                 tensors_in(result),
                 draws=draws(n),
                 line=line_of(source, self._where),
-                of_rows=is_one and any(map(has_rows, (n, *n.all_input_nodes))),
+                of_rows=is_one and any(map(has_rows, (n, *source.all_input_nodes))),
             )
         return result
