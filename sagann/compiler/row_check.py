@@ -18,7 +18,7 @@ from sagann.compiler.rewrite import name_of
 from sagann.compiler.trace import ROWS, is_rows
 from sagann.errors import LayerError, in_one_line
 from sagann.kernels.row_dropout import dropout
-from sagann.saga.row_runs import NUM_ROWS, PARTS, Run, draws_alone, last_positive, tensors_in
+from sagann.saga.row_runs import NUM_ROWS, Run, Step, compare_runs, draws_alone, last_positive, tensors_in
 
 # A sum in another order differs by less.
 _TOLERANCE = 1e-3
@@ -76,21 +76,15 @@ def _compare_runs(module: fx.GraphModule, integers: Mapping[str, Tensor], where:
         for node in given
     ]
     dims = [_rows_dim(node.meta["val"]) for node in given]
+
+    def execute(run: Run, given: list[Tensor]) -> None:
+        _Interpreter(module, run, where).run(*given)
+
     devices = {value.device for value in inputs if value.is_cuda}
     with torch.no_grad(), torch.random.fork_rng(devices=list(devices)):
-        whole = Run()
-        _Interpreter(module, whole, where).run(*inputs)
-        for part in PARTS:
-            rows = torch.tensor(part, device=inputs[0].device if inputs else None)
-            again = Run(whole, rows)
-            _Interpreter(module, again, where).run(
-                *(
-                    value if dim is None else again.part_of(value, dim)
-                    for value, dim in zip(inputs, dims, strict=True)
-                )
-            )
-            if (difference := again.first_difference(_TOLERANCE)) is not None:
-                raise _mixes(difference[1].operator, difference[1].line)
+        _, difference = compare_runs(execute, inputs, dims, _TOLERANCE)
+    if difference is not None:
+        raise _mixes(difference[1].operator, difference[1].line)
 
 
 def _made_up(like: Tensor, generator: torch.Generator, *, are_ids: bool) -> Tensor:
@@ -133,9 +127,9 @@ def _rows_dim(like: object) -> int | None:
 class _Interpreter(fx.Interpreter):
     """Records every operator while a stage runs."""
 
-    def __init__(self, module: fx.GraphModule, record: Run, where: str) -> None:
+    def __init__(self, module: fx.GraphModule, run: Run, where: str) -> None:
         super().__init__(module)
-        self._record = record
+        self._run = run
         self._where = where
 
     def run_node(self, n: fx.Node) -> Any:
@@ -144,11 +138,7 @@ class _Interpreter(fx.Interpreter):
             # An operator with several results is compared by those that are read.
             source = n.all_input_nodes[0] if n.target is operator.getitem else n
             is_one = isinstance(n.meta.get("val"), Tensor)
-            self._record.add(
-                name_of(source),
-                tensors_in(result),
-                draws=draws(n),
-                line=line_of(source, self._where),
-                of_rows=is_one and any(map(has_rows, (n, *source.all_input_nodes))),
-            )
+            of_rows = is_one and any(map(has_rows, (n, *source.all_input_nodes)))
+            step = Step(name_of(source), line_of(source, self._where), tensors_in(result), of_rows)
+            self._run.add(step, draws=draws(n))
         return result

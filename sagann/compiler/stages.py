@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from sagann.compiler.operators import DROPOUT, LINEAR
 from sagann.compiler.program import Stage
-from sagann.compiler.rewrite import leading_to
+from sagann.compiler.rewrite import leading_to, operands_of
 from sagann.compiler.trace import ROWS, TraceError, is_of_rows, is_rows
 from sagann.kernels.dense import add_, linear, relu_
 from sagann.kernels.row_dropout import dropout
@@ -132,11 +132,8 @@ class _Cut:
 
     def _biased(self, node: fx.Node) -> fx.Node | None:
         """A linear map and the bias added to it, as one call."""
-        if node.target is not _aten.add.Tensor or node.kwargs or len(node.all_input_nodes) != 2:
-            return None
-        for mapped, bias in (node.args, node.args[::-1]):
-            assert isinstance(mapped, fx.Node)
-            assert isinstance(bias, fx.Node)
+        terms = operands_of(node, _aten.add.Tensor)
+        for mapped, bias in (terms, terms[::-1]) if terms is not None else ():
             weight = mapped.args[1] if mapped.target is LINEAR else None
             if weight is None or mapped in self.given or bias.meta["place"] != "param":
                 continue

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -30,10 +30,11 @@ from sagann.saga.accumulator import values_of
 from sagann.saga.edge import Edge, unnamed
 from sagann.saga.row_runs import (
     NUM_ROWS,
-    PARTS,
     READS_NO_VALUES,
+    How,
     Run,
     Step,
+    compare_runs,
     draws_alone,
     last_positive,
     tensors_in,
@@ -165,53 +166,45 @@ def _check_rows(function: Callable[..., Any], inputs: Mapping[str, Tensor], laye
     tolerance = max(
         tolerance_of(tensor.dtype) for tensor in (*inputs.values(), *layer.parameters(), *layer.buffers())
     )
-    whole = Run()
-    # Copies, so that a function that overwrites its input is caught.
-    copies = {label: tensor.clone() for label, tensor in inputs.items()}
-    output = _Recorder(whole, copies, layer).run(function, name)
-    for part in PARTS:
-        rows = torch.tensor(part, device=next(iter(inputs.values())).device)
-        again = Run(whole, rows)
-        given = {label: tensor.index_select(0, rows) for label, tensor in inputs.items()}
-        _Recorder(again, given, layer).run(function, name)
-        if (difference := again.first_difference(tolerance)) is not None:
-            raise _differs(name, *difference)
-    for step in whole.steps:
-        if step.side_effect:
-            raise LayerError(
-                f"{name} has a side effect",
-                value=f"operator {step.operator} changes {step.side_effect} in place",
-                where=step.line,
-                fix="Compute a new tensor instead; sagann decides how often, and on which rows, the function runs.",
-            )
+
+    def execute(run: Run, given: list[Tensor]) -> Any:
+        return _Recorder(run, dict(zip(inputs, given, strict=True)), layer).run(function, name)
+
+    output, difference = compare_runs(execute, list(inputs.values()), [0] * len(inputs), tolerance)
+    if difference is not None:
+        raise _refusal(name, *difference)
     return output
 
 
-def _differs(name: str, how: Literal["branches", "mixes"], step: Step) -> LayerError:
-    if how == "branches":
-        return LayerError(
-            f"{name} branches on its rows",
-            value=f"operator {step.operator}",
-            where=step.line,
-            fix="Use torch.where on every row instead of a Python condition or .item().",
-        )
-    shape = next(list(result.shape) for result in step.results)
-    return LayerError(
-        f"{name} must treat rows independently",
-        value=f"operator {step.operator} mixes them, or depends on their number (its result is {shape} for "
-        f"{NUM_ROWS} rows)",
-        where=step.line,
-        fix="Reduce over feature dimensions only (dim=-1, not dim=0 or all); "
-        "to combine neighbours use the accumulator, to normalise over vertices use LayerNorm.",
-    )
+def _refusal(name: str, how: How, step: Step) -> LayerError:
+    what, value, fix = {
+        "branches": (
+            "branches on its rows",
+            f"operator {step.operator}",
+            "Use torch.where on every row instead of a Python condition or .item().",
+        ),
+        "mixes": (
+            "must treat rows independently",
+            f"operator {step.operator} mixes them, or depends on their number "
+            f"(its result is {', '.join(str(list(result.shape)) for result in step.results)} for {NUM_ROWS} rows)",
+            "Reduce over feature dimensions only (dim=-1, not dim=0 or all); "
+            "to combine neighbours use the accumulator, to normalise over vertices use LayerNorm.",
+        ),
+        "overwrites": (
+            "has a side effect",
+            f"operator {step.operator} changes {step.overwrites} in place",
+            "Compute a new tensor instead; sagann decides how often, and on which rows, the function runs.",
+        ),
+    }[how]
+    return LayerError(f"{name} {what}", value=value, where=step.line, fix=fix)
 
 
 class _Recorder(TorchDispatchMode):
     """Records every operator below autograd while a layer's function runs."""
 
-    def __init__(self, record: Run, inputs: Mapping[str, Tensor], layer: nn.Module) -> None:
+    def __init__(self, run: Run, inputs: Mapping[str, Tensor], layer: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._record = record
+        self._run = run
         self._inputs = inputs
         self._layer = layer
         self._owned = {_storage(tensor): "its input" for tensor in inputs.values()}
@@ -270,14 +263,8 @@ class _Recorder(TorchDispatchMode):
             for argument, declared in zip(args, func._schema.arguments, strict=False)
             if declared.alias_info is not None and declared.alias_info.is_write and isinstance(argument, Tensor)
         )
-        self._record.add(
-            operator,
-            results,
-            draws=draws_alone(func),
-            line=users_line(),
-            of_rows=of_rows,
-            side_effect=next(filter(None, overwritten), ""),
-        )
+        step = Step(operator, users_line(), results, of_rows, next(filter(None, overwritten), ""))
+        self._run.add(step, draws=draws_alone(func))
         return out
 
 

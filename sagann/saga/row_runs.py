@@ -8,14 +8,15 @@ operators (dropout) give the values of the first run again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+T = TypeVar("T")
 NUM_ROWS = 7
 "Number of made-up rows."
 PARTS = ((5, 2, 0), (6, 4, 3, 1))
@@ -29,7 +30,11 @@ READS_NO_VALUES = _UNINITIALISED | {"new_zeros", "new_ones", "new_full"}
 "Operators that take a tensor for its dtype and device alone."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+How = Literal["branches", "mixes", "overwrites"]
+"How a step breaks the rule: another operator runs on a part, rows are mixed, or a tensor of the caller is overwritten."
+
+
+@dataclass(slots=True)
 class Step:
     """One operator of a run."""
 
@@ -38,11 +43,42 @@ class Step:
     line: str
     "The user's line that calls the operator."
     results: list[Tensor]
-    "Copies of the operator's results."
+    "Results of the operator."
     of_rows: bool
     "Whether the results must have a row for each row of the run."
-    side_effect: str
+    overwrites: str = ""
     "Tensor of the caller that the operator changes in place; empty if there is none."
+
+
+def compare_runs(
+    execute: Callable[[Run, list[Tensor]], T],
+    inputs: Sequence[Tensor],
+    dims: Sequence[int | None],
+    tolerance: float,
+) -> tuple[T, tuple[How, Step] | None]:
+    """Run a function on all rows and on parts of them.
+
+    Args:
+        execute: runs the function on inputs, and records its operators.
+        inputs: :data:`NUM_ROWS` rows each, or a multiple of them.
+        dims: dimension of the rows in each input; None for an input without rows.
+        tolerance: of rounding, relative to the largest entry.
+    Returns:
+        The function's result for all rows, and the first step that breaks the rule, if there is one.
+    """
+    whole = Run()
+    # Copies, so that a function that overwrites its input spoils no later run.
+    output = execute(whole, [tensor.clone() for tensor in inputs])
+    device = inputs[0].device if inputs else None
+    for part in PARTS:
+        run = Run(whole, torch.tensor(part, device=device))
+        execute(
+            run,
+            [each if dim is None else run.part_of(each, dim) for each, dim in zip(inputs, dims, strict=True)],
+        )
+        if (difference := run.first_difference(tolerance)) is not None:
+            return output, difference
+    return output, next((("overwrites", step) for step in whole.steps if step.overwrites), None)
 
 
 class Run:
@@ -58,36 +94,25 @@ class Run:
         self._whole = whole
         self._rows = torch.arange(NUM_ROWS) if rows is None else rows
 
-    def add(
-        self, operator: str, results: list[Tensor], *, draws: bool, line: str, of_rows: bool, side_effect: str = ""
-    ) -> None:
-        """Record an operator. Random results are overwritten with those of the whole run.
-
-        Args:
-            operator: name of the operator.
-            results: the tensors that the operator gave.
-            draws: whether the results are random numbers.
-            line: the user's line.
-            of_rows: whether the results must have a row for each row of the run.
-            side_effect: tensor of the caller that the operator changes in place.
-        """
-        if self._whole is not None and (draws or operator in _UNINITIALISED):
-            for now, before in zip(results, self._whole._results(len(self.steps)), strict=False):
+    def add(self, step: Step, *, draws: bool) -> None:
+        """Record an operator that has just run; in a run on a part, random results get the values of the whole run."""
+        number = len(self.steps)
+        if (
+            self._whole is not None
+            and (draws or step.operator in _UNINITIALISED)
+            and number < len(self._whole.steps)
+        ):
+            for now, before in zip(step.results, self._whole.steps[number].results, strict=False):
                 if now.shape == before.shape:
                     now.copy_(before)
                 elif (part := next(self._parts_of(before, now.shape), None)) is not None:
                     now.copy_(part)
-        copies = [tensor.detach().clone() for tensor in results]
-        self.steps.append(
-            Step(operator=operator, line=line, results=copies, of_rows=of_rows, side_effect=side_effect)
-        )
+        # Copies: the next operator may write in place.
+        step.results = [tensor.detach().clone() for tensor in step.results]
+        self.steps.append(step)
 
-    def first_difference(self, tolerance: float) -> tuple[Literal["branches", "mixes"], Step] | None:
-        """The first step that differs from the whole run, and whether other operators ran or rows were mixed.
-
-        Args:
-            tolerance: of rounding, relative to the largest entry.
-        """
+    def first_difference(self, tolerance: float) -> tuple[How, Step] | None:
+        """The first step that differs from the whole run."""
         assert self._whole is not None
         whole = self._whole.steps
         for step, again in zip(whole, self.steps, strict=False):
@@ -99,9 +124,6 @@ class Run:
         if len(whole) == len(self.steps):
             return None
         return "branches", max(whole, self.steps, key=len)[min(len(whole), len(self.steps))]
-
-    def _results(self, number: int) -> list[Tensor]:
-        return self.steps[number].results if number < len(self.steps) else []
 
     def _agree(self, full: Tensor, part: Tensor, tolerance: float) -> bool:
         if full.shape == part.shape:

@@ -8,11 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sagann.compiler.commute import commute
+from sagann.compiler.commute import commute, scale_last
 from sagann.compiler.hoist import hoist
 from sagann.compiler.operators import GATHER
 from sagann.compiler.rewrite import linear_parts
-from sagann.compiler.scale import scale_last
 from sagann.compiler.spec import verify
 from sagann.compiler.split_concat import split_concat
 from sagann.nn import GAT, GCN, GIN, SAGE, CommNet, GatedGCN
