@@ -147,7 +147,7 @@ def _map_first(
     if kept and (other is None or _scaled(other) is None):
         return []
     # Mapping the other summand is a second product, which must pay as well.
-    pays = width(target) <= width(gather) if other is None else 2 * width(target) <= width(gather) - 1
+    pays = width(target) < width(gather) if other is None else 2 * width(target) <= width(gather)
     if not at_any_width and not pays:
         return []
     parameters_first(module, weight, gather)
