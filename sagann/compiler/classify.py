@@ -1,9 +1,10 @@
-"""Classify: where each node of a traced layer can be computed, by what it depends on.
+"""Classify: where each node of a traced layer can be computed. The place follows from what the node depends on.
 
-``param``: on parameters alone. ``src``, ``dst``: on the rows of one side (and parameters): once per vertex.
-``edge``: on edge data, on both sides, or on random numbers of an edge. ``vertex``: on what was gathered, or random numbers of
-a vertex.
-``constant``: on nothing but the number of rows (and parameters), so it is made anew wherever it is read.
+- ``param``: parameters alone.
+- ``src``, ``dst``: rows of one end, and parameters. The node is computed once per vertex.
+- ``edge``: edge data, both ends, or random numbers of an edge.
+- ``vertex``: gathered rows, or random numbers of a vertex.
+- ``constant``: the number of rows, and parameters. The node is computed again wherever it is read.
 
 References:
     Ma et al., NGra, 2018, Sec. 3.2: the analysis before operator hoisting.
@@ -59,7 +60,7 @@ def is_random(node: fx.Node) -> bool:
 
 
 def has_tensor(node: fx.Node) -> bool:
-    """Whether the node is a tensor or several."""
+    """Whether the node's value is a tensor, or several tensors."""
     value = node.meta.get("val")
     return isinstance(value, Tensor) or (
         isinstance(value, (tuple, list)) and any(isinstance(v, Tensor) for v in value)
@@ -83,7 +84,7 @@ def row_bytes(node: fx.Node) -> int:
 
 
 def has_rows(node: fx.Node) -> bool:
-    """Whether one of the node's tensors has rows, in whatever dimension."""
+    """Whether one of the node's tensors has rows, in any dimension."""
     value = node.meta.get("val")
     tensors = value if isinstance(value, (tuple, list)) else [value]
     return any(is_rows(size) for tensor in tensors if isinstance(tensor, Tensor) for size in tensor.shape)

@@ -1,7 +1,7 @@
-"""Stages: parts of a layer's graph that PyTorch runs, cut out as modules of their own.
+"""Stages: parts of a layer's graph that PyTorch runs, cut out as modules.
 
-A stage computes some nodes of the layer's graph from others that are given. Its number of rows is that of its own
-inputs, so row counts are read anew from those; markers of the trace become PyTorch's functions.
+A stage computes some nodes of the graph from other nodes that are given. Numbers of rows in the trace become those of the
+stage's inputs. Operators that exist in traces only become functions that run.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _aten = torch.ops.aten
 def cut(
     module: fx.GraphModule, wanted: Sequence[fx.Node], given: Iterable[fx.Node], *, in_place: bool = False
 ) -> Stage:
-    """Cut out what computes ``wanted`` from ``given``; nodes of ``given`` that are not needed are left out.
+    """Cut out the nodes that compute ``wanted`` from ``given``. Inputs are those of ``given`` that are needed.
 
     Args:
         module: a classified graph.
-        wanted: what the stage returns.
-        given: what it is given.
-        in_place: operators may take the memory of operands that nothing else reads.
+        wanted: nodes that the stage returns.
+        given: nodes that the stage may read.
+        in_place: whether operators may overwrite operands that nothing else reads.
     """
     return _Cut(module, set(given), in_place).run(wanted)
 
 
 def fused_rows(run: Callable[..., Tensor], number: int, *arrays: Tensor) -> Tensor:
-    """The stage's region within rows of that number."""
+    """Run the stage's region of rows with that number."""
     return run(number, *arrays)
 
 
-# A view of what was contiguous in the trace may not be one of what comes.
+# A tensor that was contiguous in the trace may not be contiguous when the stage runs, so views become reshapes.
 _REPLACED: dict[Any, Any] = {
     LINEAR: linear,
     DROPOUT: dropout,
@@ -52,7 +52,7 @@ _REPLACED: dict[Any, Any] = {
 
 
 OVERWRITING: dict[Any, Callable[..., Tensor]] = {_aten.relu.default: relu_, _aten.add.Tensor: add_}
-"By an operator, what gives the same in the memory of its first operand."
+"By operator, the function that gives the same result in the memory of its first operand."
 
 
 class _Cut:
@@ -92,11 +92,11 @@ class _Cut:
         return [node for node in self.module.graph.nodes if node in needed]
 
     def _reads_rows(self, node: fx.Node) -> bool:
-        """Whether a number of rows stands in a node that is copied."""
+        """Whether an argument of a node that is copied is a number of rows."""
         return node not in self.given and any(map(is_rows, pytree.tree_leaves((node.args, node.kwargs))))
 
     def _any_rows(self) -> list[fx.Node]:
-        """One of the nodes that are given, for its number of rows: what is wanted depends on nothing else of them."""
+        """A given node whose number of rows is read, if no input has rows."""
         return [node for node in self.module.graph.nodes if node in self.given and _is_node_of_rows(node)][:1]
 
     def _copy(self, node: fx.Node) -> Any:
@@ -116,7 +116,7 @@ class _Cut:
         return copy
 
     def _overwritten(self, node: fx.Node) -> fx.Node | None:
-        """The operand whose memory the result may take: made here for nobody else, and not read by its own gradient."""
+        """The operand that the result may overwrite: the stage computes it for this node alone, and no gradient reads it."""
         if not self.in_place or node.target not in OVERWRITING or node.kwargs:
             return None
         operands = [each for each in node.args if isinstance(each, fx.Node)]
@@ -131,7 +131,7 @@ class _Cut:
         return made_here and for_node_alone and operand.meta["val"].shape == node.meta["val"].shape
 
     def _biased(self, node: fx.Node) -> fx.Node | None:
-        """A linear map and the bias added to it, as one call."""
+        """A linear map and its bias as one call."""
         terms = operands_of(node, _aten.add.Tensor)
         for mapped, bias in (terms, terms[::-1]) if terms is not None else ():
             weight = mapped.args[1] if mapped.target is LINEAR else None
@@ -147,7 +147,7 @@ class _Cut:
         return None
 
     def _argument(self, argument: Any) -> Any:
-        """A node's copy; for a number of rows, or a multiple of one, that of the first input that has rows."""
+        """The copy of a node; a number of rows, or a multiple, becomes that of the first input with rows."""
         if isinstance(argument, fx.Node):
             return self.copies[argument]
         if not is_rows(argument):
