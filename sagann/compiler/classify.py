@@ -61,17 +61,22 @@ def is_random(node: fx.Node) -> bool:
 
 def has_tensor(node: fx.Node) -> bool:
     """Whether the node's value is a tensor, or several tensors."""
-    value = node.meta.get("val")
-    return isinstance(value, Tensor) or (
-        isinstance(value, (tuple, list)) and any(isinstance(v, Tensor) for v in value)
-    )
+    return bool(_tensors(node))
 
 
 def has_row_each(node: fx.Node) -> bool:
     """Whether the node's tensors have one row for each vertex or edge, as their first dimension."""
+    return all(map(is_of_rows, _tensors(node)))
+
+
+def has_rows(node: fx.Node) -> bool:
+    """Whether one of the node's tensors has rows, in any dimension."""
+    return any(is_rows(size) for tensor in _tensors(node) for size in tensor.shape)
+
+
+def _tensors(node: fx.Node) -> list[Tensor]:
     value = node.meta.get("val")
-    tensors = value if isinstance(value, (tuple, list)) else [value]
-    return all(is_of_rows(tensor) for tensor in tensors if isinstance(tensor, Tensor))
+    return [each for each in (value if isinstance(value, (tuple, list)) else [value]) if isinstance(each, Tensor)]
 
 
 def row_bytes(node: fx.Node) -> int:
@@ -81,10 +86,3 @@ def row_bytes(node: fx.Node) -> int:
     for dim in value.shape:
         size *= dim // ROWS if is_rows(dim) else dim
     return size
-
-
-def has_rows(node: fx.Node) -> bool:
-    """Whether one of the node's tensors has rows, in any dimension."""
-    value = node.meta.get("val")
-    tensors = value if isinstance(value, (tuple, list)) else [value]
-    return any(is_rows(size) for tensor in tensors if isinstance(tensor, Tensor) for size in tensor.shape)

@@ -6,6 +6,7 @@ stage's inputs. Operators that exist in traces only become functions that run.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -68,7 +69,8 @@ class _Cut:
 
     def run(self, wanted: Sequence[fx.Node]) -> Stage:
         self.wanted = set(wanted)
-        order = self._needed(wanted)
+        needed = leading_to(wanted, self.given)
+        order = [node for node in self.module.graph.nodes if node in needed]
         inputs = [node for node in order if node in self.given]
         if any(map(self._reads_rows, order)) and not any(map(_is_node_of_rows, inputs)):
             inputs = [*self._any_rows(), *inputs]
@@ -86,10 +88,6 @@ class _Cut:
             inputs=tuple(node.name for node in inputs),
             outputs=tuple(node.name for node in wanted),
         )
-
-    def _needed(self, wanted: Sequence[fx.Node]) -> list[fx.Node]:
-        needed = leading_to(wanted, self.given)
-        return [node for node in self.module.graph.nodes if node in needed]
 
     def _reads_rows(self, node: fx.Node) -> bool:
         """Whether an argument of a node that is copied is a number of rows."""
@@ -158,13 +156,9 @@ class _Cut:
                 if not rows:
                     raise TraceError("the number of rows is read where there are none")
                 self.rows = self.graph.call_function(_aten.sym_size.int, (rows[0], 0))
-            self.sizes[argument] = self.graph.call_function(_times, (self.rows, argument // ROWS))
+            self.sizes[argument] = self.graph.call_function(operator.mul, (self.rows, argument // ROWS))
         return self.sizes[argument]
 
 
 def _is_node_of_rows(node: fx.Node) -> bool:
     return is_of_rows(node.meta.get("val"))
-
-
-def _times(rows: int, factor: int) -> int:
-    return rows * factor

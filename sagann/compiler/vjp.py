@@ -66,13 +66,12 @@ def backward_passes(forward: EdgeFunction, wanted: Iterable[str]) -> tuple[Backw
 
     An input that the result does not depend on (or only through comparisons) is left out.
     """
-    wanted = tuple(wanted)
     builder = Builder(forward.inputs, forward.ops)
     gradients = adjoints(builder, forward, _seeds(builder, forward), wanted)
     sides = {given.name: given.side for given in forward.inputs}
-    at_dst = {name: gradients[name] for name in wanted if name in gradients and sides[name] == "dst"}
-    at_src = {name: gradients[name] for name in wanted if name in gradients and sides[name] == "src"}
-    rest = {name: gradients[name] for name in wanted if name in gradients and sides[name] in ("edge", "param")}
+    at_dst = {name: value for name, value in gradients.items() if sides[name] == "dst"}
+    at_src = {name: value for name, value in gradients.items() if sides[name] == "src"}
+    rest = {name: value for name, value in gradients.items() if sides[name] in ("edge", "param")}
     if at_src and at_dst and _hands_on(builder, at_dst):
         handed = {f"{name}_at_edges": value for name, value in at_dst.items()}
         return (
