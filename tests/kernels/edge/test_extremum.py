@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sagann.kernels import naive
 from sagann.kernels.edge.cpu import scatter_extremum
-from sagann.kernels.gather import naive
 from tests.graphs import odd_topologies
 
 TOPOLOGIES = odd_topologies()

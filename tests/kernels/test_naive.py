@@ -1,4 +1,4 @@
-"""Every accumulator against a loop over destinations, values and gradients."""
+"""Scatter, and every accumulator, against a loop over destinations: values and gradients."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.graph import Topology
-from sagann.kernels.gather import naive
+from sagann.kernels import naive
 from tests.graphs import block_of, odd_topologies, random_topology
 from tests.tolerances import assert_close
 
@@ -174,3 +174,24 @@ def test_concat_without_destinations_has_the_width_of_others() -> None:
 def test_concat_refuses_a_vertex_with_more_edges_than_stated() -> None:
     with pytest.raises(InputError, match=r"too many in-edges .*: 36, max_degree is 4 \(in destination vertex 0\)"):
         naive.gather_concat(odd_topologies()["one hub"], torch.zeros(36, 1), max_degree=4)
+
+
+@pytest.mark.parametrize("name", odd_topologies())
+def test_scatter_copies_the_rows_of_both_ends(name: str) -> None:
+    topology = odd_topologies()[name]
+    x = torch.randn(topology.num_src, 3)
+    src, dst = naive.scatter_src(topology, x), naive.scatter_dst(topology, x)
+    edge = 0
+    for vertex in range(topology.num_dst):
+        for position in range(int(topology.indptr[vertex]), int(topology.indptr[vertex + 1])):
+            assert torch.equal(src[edge], x[int(topology.indices[position])])
+            assert torch.equal(dst[edge], x[vertex])
+            edge += 1
+    assert len(src) == len(dst) == edge == topology.num_edges
+
+
+def test_scatter_over_a_block_takes_destinations_from_the_first_rows() -> None:
+    block = block_of(odd_topologies()["skewed"], 11)
+    x = torch.arange(block.num_src)[:, None]
+    assert naive.scatter_dst(block, x).max() == block.edge_dst().max() <= 10
+    assert torch.equal(naive.scatter_src(block, x)[:, 0], block.indices.long())

@@ -1,12 +1,12 @@
-"""Gather in plain PyTorch, one function per accumulator. The twin that every faster kernel is held to.
+"""Scatter and gather in plain PyTorch, with a row per edge: the twins that every faster kernel is compared with.
 
-Every function takes edge rows in CSC order, [num_edges, ...], and returns one row per destination,
-[num_dst, ...]. A destination without in-edges gets 0 (a product 1), as in PyG. NaN and infinity
-propagate as in PyTorch. float16 and bfloat16 rows are accumulated in float32 and cast back. Where several
-edges attain a maximum, the first in edge order gets its gradient. Gradients have gradients.
+A gather takes edge rows in CSC order, [num_edges, ...], and returns one row per destination, [num_dst, ...]. A destination
+without in-edges gets 0 (a product 1), as in PyG. NaN and infinity propagate as in PyTorch. float16 and bfloat16 rows are
+accumulated in float32 and cast back. Where several edges attain a maximum, the first edge gets the gradient. Gradients have
+gradients. Kernels have no scatter of their own: passes over the edges load vertices' rows where the rows lie.
 
 References:
-    Ma et al., NGra, 2018, Sec. 2.1: sum, max and concatenation; user-defined accumulators are not offered.
+    Ma et al., NGra, 2018, Sec. 2.1 and 3.3: Scatter; sum, max and concatenation. User-defined accumulators are not offered.
 """
 
 from __future__ import annotations
@@ -22,8 +22,19 @@ from sagann.errors import InputError
 from sagann.graph.topology import Topology
 
 LEAST_VARIANCE = 1e-5
-"Standard deviations are 0 where the variance is no larger."
+"A standard deviation is 0 where the variance is not larger."
 _HALF = (torch.float16, torch.bfloat16)
+
+
+def scatter_src(topology: Topology, x: Tensor) -> Tensor:
+    """Copy each edge's source row: [num_src, ...] -> [num_edges, ...]."""
+    # PyTorch's gradient of index_select runs in parallel for int64 ids only.
+    return x.index_select(0, topology.indices.long())
+
+
+def scatter_dst(topology: Topology, x: Tensor) -> Tensor:
+    """Copy each edge's destination row: [num_src or num_dst, ...] -> [num_edges, ...]."""
+    return x.index_select(0, topology.edge_dst().long())
 
 
 def gather_sum(topology: Topology, values: Tensor) -> Tensor:
@@ -108,7 +119,7 @@ def gather_extremum(topology: Topology, values: Tensor, reduce: str) -> tuple[Te
 def gather_denominator(topology: Topology, score: Tensor) -> tuple[Tensor, Tensor]:
     r"""The softmax's largest score :math:`t` and denominator :math:`\sum_e \exp(s_e - t)`, not differentiable.
 
-    Apart they are exact for scores of any size: the sum of a large maximum and a logarithm would round the logarithm away.
+    Two tensors are exact for scores of any size. A log-sum-exp would round the logarithm away beside a large score.
 
     Args:
         topology: the edges.
@@ -159,7 +170,7 @@ def gather_concat(topology: Topology, values: Tensor, max_degree: int) -> Tensor
 
 
 def concat_slots(topology: Topology, max_degree: int) -> Tensor:
-    """Where each edge's row stands among the ``num_dst * max_degree`` padded ones: int64 [num_edges], ascending.
+    """The place of each edge's row among the ``num_dst * max_degree`` padded rows: int64 [num_edges], ascending.
 
     Raises:
         InputError: a destination has more than ``max_degree`` in-edges.
@@ -179,13 +190,13 @@ def concat_slots(topology: Topology, max_degree: int) -> Tensor:
 
 
 def _in_float32(reduce: Callable[..., Tensor], *rows: Tensor) -> Tensor:
-    """Run ``reduce`` with half-precision rows in float32; where the last are such, give back their dtype."""
+    """Run ``reduce`` with half-precision rows in float32, and cast the result to the type of the last rows."""
     reduced = reduce(*(tensor.float() if tensor.dtype in _HALF else tensor for tensor in rows))
     return reduced.to(rows[-1].dtype) if rows[-1].dtype in _HALF else reduced
 
 
 def _segment_sum(topology: Topology, rows: Tensor) -> Tensor:
-    # Edges stand in CSC order, so each destination is one segment; no atomics, and always the same order.
+    # In CSC order each destination is one segment: no atomics, and always the same order.
     if rows.numel() == 0:
         return rows.new_zeros(topology.num_dst, *rows.shape[1:]) + rows.sum()
     if not torch.is_grad_enabled():
