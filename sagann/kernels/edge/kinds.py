@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sagann.kernels.edge.function import REDUCTIONS, EdgeFunction, Input, Op
+from sagann.kernels.edge.function import REDUCTIONS, EdgeFunction, Input, Op, Output
 from sagann.kernels.edge.reductions import Reduction
 
 KINDS = {
@@ -71,17 +71,28 @@ def results_of(function: EdgeFunction) -> list[Result]:
 
 
 def reduced_results(function: EdgeFunction) -> list[Result]:
-    """Those of them that the edges of a pass are reduced to: the state of a gather."""
+    """The tensors that edges are reduced to: the state of a gather."""
     return [result for result in results_of(function) if result.rows != "edge"]
 
 
+def placed(outputs: Iterable[Output]) -> Iterator[tuple[Output, slice]]:
+    """Each output, and the places of its tensors among the tensors of all these outputs."""
+    first = 0
+    for output in outputs:
+        yield output, slice(first, first + output.num_results)
+        first += output.num_results
+
+
+def reduced_outputs(function: EdgeFunction) -> list[Output]:
+    """The outputs to which edges are reduced."""
+    return [output for output in function.outputs if output.reduction.rows != "edge"]
+
+
 def merged_results(function: EdgeFunction) -> Iterator[tuple[Reduction, slice]]:
-    """How rows are reduced, output by output, and where their tensors stand among all results."""
-    result = 0
-    for output in function.outputs:
+    """The reduction of each output with a row per group, and the places of its tensors among all results."""
+    for output, here in placed(function.outputs):
         if output.reduction.rows == "row":
-            yield output.reduction, slice(result, result + output.num_results)
-        result += output.num_results
+            yield output.reduction, here
 
 
 def feature_width(function: EdgeFunction) -> int | None:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import linecache
-import re
 import sys
-from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -32,12 +30,6 @@ def import_source(text: str, library: str) -> ModuleType:
     with suppress(OSError):
         _store(text, path)
     return _imported(text, path)
-
-
-def mention(lines: Iterable[str], name: str) -> bool:
-    """Whether lines of a source mention a variable; one whose name has this name in it is another."""
-    found = re.compile(rf"\b{re.escape(name)}\b")
-    return any(found.search(line) for line in lines)
 
 
 @cache

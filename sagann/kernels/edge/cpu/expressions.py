@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sagann.kernels.edge.cpu.layout import Layout
-from sagann.kernels.edge.function import BINARY, COMPARISONS, UNARY, EdgeFunction, Input, Op
-from sagann.kernels.edge.kinds import common_kind, kind_of, lanes
+from sagann.kernels.edge.function import BINARY, UNARY, EdgeFunction, Input, Op
+from sagann.kernels.edge.kinds import kind_of, lanes
+from sagann.kernels.edge.lines import float_text, operand_kind
 
 # Exponents that are roots to PyTorch: of minus infinity NaN, where the C library's pow gives infinity.
 _ROOTS: dict[object, str] = {0.5: "sqrt", -0.5: "rsqrt"}
@@ -74,13 +75,8 @@ class Expressions:
         """An expression for a block of one number."""
         short = f"{number:g}"
         text = {"inf": "inf", "-inf": "minus_inf"}.get(short) or (short if float(short) == number else repr(number))
-        shown = repr(number) if math.isfinite(number) else f'float("{number}")'
-        return (
-            self.define(
-                f"fill_{kind}_{count}_{text}", f'block.filler("{kind}", {count}, {self.layout.width}, {shown})'
-            )
-            + "()"
-        )
+        made = f'block.filler("{kind}", {count}, {self.layout.width}, {float_text(number)})'
+        return self.define(f"fill_{kind}_{count}_{text}", made) + "()"
 
     def pick(self, picks: np.ndarray, value: str, source_lanes: int) -> str:
         """An expression that rearranges lanes."""
@@ -133,12 +129,7 @@ class Expressions:
 
     def operands(self, op: Op) -> list[str]:
         """Arguments in the kind and shape that the op computes in."""
-        values = [self.function.value(arg) for arg in op.args if isinstance(arg, str)]
-        kinds = [kind_of(value) for value in values]
-        if op.op == "where":
-            kinds = kinds[1:]
-        kinds += [] if op.op in COMPARISONS else [kind_of(op)]
-        target = "b1" if op.op in ("and", "or", "not") else common_kind(kinds)
+        target = operand_kind(self.function, op)
         operands = []
         for position, arg in enumerate(op.args):
             if not isinstance(arg, str):
@@ -156,9 +147,11 @@ class Expressions:
     def converted(self, name: str, kind: str) -> str:
         """A value in another kind."""
         present = kind_of(self.function.value(name))
-        if present == kind:
-            return f"v_{name}"
-        return self.define(f"to_{kind}", f'elementwise.caster("{kind}")') + f"(v_{name})"
+        return f"v_{name}" if present == kind else self.cast(f"v_{name}", kind)
+
+    def cast(self, value: str, kind: str) -> str:
+        """An expression that converts lanes to a kind."""
+        return self.define(f"to_{kind}", f'elementwise.caster("{kind}")') + f"({value})"
 
     def moved(self, op: Op) -> str:
         """Ops that move lanes or reduce them."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu.expressions import EDGE, PROGRAM, ROW, Expressions
 from sagann.kernels.edge.gpu.layout import choose_layout
-from sagann.kernels.edge.gpu.reductions import WRITERS
+from sagann.kernels.edge.gpu.writers import WRITERS
 from sagann.kernels.edge.kinds import results_of
-from sagann.kernels.edge.source import mention
+from sagann.kernels.edge.lines import mention
 
 
 def emit(function: EdgeFunction, in_order: frozenset[str] = frozenset(), *, continued: bool = False) -> str:
