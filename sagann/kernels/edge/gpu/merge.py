@@ -30,21 +30,21 @@ SLOTS = tl.constexpr(8)
 
 @triton.jit
 def _slots_of(p_groups: tl.tensor) -> tl.tuple:
-    """First slot of the program's group, the slot after its last, and where the result goes."""
+    """First slot of the program's group, the slot after its last, and the target of the result."""
     p_group = p_groups + tl.program_id(0) * 3
     return tl.load(p_group), tl.load(p_group + 1), tl.load(p_group + 2)
 
 
 @triton.jit
 def _lanes_of(num_lanes: tl.tensor, tile: tl.constexpr) -> tl.tuple:
-    """Lanes of the program's tile, and which of them exist."""
+    """Lanes of the program's tile, and the mask of those that exist."""
     o_lane = tl.program_id(1) * tile + tl.arange(0, tile)
     return o_lane, o_lane < num_lanes
 
 
 @triton.jit
 def _row_of(p_slots: tl.tensor, p_out: tl.tensor, target: tl.tensor, width: tl.tensor) -> tl.tensor:
-    """Where a group's row of ``width`` numbers begins: among the results, or, below 0, in the slot -target - 1."""
+    """First number of a group's row of ``width`` numbers: in the results, or, for a target below 0, in slot -target - 1."""
     p_row = p_out + target * width
     if target < 0:
         p_row = p_slots + (-target - 1) * width
@@ -52,10 +52,9 @@ def _row_of(p_slots: tl.tensor, p_out: tl.tensor, target: tl.tensor, width: tl.t
 
 
 @triton.jit
-def _sum(
+def sum_of_slots(
     p_groups: tl.tensor, p_slots: tl.tensor, p_out: tl.tensor, num_lanes: tl.tensor, tile: tl.constexpr
 ) -> None:
-    """The sum of a group's slots."""
     first, last, target = _slots_of(p_groups)
     o_lane, m_lane = _lanes_of(num_lanes, tile)
     total = tl.zeros([SLOTS, tile], p_slots.dtype.element_ty)
@@ -67,7 +66,7 @@ def _sum(
 
 
 @triton.jit
-def _extremum(
+def extremum_of_slots(
     p_groups: tl.tensor,
     p_slots: tl.tensor,
     p_out: tl.tensor,
@@ -77,7 +76,6 @@ def _extremum(
     largest: tl.constexpr,
     tile: tl.constexpr,
 ) -> None:
-    """The extremum of a group's slots, and the edge of the first that attains it."""
     first, last, target = _slots_of(p_groups)
     o_lane, m_lane = _lanes_of(num_lanes, tile)
     best = tl.load(p_slots + first * num_lanes + o_lane, mask=m_lane, other=0)
@@ -94,7 +92,7 @@ def _extremum(
 
 
 @triton.jit
-def _moment(
+def moments_of_slots(
     p_groups: tl.tensor,
     p_slots: tl.tensor,
     p_out: tl.tensor,
@@ -105,7 +103,6 @@ def _moment(
     num_lanes: tl.tensor,
     tile: tl.constexpr,
 ) -> None:
-    """Spread, mean and number of a group's slots."""
     first, last, target = _slots_of(p_groups)
     o_lane, m_lane = _lanes_of(num_lanes, tile)
     spread = tl.zeros([tile], p_slots.dtype.element_ty)
@@ -127,7 +124,7 @@ def _moment(
 
 
 @triton.jit
-def _product(
+def product_of_slots(
     p_groups: tl.tensor,
     p_slots: tl.tensor,
     p_out: tl.tensor,
@@ -136,7 +133,6 @@ def _product(
     num_lanes: tl.tensor,
     tile: tl.constexpr,
 ) -> None:
-    """Product and number of zeros of a group's slots."""
     first, last, target = _slots_of(p_groups)
     o_lane, m_lane = _lanes_of(num_lanes, tile)
     product = tl.full([tile], 1.0, p_slots.dtype.element_ty)
@@ -149,7 +145,7 @@ def _product(
 
 
 @triton.jit
-def _softmax(
+def softmax_of_slots(
     p_groups: tl.tensor,
     p_slots: tl.tensor,
     p_out: tl.tensor,
@@ -162,7 +158,6 @@ def _softmax(
     lowest: tl.constexpr,
     tile: tl.constexpr,
 ) -> None:
-    """The mean of a group's means, weighted by their softmax denominators, the largest score, and the denominator."""
     first, last, target = _slots_of(p_groups)
     o_lane, m_lane = _lanes_of(num_lanes, tile)
     # The score's shape begins the value's.
@@ -204,18 +199,18 @@ def _launch(kernel: Any, groups: Tensor, pairs: Sequence[Tensor], *numbers: int,
 
 
 def _merge_softmax(groups: Tensor, pairs: Sequence[Tensor]) -> None:
-    _launch(_softmax, groups, pairs, pairs[2][0].numel(), lowest=torch.finfo(pairs[0].dtype).min)
+    _launch(softmax_of_slots, groups, pairs, pairs[2][0].numel(), lowest=torch.finfo(pairs[0].dtype).min)
 
 
-_merge_sums = partial(_launch, _sum)
+_merge_sums = partial(_launch, sum_of_slots)
 MERGES: Mapping[str, Callable[[Tensor, Sequence[Tensor]], None]] = MappingProxyType(
     {
         "sum": _merge_sums,
-        "max": partial(_launch, _extremum, largest=True),
-        "min": partial(_launch, _extremum, largest=False),
+        "max": partial(_launch, extremum_of_slots, largest=True),
+        "min": partial(_launch, extremum_of_slots, largest=False),
         "softmax": _merge_softmax,
-        "moments": partial(_launch, _moment),
-        "product": partial(_launch, _product),
+        "moments": partial(_launch, moments_of_slots),
+        "product": partial(_launch, product_of_slots),
     }
 )
 "By the name of the reduction: merges one level of a tree, from its groups and each tensor's slots and results."

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
 
-from sagann.kernels.edge.gpu.tree import merge_tree
+from sagann.kernels.edge.gpu.cut import merge_tree
 
 
 @pytest.mark.parametrize("counts", [[], [1], [3], [4], [2, 30, 9, 10, 1, 81]], ids=str)
