@@ -30,6 +30,11 @@ def float_text(number: float) -> str:
     return repr(number) if math.isfinite(number) else f'float("{number}")'
 
 
+def edge_names(*, continued: bool) -> tuple[str, str]:
+    """Variables of an edge's position and of its id. The two differ in chunks, over which a pass continues."""
+    return ("edge_local", "edge_global") if continued else ("edge_id", "edge_id")
+
+
 def operand_kind(function: EdgeFunction, op: Op) -> str:
     """The kind of lanes that an element-wise op computes in."""
     if op.op in ("and", "or", "not"):
