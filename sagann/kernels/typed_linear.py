@@ -1,8 +1,7 @@
-"""Typed linear in plain PyTorch: rows are grouped by type and each group is one matrix product.
+"""Typed linear: each row through the linear map of its type. Rows are grouped by type, one matrix product for each type.
 
-One operator of PyTorch's registry (``sagann::typed_linear``), so that a trace shows it as one node: rows are
-independent, though the implementation sorts them. It is the only one: layers call it, and the compiler takes it off the
-edges where it can (:mod:`sagann.compiler.typed`).
+The map is one operator of PyTorch's registry (``sagann::typed_linear``), so a trace shows one node with independent rows. The
+compiler moves the map from the edges to the vertices where possible (:mod:`sagann.compiler.typed`).
 
 References:
     Ma et al., NGra, 2018, Fig. 12: A(edge.data) applied to edge.src.
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError
+from sagann.graph.topology import CHECKED_AT_ONCE
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -30,7 +30,7 @@ def typed_linear(x: Tensor, types: Tensor, weight: Tensor) -> Tensor:
     Returns:
         [rows, F'].
     Raises:
-        InputError: a type is out of range, types are no integers, or the shapes do not fit.
+        InputError: a type is out of range, types are not integers, or the shapes do not fit.
     Example:
         >>> weight = torch.stack([torch.eye(2), 10 * torch.eye(2)])
         >>> typed_linear(torch.ones(2, 2), torch.tensor([1, 0]), weight)
@@ -72,17 +72,29 @@ def _weight_grad(grad: Tensor, x: Tensor, types: Tensor, num_types: int) -> Tens
 
 def _rows_of_types(types: Tensor, num_types: int) -> list[tuple[int, Tensor]]:
     """The rows of each type that occurs, in ascending order."""
-    if len(types) and (int(types.min()) < 0 or int(types.max()) >= num_types):
-        row = int(((types < 0) | (types >= num_types)).nonzero()[0])
-        raise InputError(
-            "edge type out of range",
-            value=f"{int(types[row])}, but there are {num_types} types",
-            where=f"typed_linear, row {row}",
-            fix="Build the layer with the graph's num_edge_types.",
-        )
+    check_types(types, num_types)
     order = torch.argsort(types, stable=True)
     counts = torch.bincount(types, minlength=num_types).tolist()
     return [(kind, rows) for kind, rows in enumerate(order.split(counts)) if len(rows)]
+
+
+def check_types(types: Tensor, num_types: int) -> None:
+    """Refuse types out of range; looks at some millions of them at a time.
+
+    Raises:
+        InputError: a type is negative, or not below ``num_types``.
+    """
+    for begin in range(0, len(types), CHECKED_AT_ONCE):
+        piece = types[begin : begin + CHECKED_AT_ONCE]
+        outside = (piece < 0) | (piece >= num_types)
+        if outside.any():
+            row = int(outside.nonzero()[0])
+            raise InputError(
+                "edge type out of range",
+                value=f"{int(piece[row])}, but there are {num_types} types",
+                where=f"typed_linear, row {begin + row}",
+                fix="Build the layer with the graph's num_edge_types.",
+            )
 
 
 @_typed_linear.register_fake
