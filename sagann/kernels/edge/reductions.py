@@ -5,7 +5,7 @@ continued pass goes on from a state, and two states of the same rows can be merg
 every tensor's neutral number, which is also the result of a row without edges.
 
 A record states the tensors of the state, and its formulas in PyTorch. Each dialect has formulas of its own
-(:mod:`sagann.kernels.edge.cpu.reductions`, :mod:`sagann.kernels.edge.gpu.reductions`), found by the record's name.
+(``writers`` and ``merge`` of :mod:`sagann.kernels.edge.cpu` and :mod:`sagann.kernels.edge.gpu`), by the record's name.
 
 **Extrema** (max, min): the best value, and the first edge that attains it. NaN is better than any number. Among equal values
 the lower id of an edge wins.
