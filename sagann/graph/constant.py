@@ -1,7 +1,7 @@
-"""Constant tensors: features whose owner says that they are the same in every epoch.
+"""Constant tensors: features that their owner declares to be the same in every epoch.
 
-What a layer gathers of constant features is the same in every epoch as well, so that it may be kept. Nothing else tells
-constant features from computed ones: the result of dropout needs no gradient either.
+The aggregate of constant features is constant too, so a layer may keep it. Only the declaration tells constant features from
+computed ones: the result of dropout needs no gradient either.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ _DECLARED = WeakTensorKeyDictionary()
 
 
 def declare_constant(features: Tensor) -> Tensor:
-    """Say that a tensor is the same in every epoch, as :class:`~sagann.Graph` does for its features; returns the tensor.
+    """Declare that a tensor is the same in every epoch, as :class:`~sagann.Graph` does for its features; return the tensor.
 
-    A change in place is noticed by PyTorch's version counter; a change by NumPy or through ``.data`` is not.
+    PyTorch's version counter detects a change in place, but not a change by NumPy or through ``.data``.
     """
     _DECLARED[features] = True
     return features
 
 
 def is_constant(features: Tensor) -> bool:
-    """Whether the tensor was declared constant, and needs no gradient."""
+    """Whether a tensor is declared constant and needs no gradient."""
     return not features.requires_grad and features in _DECLARED

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError
-from sagann.graph.topology import CHECKED_AT_ONCE
+from sagann.graph import checks
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -84,17 +84,8 @@ def check_types(types: Tensor, num_types: int) -> None:
     Raises:
         InputError: a type is negative, or not below ``num_types``.
     """
-    for begin in range(0, len(types), CHECKED_AT_ONCE):
-        piece = types[begin : begin + CHECKED_AT_ONCE]
-        outside = (piece < 0) | (piece >= num_types)
-        if outside.any():
-            row = int(outside.nonzero()[0])
-            raise InputError(
-                "edge type out of range",
-                value=f"{int(piece[row])}, but there are {num_types} types",
-                where=f"typed_linear, row {begin + row}",
-                fix="Build the layer with the graph's num_edge_types.",
-            )
+    for part in checks.slices(len(types)):
+        checks.check_types(types[part], num_types, where=checks.numbered("typed_linear", "row", part.start))
 
 
 @_typed_linear.register_fake

@@ -9,6 +9,7 @@ import torch
 
 from sagann.graph import Graph, Topology
 from sagann.graph.constant import _DECLARED, declare_constant, is_constant
+from tests.graph.graphs import sparse
 
 
 def graph_of(features: torch.Tensor) -> Graph:
@@ -21,7 +22,7 @@ def test_a_graph_declares_its_features() -> None:
     assert not is_constant(features)
     graph = graph_of(features)
     assert is_constant(features)
-    other = torch.ones(3, 2).to_sparse_csr()
+    other = sparse(torch.ones(3, 2))
     replace(graph, features=other)
     assert is_constant(other)
 

@@ -41,7 +41,8 @@ def test_typed_linear_is_a_well_formed_operator() -> None:
 
 def test_typed_linear_names_the_row_of_a_bad_type() -> None:
     with pytest.raises(
-        InputError, match=r"edge type out of range: 7, but there are 2 types \(in typed_linear, row 1\)"
+        InputError,
+        match=r"edge type out of range: 7, but there are 2 edge types, numbered from 0 \(in typed_linear, row 1\)",
     ):
         typed_linear(torch.ones(2, 2), torch.tensor([0, 7]), torch.ones(2, 2, 2))
 

@@ -53,7 +53,8 @@ def stream(
         budget_bytes: what vertex data, edges and temporaries may take together; what is read where it lies takes nothing.
         spill: a folder for what is not in use; without it, that lies in memory too, beyond the budget.
         trains: whether it is trained. A model that is called in evaluation mode and without gradients alone takes less memory,
-            and fewer intervals; and it may have a BatchNorm with running statistics, which then looks across no vertices.
+            and fewer intervals; its ``loss`` may need more than the budget. The model may have a BatchNorm with running statistics, which
+            then looks across no vertices.
         cut: what intervals have equally many of.
         num_intervals: P; by default the least that fits the budget, and where copies run beside steps (with a spill folder,
             on a device) the least that leaves room to load ahead, if there is one.
