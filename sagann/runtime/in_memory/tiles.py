@@ -23,7 +23,7 @@ from sagann.kernels.edge import naive
 from sagann.kernels.edge.builder import Builder, arithmetic_dtype
 from sagann.kernels.edge.function import EdgeFunction, Input
 from sagann.kernels.first_order import Saved, first_order_only
-from sagann.kernels.gather.naive import gather_sum
+from sagann.kernels.naive import gather_sum
 from sagann.kernels.seeds import drawn_seed, seeded
 from sagann.runtime.in_memory.degrees import divisors
 
