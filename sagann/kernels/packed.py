@@ -1,4 +1,4 @@
-"""Packed: several tensors in one piece of memory, or in one file."""
+"""Packed: several tensors in one piece of memory or one file."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class _Place:
 
 
 class Layout:
-    """Where each of some tensors lies.
+    """The places of several tensors in one piece of memory.
 
     Args:
-        tensors: by name; their values are not read.
+        tensors: tensors by name, of which only shape and type are read.
     """
 
     __slots__ = ("_places", "num_bytes")
@@ -38,7 +38,7 @@ class Layout:
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._places: dict[str, _Place] = {}
         self.num_bytes = 0
-        "Of all together."
+        "Number of bytes of all tensors together."
         for name, tensor in tensors.items():
             self._add(name, tuple(tensor.shape), tensor.dtype)
 
@@ -47,7 +47,7 @@ class Layout:
         self.num_bytes += _aligned(place.num_bytes)
 
     def offset(self, name: str) -> int:
-        """Where a tensor begins, in bytes."""
+        """First byte of a tensor."""
         return self._places[name].offset
 
     def of_rows(self, num_rows: int) -> Layout:
@@ -62,11 +62,7 @@ class Layout:
         return pool.empty((self.num_bytes // _WORD.itemsize,), _WORD).view(torch.uint8)
 
     def views(self, memory: Tensor) -> dict[str, Tensor]:
-        """The tensors that lie in a piece of memory.
-
-        Args:
-            memory: uint8 [num_bytes].
-        """
+        """The tensors in a piece of memory, uint8 [num_bytes], by name."""
         return {
             name: memory[place.offset : place.offset + place.num_bytes].view(place.dtype).view(place.shape)
             for name, place in self._places.items()
@@ -74,7 +70,7 @@ class Layout:
 
 
 def packed_bytes(parts: Iterable[int]) -> int:
-    """What tensors of so many bytes each take together."""
+    """Bytes that packed tensors take together, from the bytes of each."""
     return allocated_bytes(sum(map(_aligned, parts)))
 
 
