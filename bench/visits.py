@@ -37,7 +37,7 @@ from sagann.runtime.forecasting.forecast import forecast, refined
 from sagann.runtime.forecasting.probe import probe
 from sagann.runtime.streaming.capturing import captured
 from sagann.runtime.streaming.streamed import StreamedModel
-from sagann.saga.hops import count_hops
+from sagann.saga.layer import count_hops
 
 COLUMNS = ("dataset", "model", "visits", "P", "budget MiB", "loaded MiB", "stored MiB", "times ascending")
 SIMULATED = ("simulated s",)

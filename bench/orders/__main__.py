@@ -29,7 +29,7 @@ from sagann.plan.orders import Order
 from sagann.runtime.processor import processor_name
 from sagann.runtime.streaming.capturing import captured
 from sagann.runtime.streaming.streamed import StreamedModel
-from sagann.saga.hops import count_hops
+from sagann.saga.layer import count_hops
 
 LEAST: Mapping[Order, float] = {"row": 1.6, "stage": 1.25}
 """Times column order's bytes. The papers report times in seconds: NGra, Fig. 14, 1.60 to 1.93 for dest-order (our row) and

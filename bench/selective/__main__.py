@@ -26,7 +26,7 @@ from sagann.runtime.forecasting.probe import measured_selection
 from sagann.runtime.processor import processor_name
 from sagann.runtime.streaming.capturing import captured
 from sagann.runtime.streaming.streamed import StreamedModel
-from sagann.saga.hops import count_hops
+from sagann.saga.layer import count_hops
 
 LEAST = 2.6
 "Times fewer bytes on a sparse graph in an order with locality; NeuGraph, Sec. 5, reports 2.6 times the speed on amazon."

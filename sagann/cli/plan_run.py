@@ -30,7 +30,7 @@ from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.streaming.stream import foretell
 from sagann.saga import SagaLayer
 from sagann.saga.engine import using_engine
-from sagann.saga.hops import count_hops
+from sagann.saga.layer import count_hops
 from sagann.train.preparation import features_as, parameter_dtype, prepared_by
 from sagann.train.resources import resolve_device
 from sagann.train.run_folder import RUNS, is_of_run

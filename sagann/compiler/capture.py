@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from sagann.compiler.model_program import ModelProgram
-from sagann.compiler.model_stages import cut_into_stages
+from sagann.compiler.model_stages import ModelCut
 from sagann.compiler.operators import GATHER, GATHERED, SAGA_LAYER
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.recording import Call, Recorder, cannot_be_captured, traced_model
@@ -36,7 +36,7 @@ def capture(
     options: CompilerOptions | None = None,
     x_is_constant: bool = False,
 ) -> ModelProgram:
-    """Capture ``model(hops, x)``.
+    """Capture ``model(hops, x)``; raises :class:`LayerError` where it mixes vertices between its layers, or a trace does not show it.
 
     Args:
         model: an ordinary module; its SAGA layers are called with the hops.
@@ -44,9 +44,6 @@ def capture(
         x: of the features' layout, widths, type and device; its rows are not read. Where the model computes, be the hops elsewhere.
         options: what the compiler may do to a layer.
         x_is_constant: x and edge data need no gradient, so that what is gathered from them may be kept.
-    Raises:
-        LayerError: an operator between the layers mixes vertices, or the model does what a trace does not show; the
-            message names it.
     """
     with MODELS.changing():
         recorder = Recorder(
@@ -65,7 +62,7 @@ def capture(
     # On other devices pointwise work runs operator by operator, and takes the memory of each of them.
     fuses_rows = recorder.options.fuse and x.device.type == "cpu"
     try:
-        return cut_into_stages(module, recorder, fuses_rows=fuses_rows)
+        return ModelCut(module, recorder, fuses_rows=fuses_rows).run()
     except TraceError as error:
         raise cannot_be_captured(model, error) from error
 

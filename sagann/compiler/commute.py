@@ -54,15 +54,13 @@ class Message:
 def commute(
     module: fx.GraphModule, *, keep_constant: bool, map_first: bool = True, at_any_width: bool = False
 ) -> list[Note]:
-    """Let a linear map and the gather change places in the graph.
+    """Let a linear map and the gather change places in a classified graph; gives what was done.
 
     Args:
-        module: a classified graph.
+        module: the graph.
         keep_constant: whether rows gathered from constant rows are kept, so that they should not depend on parameters.
         map_first: whether the map may move before the gather. With many more sources than destinations it should not.
         at_any_width: whether the map moves first even if it widens the rows: linear maps alone may read its operand.
-    Returns:
-        What was done.
     """
     gather = gather_of(module)
     values = gather.args[0]
@@ -165,14 +163,7 @@ def _map_first(
 
 
 def scale_last(module: fx.GraphModule, *, at_any_width: bool = False) -> list[Note]:
-    """Let a parameter scale the result of a linear map instead of its operand.
-
-    Args:
-        module: a classified graph.
-        at_any_width: whether this is done even if the map widens the rows.
-    Returns:
-        What was done.
-    """
+    """Let a parameter scale the result of a linear map instead of its operand, at any width even if the map widens the rows."""
     notes = []
     for node in list(module.graph.nodes):
         linear = linear_parts(node)

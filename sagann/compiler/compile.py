@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, fx
 
-from sagann.compiler.classify import classify, has_rows, has_tensor, is_random, row_bytes
+from sagann.compiler.classify import classify, has_rows, has_tensor, is_random, row_bytes, verify
 from sagann.compiler.commute import commute, scale_last
 from sagann.compiler.fuse_rows import fuse_rows
 from sagann.compiler.hoist import hoist, transpose_matrices
@@ -18,16 +18,10 @@ from sagann.compiler.options import CompilerOptions
 from sagann.compiler.program import EdgeWork, LayerProgram, Note, Stage, Typed
 from sagann.compiler.rewrite import gather_of, gathered, gathering_of, leading_to, name_of
 from sagann.compiler.share import shared_rows
-from sagann.compiler.spec import verify
 from sagann.compiler.split_concat import split_concat
 from sagann.compiler.stages import cut
 from sagann.compiler.trace import trace_layer
-from sagann.compiler.typed import (
-    map_first,
-    map_last,
-    map_single_types,
-    with_bytes,
-)
+from sagann.compiler.typed import map_first, map_last, map_single_types, with_bytes
 from sagann.compiler.vjp import Backward
 from sagann.kernels.edge.function import EdgeFunction, Side
 
@@ -59,11 +53,7 @@ class CallForm:
 
 
 def compile_layer(layer: SagaLayer, form: CallForm) -> LayerProgram:
-    """Compile ``layer``, which has passed its checks, for calls of a form.
-
-    Raises:
-        TraceError: the layer cannot be compiled, and why.
-    """
+    """Compile ``layer``, which has passed its checks, for calls of a form; raises :class:`TraceError` where it cannot be compiled."""
     options = form.options
     notes: list[Note] = []
     module, typed, naive_bytes = rewritten(layer, form, notes)
@@ -71,7 +61,11 @@ def compile_layer(layer: SagaLayer, form: CallForm) -> LayerProgram:
     if options.hoist and typed is None:
         typed, done = map_first(module)
         if typed is not None and options.commute and options.typed_maps != "first":
-            maps_last = _maps_last(layer, form, module, typed, naive_bytes, notes)
+            last = map_last(module, typed)
+            if last is not None:
+                changed, typed_last, note = last
+                verify(changed)
+                maps_last = _program(layer, form, changed, typed_last, naive_bytes, [*notes, note])
         notes += done
     if maps_last is not None and options.typed_maps == "last":
         return maps_last
@@ -84,13 +78,7 @@ def rewritten(
 ) -> tuple[fx.GraphModule, Typed | None, int]:
     """The classified graph after the passes on linear maps, a map of the only edge type, and the bytes as written.
 
-    Args:
-        layer: passed its checks.
-        form: of its calls.
-        notes: gets what was done.
-        edge_type: of all edges; by default they are of any.
-    Raises:
-        TraceError: the layer cannot be compiled, and why.
+    ``notes`` gets what was done. All edges are of ``edge_type``; by default they are of any.
     """
     options = form.options
     module = trace_layer(layer, form.vertices, form.edges)
@@ -114,17 +102,6 @@ def rewritten(
     return module, typed, naive_bytes
 
 
-def _maps_last(
-    layer: SagaLayer, form: CallForm, module: fx.GraphModule, first: Typed, naive_bytes: int, notes: list[Note]
-) -> LayerProgram | None:
-    last = map_last(module, first)
-    if last is None:
-        return None
-    changed, typed, note = last
-    verify(changed)
-    return _program(layer, form, changed, typed, naive_bytes, [*notes, note])
-
-
 def _program(
     layer: SagaLayer,
     form: CallForm,
@@ -141,10 +118,8 @@ def _program(
     if typed is not None and typed.order != "none":
         typed = with_bytes(typed, module, frontier)
     program = _assemble(layer, form, module, frontier, edges, typed, naive_bytes, notes)
-    return _with_fused_rows(program) if options.fuse else program
-
-
-def _with_fused_rows(program: LayerProgram) -> LayerProgram:
+    if not options.fuse:
+        return program
     (src, of_src), (dst, of_dst), (vertex, of_vertex) = map(fuse_rows, (program.src, program.dst, program.vertex))
     return replace(program, src=src, dst=dst, vertex=vertex, notes=(*program.notes, *of_src, *of_dst, *of_vertex))
 
@@ -152,14 +127,7 @@ def _with_fused_rows(program: LayerProgram) -> LayerProgram:
 def edge_work(
     module: fx.GraphModule, frontier: list[fx.Node], options: CompilerOptions, notes: list[Note]
 ) -> EdgeWork:
-    """What is computed on the edges, fused where that can be done.
-
-    Args:
-        module: a graph in its final order.
-        frontier: what the edges read.
-        options: what the compiler may do.
-        notes: gets whether they are fused, or why not.
-    """
+    """What is computed on the edges of a graph in its final order, fused where that can be done. ``notes`` gets why not."""
     gather = gather_of(module)
     form = gathering_of(gather)
     stage = cut(module, gathered(module), frontier)
@@ -227,7 +195,9 @@ def _assemble(
     after = by_name[typed.name] if typed is not None and typed.order == "last" else gather_of(module)
     assert isinstance(output, fx.Node)
     needed = [*at_dst, output]
-    shared = shared_rows(module, _between(at_src, [*known, *ends["src"]]), needed, [*known, after])
+    given_at_src = [*known, *ends["src"]]
+    computed = [node for node in leading_to(at_src, given_at_src) if node not in given_at_src]
+    shared = shared_rows(module, computed, needed, [*known, after])
     at_src += [node for node in dict.fromkeys(shared.values()) if node not in at_src]
     at_dst = [node for node in at_dst if node not in shared]
     known_at_last = [*known, *at_dst, *shared, *ends["dst"], after]
@@ -236,7 +206,7 @@ def _assemble(
         inputs=tuple(inputs),
         parameters=tuple((node.name, node.meta["parameter"]) for node in parameters),
         param=cut(module, derived, parameters),
-        src=cut(module, at_src, [*known, *ends["src"]], in_place=True),
+        src=cut(module, at_src, given_at_src, in_place=True),
         shared=tuple((node.name, partner.name) for node, partner in shared.items()),
         dst=cut(module, at_dst, [*known, *shared, *ends["dst"]], in_place=True),
         edges=edges,
@@ -254,11 +224,6 @@ def _assemble(
 def is_raw(frontier: list[fx.Node]) -> bool:
     """Whether the edges read features and edge data as they are, and nothing else."""
     return all(node.op == "placeholder" and node.meta["parameter"] is None for node in frontier)
-
-
-def _between(wanted: list[fx.Node], given: list[fx.Node]) -> list[fx.Node]:
-    """What is computed on the way from ``given`` to ``wanted``."""
-    return [node for node in leading_to(wanted, given) if node not in given]
 
 
 def _shared_note(node: fx.Node) -> Note:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +19,6 @@ from torch._decomp import get_decompositions
 from sagann.compiler.trace import is_rows
 
 _aten = torch.ops.aten
-_MOST_ENTRIES, _MOST_ENTRIES_ON_DEVICE = 8192, 1024
 
 
 def _elu(x: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
@@ -64,11 +63,6 @@ def _hardsigmoid(x: Tensor) -> Tensor:
     return torch.where(x <= -3, 0.0, torch.where(x >= 3, 1.0, (x + 3) / 6))
 
 
-def _hardswish(x: Tensor) -> Tensor:
-    # Minus infinity gives NaN, as in PyTorch.
-    return x * _hardsigmoid(x)
-
-
 def _prelu(x: Tensor, weight: Tensor) -> Tensor:
     return torch.where(x > 0, x, torch.where(x > 0, 0.0, x) * weight)
 
@@ -77,20 +71,8 @@ def _threshold(x: Tensor, threshold: float, value: float) -> Tensor:
     return torch.where(x <= threshold, value, x) if x.is_floating_point() else NotImplemented
 
 
-def _hardshrink(x: Tensor, size: float = 0.5) -> Tensor:
-    return torch.where((x >= -size) & (x <= size), 0.0, x)
-
-
 def _softshrink(x: Tensor, size: float = 0.5) -> Tensor:
     return torch.where((x >= -size) & (x <= size), 0.0, x - torch.sign(x) * size)
-
-
-def _ceil(x: Tensor) -> Tensor:
-    return -torch.floor(-x)
-
-
-def _trunc(x: Tensor) -> Tensor:
-    return torch.where(x < 0, -torch.floor(-x), torch.floor(x))
 
 
 def _round(x: Tensor) -> Tensor:
@@ -98,10 +80,6 @@ def _round(x: Tensor) -> Tensor:
     low = torch.floor(x)
     odd = torch.floor(low * 0.5) * 2 != low
     return torch.where((x - low > 0.5) | ((x - low == 0.5) & odd), low + 1, low)
-
-
-def _tan(x: Tensor) -> Tensor:
-    return torch.sin(x) / torch.cos(x)
 
 
 def _root(x: Tensor, power: float = 0.5) -> Tensor:
@@ -147,12 +125,7 @@ def _logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
 def _mean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
     if not dim:
         return NotImplemented
-    dims = [dim] if isinstance(dim, int) else list(dim)
-    return torch.sum(x, dims, keepdim=keepdim, dtype=dtype) / _count(x, dims)
-
-
-def _count(x: Tensor, dims: Iterable[int]) -> int:
-    return math.prod(x.shape[dim] for dim in dims)
+    return torch.sum(x, dim, keepdim=keepdim, dtype=dtype) / math.prod(x.shape[each] for each in dim)
 
 
 def _var(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
@@ -160,7 +133,8 @@ def _var(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim
         return NotImplemented
     centred = x - _mean(x, dim, True)
     total = (centred * centred).sum(dim, keepdim=keepdim)
-    return total / max(_count(x, dim) - (1 if correction is None else correction), 0)
+    count = math.prod(x.shape[each] for each in dim)
+    return total / max(count - (1 if correction is None else correction), 0)
 
 
 def _layer_norm(
@@ -187,7 +161,7 @@ def most_entries(device: torch.device) -> int:
 
     Such a matrix fits registers and the nearest cache. With a larger one, PyTorch's products over tiles are faster.
     """
-    return _MOST_ENTRIES if device.type == "cpu" else _MOST_ENTRIES_ON_DEVICE
+    return 8192 if device.type == "cpu" else 1024
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -221,10 +195,6 @@ def _split_with_sizes(x: Tensor, sizes: list[int], dim: int = 0) -> tuple[Tensor
     return tuple(torch.narrow(x, dim, start, size) for start, size in zip(starts, sizes, strict=True))
 
 
-def _square(x: Tensor) -> Tensor:
-    return x * x
-
-
 _PYTORCHS = (
     _aten._log_softmax,
     _aten._softmax,
@@ -235,6 +205,7 @@ _PYTORCHS = (
     _aten.baddbmm,
     _aten.gelu,
     _aten.glu,
+    _aten.hardshrink,
     _aten.lerp,
     _aten.logaddexp,
     _aten.masked_fill,
@@ -259,15 +230,15 @@ COMPOSITES: dict[Any, Callable[..., Any]] = {
     _aten.clamp_max.default: lambda x, high: _clamp(x, None, high),
     _aten.hardtanh.default: _hardtanh,
     _aten.hardsigmoid.default: _hardsigmoid,
-    _aten.hardswish.default: _hardswish,
+    # Minus infinity gives NaN, as in PyTorch.
+    _aten.hardswish.default: lambda x: x * _hardsigmoid(x),
     _aten._prelu_kernel.default: _prelu,
     _aten.threshold.default: _threshold,
-    _aten.hardshrink.default: _hardshrink,
     _aten.softshrink.default: _softshrink,
-    _aten.ceil.default: _ceil,
-    _aten.trunc.default: _trunc,
+    _aten.ceil.default: lambda x: -torch.floor(-x),
+    _aten.trunc.default: lambda x: torch.where(x < 0, -torch.floor(-x), torch.floor(x)),
     _aten.round.default: _round,
-    _aten.tan.default: _tan,
+    _aten.tan.default: lambda x: torch.sin(x) / torch.cos(x),
     _aten.logsumexp.default: _logsumexp,
     _aten.linalg_vector_norm.default: _vector_norm,
     _aten.norm.ScalarOpt_dim: lambda x, order, *args: _vector_norm(x, 2 if order is None else order, *args),
@@ -280,7 +251,7 @@ COMPOSITES: dict[Any, Callable[..., Any]] = {
     _aten.mm.default: _mm,
     _aten.mv.default: _mv,
     _aten.split_with_sizes.default: _split_with_sizes,
-    _aten.square.default: _square,
+    _aten.square.default: lambda x: x * x,
     _aten.celu.default: lambda x, alpha=1.0: _elu(x, alpha, 1.0, 1 / alpha),
 }
 "Decompositions for :func:`sagann.compiler.trace.make_graph`."

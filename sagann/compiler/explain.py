@@ -7,15 +7,7 @@ from sagann.compiler.program import LayerProgram, Note, Stage
 from sagann.compiler.rewrite import name_of
 from sagann.kernels.edge.function import EdgeFunction, Op
 
-_TITLES = {
-    "split": "split",
-    "commuted": "commuted",
-    "typed": "maps by edge type",
-    "hoisted": "moved off the edges",
-    "shared": "shared",
-    "fused": "fused",
-    "not fused": "NOT fused",
-}
+_TITLES = {"typed": "maps by edge type", "hoisted": "moved off the edges", "not fused": "NOT fused"}
 
 
 def explain(program: LayerProgram) -> str:

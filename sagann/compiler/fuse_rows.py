@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx
 
 from sagann.compiler.classify import has_rows, row_bytes
-from sagann.compiler.lower import NotFusedError, as_traced, is_pointwise, lower
+from sagann.compiler.lower import VIEWS, NotFusedError, as_traced, is_pointwise, lower
 from sagann.compiler.program import EdgeWork, Note, Stage
 from sagann.compiler.rewrite import name_of
 from sagann.compiler.stages import fused_rows
@@ -30,17 +30,6 @@ if TYPE_CHECKING:
     from sagann.kernels.edge.function import Side
 
 _aten = torch.ops.aten
-_VIEWS = frozenset(
-    [
-        _aten.slice.Tensor,
-        _aten.select.int,
-        _aten.unsqueeze.default,
-        _aten.squeeze.dim,
-        _aten.expand.default,
-        _aten.reshape.default,
-        _aten.alias.default,
-    ]
-)
 _REDUCTIONS = frozenset([_aten.sum.dim_IntList, _aten.mean.dim, _aten.amax.default, _aten.amin.default])
 # The backward computes a region again and reads its inputs again, so the forward must save at least this factor of bytes.
 _SAVED = 2
@@ -70,7 +59,7 @@ def fuse_rows(stage: Stage) -> tuple[Stage, list[Note]]:
             graph.erase_node(node)
         gone.update(region)
         works.append(work)
-        names = ", ".join(name_of(node) for node in region if node.target not in _VIEWS)
+        names = ", ".join(name_of(node) for node in region if node.target not in VIEWS)
         text = f"{names}, in one pass over the vertices"
         notes.append(Note(kind="fused", text=text, line=root.meta.get("line", "")))
     if not works:
@@ -86,14 +75,14 @@ def _region(root: fx.Node, graph: fx.Graph) -> tuple[list[fx.Node], list[fx.Node
     for node in reversed(list(graph.nodes)):
         if (
             node not in inside
-            and (_is_within_rows(node) or _is_view(node))
+            and (_is_within_rows(node) or (node.target in VIEWS and _of_tensors(node)))
             and node.users
             and inside.issuperset(node.users)
         ):
             inside.add(node)
     region = [node for node in graph.nodes if node in inside]
     inputs = list(dict.fromkeys(each for node in region for each in node.all_input_nodes if each not in inside))
-    separate = sum(_moved_bytes(node) for node in region if node.target not in _VIEWS)
+    separate = sum(_moved_bytes(node) for node in region if node.target not in VIEWS)
     together = row_bytes(root) + sum(row_bytes(node) for node in inputs if _has_rows(node))
     return (region, inputs) if separate >= _SAVED * together else None
 
@@ -146,21 +135,15 @@ def _is_within_rows(node: fx.Node) -> bool:
     return is_pointwise(node.target) and _of_tensors(node)
 
 
-def _is_view(node: fx.Node) -> bool:
-    return node.target in _VIEWS and _of_tensors(node)
-
-
 def _of_tensors(node: fx.Node) -> bool:
     """Whether the node has rows, and reads rows, parameters and constants alone."""
-    return _has_rows(node) and all(_has_rows(each) or _is_parameter(each) for each in node.all_input_nodes)
+    return _has_rows(node) and all(
+        _has_rows(each) or (isinstance(each.meta.get("val"), Tensor) and not has_rows(each))
+        for each in node.all_input_nodes
+    )
 
 
 def _has_rows(node: fx.Node) -> bool:
     """Whether the node has a row per vertex, of a type that passes compute in without conversion."""
     value = node.meta.get("val")
     return is_of_rows(value) and value.dtype in (torch.float32, torch.float64, torch.bool)
-
-
-def _is_parameter(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, Tensor) and not has_rows(node)

@@ -24,41 +24,13 @@ from sagann.compiler.rewrite import gathered, insert, linear_parts
 _aten = torch.ops.aten
 # Computing one of these at an edge costs no more than the read that is saved.
 _CHEAP = frozenset(
-    [
-        _aten.add,
-        _aten.sub,
-        _aten.mul,
-        _aten.neg,
-        _aten.abs,
-        _aten.relu,
-        _aten.where,
-        _aten.maximum,
-        _aten.minimum,
-        _aten.lt,
-        _aten.le,
-        _aten.gt,
-        _aten.ge,
-        _aten.eq,
-        _aten.ne,
-        _aten.clamp,
-        _aten.clamp_min,
-        _aten.clamp_max,
-        _aten.leaky_relu,
-        _aten.view,
-        _aten.reshape,
-        _aten.unsqueeze,
-        _aten.squeeze,
-        _aten.expand,
-        _aten.permute,
-        _aten.transpose,
-        _aten.slice,
-        _aten.select,
-        _aten.cat,
-        _aten._to_copy,
-        _aten.clone,
-        _aten.alias,
-        _aten.masked_fill,
-    ]
+    getattr(_aten, name)
+    for names in (
+        "add sub mul neg abs relu leaky_relu where masked_fill maximum minimum clamp clamp_min clamp_max",
+        "lt le gt ge eq ne",
+        "view reshape unsqueeze squeeze expand permute transpose slice select cat _to_copy clone alias",
+    )
+    for name in names.split()
 )
 
 

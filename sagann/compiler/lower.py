@@ -42,20 +42,8 @@ class NotFusedError(Exception):
     """An operator on the edges has no fused form; the message names the operator and the user's line."""
 
 
-def lower(
-    stage: fx.GraphModule,
-    inputs: Mapping[str, tuple[Side, Tensor]],
-    gathering: Gathering,
-) -> EdgeFunction:
-    """Translate an edge stage.
-
-    Args:
-        stage: computes the values of the messages from the inputs in order.
-        inputs: side and an example (fake) of every input, by name.
-        gathering: the accumulators of the messages.
-    Raises:
-        NotFusedError: it cannot be translated.
-    """
+def lower(stage: fx.GraphModule, inputs: Mapping[str, tuple[Side, Tensor]], gathering: Gathering) -> EdgeFunction:
+    """Translate an edge stage, which computes the messages' values from its inputs: side and example of each, in order."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with fake:
         examples = [torch.empty(like.shape, dtype=like.dtype, device=like.device) for _, like in inputs.values()]
@@ -75,7 +63,7 @@ def as_traced(target: Any) -> Any:
 def is_pointwise(target: Any) -> bool:
     """Whether a pointwise operator of a stage has a translation, for some operands at least."""
     target = as_traced(target)
-    has_form = target in COMPOSITES or (target in _RULES and target not in _REFUSED)
+    has_form = target in COMPOSITES or (target in _RULES and _RULES[target] is not _rounded_div)
     return has_form and torch.Tag.pointwise in getattr(target, "tags", ())
 
 
@@ -199,8 +187,7 @@ class _Lowering:
         dtype, shape = self.dtype(node), self.shape(node)
         if dtype is torch.bool:
             op = {"add": "or", "mul": "and"}.get(op, op)
-        if not dtype.is_floating_point:
-            _refuse_on_integers(op, node)
+        self.check_kind(op, node)
         common = dtype
         if op in _LOGICAL:
             args = [arg if isinstance(arg, str) else bool(arg) for arg in args]
@@ -234,6 +221,10 @@ class _Lowering:
     def dtype(self, node: fx.Node) -> torch.dtype:
         return arithmetic_dtype(_known(node.meta["val"].dtype))
 
+    def check_kind(self, op: str, node: fx.Node) -> None:
+        if not self.dtype(node).is_floating_point and op not in _ON_INTEGERS:
+            raise NotFusedError(f"operator {node.target} on integers has no fused form")
+
 
 def _moves_rows(node: fx.Node) -> NotFusedError:
     return NotFusedError(f"operator {node.target} moves the dimension of the rows")
@@ -248,11 +239,6 @@ def _known(dtype: torch.dtype) -> torch.dtype:
     if dtype not in KINDS:
         raise NotFusedError(f"values of type {dtype} have no fused form; convert them to int64 or a floating type")
     return dtype
-
-
-def _refuse_on_integers(op: str, node: fx.Node) -> None:
-    if op not in _ON_INTEGERS:
-        raise NotFusedError(f"operator {node.target} on integers has no fused form")
 
 
 def _unary(op: str) -> Callable[..., str]:
@@ -399,8 +385,7 @@ def _reduction(op: str) -> Callable[..., str]:
             if low.is_row(x):
                 raise _along_rows()
             dims = range(x.meta["val"].ndim)
-        if not low.dtype(node).is_floating_point:
-            _refuse_on_integers(op, node)
+        low.check_kind(op, node)
         name = low.b.cast(low.names[x], low.dtype(node))
         name = low.b.op(op, name, dims=tuple(sorted(low.dim(x, dim) for dim in dims)))
         return low.b.reshape(name, low.shape(node)) if keepdim else name
@@ -421,6 +406,19 @@ def _dropout(low: _Lowering, node: fx.Node, x: fx.Node, p: float, number: int = 
     return low.b.op("mul", low.names[x] if splat is None else splat, drawn)
 
 
+VIEWS: dict[Any, Callable[..., str]] = {
+    _aten.alias.default: _same,
+    **dict.fromkeys((_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default), _reshape),
+    **dict.fromkeys(
+        (_aten.squeeze.default, _aten.squeeze.dim, _aten.squeeze.dims, _aten.unsqueeze.default), _reshape
+    ),
+    _aten.expand.default: _expand,
+    _aten.permute.default: _permute,
+    **dict.fromkeys((_aten.transpose.int, _aten.t.default), _transpose),
+    _aten.slice.Tensor: _slice,
+    _aten.select.int: _select,
+}
+"Operators that move no data, and their rules."
 # Of a tensor and another tensor or a number, under the same name in PyTorch.
 _WITH_NUMBERS = BINARY - {"and", "or", "maximum", "minimum"}
 
@@ -446,27 +444,11 @@ _RULES: dict[Any, Callable[..., str]] = {
     _aten.bitwise_not.default: _logical("not"),
     _aten.mm.default: _mm,
     TYPED_LINEAR: _typed_map,
-    _aten.where.self: _where,
-    _aten.where.ScalarSelf: _where,
-    _aten.where.ScalarOther: _where,
-    _aten.where.Scalar: _where,
+    **{getattr(_aten.where, kind): _where for kind in ("self", "Scalar", "ScalarSelf", "ScalarOther")},
     _aten._to_copy.default: _cast,
     _aten.clone.default: _same,
-    _aten.alias.default: _same,
     _aten.lift_fresh_copy.default: _same,
-    _aten.view.default: _reshape,
-    _aten.reshape.default: _reshape,
-    _aten._unsafe_view.default: _reshape,
-    _aten.unsqueeze.default: _reshape,
-    _aten.squeeze.default: _reshape,
-    _aten.squeeze.dim: _reshape,
-    _aten.squeeze.dims: _reshape,
-    _aten.expand.default: _expand,
-    _aten.permute.default: _permute,
-    _aten.transpose.int: _transpose,
-    _aten.t.default: _transpose,
-    _aten.slice.Tensor: _slice,
-    _aten.select.int: _select,
+    **VIEWS,
     _aten.cat.default: _cat,
     _aten.sum.dim_IntList: _reduction("sum"),
     _aten.amax.default: _reduction("amax"),
@@ -475,5 +457,3 @@ _RULES: dict[Any, Callable[..., str]] = {
     _aten.scalar_tensor.default: _full,
     DROPOUT: _dropout,
 }
-# The rules of these operators raise an error that says why there is no fused form.
-_REFUSED = frozenset([TYPED_LINEAR, _aten.div.Tensor_mode, _aten.div.Scalar_mode])

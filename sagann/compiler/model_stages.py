@@ -25,21 +25,14 @@ from sagann.errors import LayerError
 from sagann.kernels.row_dropout import dropout
 
 
-def cut_into_stages(module: fx.GraphModule, recorder: Recorder, *, fuses_rows: bool) -> ModelProgram:
-    """The program of a model's graph.
+class ModelCut:
+    """Places every node of a model's graph in a stage, then cuts the stages out.
 
     Args:
         module: graph of row-wise operators and gathers.
         recorder: has the edges' computations, by the numbers in the gather nodes.
         fuses_rows: whether regions of pointwise operators become passes.
-    Raises:
-        LayerError: an operator mixes vertices, or the model returns no row per vertex.
     """
-    return _Assembly(module, recorder, fuses_rows=fuses_rows).run()
-
-
-class _Assembly:
-    """Places every node in a stage, then cuts the stages out."""
 
     def __init__(self, module: fx.GraphModule, recorder: Recorder, *, fuses_rows: bool) -> None:
         self.module = module
@@ -68,7 +61,7 @@ class _Assembly:
     def _place(self, node: fx.Node) -> None:
         """Set the node's place, ``param`` or ``vertex``, and the first stage that can compute it."""
         read = node.all_input_nodes
-        self.stage_of[node] = max((self._available(each) for each in read), default=0)
+        self.stage_of[node] = max((self._first_reader(each) for each in read), default=0)
         if node.op == "placeholder":
             node.meta["place"] = "param" if node.meta["parameter"] is not None else "vertex"
             return
@@ -80,12 +73,12 @@ class _Assembly:
     def _is_everywhere(self, node: fx.Node) -> bool:
         return node.meta["place"] == "param" or node in self.made_anywhere
 
-    def _available(self, node: fx.Node) -> int:
+    def _first_reader(self, node: fx.Node) -> int:
         """The first stage that can read a node."""
         return self.gathers.index(node) + 1 if node.target is GATHERED else self.stage_of[node]
 
     def run(self) -> ModelProgram:
-        """Cut the stages out."""
+        """Cut the stages out; raises :class:`LayerError` where one mixes vertices, or the model returns no row per vertex."""
         (output,) = (node.args[0] for node in self.nodes if node.op == "output")
         assert isinstance(output, fx.Node)
         if output.meta["place"] != "vertex":
@@ -199,11 +192,9 @@ class _Assembly:
         )
 
 
-def _gathered_parts(node: fx.Node) -> tuple[Sequence[fx.Node], int]:
+def _gathered_parts(node: fx.Node) -> Any:
     """The nodes that a gather reads, and the gather's number."""
-    arguments: Any = node.args
-    read, number = arguments
-    return read, number
+    return node.args
 
 
 def _form(node: fx.Node) -> Form:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -33,7 +32,6 @@ from sagann.compiler.trace import (
     fake_rows,
     make_graph,
     name_placeholders,
-    parameter_names,
     said_in_rows,
     tensors_of,
     without_side_effects,
@@ -43,7 +41,7 @@ from sagann.errors import InputError, LayerError, in_one_line
 from sagann.graph.topology import Topology
 from sagann.saga.engine import EdgeData, VertexRows, using_engine
 from sagann.saga.layer import SagaLayer
-from sagann.saga.row_runs import NUM_ROWS
+from sagann.saga.row_runs import sampled_rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,8 +188,8 @@ class Recorder:
             )
             constant = self.x_is_constant and all(each is self.x for each in rows.values()) and not is_sparse
             forms = {name: (each.shape[1:], each.dtype) for name, each in rows.items()}
-            compiled = partial(self._compiled, layer, topology, forms, constant, is_sparse)
-            call = thread.submit(copy_context().run, compiled).result()
+            given = layer, topology, forms, constant, is_sparse
+            call = thread.submit(copy_context().run, self._compiled, *given).result()
         self.calls.append(call)
         self._add_gathers(call.graphs, topology.number, layer.edge_data_names())
         return self.leave_node(len(self.calls) - 1, rows)
@@ -215,9 +213,9 @@ class Recorder:
         like = {
             name: torch.empty(1, *shape, dtype=dtype, device=hop.device) for name, (shape, dtype) in forms.items()
         }
-        data = {
-            key: _few_rows(hop.real.edge_data[name], hop.device) for key, name in layer.edge_data_names().items()
-        }
+        # A layer is compiled on the device where the model computes, wherever the edge data lie.
+        names = layer.edge_data_names()
+        data = {key: sampled_rows(hop.real.edge_data[name]).to(hop.device) for key, name in names.items()}
         known.twin.check_functions(like, data, again=True)
         form = CallForm(vertices=like, edges=data, options=self.options, is_constant=constant, is_sparse=is_sparse)
         graphs = layer_graphs(known.twin, form)
@@ -295,15 +293,8 @@ def _uncopyable(layer: nn.Module) -> Iterator[str]:
 
 
 def traced_model(model: nn.Module, recorder: Recorder, x: Tensor) -> fx.GraphModule:
-    """The model's forward as a graph, in which every call of a layer is a node.
-
-    Args:
-        model: what is traced.
-        recorder: gets the calls.
-        x: of the features' widths, type and device; its rows are not read.
-    Raises:
-        LayerError: the model does what a trace does not show.
-    """
+    """The model's forward as a graph, in which every call of a layer is a node. The recorder gets the calls; of ``x``, widths, type
+    and device are read. A model that does what a trace does not show raises :class:`LayerError`."""
     tensors = tensors_of(model)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     parameters = [fake.from_tensor(tensor.detach()) for tensor in tensors.values()]
@@ -328,7 +319,7 @@ def traced_model(model: nn.Module, recorder: Recorder, x: Tensor) -> fx.GraphMod
     try:
         module = traced(recorder, ROWS)
         check_sizes(module, traced(_Again(recorder), OTHER_ROWS))
-        name_placeholders(module, [*tensors, None], [*parameter_names(tensors), "x"])
+        name_placeholders(module, tensors, ["x"])
         check_trace(module)
     except TraceError as error:
         raise cannot_be_captured(model, error) from error
@@ -349,11 +340,3 @@ def cannot_be_captured(model: nn.Module, error: TraceError) -> LayerError:
         where=f"{type(model).__name__}.forward",
         fix="Build it of SAGA layers, which get their hop as it is passed, and of operators on rows.",
     )
-
-
-def _few_rows(data: Tensor, device: torch.device) -> Tensor:
-    """Edge data where a layer is compiled: as it is, or some of its rows on another device."""
-    if data.device == device or not len(data):
-        return data.to(device)
-    rows = torch.arange(NUM_ROWS, device=data.device) * (len(data) - 1) // (NUM_ROWS - 1)
-    return data[rows].to(device)

@@ -1,8 +1,4 @@
-"""Check that a stage of a streamed model treats vertices independently, operator by operator.
-
-References:
-    See :mod:`sagann.saga.row_runs`, which compares the runs.
-"""
+"""Check that a stage of a streamed model treats vertices independently, operator by operator (:mod:`sagann.saga.row_runs`)."""
 
 from __future__ import annotations
 
@@ -26,14 +22,9 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def check_stage(module: fx.GraphModule, integers: Mapping[str, Tensor], where: str) -> None:
-    """Refuse a stage that mixes vertices.
+    """Refuse a stage that mixes vertices, or fails on made-up rows.
 
-    Args:
-        module: the stage's graph, with the values of the trace.
-        integers: the model's own integer tensors, by name. Made-up numbers could be out of range as ids or divisors.
-        where: the model's function, for messages.
-    Raises:
-        LayerError: an operator mixes vertices, or the stage fails on made-up rows.
+    ``integers`` are the model's own integer tensors, by name: made-up numbers could be out of range as ids or divisors.
     """
     for node in module.graph.nodes:
         # Masks of dropout are drawn row by row.
@@ -88,13 +79,8 @@ def _compare_runs(module: fx.GraphModule, integers: Mapping[str, Tensor], where:
 
 
 def _made_up(like: Tensor, generator: torch.Generator, *, are_ids: bool) -> Tensor:
-    """Random numbers in the form of ``like``, with few rows.
-
-    Args:
-        like: value of the trace.
-        generator: draws the numbers.
-        are_ids: whether rows may be made into ids. They are near 0 and 1 then, which are ids of any table.
-    """
+    """Random numbers in the form of ``like``, a value of the trace, with few rows. Rows that may be made into ids are near 0 and 1,
+    which are ids of any table."""
     shape = [size // ROWS * NUM_ROWS if is_rows(size) else size for size in like.shape]
     if are_ids and _rows_dim(like) is not None:
         # No two rows are alike, whatever their ids.

@@ -17,13 +17,9 @@ from sagann.compiler.classify import has_row_each, is_random
 def shared_rows(
     module: fx.GraphModule, computed: Iterable[fx.Node], wanted: Iterable[fx.Node], given: Iterable[fx.Node]
 ) -> dict[fx.Node, fx.Node]:
-    """By node of the destinations that ``wanted`` depends on, the node of the sources with the same rows.
+    """By node of the destinations that ``wanted`` depends on, the node with the same rows among those ``computed`` for the sources.
 
-    Args:
-        module: a classified graph.
-        computed: nodes that are computed for the sources.
-        wanted: nodes that must be computed.
-        given: nodes at which the search stops.
+    The search stops at ``given``.
     """
     numbers: dict[Hashable, int] = {}
     forms: dict[fx.Node, int] = {}

@@ -23,14 +23,7 @@ CHANGES = "it does something else when it is traced again, with another number o
 
 
 def check_sizes(module: fx.GraphModule, other: fx.GraphModule) -> None:
-    """Refuse a model whose two traces differ in more than sizes.
-
-    Args:
-        module: traced with :data:`sagann.compiler.trace.ROWS` rows.
-        other: traced with :data:`OTHER_ROWS`.
-    Raises:
-        TraceError: the traces differ; the message names the operator.
-    """
+    """Refuse a model whose two traces, with :data:`~sagann.compiler.trace.ROWS` and :data:`OTHER_ROWS`, differ in more than sizes."""
     nodes = list(zip(module.graph.nodes, other.graph.nodes, strict=False))
     other_of = dict(nodes)
     of_one_kind = all(_kind(node) == _kind(again) for node, again in nodes)

@@ -6,6 +6,7 @@ stage's inputs. Operators that exist in traces only become functions that run.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -29,11 +30,7 @@ def cut(
 ) -> Stage:
     """Cut out the nodes that compute ``wanted`` from ``given``. Inputs are those of ``given`` that are needed.
 
-    Args:
-        module: a classified graph.
-        wanted: nodes that the stage returns.
-        given: nodes that the stage may read.
-        in_place: whether operators may overwrite operands that nothing else reads.
+    With ``in_place``, operators may overwrite operands that nothing else reads.
     """
     return _Cut(module, set(given), in_place).run(wanted)
 
@@ -73,7 +70,9 @@ class _Cut:
         order = [node for node in self.module.graph.nodes if node in needed]
         inputs = [node for node in order if node in self.given]
         if any(map(self._reads_rows, order)) and not any(map(_is_node_of_rows, inputs)):
-            inputs = [*self._any_rows(), *inputs]
+            # A given node whose number of rows is read.
+            of_rows = (node for node in self.module.graph.nodes if node in self.given and _is_node_of_rows(node))
+            inputs = [*itertools.islice(of_rows, 1), *inputs]
         for node in inputs:
             copy = self.graph.placeholder(node.name)
             copy.meta = dict(node.meta)
@@ -92,10 +91,6 @@ class _Cut:
     def _reads_rows(self, node: fx.Node) -> bool:
         """Whether an argument of a node that is copied is a number of rows."""
         return node not in self.given and any(map(is_rows, pytree.tree_leaves((node.args, node.kwargs))))
-
-    def _any_rows(self) -> list[fx.Node]:
-        """A given node whose number of rows is read, if no input has rows."""
-        return [node for node in self.module.graph.nodes if node in self.given and _is_node_of_rows(node)][:1]
 
     def _copy(self, node: fx.Node) -> Any:
         if node.op == "placeholder":

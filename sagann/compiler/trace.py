@@ -16,13 +16,14 @@ from __future__ import annotations
 import itertools
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 import torch
 from torch import Tensor, fx, nn
+from torch._decomp import get_decompositions
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
@@ -35,7 +36,7 @@ from sagann.compiler.whole_operators import NotShown, WholeOperators
 from sagann.errors import LayerError, SagannError, in_one_line
 from sagann.kernels.accumulators import gathering
 from sagann.saga.accumulator import accum_of, values_of
-from sagann.saga.edge import Edge, named, unnamed
+from sagann.saga.edge import Edge, named, scattered, unnamed
 from sagann.saga.side_effects import taken_back
 
 if TYPE_CHECKING:
@@ -55,16 +56,13 @@ def trace_layer(
 ) -> fx.GraphModule:
     """Trace both functions for rows like those of ``x`` and ``data``.
 
-    Returns:
-        A graph with a placeholder for each input of the layer, whose ``meta["input"]`` is a :class:`LayerInput`, and one
-        for each parameter and buffer, whose ``meta["parameter"]`` is its name in the layer.
-    Raises:
-        TraceError: a function depends on values, or does what a trace does not show.
+    Placeholders of the layer's inputs have a :class:`LayerInput` as ``meta["input"]``; those of parameters and buffers have their
+    name in the layer as ``meta["parameter"]``. A function that a trace does not show raises :class:`TraceError`.
     """
     tensors = tensors_of(layer)
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     vertices, edges = named(x), named(data)
-    inputs = layer_inputs(vertices, edges)
+    inputs = _layer_inputs(list(vertices), list(edges))
     rows = [fake_rows(fake, (edges if each.end == "edge" else vertices)[each.key]) for each in inputs]
     parameters = [fake.from_tensor(tensor.detach()) for tensor in tensors.values()]
 
@@ -77,19 +75,16 @@ def trace_layer(
 
     with without_side_effects(layer):
         module = make_graph(fake, whole, *parameters, *rows)
-    names = [*parameter_names(tensors), *(each.name for each in inputs)]
-    name_placeholders(module, [*tensors, *[None] * len(inputs)], names)
-    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    for node, given in zip(placeholders[len(tensors) :], inputs, strict=True):
+    others = name_placeholders(module, tensors, [each.name for each in inputs])
+    for node, given in zip(others, inputs, strict=True):
         node.meta["input"] = given
     check_trace(module)
     _finish(module)
     return module
 
 
-def layer_inputs(vertices: Iterable[str], edges: Iterable[str]) -> list[LayerInput]:
+def _layer_inputs(vertices: list[str], edges: list[str]) -> list[LayerInput]:
     """The inputs of a layer that is given these vertex rows and reads these edge data."""
-    vertices, edges = list(vertices), list(edges)
     kinds: list[tuple[Literal["src", "dst", "edge"], str, list[str]]] = [
         ("src", "src", vertices),
         ("dst", "dst", vertices),
@@ -98,17 +93,12 @@ def layer_inputs(vertices: Iterable[str], edges: Iterable[str]) -> list[LayerInp
     return [
         LayerInput(name=name, end=end, key=key)
         for end, prefix, keys in kinds
-        for name, key in zip([prefix] if keys == [""] else _distinct_names(prefix, keys), keys, strict=True)
+        for name, key in zip([prefix] if keys == [""] else distinct_names(prefix, keys), keys, strict=True)
     ]
 
 
-def parameter_names(tensors: Iterable[str]) -> list[str]:
-    """Names of parameters and buffers in a trace: 'a.b' and 'a_b' are two, and so are 'W' and 'w'."""
-    return _distinct_names("parameter", tensors)
-
-
-def _distinct_names(prefix: str, names_given: Iterable[str]) -> list[str]:
-    """Names for a graph of operators, which would take names that differ in case for one."""
+def distinct_names(prefix: str, names_given: Iterable[str]) -> list[str]:
+    """Names for a trace, by whatever names: 'a.b' and 'a_b' are two, and so are 'W' and 'w', which a graph would take for one."""
     names: list[str] = []
     for given in names_given:
         plain = name = f"{prefix}_" + re.sub(r"\W", "_", given, flags=re.ASCII).lower()
@@ -120,28 +110,26 @@ def _distinct_names(prefix: str, names_given: Iterable[str]) -> list[str]:
     return names
 
 
-def name_placeholders(module: fx.GraphModule, parameters: Sequence[str | None], names: Sequence[str]) -> None:
-    """Name what a trace is given.
-
-    Args:
-        module: the trace.
-        parameters: the parameter that each placeholder is, or None.
-        names: the placeholders' own.
-    """
+def name_placeholders(module: fx.GraphModule, parameters: Iterable[str], others: list[str]) -> list[fx.Node]:
+    """Name what a trace is given, parameters and buffers first. Gives the placeholders of the others."""
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    for node, parameter, name in zip(placeholders, parameters, names, strict=True):
+    known = [
+        *zip(distinct_names("parameter", parameters), parameters, strict=True),
+        *((name, None) for name in others),
+    ]
+    for node, (name, parameter) in zip(placeholders, known, strict=True):
         node.meta["parameter"] = parameter
         node.name = node.target = name
+    return placeholders[len(placeholders) - len(others) :]
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name. A tensor with two names stands under both, for they may be parted later; of a
     module with two names, the first is taken."""
     owners = [(f"{prefix}." if prefix else "", owner) for prefix, owner in module.named_modules()]
-    kinds = ("_parameters", "_buffers")
     return {
         prefix + name: tensor
-        for kind in kinds
+        for kind in ("_parameters", "_buffers")
         for prefix, owner in owners
         for name, tensor in getattr(owner, kind).items()
         if tensor is not None
@@ -149,14 +137,7 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def check_not_set(module: nn.Module, given: Mapping[str, Tensor]) -> None:
-    """Refuse a function that puts other tensors in the place of parameters or buffers.
-
-    Args:
-        module: as it is after the function has run.
-        given: what it had before, by name.
-    Raises:
-        TraceError: one is another now.
-    """
+    """Refuse a function that puts other tensors in the place of parameters or buffers: ``given`` is what the module had before."""
     for name, tensor in tensors_of(module).items():
         if given.get(name) is not tensor:
             raise TraceError(f"it sets '{name}', a buffer or parameter")
@@ -193,12 +174,7 @@ def make_graph(
     *args: Any,
     decompositions: dict[Any, Callable[..., Any]] | None = None,
 ) -> fx.GraphModule:
-    """Trace ``function`` on fake tensors: no gradients, no mutation, the lines kept.
-
-    Raises:
-        TraceError: it cannot be traced.
-        SagannError: the function's own, as it is.
-    """
+    """Trace ``function`` on fake tensors: no gradients, no mutation, the lines kept. A :class:`SagannError` passes as it is."""
     functional = torch.func.functionalize(function, remove="mutations")
     table = {**_PLAINER, **(decompositions or {})}
     try:
@@ -244,8 +220,7 @@ def _run(layer: SagaLayer, given: Mapping[LayerInput, Tensor]) -> Tensor:
     rows: dict[str, dict[str, Tensor]] = {"src": {}, "dst": {}, "edge": {}}
     for each, tensor in given.items():
         rows[each.end][each.key] = tensor
-    scatters = {end: {key: partial(_itself, tensor) for key, tensor in rows[end].items()} for end in ("src", "dst")}
-    edge = Edge(src=scatters["src"], dst=scatters["dst"], data=rows["edge"], reader=where)
+    edge = Edge(src=scattered(rows["src"]), dst=scattered(rows["dst"]), data=rows["edge"], reader=where)
     with WholeOperators():
         output = layer.apply_edge(edge)
     try:
@@ -264,16 +239,8 @@ def _run(layer: SagaLayer, given: Mapping[LayerInput, Tensor]) -> Tensor:
     return out
 
 
-def _itself(rows: Tensor) -> Tensor:
-    return rows
-
-
 def check_trace(module: fx.GraphModule) -> None:
-    """Refuse what a trace does not show.
-
-    Raises:
-        TraceError: the function reads foreign tensors, writes in place, or returns a constant.
-    """
+    """Refuse a function that reads foreign tensors, writes in place, or returns a constant."""
     for node in module.graph.nodes:
         if node.op == "get_attr" and getattr(module, node.target).requires_grad:
             raise TraceError("it reads a tensor that requires gradients and is no parameter of the layer")
@@ -316,23 +283,8 @@ def merge_equal(module: fx.GraphModule) -> None:
             known[key] = node
 
 
-def _full(shape: Any, value: float, like: Tensor, dtype: torch.dtype | None, device: Any) -> Tensor:
-    return torch.full(tuple(shape), value, dtype=dtype or like.dtype, device=device or like.device)
-
-
 def _full_like(x: Tensor, value: float, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    return _full(x.shape, value, x, dtype, device)
-
-
-def _new_full(x: Tensor, size: Any, value: float, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
-    return _full(size, value, x, dtype, device)
-
-
-def _constant(like: Callable[..., Tensor], value: float, position: int) -> Callable[..., Tensor]:
-    def filled(*args: Any, **kwargs: Any) -> Tensor:
-        return like(*args[:position], value, **kwargs)
-
-    return filled
+    return torch.full(tuple(x.shape), value, dtype=dtype or x.dtype, device=device or x.device)
 
 
 def _squeeze(x: Tensor, dims: Any = None) -> Tensor:
@@ -351,6 +303,16 @@ def _copy(into: Tensor, x: Tensor, non_blocking: bool = False) -> Tensor:
     return x.to(into.device, into.dtype).expand(into.shape)
 
 
+# PyTorch's decompositions into constants.
+_FILLS = (
+    _aten.new_full,
+    _aten.new_ones,
+    _aten.new_zeros,
+    _aten.ones,
+    _aten.ones_like,
+    _aten.zeros,
+    _aten.zeros_like,
+)
 _PLAINER: dict[Any, Callable[..., Any]] = {
     # PyTorch has no derivative of it, for it stands in traces only: where something was written in place.
     _aten.copy.default: _copy,
@@ -358,20 +320,8 @@ _PLAINER: dict[Any, Callable[..., Any]] = {
     _aten.squeeze.dims: _squeeze,
     _aten.squeeze.dim: _squeeze_dim,
     # What takes a tensor for its shape alone becomes a constant, so that it depends on nothing.
+    **get_decompositions(_FILLS),
     _aten.full_like.default: _full_like,
-    _aten.ones_like.default: _constant(_full_like, 1, 1),
-    _aten.zeros_like.default: _constant(_full_like, 0, 1),
-    _aten.empty_like.default: _constant(_full_like, 0, 1),
-    _aten.new_empty.default: _constant(_new_full, 0, 2),
-    _aten.new_full.default: _new_full,
-    _aten.new_ones.default: _constant(_new_full, 1, 2),
-    _aten.new_zeros.default: _constant(_new_full, 0, 2),
-    _aten.zeros.default: lambda size, **kwargs: torch.full(tuple(size), 0, **_dtype_and_device(kwargs)),
-    _aten.ones.default: lambda size, **kwargs: torch.full(tuple(size), 1, **_dtype_and_device(kwargs)),
+    _aten.empty_like.default: partial(_full_like, value=0),
+    _aten.new_empty.default: torch.Tensor.new_zeros,
 }
-
-
-def _dtype_and_device(kwargs: dict[str, Any]) -> dict[str, Any]:
-    kwargs = {key: value for key, value in kwargs.items() if key in ("dtype", "device")}
-    kwargs["dtype"] = kwargs.get("dtype") or torch.get_default_dtype()
-    return kwargs

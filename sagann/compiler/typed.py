@@ -38,14 +38,8 @@ _aten = torch.ops.aten
 
 
 def map_single_types(module: fx.GraphModule, edge_type: int | None = None) -> tuple[Typed | None, list[Note]]:
-    """Turn maps of a single type into ordinary linear maps of the vertex's row, in place.
-
-    Args:
-        module: a classified graph.
-        edge_type: of all edges; by default maps of several types stay as they are.
-    Returns:
-        What is to be checked of the types, and what was done.
-    """
+    """Turn maps of a single type into ordinary linear maps of the vertex's row, in place; with ``edge_type``, the type of all edges,
+    maps of several types as well. Gives what is to be checked of the types, and what was done."""
     notes = []
     types_name = ""
     for node in _leaving(module):
@@ -73,11 +67,8 @@ def map_single_types(module: fx.GraphModule, edge_type: int | None = None) -> tu
 
 
 def count_types(module: fx.GraphModule) -> tuple[int, str]:
-    """How many types all the maps have that could leave the edges, and the name of the edge data that holds the types.
-
-    Returns:
-        0 and an empty name where there are none, or where they are picked by types of several edge data.
-    """
+    """How many types all the maps have that could leave the edges, and the name of the edge data that holds the types; 0 and an empty
+    name where there are none, or where they are picked by types of several edge data."""
     maps = [node.all_input_nodes for node in _leaving(module)]
     names = {types.name for _, types, _ in maps}
     if len(names) != 1:
@@ -91,13 +82,8 @@ def is_separable(module: fx.GraphModule) -> bool:
 
 
 def map_first(module: fx.GraphModule) -> tuple[Typed | None, list[Note]]:
-    """Let one map of several types leave the edges: its result is read like a vertex's row, from now on.
-
-    A map of sources is preferred to one of destinations.
-
-    Returns:
-        What is to be computed for every pair, and what was done.
-    """
+    """Let one map of several types leave the edges, of sources rather than of destinations: its result is read like a vertex's row,
+    from now on. Gives what is to be computed for every pair, and what was done."""
     gather = gather_of(module)
     leaving = sorted(_leaving(module), key=lambda node: _end_of(node) == "dst")
     node = next((node for node in leaving if _end_of(node) == "src" or _sums(gather)), None)
@@ -137,14 +123,8 @@ def _sums(gather: fx.Node) -> bool:
 
 
 def map_last(module: fx.GraphModule, first: Typed) -> tuple[fx.GraphModule, Typed, Note] | None:
-    """Let the map follow the gather, in a copy of the graph; None where that would be another function.
-
-    Args:
-        module: a graph that :func:`map_first` has changed.
-        first: what it returned.
-    Returns:
-        The copy, what is to be computed for every pair, and what was done.
-    """
+    """Let the map follow the gather, in a copy of the graph that :func:`map_first` has changed; None where that would be another
+    function. Gives the copy, what is to be computed for every pair, and what was done."""
     module = fx.GraphModule(module, copy.deepcopy(module.graph))
     gather = gather_of(module)
     values, averages = gather.args[0], gathering_of(gather).averages
@@ -196,6 +176,7 @@ def with_bytes(typed: Typed, module: fx.GraphModule, frontier: Iterable[fx.Node]
 
 
 def _leaving(module: fx.GraphModule) -> list[fx.Node]:
+    """The maps by type that could leave the edges."""
     return [node for node in module.graph.nodes if _leaves(node)]
 
 

@@ -15,7 +15,7 @@ from sagann.graph.rows import dense_rows, made_dense
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.kernels.row_dropout import dropout, is_plain
 from sagann.saga import SagaLayer
-from sagann.saga.hooks import has_hooks
+from sagann.saga.side_effects import has_hooks
 
 
 class GNN(nn.Module):

@@ -21,11 +21,7 @@ Accumulators = Names | Mapping[str, Names]
 
 
 def check_accumulator(accumulator: object, max_degree: int | None, where: str) -> None:
-    """Refuse what is not an accumulator, a tuple of some that can be combined, or a mapping of these.
-
-    Raises:
-        LayerError: an accumulator is unknown or a function, or cannot be one of several, or concat lacks its ``max_degree``.
-    """
+    """Refuse what is not an accumulator, a tuple of some that can be combined, or a mapping of these; and concat without a width."""
     if isinstance(accumulator, str) and accumulator in ACCUMULATORS and not ACCUMULATORS[accumulator].is_sized:
         return
     messages = list(accumulator.values()) if isinstance(accumulator, Mapping) else [accumulator]
@@ -83,33 +79,21 @@ def _check_message(accumulator: object, max_degree: int | None, where: str) -> N
 def accumulate(
     topology: Topology, accumulator: Accumulators, output: object, max_degree: int | None, where: str
 ) -> Tensor | dict[str, Tensor]:
-    """Gather ApplyEdge's ``output`` at the destinations.
+    """Gather ApplyEdge's ``output`` at the destinations: [num_dst, ...], by name where there are several messages.
 
-    Args:
-        topology: the edges.
-        accumulator: one, several, or those of each message by name.
-        output: what ApplyEdge returned: a tensor [num_edges, ...], (score, value) for softmax, or a mapping of these.
-        max_degree: the width of concat.
-        where: the layer, for messages.
-    Returns:
-        [num_dst, ...]; by name where there are several messages.
-    Raises:
-        LayerError: ``output`` has not the form that the accumulator takes.
+    The output is a tensor [num_edges, ...], (score, value) for softmax, or a mapping of these.
     """
     values = iter(values_of(accumulator, output, topology.num_edges, where))
     found = {}
-    for name, names in _messages(accumulator).items():
+    messages = accumulator if isinstance(accumulator, Mapping) else {"": accumulator}
+    for name, names in messages.items():
         form = gathering(names, max_degree or 0)
         found[name] = form.gather(topology, [next(values) for _ in range(form.num_values)])
     return found if isinstance(accumulator, Mapping) else found[""]
 
 
 def values_of(accumulator: Accumulators, output: object, num_edges: int, where: str) -> list[Tensor]:
-    """The values of all messages in ApplyEdge's output, in the accumulators' order.
-
-    Raises:
-        LayerError: ``output`` has not the form that the accumulators take.
-    """
+    """The values of all messages in ApplyEdge's output, in the accumulators' order; another form is refused."""
     if not isinstance(accumulator, Mapping):
         return _values_of_message(accumulator, output, num_edges, where)
     if not isinstance(output, Mapping) or set(output) != set(accumulator):
@@ -128,23 +112,12 @@ def values_of(accumulator: Accumulators, output: object, num_edges: int, where: 
 
 
 def accum_of(accumulator: Accumulators, form: Gathering, accum: Tensor, values: Sequence[Tensor]) -> Any:
-    """What ApplyVertex gets: the gathered rows, by name where there are several messages.
-
-    Args:
-        accumulator: the layer's.
-        form: what they mean.
-        accum: the result of the gather.
-        values: all values of the messages, whose feature shapes are read.
-    """
+    """What ApplyVertex gets of the gathered rows: by name where there are several messages, of whose values the shapes are read."""
     if not isinstance(accumulator, Mapping):
         return accum
     return dict(
         zip(accumulator, form.split(accum, form.shapes([value.shape[1:] for value in values])), strict=True)
     )
-
-
-def _messages(accumulator: Accumulators) -> Mapping[str, Names]:
-    return accumulator if isinstance(accumulator, Mapping) else {"": accumulator}
 
 
 def _values_of_message(accumulator: Names, output: object, num_edges: int, where: str) -> list[Tensor]:

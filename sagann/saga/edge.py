@@ -9,6 +9,7 @@ cost nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -31,6 +32,15 @@ def named(rows: T | Mapping[str, T] | None) -> Mapping[str, T]:
 def unnamed(rows: Mapping[str, T]) -> Any:
     """Rows as users see them: a single tensor without its empty name, several as a mapping."""
     return rows[""] if list(rows) == [""] else rows
+
+
+def scattered(rows: Mapping[str, Tensor]) -> dict[str, Scatter]:
+    """Rows of vertices that lie at every edge already."""
+    return {name: partial(_itself, each) for name, each in rows.items()}
+
+
+def _itself(rows: Tensor) -> Tensor:
+    return rows
 
 
 class Edge:

@@ -9,7 +9,6 @@ References:
 
 from __future__ import annotations
 
-import functools
 import linecache
 import sys
 import traceback
@@ -27,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sagann.errors import LayerError, SagannError, in_one_line
 from sagann.kernels.accumulators import gathering
 from sagann.saga.accumulator import values_of
-from sagann.saga.edge import Edge, unnamed
+from sagann.saga.edge import Edge, scattered, unnamed
 from sagann.saga.row_runs import (
     NUM_ROWS,
     READS_NO_VALUES,
@@ -37,6 +36,7 @@ from sagann.saga.row_runs import (
     compare_runs,
     draws_alone,
     last_positive,
+    sampled_rows,
     tensors_in,
     tolerance_of,
 )
@@ -46,13 +46,8 @@ from sagann.saga.side_effects import taken_back
 if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
 
-_PACKAGE = Path(__file__).parents[1]
-_NOT_THE_USERS = (
-    str(Path(torch.__file__).parent),
-    str(_PACKAGE / "saga"),
-    str(_PACKAGE / "compiler"),
-    str(_PACKAGE / "kernels"),
-)
+_OURS = (Path(__file__).parents[1] / package for package in ("saga", "compiler", "kernels"))
+_NOT_THE_USERS = tuple(map(str, (Path(torch.__file__).parent, *_OURS)))
 
 
 class IndependenceCheck:
@@ -64,15 +59,9 @@ class IndependenceCheck:
     def check(
         self, layer: SagaLayer, x: Mapping[str, Tensor], data: Mapping[str, Tensor], *, again: bool = False
     ) -> None:
-        """Check both functions of ``layer`` for rows like those of ``x`` and ``data``.
+        """Refuse a layer of which a function mixes rows like those of ``x`` and ``data``, branches on values, has side effects, or fails.
 
-        Args:
-            layer: whose functions.
-            x: vertex features.
-            data: the edge data that the layer reads.
-            again: also if they have passed, for the layer may have changed.
-        Raises:
-            LayerError: a function mixes rows, branches on values, has side effects, or fails.
+        With ``again``, also a layer that has passed is checked: it may have changed.
         """
         key: tuple[object, ...] = (layer.training, repr(layer.accumulator))
         key += tuple((name, rows.dtype, rows.device, rows.shape[1:]) for name, rows in (*x.items(), *data.items()))
@@ -98,12 +87,12 @@ def _check_layer(layer: SagaLayer, x: Mapping[str, Tensor], data: Mapping[str, T
             )
     generator = torch.Generator().manual_seed(0)
     src, dst = ({key: _made_up_rows(rows, generator) for key, rows in x.items()} for _ in range(2))
-    edges = {key: _sampled_rows(rows, generator) for key, rows in data.items()}
+    edges = {key: _rows_of_edges(rows, generator) for key, rows in data.items()}
     where = f"{name}.apply_edge"
 
     def apply_edge(*rows: Tensor) -> Any:
         given = iter(rows)
-        src_rows, dst_rows = ({key: functools.partial(_itself, next(given)) for key in x} for _ in range(2))
+        src_rows, dst_rows = (scattered({key: next(given) for key in x}) for _ in range(2))
         edge = Edge(src=src_rows, dst=dst_rows, data=dict(zip(data, given, strict=True)), reader=f"layer {name}")
         return layer.apply_edge(edge)
 
@@ -138,10 +127,6 @@ def _check_layer(layer: SagaLayer, x: Mapping[str, Tensor], data: Mapping[str, T
             where=f"{name}.apply_vertex",
             fix="Return a tensor whose dimension 0 is the vertices.",
         )
-
-
-def _itself(rows: Tensor) -> Tensor:
-    return rows
 
 
 def _labelled(what: str, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -216,11 +201,7 @@ class _Recorder(TorchDispatchMode):
         self._kept: list[list[Tensor]] = []
 
     def run(self, function: Callable[..., Any], name: str) -> Any:
-        """Call ``function`` on the inputs, and take back what it sets or appends to, so that every run finds the same.
-
-        Raises:
-            LayerError: the function fails; the message names the user's line.
-        """
+        """Call ``function`` on the inputs, and take back what it sets or appends to, so that every run finds the same."""
         try:
             with taken_back(self._layer), self:
                 return function(*self._inputs.values())
@@ -293,13 +274,11 @@ def _made_up_rows(like: Tensor, generator: torch.Generator) -> Tensor:
     return (rows if like.is_floating_point() else rows * 8).to(device=like.device, dtype=like.dtype)
 
 
-def _sampled_rows(data: Tensor, generator: torch.Generator) -> Tensor:
+def _rows_of_edges(data: Tensor, generator: torch.Generator) -> Tensor:
     """Rows for edge data: real ones where they are integers (types, ids), made-up weights otherwise."""
     if data.is_floating_point():
         return _made_up_rows(data, generator).abs() + 0.1
-    if len(data) == 0:
-        return data.new_zeros(NUM_ROWS, *data.shape[1:])
-    return data[torch.arange(NUM_ROWS, device=data.device) * (len(data) - 1) // (NUM_ROWS - 1)]
+    return sampled_rows(data)
 
 
 def _storage(tensor: Tensor) -> int:

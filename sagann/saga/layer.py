@@ -115,14 +115,9 @@ class SagaLayer(nn.Module):
         return isinstance(engine, MapsFeatures) and engine.maps_features(self, FeatureRows(features), data)
 
     def check_functions(self, x: Mapping[str, Tensor], data: EdgeData, *, again: bool = False) -> None:
-        """Check that ApplyEdge treats edges, and ApplyVertex vertices, independently; engines do before they run.
+        """Check that ApplyEdge treats edges, and ApplyVertex vertices, independently, for rows of these forms; engines do before they run.
 
-        Args:
-            x: vertex features, of which form and type are read.
-            data: the edge data that the layer reads.
-            again: also if they have passed, for the layer may have changed.
-        Raises:
-            LayerError: they do not.
+        With ``again``, they are checked although they have passed: the layer may have changed.
         """
         self._independence.check(self, x, data, again=again)
 
@@ -153,6 +148,21 @@ class SagaLayer(nn.Module):
                     "or the model's prepare(graph).",
                 )
         return {key: topology.edge_data[name] for key, name in self.edge_data_names().items()}
+
+
+def count_hops(model: nn.Module) -> int:
+    """Number of topologies a model walks: its ``num_hops``, an integer of at least 0, or its number of SAGA layers."""
+    num_hops = getattr(model, "num_hops", None)
+    if num_hops is None:
+        return sum(isinstance(module, SagaLayer) for module in model.modules())
+    if isinstance(num_hops, bool) or not isinstance(num_hops, int) or num_hops < 0:
+        raise InputError(
+            "a model's num_hops is no count",
+            value=f"{num_hops!r}, expected an integer of at least 0",
+            where=f"{type(model).__name__}.num_hops",
+            fix="Set it to the number of layers that walk the graph, or leave it out.",
+        )
+    return num_hops
 
 
 def _check_names_of_rows(x: Mapping[str, Tensor], where: str) -> None:

@@ -56,15 +56,13 @@ def compare_runs(
     dims: Sequence[int | None],
     tolerance: float,
 ) -> tuple[T, tuple[How, Step] | None]:
-    """Run a function on all rows and on parts of them.
+    """The function's result for all rows, and the first step that breaks the rule on all rows or on parts of them.
 
     Args:
         execute: runs the function on inputs, and records its operators.
         inputs: :data:`NUM_ROWS` rows each, or a multiple of them.
         dims: dimension of the rows in each input; None for an input without rows.
         tolerance: of rounding, relative to the largest entry.
-    Returns:
-        The function's result for all rows, and the first step that breaks the rule, if there is one.
     """
     whole = Run()
     # Copies, so that a function that overwrites its input spoils no later run.
@@ -82,12 +80,7 @@ def compare_runs(
 
 
 class Run:
-    """The operators of a function that runs on all made-up rows, or on a part of them.
-
-    Args:
-        whole: the run on all rows, if this run is on a part of them.
-        rows: ids of the part's rows.
-    """
+    """The operators of a function that runs on all made-up rows; or on some ``rows`` of those of the run ``whole``."""
 
     def __init__(self, whole: Run | None = None, rows: Tensor | None = None) -> None:
         self.steps: list[Step] = []
@@ -96,13 +89,9 @@ class Run:
 
     def add(self, step: Step, *, draws: bool) -> None:
         """Record an operator that has just run; in a run on a part, random results get the values of the whole run."""
-        number = len(self.steps)
-        if (
-            self._whole is not None
-            and (draws or step.operator in _UNINITIALISED)
-            and number < len(self._whole.steps)
-        ):
-            for now, before in zip(step.results, self._whole.steps[number].results, strict=False):
+        number, whole = len(self.steps), [] if self._whole is None else self._whole.steps
+        if number < len(whole) and (draws or step.operator in _UNINITIALISED):
+            for now, before in zip(step.results, whole[number].results, strict=False):
                 if now.shape == before.shape:
                     now.copy_(before)
                 elif (part := next(self._parts_of(before, now.shape), None)) is not None:
@@ -132,12 +121,7 @@ class Run:
         return any(_close(expected, part, tolerance) for expected in self._parts_of(full, part.shape))
 
     def part_of(self, full: Tensor, dim: int) -> Tensor:
-        """The part's rows among all made-up rows.
-
-        Args:
-            full: has :data:`NUM_ROWS` rows, or a multiple of them.
-            dim: dimension of the rows.
-        """
+        """The part's rows among all made-up rows, which are dimension ``dim`` of ``full``, or a multiple of them."""
         return full.unflatten(dim, (NUM_ROWS, -1)).index_select(dim, self._rows).flatten(dim, dim + 1)
 
     def _parts_of(self, full: Tensor, shape: torch.Size) -> Iterator[Tensor]:
@@ -176,6 +160,13 @@ def draws_alone(operator: object) -> bool:
     """Whether an operator draws random numbers, each by itself. Attention may drop some, but reads other rows too."""
     is_random = torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
     return is_random and "attention" not in str(operator)
+
+
+def sampled_rows(data: Tensor) -> Tensor:
+    """:data:`NUM_ROWS` rows from all over ``data``; zeros where it is empty."""
+    if not len(data):
+        return data.new_zeros(NUM_ROWS, *data.shape[1:])
+    return data[torch.arange(NUM_ROWS, device=data.device) * (len(data) - 1) // (NUM_ROWS - 1)]
 
 
 def last_positive(rows: Tensor) -> Tensor:

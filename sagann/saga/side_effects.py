@@ -1,17 +1,18 @@
 """Side effects: attributes and containers that a user's function changes are found and put back.
 
 A check runs functions of layers and models on made-up rows, a trace on fake tensors. Neither may leave such values behind, and
-a program that is made from a trace would not repeat the change.
+a program that is made from a trace would not repeat the change, nor call the hooks of a module.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+import torch
 from torch import nn
 
 _KINDS = (list, OrderedDict, dict, set, deque)
@@ -21,6 +22,7 @@ _MOST_ITEMS = 100_000
 "Number of items; larger containers are left alone, because they would have to be copied."
 _OF_MODULES = frozenset(vars(nn.Module())) - {"_buffers"}
 "Attributes in which PyTorch keeps a module's parameters, hooks and so on."
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @contextmanager
@@ -128,3 +130,9 @@ def _put_back(held: Any, items: list[tuple[Any, ...]]) -> None:
         set.update(held, [item for (item,) in items])
     else:
         base.extend(held, [item for (item,) in items])
+
+
+def has_hooks(modules: Iterable[nn.Module]) -> bool:
+    """Whether one of the modules has hooks, or hooks were registered for all modules."""
+    of_all = any(getattr(torch.nn.modules.module, f"_global{hooks}") for hooks in _HOOKS)
+    return of_all or any(getattr(module, hooks) for module in modules for hooks in _HOOKS)

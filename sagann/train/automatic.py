@@ -21,7 +21,7 @@ from sagann.byte_size import format_bytes
 from sagann.errors import InputError, LayerError
 from sagann.free_space import memory
 from sagann.graph import Graph
-from sagann.saga.hops import count_hops
+from sagann.saga.layer import count_hops
 from sagann.train.metrics import measuring_bytes, most_measured
 from sagann.train.preparation import parameter_dtype, takes_sparse_features
 

@@ -11,7 +11,7 @@ from sagann.graph.subgraph import subgraph
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga.engine import NaiveEngine, current_engine
-from sagann.saga.hops import count_hops
+from sagann.saga.layer import count_hops
 from sagann.train.metrics import most_measured
 from sagann.train.preparation import prepared_by
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sagann.errors import InputError, LayerError, require_type
 from sagann.graph import Graph, validate_graph
 from sagann.graph.checks import CHECKED_AT_ONCE
-from sagann.saga.hops import count_hops
+from sagann.saga.layer import count_hops
 from sagann.saga.shared_lock import MODELS
 from sagann.train.contract import Contract
 from sagann.train.embedding import LastInput

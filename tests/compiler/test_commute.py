@@ -8,10 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from sagann.compiler.classify import verify
 from sagann.compiler.commute import commute, scale_last
 from sagann.compiler.operators import GATHER
 from sagann.compiler.rewrite import linear_parts
-from sagann.compiler.spec import verify
 from sagann.nn import GCN, GIN, SAGE, CommNet, GatedGCN
 from tests.compiler.graphs import traced
 from tests.compiler.layers import Layer

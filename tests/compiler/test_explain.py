@@ -15,7 +15,7 @@ def text(layer: torch.nn.Module, dim: int, **settings: object) -> str:
 def test_a_fused_layer_in_words() -> None:
     said = text(GatedGCN(4, 3), 4)
     assert said.startswith("GatedGCN: sum over the edges\n  an edge moves 48 bytes; as written it would move ")
-    assert "  moved off the edges: linear, once per source  [gated_gcn.py:" in said
+    assert "  moved off the edges: linear, once per source  [layers.py:" in said
     assert "  once per destination: linear\n" in said
     assert "    sigmoid_1 = sigmoid(add_0) [4]\n" in said
     assert said.endswith("  then per destination: linear")
@@ -23,7 +23,7 @@ def test_a_fused_layer_in_words() -> None:
 
 def test_what_is_kept_and_what_commutes_is_said() -> None:
     assert "kept: what is gathered depends on constant features alone" in text(GCN(8, 4), 8, is_constant=True)
-    assert "commuted: linear map before the gather: 4 features travel, not 8  [gcn.py:" in text(GCN(8, 4), 8)
+    assert "commuted: linear map before the gather: 4 features travel, not 8  [layers.py:" in text(GCN(8, 4), 8)
 
 
 def test_a_linear_map_too_large_to_fuse_is_named() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from sagann.compiler.spec import verify
+from sagann.compiler.classify import verify
 from sagann.compiler.split_concat import split_concat
 from tests.compiler.graphs import targets, traced
 from tests.compiler.layers import Layer, assert_compiles_right

@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from sagann.compiler.classify import verify
 from sagann.compiler.operators import GATHER
-from sagann.compiler.spec import verify
-from sagann.compiler.trace import ROWS, TraceError, parameter_names, trace_layer
+from sagann.compiler.trace import ROWS, TraceError, distinct_names, trace_layer
 from sagann.nn import GAT, GCN
 from tests.compiler.graphs import targets, traced
 from tests.compiler.layers import Layer
@@ -97,7 +97,7 @@ def test_what_a_trace_cannot_show_is_said(function: object, reason: str) -> None
 
 def test_names_of_parameters_are_pythons_and_differ() -> None:
     names = ["W", "w", "linA.weight", "lin_a.weight", "maps.user->item.w", "maps.user_item.w", "a b", "\u03b2"]
-    given = parameter_names(names)
+    given = distinct_names("parameter", names)
     assert len(set(given)) == len(names)
     assert all(name.isidentifier() and name == name.lower() for name in given)
 

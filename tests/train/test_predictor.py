@@ -12,7 +12,7 @@ from torch import nn
 from sagann.errors import InputError
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.streaming import stream as streaming_room
-from sagann.saga.hops import count_hops
+from sagann.saga.layer import count_hops
 from sagann.train import Contract, Predictor, TrainConfig, Trainer
 from sagann.train.streaming import Streaming
 from tests.train.runs import CPU, TwoLayers, community_graph, predictor_of, seeded_model, sparse_graph

@@ -29,7 +29,7 @@ from sagann.plan.work import StepWork
 from sagann.runtime.device.backend import backend_of
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.streaming.streamed import StreamedModel
-from sagann.saga.hops import count_hops
+from sagann.saga.layer import count_hops
 
 MOST_EDGES = 4_000_000
 "Most edges of the part that is rehearsed, unless an epoch of a larger part is quick."

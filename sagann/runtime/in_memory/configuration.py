@@ -22,7 +22,7 @@ from sagann.saga.layer import SagaLayer
 
 Key = tuple[object, ...]
 
-# PyTorch's own attributes: parameters, buffers and modules are compared by name; :mod:`sagann.saga.hooks` looks for hooks.
+# PyTorch's own attributes: parameters, buffers and modules are compared by name; :mod:`sagann.saga.side_effects` looks for hooks.
 _OF_MODULES = frozenset(vars(SagaLayer()))
 _NUMBERS_AND_TEXT = (bool, int, float, complex, str, bytes, type(None))
 _PLAIN = (*_NUMBERS_AND_TEXT, torch.dtype, torch.device, BuiltinFunctionType, CodeType)

@@ -29,8 +29,8 @@ from sagann.runtime.in_memory.tiles import TILE_EDGES, gather_tiled
 from sagann.runtime.in_memory.typed_maps import edges_of_pairs, gathered_bytes, moved_bytes, rows_of_vertices
 from sagann.saga.edge import named
 from sagann.saga.engine import EdgeData, NaiveEngine, VertexRows
-from sagann.saga.hooks import has_hooks
 from sagann.saga.shared_lock import MODELS
+from sagann.saga.side_effects import has_hooks
 
 if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer

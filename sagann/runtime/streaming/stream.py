@@ -26,7 +26,7 @@ from sagann.runtime.forecasting.probe import measured_selection
 from sagann.runtime.places import device_named, require_on_host, require_places
 from sagann.runtime.streaming.capturing import captured, like_on, trained_in
 from sagann.runtime.streaming.streamed import StreamedModel
-from sagann.saga.hops import count_hops
+from sagann.saga.layer import count_hops
 from sagann.saga.shared_lock import MODELS
 from sagann.storage.mapped import mapped_rows
 

@@ -57,8 +57,8 @@ from sagann.runtime.streaming.capturing import (
 )
 from sagann.runtime.streaming.epoch import Epoch, LossOf
 from sagann.runtime.streaming.executor import Executor
-from sagann.saga.hooks import has_hooks
 from sagann.saga.shared_lock import MODELS
+from sagann.saga.side_effects import has_hooks
 from sagann.storage.mapped import MappedRows, mapped_rows
 
 MOST_PROGRAMS = 4
