@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from sagann.compiler.operators import LINEAR
 from sagann.compiler.program import Note
 from sagann.compiler.rewrite import (
     gather_of,
@@ -119,7 +120,7 @@ def _map_last(module: fx.GraphModule, gather: fx.Node, message: Message, keep_co
         return []
     with module.graph.inserting_before(gather):
         gathered = gathered_rows(module, gather, message, x)
-        mapped = insert(module, gather, message.row.target, gathered, weight)
+        mapped = insert(module, gather, LINEAR, gathered, weight)
     gather.replace_all_uses_with(mapped)
     why = "the gather is constant" if becomes_constant else f"{width(x)} features travel, not {width(message.row)}"
     return [Note(kind="commuted", text=f"linear map after the gather: {why}", line=message.row.meta["line"])]
@@ -150,12 +151,12 @@ def _map_first(
         return []
     parameters_first(module, weight, gather)
     with module.graph.inserting_before(gather):
-        row = insert(module, message.row, target.target, message.row, weight)
+        row = insert(module, message.row, LINEAR, message.row, weight)
         row.meta["phase"], row.meta["line"] = "edge", target.meta["line"]
         gathered = gathered_rows(module, gather, message, row)
     if other is not None:
         with module.graph.inserting_before(target):
-            mapped = insert(module, target, target.target, other, weight)
+            mapped = insert(module, target, LINEAR, other, weight)
             gathered = insert(module, target, _aten.add.Tensor, mapped, gathered)
     target.replace_all_uses_with(gathered)
     text = f"linear map before the gather: {width(target)} features travel, not {width(gather)}"
@@ -176,7 +177,7 @@ def scale_last(module: fx.GraphModule, *, at_any_width: bool = False) -> list[No
             continue
         row, number = found
         with module.graph.inserting_before(node):
-            mapped = insert(module, node, node.target, row, linear[1])
+            mapped = insert(module, node, LINEAR, row, linear[1])
             node.replace_all_uses_with(insert(module, node, _aten.mul.Tensor, mapped, number))
         text = "a linear map of what a parameter scales: scaled afterwards"
         notes.append(Note(kind="commuted", text=text, line=node.meta["line"]))

@@ -18,7 +18,6 @@ from torch import fx
 from sagann.compiler.classify import has_row_each, has_tensor, row_bytes
 from sagann.compiler.composites import most_entries
 from sagann.compiler.min_cut import min_cut
-from sagann.compiler.operators import LINEAR
 from sagann.compiler.rewrite import gathered, insert, linear_parts
 
 _aten = torch.ops.aten
@@ -37,16 +36,12 @@ _CHEAP = frozenset(
 def hoist(module: fx.GraphModule, *, enabled: bool = True) -> list[fx.Node]:
     """The nodes that the edges read, in order: the frontier. The edges compute every node between the frontier and the gather.
 
-    A node that both edges and vertices need is computed twice.
-
-    Args:
-        module: a classified graph.
-        enabled: False leaves all of ApplyEdge on the edges, which read raw rows then.
+    A node that both edges and vertices need is computed twice. Unless ``enabled``, all of ApplyEdge stays on the edges, which read raw
+    rows then.
     """
-    values = gathered(module)
     frontier: dict[fx.Node, None] = {}
     seen: set[fx.Node] = set()
-    pending = list(values)
+    pending = gathered(module)
     while pending:
         node = pending.pop()
         if node in seen:
@@ -101,14 +96,11 @@ def _may_sink(node: fx.Node) -> bool:
 
 
 def transpose_matrices(module: fx.GraphModule) -> None:
-    """Transpose the small matrices that edges multiply by before the pass instead of at every edge, in place.
-
-    Args:
-        module: a classified graph, after the passes that take linear maps off the edges.
-    """
+    """Transpose the small matrices that edges multiply by before the pass instead of at every edge, in place: after the passes that
+    take linear maps off the edges."""
     for node in list(module.graph.nodes):
         linear = linear_parts(node)
-        if linear is None or node.target is not LINEAR or node.meta["place"] != "edge":
+        if linear is None or node.meta["place"] != "edge":
             continue
         x, weight = linear
         if weight.meta["val"].numel() <= most_entries(weight.meta["val"].device):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -188,8 +189,8 @@ class Recorder:
             )
             constant = self.x_is_constant and all(each is self.x for each in rows.values()) and not is_sparse
             forms = {name: (each.shape[1:], each.dtype) for name, each in rows.items()}
-            given = layer, topology, forms, constant, is_sparse
-            call = thread.submit(copy_context().run, self._compiled, *given).result()
+            compile_call = partial(self._compiled, layer, topology, forms, constant, is_sparse)
+            call = thread.submit(copy_context().run, compile_call).result()
         self.calls.append(call)
         self._add_gathers(call.graphs, topology.number, layer.edge_data_names())
         return self.leave_node(len(self.calls) - 1, rows)

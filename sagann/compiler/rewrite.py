@@ -14,8 +14,6 @@ from sagann.compiler.operators import GATHER, LINEAR
 from sagann.compiler.trace import TraceError
 from sagann.kernels.accumulators import Gathering, gathering
 
-_aten = torch.ops.aten
-
 
 def insert(module: fx.GraphModule, like: fx.Node, target: Any, *args: Any) -> fx.Node:
     """Add a node with value and place at the current insertion point; phase and line are those of ``like``."""
@@ -32,11 +30,7 @@ def insert(module: fx.GraphModule, like: fx.Node, target: Any, *args: Any) -> fx
 
 
 def gather_of(module: fx.GraphModule) -> fx.Node:
-    """The gather node, which stands between the edges and the vertices.
-
-    Raises:
-        TraceError: there is none, because no result depends on it.
-    """
+    """The gather node, which stands between the edges and the vertices; :class:`TraceError` where no result depends on it."""
     for node in module.graph.nodes:
         if node.target is GATHER:
             return node
@@ -73,10 +67,8 @@ def operands_of(node: fx.Node, target: Any) -> tuple[fx.Node, fx.Node] | None:
 
 
 def linear_parts(node: object) -> tuple[fx.Node, fx.Node] | None:
-    """Operand and weight of a linear map without bias: ``linear(x, weight)`` or ``x @ weight``; None for other nodes."""
-    if not isinstance(node, fx.Node):
-        return None
-    found = operands_of(node, LINEAR) or operands_of(node, _aten.mm.default)
+    """Operand and weight of a linear map of rows of features by a parameter; None for other nodes."""
+    found = operands_of(node, LINEAR) if isinstance(node, fx.Node) else None
     is_map = found is not None and found[1].meta["place"] == "param" and len(shape_of(found[0])) == 2
     return found if is_map else None
 

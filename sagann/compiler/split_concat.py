@@ -50,15 +50,12 @@ def _parts(node: fx.Node) -> list[fx.Node]:
 
 
 def _split(module: fx.GraphModule, node: fx.Node, parts: list[fx.Node]) -> None:
-    (_, weight), start = linear_parts(node) or (None, None), 0
-    assert weight is not None
-    bias = _bias_of(node)
+    weight, start, bias = node.args[1], 0, _bias_of(node)
     with module.graph.inserting_before(node if bias is None else bias[0]):
         terms = []
         for part in parts:
-            dim = 1 if node.target is LINEAR else 0
-            piece = insert(module, node, _aten.slice.Tensor, weight, dim, start, start + width(part))
-            terms.append(insert(module, node, node.target, part, piece))
+            piece = insert(module, node, _aten.slice.Tensor, weight, 1, start, start + width(part))
+            terms.append(insert(module, node, LINEAR, part, piece))
             start += width(part)
         terms.sort(key=lambda term: term.meta["place"] in ("edge", "constant"))
         if bias is not None:

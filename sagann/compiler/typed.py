@@ -29,7 +29,7 @@ from torch import fx
 
 from sagann.compiler.classify import classify, row_bytes
 from sagann.compiler.commute import gathered_rows, message_of
-from sagann.compiler.operators import TYPED_LINEAR
+from sagann.compiler.operators import LINEAR, TYPED_LINEAR
 from sagann.compiler.program import End, Note, Typed
 from sagann.compiler.rewrite import gather_of, gathering_of, insert, one_dtype
 from sagann.kernels.accumulators import SUM
@@ -51,7 +51,7 @@ def map_single_types(module: fx.GraphModule, edge_type: int | None = None) -> tu
             types_name = types.name
             with module.graph.inserting_before(node):
                 only = insert(module, node, _aten.select.int, weight, 0, edge_type or 0)
-                mapped = insert(module, node, _aten.mm.default, x, only)
+                mapped = insert(module, node, LINEAR, x, insert(module, node, _aten.t.default, only))
             node.replace_all_uses_with(mapped)
             notes.append(
                 Note(

@@ -76,8 +76,8 @@ def _einsum(equation: Any, *operands: Any) -> Tensor:
 
 
 def _matmul(input: Tensor, other: Tensor, **kwargs: Any) -> Tensor:
-    """``torch.matmul``; the product of rows of several dimensions and one matrix becomes a linear map."""
-    if input.ndim > 2 and other.ndim == 2 and not kwargs:
+    """``torch.matmul``; the product of rows and one matrix becomes a linear map."""
+    if input.ndim > 1 and other.ndim == 2 and not kwargs:
         return _linear(input, other.t())
     return torch.matmul(input, other, **kwargs)
 
@@ -159,6 +159,7 @@ _REPLACED: dict[Any, Callable[..., Any]] = {
     torch.dropout: lambda input, p, train: _dropout(input, p, train),
     torch.einsum: _einsum,
     **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__), _matmul),
+    **dict.fromkeys((torch.mm, Tensor.mm), lambda input, mat2, **kwargs: _matmul(input, mat2, **kwargs)),
     # PyTorch's decompositions of the cells ask for a concrete number of rows, or write in place.
     torch.gru_cell: _cell(_gru),
     torch.lstm_cell: _lstm_cell,

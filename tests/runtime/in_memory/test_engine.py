@@ -34,6 +34,7 @@ from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, Engine, NaiveEngine, SagaLayer, current_engine, set_engine, using_engine
 from tests.compiler.layers import Layer, assert_compiles_right, program_of, results
+from tests.graph.graphs import sparse
 from tests.graphs import block_of, odd_topologies, random_topology
 from tests.tolerances import assert_close, largest
 
@@ -809,3 +810,19 @@ def test_where_new_tensors_lie_by_default_does_not_matter(kind: Callable[..., Sa
         found = torch.autograd.grad(layer(topology, x).square().sum(), leaves)
     for mine, other in zip(found, expected, strict=True):
         assert_close(mine, other, scale=largest(mine, other))
+
+
+@pytest.mark.parametrize("product", [torch.matmul, torch.mm, lambda x, weight: x @ weight])
+def test_sparse_features_stay_sparse_under_a_product_with_a_parameter(product: Callable[..., Tensor]) -> None:
+    def edge(layer: Layer, edge: Edge) -> Tensor:
+        return product(edge.src, layer.w) * edge.data[:, None]
+
+    layer = Layer(edge, lambda m, v, a: product(v, m.w) + a)
+    topology = skewed()
+    topology = topology.with_edge_data(weight=torch.rand(topology.num_edges))
+    features = rows(topology, dtype=torch.float32).relu()
+    stored = sparse(features)
+    assert layer.maps_features(topology, stored)
+    found = [layer(topology, x) for x in (stored, features)]
+    assert_close(*found)
+    assert_close(*(torch.autograd.grad(out.square().sum(), layer.w)[0] for out in found))
