@@ -7,9 +7,8 @@ References:
     Ma et al., NGra, 2018, Sec. 3.2-3.3.
 """
 
-from sagann.compiler.compile import CallForm, compile_layer
+from sagann.compiler.compile import CallForm, CompilerOptions, compile_layer
 from sagann.compiler.explain import explain
-from sagann.compiler.options import CompilerOptions
 from sagann.compiler.program import EdgeWork, LayerProgram
 from sagann.compiler.trace import TraceError
 

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from sagann.compiler.compile import CompilerOptions
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.model_stages import ModelCut
 from sagann.compiler.operators import GATHER, GATHERED, SAGA_LAYER
-from sagann.compiler.options import CompilerOptions
 from sagann.compiler.recording import Call, Recorder, cannot_be_captured, traced_model
 from sagann.compiler.trace import TraceError, merge_equal
 from sagann.graph.topology import Topology

@@ -1,10 +1,10 @@
-"""The pipeline: from a layer and the form of its input to a layer program."""
+"""The pipeline: from a layer and the form of its input to a layer program. Every optimisation can be switched off, to measure its gain."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from torch import Tensor, fx
 
@@ -14,8 +14,7 @@ from sagann.compiler.fuse_rows import fuse_rows
 from sagann.compiler.hoist import hoist, transpose_matrices
 from sagann.compiler.lower import NotFusedError, lower
 from sagann.compiler.operators import GATHER, TYPED_LINEAR
-from sagann.compiler.options import CompilerOptions
-from sagann.compiler.program import EdgeWork, LayerProgram, Note, Stage, Typed
+from sagann.compiler.program import EdgeWork, LayerProgram, Note, Typed
 from sagann.compiler.rewrite import gather_of, gathered, gathering_of, leading_to, name_of
 from sagann.compiler.share import shared_rows
 from sagann.compiler.split_concat import split_concat
@@ -27,6 +26,35 @@ from sagann.kernels.edge.function import EdgeFunction, Side
 
 if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
+
+
+MapOrder = Literal["cheaper", "first", "last"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompilerOptions:
+    """Optimisations that the compiler may use; by default all."""
+
+    hoist: bool = True
+    "Compute values that depend on one end of an edge once per vertex."
+    split_concat: bool = True
+    "Split a linear map of a concatenation into maps of its parts, so that they can be hoisted."
+    commute: bool = True
+    "Swap linear maps and linear accumulators where that moves fewer bytes."
+    invariant: bool = True
+    "Keep rows that were gathered from constant features."
+    fuse: bool = True
+    "Run the edges as one pass without edge tensors; otherwise every edge tensor is materialised."
+    typed_maps: MapOrder = "cheaper"
+    """Where maps by edge type run: before the gather ("first"), after the gather if possible ("last"), or where fewer bytes move
+    in the topology ("cheaper"). "first" needs ``hoist``; "last" needs ``hoist`` and ``commute``."""
+
+    def __post_init__(self) -> None:
+        if self.typed_maps not in get_args(MapOrder):
+            raise ValueError(
+                f"typed_maps is {self.typed_maps!r} in CompilerOptions, expected one of "
+                f"{', '.join(get_args(MapOrder))}; leave it out to take the cheaper order"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -132,7 +160,7 @@ def edge_work(
     form = gathering_of(gather)
     stage = cut(module, gathered(module), frontier)
     by_name = {node.name: node for node in frontier}
-    sides = tuple(side_of(by_name[name]) for name in stage.inputs)
+    sides: tuple[Side, ...] = tuple(by_name[name].meta["place"] for name in stage.inputs)
     function, reason = None, "fusing is switched off"
     if not gather.meta["val"].is_floating_point():
         reason = "the message is not of a floating type"
@@ -148,6 +176,10 @@ def edge_work(
         reason = ""
         result = f"the {form.name}" if form.is_reduced else "the rows that are concatenated"
         notes.append(Note(kind="fused", text=f"{len(function.ops)} operations and {result} in one pass"))
+    # Parameters are there once for all edges.
+    of_edges = [
+        node for node in stage.module.graph.nodes if isinstance(node.meta.get("val"), Tensor) and has_rows(node)
+    ]
     return EdgeWork(
         stage=stage,
         sides=sides,
@@ -156,7 +188,7 @@ def edge_work(
         function=function,
         why_not=reason,
         backward=None if function is None else Backward(function),
-        tensor_bytes=_stage_bytes(stage),
+        tensor_bytes=sum(map(row_bytes, of_edges)),
         random=any(is_random(node) for node in module.graph.nodes if node.meta["place"] == "edge"),
         extremum_of_source=form.is_one and form.names_edges and function is not None and _is_source(function),
     )
@@ -201,6 +233,9 @@ def _assemble(
     at_src += [node for node in dict.fromkeys(shared.values()) if node not in at_src]
     at_dst = [node for node in at_dst if node not in shared]
     known_at_last = [*known, *at_dst, *shared, *ends["dst"], after]
+    for node in shared:
+        text = f"{name_of(node)}, of destinations as of sources: computed once"
+        notes.append(Note(kind="shared", text=text, line=node.meta["line"]))
     return LayerProgram(
         layer=type(layer).__name__,
         inputs=tuple(inputs),
@@ -217,7 +252,7 @@ def _assemble(
         bytes_per_edge=sum(row_bytes(node) for node in frontier if node.meta["place"] != "param")
         + 3 * _concat_row_bytes(module),
         naive_bytes_per_edge=naive_bytes,
-        notes=(*notes, *(_shared_note(node) for node in shared)),
+        notes=tuple(notes),
     )
 
 
@@ -226,29 +261,11 @@ def is_raw(frontier: list[fx.Node]) -> bool:
     return all(node.op == "placeholder" and node.meta["parameter"] is None for node in frontier)
 
 
-def _shared_note(node: fx.Node) -> Note:
-    text = f"{name_of(node)}, of destinations as of sources: computed once"
-    return Note(kind="shared", text=text, line=node.meta["line"])
-
-
-def side_of(node: fx.Node) -> Side:
-    """Whose row the edges read when they read the node."""
-    place = node.meta["place"]
-    assert place in ("param", "src", "dst", "edge")
-    return place
-
-
 def _is_derived_parameter(node: fx.Node, frontier: list[fx.Node]) -> bool:
     if node.op == "placeholder" or node.meta["place"] != "param" or not has_tensor(node):
         return False
     read_elsewhere = node.op == "call_function" and any(user.meta["place"] != "param" for user in node.users)
     return node in frontier or (read_elsewhere and isinstance(node.meta["val"], Tensor))
-
-
-def _stage_bytes(stage: Stage) -> int:
-    """Bytes of an edge's tensors; parameters are there once for all edges."""
-    nodes = stage.module.graph.nodes
-    return sum(row_bytes(node) for node in nodes if isinstance(node.meta.get("val"), Tensor) and has_rows(node))
 
 
 def _is_source(function: EdgeFunction) -> bool:

@@ -30,20 +30,12 @@ def _relu(b: Builder, op: Op, grad: str) -> tuple[str | None, ...]:
     return (b.op("where", b.op("le", _x(op), 0), b.full(0, b.shape(grad), b.dtype(grad)), grad),)
 
 
-def _minus_square(b: Builder, value: str) -> str:
-    return b.op("sub", 1.0, b.op("mul", value, value))
-
-
 def _div(b: Builder, op: Op, grad: str) -> tuple[str | None, ...]:
     denominator = op.args[1]
     first = b.op("div", grad, denominator)
     if not isinstance(denominator, str):
         return first, None
     return first, b.op("neg", b.op("mul", first, op.name))
-
-
-def _mul(b: Builder, op: Op, grad: str) -> tuple[str | None, ...]:
-    return b.op("mul", grad, op.args[1]), b.op("mul", grad, op.args[0])
 
 
 def _pow(b: Builder, op: Op, grad: str) -> tuple[str | None, ...]:
@@ -99,10 +91,6 @@ def _where(b: Builder, op: Op, grad: str) -> tuple[str | None, ...]:
     return None, b.op("where", op.args[0], grad, zero), b.op("where", op.args[0], zero, grad)
 
 
-def _reshape(b: Builder, op: Op, grad: str) -> tuple[str | None, ...]:
-    return (b.reshape(grad, b.shape(_x(op))),)
-
-
 def _permute(b: Builder, op: Op, grad: str) -> tuple[str | None, ...]:
     dims = op.attrs["dims"]
     return (b.op("permute", grad, dims=tuple(dims.index(dim) for dim in range(len(dims)))),)
@@ -145,10 +133,6 @@ def _kept(b: Builder, value: str, op: Op) -> str:
     return b.reshape(value, tuple(1 if dim in op.attrs["dims"] else size for dim, size in enumerate(shape)))
 
 
-def _sum(b: Builder, op: Op, grad: str) -> tuple[str | None, ...]:
-    return (b.op("broadcast", _kept(b, grad, op), shape=b.shape(_x(op))),)
-
-
 def _extremum(b: Builder, op: Op, grad: str) -> tuple[str | None, ...]:
     ties = b.cast(b.op("eq", _x(op), _kept(b, op.name, op)), b.dtype(grad))
     count = b.op("sum", ties, dims=op.attrs["dims"])
@@ -165,7 +149,7 @@ RULES: dict[str, Rule] = {
     "sqrt": lambda b, op, grad: (b.op("div", grad, b.op("mul", op.name, 2.0)),),
     "rsqrt": _times(lambda b, op: b.op("mul", b.op("pow", op.name, 3.0), -0.5)),
     "reciprocal": _times(lambda b, op: b.op("neg", b.op("mul", op.name, op.name))),
-    "tanh": _times(lambda b, op: _minus_square(b, op.name)),
+    "tanh": _times(lambda b, op: b.op("sub", 1.0, b.op("mul", op.name, op.name))),
     "sigmoid": _times(lambda b, op: b.op("mul", op.name, b.op("sub", 1.0, op.name))),
     "relu": _relu,
     "erf": _times(
@@ -175,19 +159,19 @@ RULES: dict[str, Rule] = {
     "cos": _times(lambda b, op: b.op("neg", b.op("sin", _x(op)))),
     "add": lambda b, op, grad: (grad, grad),
     "sub": lambda b, op, grad: (grad, b.op("neg", grad)),
-    "mul": _mul,
+    "mul": lambda b, op, grad: (b.op("mul", grad, op.args[1]), b.op("mul", grad, op.args[0])),
     "div": _div,
     "pow": _pow,
     "maximum": _extremum_of_two("gt", "lt"),
     "minimum": _extremum_of_two("lt", "gt"),
     "where": _where,
     "cast": lambda b, op, grad: (grad,),
-    "reshape": _reshape,
+    "reshape": lambda b, op, grad: (b.reshape(grad, b.shape(_x(op))),),
     "broadcast": lambda b, op, grad: (grad,),
     "permute": _permute,
     "slice": _slice,
     "cat": _cat,
-    "sum": _sum,
+    "sum": lambda b, op, grad: (b.op("broadcast", _kept(b, grad, op), shape=b.shape(_x(op))),),
     "amax": _extremum,
     "amin": _extremum,
 }

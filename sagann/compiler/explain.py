@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sagann.compiler.classify import has_tensor
-from sagann.compiler.program import LayerProgram, Note, Stage
+from sagann.compiler.program import LayerProgram, Stage
 from sagann.compiler.rewrite import name_of
 from sagann.kernels.edge.function import EdgeFunction, Op
 
@@ -15,7 +15,9 @@ def explain(program: LayerProgram) -> str:
     edges = program.edges
     lines = [f"{program.layer}: {edges.gathering.name} over the edges"]
     lines += [f"  {_bytes(program)}"]
-    lines += _notes(program.notes)
+    for note in program.notes:
+        line = f"  [{note.line}]" if note.line else ""
+        lines.append(f"  {_TITLES.get(note.kind, note.kind)}: {note.text}{line}")
     if program.maps_last is not None:
         lines += _either_order(program, program.maps_last)
     if program.invariant:
@@ -50,13 +52,6 @@ def _either_order(first: LayerProgram, last: LayerProgram) -> list[str]:
     function = last.edges.function
     lines += [f"  {line}" for line in _pass(function)] if function is not None else []
     return lines
-
-
-def _notes(notes: tuple[Note, ...]) -> list[str]:
-    return [
-        f"  {_TITLES.get(note.kind, note.kind)}: {note.text}" + (f"  [{note.line}]" if note.line else "")
-        for note in notes
-    ]
 
 
 def _operators(stage: Stage) -> str:

@@ -73,12 +73,8 @@ def _region(root: fx.Node, graph: fx.Graph) -> tuple[list[fx.Node], list[fx.Node
     """The nodes that only ``root`` needs, and the nodes that they read; None if a pass does not pay."""
     inside = {root}
     for node in reversed(list(graph.nodes)):
-        if (
-            node not in inside
-            and (_is_within_rows(node) or (node.target in VIEWS and _of_tensors(node)))
-            and node.users
-            and inside.issuperset(node.users)
-        ):
+        may_join = _is_within_rows(node) or (node.target in VIEWS and _of_tensors(node))
+        if may_join and node.users and inside.issuperset(node.users):
             inside.add(node)
     region = [node for node in graph.nodes if node in inside]
     inputs = list(dict.fromkeys(each for node in region for each in node.all_input_nodes if each not in inside))

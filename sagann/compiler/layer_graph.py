@@ -13,6 +13,7 @@ from torch import fx
 from sagann.compiler.compile import CallForm, edge_work, is_raw, rewritten
 from sagann.compiler.hoist import hoist
 from sagann.compiler.program import EdgeWork, Note, Typed
+from sagann.compiler.rewrite import gather_of
 from sagann.compiler.typed import count_types, is_separable
 
 if TYPE_CHECKING:
@@ -53,11 +54,7 @@ class LayerGraphs:
 
 
 def layer_graphs(layer: SagaLayer, form: CallForm) -> LayerGraphs:
-    """Compile ``layer`` as a part of a larger program, for whole intervals of vertices on both sides of its edges.
-
-    Raises:
-        TraceError: the layer cannot be compiled, and why.
-    """
+    """Compile ``layer`` as a part of a larger program, for whole intervals of vertices on both sides of its edges."""
 
     def graph(edge_type: int | None = None) -> tuple[LayerGraph, Typed | None]:
         notes: list[Note] = []
@@ -75,7 +72,7 @@ def layer_graphs(layer: SagaLayer, form: CallForm) -> LayerGraphs:
     if typed is not None:
         # Beside a map of a single type, others have no more than that.
         num_types = min(num_types, typed.num_types) if types in ("", typed.types) else 0
-    if num_types and form.options.hoist and is_separable(whole.module):
+    if num_types and form.options.hoist and is_separable(gather_of(whole.module)):
         parts = tuple(graph(each)[0] for each in range(num_types))
         return LayerGraphs(parts=parts, num_types=num_types, types=keys[types])
     if typed is None:

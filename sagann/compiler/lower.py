@@ -300,7 +300,7 @@ def _mm(low: _Lowering, node: fx.Node, x: fx.Node, matrix: fx.Node) -> str:
     raise NotFusedError(f"operator {node.target} has no fused form")
 
 
-def _typed_map(low: _Lowering, node: fx.Node, *args: Any) -> str:
+def _typed_map(*_: Any) -> str:
     raise NotFusedError(
         "a linear map picked by edge type stays on the edges: only the first of a layer leaves them, by `edge.data` itself, in "
         "a streamed model where its results are summed or averaged"

@@ -18,14 +18,9 @@ _UNLIMITED = 1 << 62
 def min_cut(
     costs: Mapping[Node, int], operands: Mapping[Node, Collection[Node]], readers: Collection[Node]
 ) -> set[Node]:
-    """Choose nodes such that every path from an origin to a reader's end passes a chosen one.
+    """The nodes, at least cost, of which every path from an origin to a reader passes one; they may be readers or origins themselves.
 
-    Args:
-        costs: cost of choosing each node, at least 0.
-        operands: the nodes that each node reads; an origin has none.
-        readers: the nodes whose values are needed.
-    Returns:
-        The chosen nodes; they may be readers or origins themselves.
+    ``operands`` are the nodes that each node reads; an origin has none. Costs are at least 0.
     """
     # Every node is an arc from its entry (node, 0) to its exit (node, 1).
     source: object = ("source", -1)

@@ -56,12 +56,7 @@ class Stage:
     "Regions of pointwise work that are one call each in the module, written as work on an edge from each vertex to itself."
 
     def run(self, values: Mapping[str, Tensor], run_rows: RunRows) -> dict[str, Tensor]:
-        """Compute the outputs from the inputs among ``values``.
-
-        Args:
-            values: by name.
-            run_rows: computes a region from what it reads.
-        """
+        """Compute the outputs from the inputs among ``values``, and regions by ``run_rows``."""
         given: list[Any] = [values[name] for name in self.inputs]
         if self.rows:
             given.insert(0, lambda number, *arrays: run_rows(self.rows[number], arrays))
@@ -72,12 +67,8 @@ class Stage:
         """Whether inputs of these names are read by dropout and linear maps alone."""
         nodes = [node for node in self.module.graph.nodes if node.op == "placeholder"]
         # A stage with regions of rows is given the function that runs them first.
-        given = [
-            node
-            for name, node in zip(self.inputs, nodes[len(nodes) - len(self.inputs) :], strict=True)
-            if name in names
-        ]
-        return all(map(_is_mapped, given))
+        inputs = zip(self.inputs, nodes[len(nodes) - len(self.inputs) :], strict=True)
+        return all(_is_mapped(node) for name, node in inputs if name in names)
 
     def __bool__(self) -> bool:
         return bool(self.outputs)

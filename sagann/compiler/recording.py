@@ -20,10 +20,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
-from sagann.compiler.compile import CallForm
+from sagann.compiler.compile import CallForm, CompilerOptions
 from sagann.compiler.layer_graph import LayerGraph, LayerGraphs, layer_graphs
 from sagann.compiler.model_program import EdgeType
-from sagann.compiler.options import CompilerOptions
 from sagann.compiler.size_check import CHANGES, OTHER_ROWS, check_sizes
 from sagann.compiler.trace import (
     ROWS,
@@ -230,13 +229,11 @@ class Recorder:
         for number, graph in enumerate(graphs.parts):
             edges = hop
             if len(graphs.parts) > 1:
-                edges = self._number_of(EdgeType(hop=hop, data=edge_data[graphs.types], type=number))
+                edge_type = EdgeType(hop=hop, data=edge_data[graphs.types], type=number)
+                if edge_type not in self.edge_types:
+                    self.edge_types.append(edge_type)
+                edges = len(self.hops) + self.edge_types.index(edge_type)
             self.gathers.append(Gathering(graph=graph, edge_data=edge_data, hop=edges))
-
-    def _number_of(self, edge_type: EdgeType) -> int:
-        if edge_type not in self.edge_types:
-            self.edge_types.append(edge_type)
-        return len(self.hops) + self.edge_types.index(edge_type)
 
 
 class _Again:

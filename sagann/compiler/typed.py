@@ -76,17 +76,12 @@ def count_types(module: fx.GraphModule) -> tuple[int, str]:
     return min(int(weight.meta["val"].shape[0]) for _, _, weight in maps), names.pop()
 
 
-def is_separable(module: fx.GraphModule) -> bool:
-    """Whether the edges of each type may be gathered by themselves, and what is gathered added up."""
-    return _sums(gather_of(module))
-
-
 def map_first(module: fx.GraphModule) -> tuple[Typed | None, list[Note]]:
     """Let one map of several types leave the edges, of sources rather than of destinations: its result is read like a vertex's row,
     from now on. Gives what is to be computed for every pair, and what was done."""
     gather = gather_of(module)
     leaving = sorted(_leaving(module), key=lambda node: _end_of(node) == "dst")
-    node = next((node for node in leaving if _end_of(node) == "src" or _sums(gather)), None)
+    node = next((node for node in leaving if _end_of(node) == "src" or is_separable(gather)), None)
     if node is None:
         return None, []
     x, types, weight = node.all_input_nodes
@@ -115,8 +110,8 @@ def _end_of(node: fx.Node) -> End:
     return "src" if place == "src" else "dst"
 
 
-def _sums(gather: fx.Node) -> bool:
-    """Whether what is gathered for parts of the edges can be summed."""
+def is_separable(gather: fx.Node) -> bool:
+    """Whether parts of the edges, such as those of a type, may be gathered by themselves, and what is gathered summed."""
     # A sum may overflow in half precision where the mean does not.
     form = gathering_of(gather)
     return form.is_linear and not (form.averages and gather.meta["val"].dtype == torch.float16)
@@ -128,7 +123,7 @@ def map_last(module: fx.GraphModule, first: Typed) -> tuple[fx.GraphModule, Type
     module = fx.GraphModule(module, copy.deepcopy(module.graph))
     gather = gather_of(module)
     values, averages = gather.args[0], gathering_of(gather).averages
-    if first.end == "dst" or not _sums(gather):
+    if first.end == "dst" or not is_separable(gather):
         return None
     assert isinstance(values, (list, tuple))
     message = message_of(values[0])

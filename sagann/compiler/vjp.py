@@ -145,11 +145,7 @@ def _seeds(b: Builder, forward: EdgeFunction) -> dict[str, str]:
 def adjoints(b: Builder, forward: EdgeFunction, seeds: Mapping[str, str], wanted: Iterable[str]) -> dict[str, str]:
     """Reverse-mode differentiation: names of the gradients of the ``wanted`` inputs, in their order.
 
-    Args:
-        b: holds the forward's ops; those of the backward are added.
-        forward: the function.
-        seeds: gradients of values, by value.
-        wanted: inputs.
+    ``b`` holds the forward's ops; those of the backward are added. ``seeds`` are gradients by value.
     """
     wanted = tuple(wanted)
     active = set(wanted)

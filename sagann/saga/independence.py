@@ -12,7 +12,7 @@ from __future__ import annotations
 import linecache
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -102,7 +102,14 @@ def _check_layer(layer: SagaLayer, x: Mapping[str, Tensor], data: Mapping[str, T
         values = values_of(layer.accumulator, output, NUM_ROWS, where)
     except LayerError:
         return  # The accumulator says so, with the real shapes.
-    _check_floating(values, name)
+    for value in values:
+        if not value.is_floating_point():
+            raise LayerError(
+                "apply_edge must return floating numbers",
+                value=f"{value.dtype}, of which no sum has a gradient",
+                where=where,
+                fix="Convert what it returns: message.to(edge.src.dtype), or the vertex features where they are integers.",
+            )
     form = gathering(layer.accumulator, layer.max_degree or 0)
     shapes = form.shapes([value.shape[1:] for value in values])
     last = [each.values.stop - 1 for each in form.reduced]
@@ -132,17 +139,6 @@ def _check_layer(layer: SagaLayer, x: Mapping[str, Tensor], data: Mapping[str, T
 def _labelled(what: str, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Rows by what the user's function calls them."""
     return {f"{what}[{key!r}]" if key else what: each for key, each in rows.items()}
-
-
-def _check_floating(values: Sequence[Tensor], name: str) -> None:
-    for value in values:
-        if not value.is_floating_point():
-            raise LayerError(
-                "apply_edge must return floating numbers",
-                value=f"{value.dtype}, of which no sum has a gradient",
-                where=f"{name}.apply_edge",
-                fix="Convert what it returns: message.to(edge.src.dtype), or the vertex features where they are integers.",
-            )
 
 
 def _check_rows(function: Callable[..., Any], inputs: Mapping[str, Tensor], layer: nn.Module, name: str) -> Any:

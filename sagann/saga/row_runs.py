@@ -25,7 +25,7 @@ TOLERANCES = {torch.float64: 1e-9, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 DEFAULT_TOLERANCE = 1e-4
 "Runs on other rows differ by rounding alone: relative to the largest entry."
 
-_UNINITIALISED = frozenset(["empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"])
+_UNINITIALISED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 READS_NO_VALUES = _UNINITIALISED | {"new_zeros", "new_ones", "new_full"}
 "Operators that take a tensor for its dtype and device alone."
 

@@ -17,8 +17,8 @@ from typing import NamedTuple, NoReturn
 import torch
 from torch import Tensor, nn
 
+from sagann.compiler.compile import CompilerOptions
 from sagann.compiler.model_program import ModelProgram
-from sagann.compiler.options import CompilerOptions
 from sagann.compiler.trace import tensors_of
 from sagann.errors import InputError, LayerError, require_type
 from sagann.graph.topology import Topology, for_training_as_well
