@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import torch
-
 from sagann.byte_size import format_bytes
 from sagann.cli.run_settings import RunSettings
 from sagann.cli.settings import ENGINES
 from sagann.errors import InputError
 from sagann.free_space import memory
 from sagann.graph import Graph
+from sagann.graph.rows import is_sparse
 from sagann.nn import MODELS
 from sagann.train.predictor import most_measured
 from sagann.train.resources import resolve_device
@@ -96,9 +95,8 @@ def least_bytes(settings: RunSettings, graph: Graph) -> int:
     activations = 0 if streams else boundaries * graph.num_vertices * hidden
     edges = graph.num_edges * hidden if boundaries and settings.engine == "naive" else 0
     dense = 0
-    is_sparse = graph.features is not None and graph.features.layout == torch.sparse_csr
     reads_dense = settings.engine == "naive" or settings.model.model in _READ_DENSE_ROWS
-    if is_sparse and reads_dense and not _has_encoder(settings):
+    if is_sparse(graph.features) and reads_dense and not _has_encoder(settings):
         dense = graph.num_vertices * graph.num_features
     return (2 * weights + activations + edges + dense) * _FLOAT_BYTES
 

@@ -72,7 +72,7 @@ def _step(model: Any, graph: Graph) -> None:
     graph = prepared_by(model, graph)
     if graph.features is not None:
         graph = subgraph(graph, torch.arange(min(NUM_VERTICES, graph.num_vertices)))
-    out = model(graph.hops(count_hops(model)), graph.features)
+    out = model(graph.hops(count_hops(model)), graph.in_memory().features)
     out.sum().backward()
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sagann.graph.constant import declare_constant
 from sagann.graph.feature_norm import normalise_features
+from sagann.graph.feature_store import FeatureStore, feature_store
 from sagann.graph.graph import SPLIT_NAMES, Graph
 from sagann.graph.normalise import normalise
 from sagann.graph.split import graph_split, per_class_split, planetoid_split, random_split
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SPLIT_NAMES",
     "Csr",
+    "FeatureStore",
     "Graph",
     "Quadrants",
     "Topology",
@@ -35,6 +37,7 @@ __all__ = [
     "coalesce",
     "declare_constant",
     "demo_graph",
+    "feature_store",
     "graph_split",
     "id_dtype",
     "normalise",

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError
+from sagann.graph.feature_store import FeatureStore, feature_store, read_slice
 from sagann.graph.graph import Graph
 from sagann.graph.large_arrays import empty_array
-from sagann.graph.rows import csr_tensor
+from sagann.graph.rows import csr_tensor, is_sparse
 from sagann.graph.topology import CHECKED_AT_ONCE
 
 
@@ -44,17 +45,21 @@ def normalise_features(graph: Graph) -> Graph:
             where=f"graph '{graph.name}'",
             fix="Leave normalise_features (--normalise-features) out.",
         )
-    normalised = _sparse(features) if features.layout == torch.sparse_csr else _dense(features)
+    normalised = (
+        _sparse(features) if is_sparse(features) else _dense(feature_store(features), graph.topology.device)
+    )
     return replace(graph, features=normalised)
 
 
-def _dense(features: Tensor) -> Tensor:
-    result = empty_array(features.shape, features.dtype, features.device)
-    # In slices: the features may be a memory map, and the float64 copy is never whole.
-    step = max(1, CHECKED_AT_ONCE // max(1, features.shape[1]))
-    for first in range(0, len(features), step):
-        rows = features[first : first + step].double()
-        result[first : first + step] = rows / _divisors(rows.abs().sum(dim=1, keepdim=True))
+def _dense(features: FeatureStore, device: torch.device) -> Tensor:
+    num_rows, row_shape = features.num_rows, features.row_shape
+    result = empty_array((num_rows, *row_shape), features.dtype, device)
+    # In slices: the features may lie in a file, and the float64 copy is never whole.
+    step = max(1, CHECKED_AT_ONCE // max(1, row_shape[0]))
+    for first in range(0, num_rows, step):
+        last = min(first + step, num_rows)
+        rows = read_slice(features, first, last).to(device, torch.float64)
+        result[first:last] = rows / _divisors(rows.abs().sum(dim=1, keepdim=True))
     return result
 
 

@@ -7,7 +7,9 @@ in-edges of chosen destinations: a CSR matrix and a CSC topology are one structu
 from __future__ import annotations
 
 import warnings
+from typing import TypeGuard
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +18,11 @@ from sagann.graph.large_arrays import SLAB_EDGES, empty_array
 
 SMALLEST_WARNING_BYTES = 64 << 20
 "Sparse features that become dense in less memory are not worth a warning."
+
+
+def is_sparse(features: object) -> TypeGuard[Tensor]:
+    """Whether features are a ``torch.sparse_csr`` matrix."""
+    return isinstance(features, Tensor) and features.layout == torch.sparse_csr
 
 
 def take_rows(tensor: Tensor, index: Tensor) -> Tensor:
@@ -27,13 +34,35 @@ def take_rows(tensor: Tensor, index: Tensor) -> Tensor:
     Returns:
         [M, ...] of the same layout and dtype.
     """
-    if tensor.layout != torch.sparse_csr:
+    if not is_sparse(tensor):
         return tensor[index]
     offsets, positions = gather_ranges(tensor.crow_indices(), index)
     columns = tensor.col_indices()
     return csr_tensor(
         offsets.to(columns.dtype), columns[positions], tensor.values()[positions], num_columns=tensor.shape[1]
     )
+
+
+def pick_rows(tensor: Tensor, rows: Tensor, into: Tensor) -> Tensor:
+    """Copy rows of a dense tensor by the calling thread alone.
+
+    Args:
+        tensor: [n, ...]; only these rows are read where the tensor is mapped from a file.
+        rows: integer [m], below n.
+        into: contiguous [m, ...]; becomes the rows, and is returned.
+    """
+    if not tensor.is_contiguous() or tensor.device.type != "cpu":
+        return torch.index_select(tensor, 0, rows.long(), out=into)
+    if into.numel():
+        # PyTorch would wake other threads, which compute meanwhile. NumPy checks no index in this mode.
+        np.take(as_bytes(tensor), rows.numpy(), axis=0, out=as_bytes(into), mode="clip")
+    return into
+
+
+def as_bytes(tensor: Tensor) -> np.ndarray:
+    """A contiguous tensor's rows as bytes: uint8 [n, bytes of a row], on the same memory."""
+    rows: np.ndarray = tensor.detach().reshape(len(tensor), -1).view(torch.uint8).numpy()
+    return rows
 
 
 def csr_tensor(offsets: Tensor, columns: Tensor, values: Tensor, *, num_columns: int) -> Tensor:

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError
+from sagann.graph.feature_store import feature_store, read_slice
 from sagann.graph.graph import SPLIT_NAMES, Graph
+from sagann.graph.rows import is_sparse
 from sagann.graph.topology import CHECKED_AT_ONCE, Topology
 
 FEATURE_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -202,15 +204,19 @@ def _check_features(graph: Graph) -> None:
     features = graph.features
     if features is None:
         return
-    if features.dtype not in FEATURE_DTYPES or features.ndim != 2:
+    store = feature_store(features)
+    if features.dtype not in FEATURE_DTYPES or len(store.row_shape) != 1:
         raise _error(
             graph,
             "features have the wrong form",
-            f"{features.dtype} {list(features.shape)}, expected floating point [num_vertices, num_features]",
+            f"{features.dtype} {[store.num_rows, *store.row_shape]}, expected floating point [num_vertices, num_features]",
             "features",
             "Convert the features with .float(), one row per vertex.",
         )
-    if features.layout not in (torch.strided, torch.sparse_csr):
+    if is_sparse(features):
+        _check_sparse_features(graph, features)
+        return
+    if isinstance(features, Tensor) and features.layout != torch.strided:
         raise _error(
             graph,
             "features have a layout that is not supported",
@@ -218,15 +224,12 @@ def _check_features(graph: Graph) -> None:
             "features",
             "Convert them with .to_sparse_csr(), or .to_dense().",
         )
-    if features.layout == torch.sparse_csr:
-        _check_sparse_features(graph, features)
-        return
-    for part in _slices(len(features), features.shape[1]):
-        wrong = ~torch.isfinite(features[part])
+    for part in _slices(store.num_rows, store.row_shape[0]):
+        rows = read_slice(store, part.start, part.stop)
+        wrong = ~torch.isfinite(rows)
         if wrong.any():
-            at = _first(wrong, part)
-            column = int(wrong[at - part.start].nonzero()[0])
-            raise _not_finite(graph, float(features[at, column]), at, column)
+            row, column = wrong.nonzero()[0].tolist()
+            raise _not_finite(graph, float(rows[row, column]), part.start + row, column)
 
 
 def _check_sparse_features(graph: Graph, features: Tensor) -> None:

@@ -16,8 +16,9 @@ from sagann.byte_size import format_bytes
 from sagann.errors import InputError, LayerError, require_type
 from sagann.free_space import free_disk_bytes
 from sagann.graph import SPLIT_NAMES, Graph, validate_graph
+from sagann.graph.feature_store import feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
-from sagann.graph.rows import csr_tensor, made_dense
+from sagann.graph.rows import csr_tensor, is_sparse, made_dense
 from sagann.graph.topology import CHECKED_AT_ONCE
 from sagann.saga.hops import count_hops
 from sagann.saga.shared_lock import MODELS
@@ -88,8 +89,10 @@ class Predictor:
         with self.large_arrays():
             graph = features_as(graph, parameter_dtype(self.model))
             prepared = prepared_by(self.model, graph)
-        # Streamed, a graph stays where it is: blocks of it are copied to the device as they are needed.
-        return PreparedGraph(graph=prepared.to("cpu" if self.streaming is not None else self.device))
+        if self.streaming is None:
+            return PreparedGraph(graph=prepared.in_memory().to(self.device))
+        # Blocks are copied to the device as they are needed.
+        return PreparedGraph(graph=prepared.to("cpu"))
 
     def large_arrays(self) -> AbstractContextManager[None]:
         """Inside the ``with`` block, large arrays of a graph that is opened or prepared lie where the model spills, if it does."""
@@ -223,7 +226,7 @@ class Predictor:
             LayerError: it has overwritten the features.
         """
         features = graph.features
-        if features is None or features.is_inference():
+        if not isinstance(features, Tensor) or features.is_inference():
             # Tensors made in inference mode count no versions, and refuse to be overwritten outside of it by themselves.
             return model()
         version = features._version
@@ -377,7 +380,7 @@ def prepared_by(model: nn.Module, graph: Graph) -> Graph:
         )
     features = prepared.features
     takes_sparse = getattr(model, "takes_sparse_features", False)
-    if features is None or features.layout != torch.sparse_csr or takes_sparse:
+    if takes_sparse or not is_sparse(features):
         return prepared
     fix = "Set takes_sparse_features = True in its class if it hands them to SAGA layers or LinearEncoder."
     return replace(prepared, features=made_dense(features, f"The model {type(model).__name__}", fix))
@@ -398,15 +401,15 @@ def features_as(graph: Graph, dtype: torch.dtype) -> Graph:
     features = graph.features
     if features is None or features.dtype == dtype:
         return graph
-    is_sparse = features.layout == torch.sparse_csr
-    values = features.values() if is_sparse else features
-    cast = empty_array(values.shape, dtype, values.device)
+    store = feature_store(features.values() if is_sparse(features) else features)
+    cast = empty_array((store.num_rows, *store.row_shape), dtype, graph.topology.device)
     infinite = False
-    step = max(1, CHECKED_AT_ONCE // max(1, values[:1].numel()))
-    for first in range(0, len(values), step):
-        rows = values[first : first + step].to(dtype)
+    step = max(1, CHECKED_AT_ONCE // max(1, math.prod(store.row_shape)))
+    for first in range(0, store.num_rows, step):
+        last = min(first + step, store.num_rows)
+        rows = read_slice(store, first, last).to(dtype)
         infinite = infinite or bool(rows.isinf().any())
-        cast[first : first + step] = rows
+        cast[first:last] = rows
     if infinite:
         raise InputError(
             "a feature is too large for the numbers that the model computes in",
@@ -414,7 +417,7 @@ def features_as(graph: Graph, dtype: torch.dtype) -> Graph:
             where=f"graph '{graph.name}'",
             fix="Scale the features, for instance to mean 0 and deviation 1.",
         )
-    if is_sparse:
+    if is_sparse(features):
         # Not by .to(): it would check a matrix that is known to be sound.
         cast = csr_tensor(features.crow_indices(), features.col_indices(), cast, num_columns=graph.num_features)
     return replace(graph, features=cast)

@@ -8,7 +8,8 @@ from dataclasses import replace
 import torch
 
 from sagann.graph import Graph, Topology
-from sagann.graph.constant import _DECLARED, declare_constant, is_constant
+from sagann.graph.constant import _TENSORS, declare_constant, is_constant
+from sagann.graph.rows import csr_tensor
 
 
 def graph_of(features: torch.Tensor) -> Graph:
@@ -21,7 +22,7 @@ def test_a_graph_declares_its_features() -> None:
     assert not is_constant(features)
     graph = graph_of(features)
     assert is_constant(features)
-    other = torch.ones(3, 2).to_sparse_csr()
+    other = csr_tensor(torch.arange(4), torch.zeros(3, dtype=torch.int64), torch.ones(3), num_columns=2)
     replace(graph, features=other)
     assert is_constant(other)
 
@@ -43,7 +44,7 @@ def test_features_that_learn_are_not_constant() -> None:
 def test_a_declaration_lives_as_long_as_its_tensor() -> None:
     features = declare_constant(torch.ones(3))
     gc.collect()
-    before = len(_DECLARED)
+    before = len(_TENSORS)
     del features
     gc.collect()
-    assert len(_DECLARED) == before - 1
+    assert len(_TENSORS) == before - 1

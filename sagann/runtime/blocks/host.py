@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sagann.graph.rows import pick_rows
 from sagann.kernels.memory import Pool, empty
 from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
-from sagann.runtime.blocks.picking import pick_rows
 
 _POOL = Pool(most_times=1)
 "Of blocks that lie in the process's memory: a pool of their own, as the other one is kept within a budget. They stay for long."
@@ -76,7 +76,7 @@ class SharedHost:
 
     def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
         """Copies of some rows of each tensor of what was put last."""
-        return {name: pick_rows(tensor, rows) for name, tensor in self._blocks[block].items()}
+        return picked(self._blocks[block], rows)
 
     def close(self) -> None:
         """Forget all blocks."""
@@ -114,11 +114,19 @@ class RamHost:
     def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
         """Copies of some rows of each tensor of what was put last."""
         layout, memory = self._blocks[block]
-        return {name: pick_rows(tensor, rows) for name, tensor in layout.views(memory).items()}
+        return picked(layout.views(memory), rows)
 
     def close(self) -> None:
         """Forget all blocks."""
         self._blocks.clear()
+
+
+def picked(tensors: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
+    """Copies of some rows of each tensor, in pooled memory."""
+    return {
+        name: pick_rows(tensor, rows, empty((len(rows), *tensor.shape[1:]), tensor.dtype))
+        for name, tensor in tensors.items()
+    }
 
 
 def copied(tensor: Tensor) -> Tensor:

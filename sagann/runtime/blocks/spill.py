@@ -1,8 +1,9 @@
 """Spill: blocks in files of a folder that does not outlive the process, read and written from threads.
 
-Every block is one file, replaced in place when the block is stored again. What is read first after it was written has the
-checksum of what was written, or an error names the file; of what is read again and again, every eighth reading is checked.
-A process that was killed leaves its folder behind; the next one that spills to the same place removes it:
+A host keeps its blocks in one file. A block that is stored again replaces itself. The first reading of a block after it was
+written, and every eighth one, is compared with the checksum of the bytes that were written; an error names the file.
+
+A process that was killed leaves its folder behind. The next process that spills to the same place removes the folder:
 
 - A process makes a folder, then once a lock file in it, and locks that. If the file is still there then, the folder is its
   own.
@@ -17,11 +18,11 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from itertools import count, takewhile
 from pathlib import Path
+from threading import Lock
 from weakref import finalize
 
 import numpy as np
@@ -32,8 +33,8 @@ from sagann.errors import SagannError
 from sagann.kernels.checksum import checksum
 from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
-from sagann.runtime.blocks.picking import read_rows
 from sagann.storage.file_cache import is_cached
+from sagann.storage.positioned import MOST_BYTES, read_bytes, read_rows
 
 _PREFIX = "sagann-spill-"
 # Of folders that are being removed.
@@ -41,8 +42,6 @@ _REMOVED_PREFIX = "sagann-removed-"
 _LOCK = "lock"
 # Edges are written once and read in every epoch: to check each reading would pass over them once more each time.
 _CHECKED_READS = 8
-# Longest that one call of the system may read or write.
-_AT_ONCE = 1 << 30
 
 
 class SpillError(SagannError, OSError):
@@ -170,21 +169,35 @@ def _remove_locked(path: Path, lock: int) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
+class _Region:
+    """Where a block lies in the file of a host."""
+
+    __slots__ = ("checksum", "layout", "num_reads", "offset")
+
+    def __init__(self, offset: int, layout: Layout) -> None:
+        self.offset, self.layout = offset, layout
+        self.checksum = 0
+        "Checksum of the tensors that were written."
+        self.num_reads = 0
+        "Readings since the block was written."
+
+
 class DiskHost:
-    """Blocks in a spill folder."""
+    """Blocks in one file of a spill folder, one after the other; a block that is put again replaces itself."""
 
     is_memory = False
     gives_copies = True
 
     def __init__(self, folder: SpillFolder) -> None:
+        # Kept alive: the folder is removed when it is collected.
         self._folder = folder
-        self._paths: dict[Block, Path] = {}
-        self._written: dict[Block, tuple[Layout, int]] = {}
-        "What lies in each file, and its checksum."
-        self._num_reads: dict[Block, int] = {}
-        "Since it was written."
+        self._path = folder.path / f"{next(folder.numbers)}.bin"
+        self._regions: dict[Block, _Region] = {}
+        self._end = 0
+        "Bytes of all regions."
+        self._lock = Lock()
         # Blocks of an epoch that never came to its backward go as well.
-        self._remove = finalize(self, _unlink, self._paths, os.getpid())
+        self._remove = finalize(self, _unlink, self._path, os.getpid())
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
         """Write a block's tensors.
@@ -192,98 +205,114 @@ class DiskHost:
         Raises:
             SpillError: the folder is full or gone.
         """
-        if block not in self._paths:
-            self._paths[block] = self._folder.path / f"{next(self._folder.numbers)}.bin"
-        path = self._paths[block]
-        layout = Layout(tensors)
-        try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-            try:
-                found = 0
-                for name, tensor in tensors.items():
-                    content = _bytes_of(tensor)
-                    found = checksum(content, found)
-                    _write(file, content, layout.offset(name))
-                # The last tensor may end before its place does.
-                os.ftruncate(file, layout.num_bytes)
-            finally:
-                os.close(file)
-        except OSError as error:
-            raise _failed("cannot be written", path, error) from error
-        self._written[block] = layout, found
-        self._num_reads[block] = 0
+        with self._open(os.O_WRONLY | os.O_CREAT, "written") as file:
+            region = self._region(block, Layout(tensors))
+            found = 0
+            for name, tensor in tensors.items():
+                content = _bytes_of(tensor)
+                found = checksum(content, found)
+                _write(file, content, region.offset + region.layout.offset(name))
+            with self._lock:
+                # The last tensor may end before its room does.
+                os.ftruncate(file, self._end)
+        region.checksum, region.num_reads = found, 0
+
+    def _region(self, block: Block, layout: Layout) -> _Region:
+        """Room for a block: its own, where it had as much before, or else at the end of the file."""
+        with self._lock:
+            known = self._regions.get(block)
+            if known is not None and layout.num_bytes <= known.layout.num_bytes:
+                region = _Region(known.offset, layout)
+            else:
+                region, self._end = _Region(self._end, layout), self._end + layout.num_bytes
+            self._regions[block] = region
+            return region
 
     def get(self, block: Block) -> dict[str, Tensor]:
-        """Read what was put last.
+        """Read a block's tensors.
 
         Raises:
             SpillError: the file is gone, cut short, or has other content than was written.
         """
-        path = self._paths[block]
-        layout, expected = self._written[block]
-        try:
-            file = os.open(path, os.O_RDONLY)
-            try:
-                tensors = _read(file, layout, path)
-            finally:
-                os.close(file)
-        except SpillError:
-            raise
-        except OSError as error:
-            raise _failed("cannot be read", path, error) from error
-        if self._num_reads[block] % _CHECKED_READS == 0:
-            _check(tensors, expected, path)
-        self._num_reads[block] += 1
+        region = self._regions[block]
+        memory = region.layout.allocate()
+        with self._open(os.O_RDONLY, "read") as file:
+            read_bytes(file, memory.numpy().data, region.offset, self._cut_short)
+        tensors = region.layout.views(memory)
+        if region.num_reads % _CHECKED_READS == 0:
+            self._check(tensors, region.checksum)
+        region.num_reads += 1
         return tensors
 
     def is_at_hand(self, block: Block) -> bool:
-        """Whether a block can be read without waiting for a disk, as far as the system tells. What is wrong with a file is
-        for its reader to find."""
-        layout, _ = self._written[block]
-        try:
-            file = os.open(self._paths[block], os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            return is_cached(file, 0, layout.num_bytes)
-        finally:
-            os.close(file)
+        """Whether a block can be read without waiting for a disk, as far as the system tells; who reads it finds what is wrong
+        with the file."""
+        region = self._regions[block]
+        with suppress(SpillError), self._open(os.O_RDONLY, "read") as file:
+            return is_cached(file, region.offset, region.layout.num_bytes)
+        return False
 
     def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
-        """Read some rows of each tensor of what was put last; what is between them is not read, so nothing is checked.
+        """Read some rows of each of a block's tensors; the rows between them are not read, so nothing is checked.
 
         Raises:
             SpillError: the file is gone or cut short.
         """
-        path, (layout, _) = self._paths[block], self._written[block]
-        try:
-            file = os.open(path, os.O_RDONLY)
-            try:
-                picked = layout.of_rows(len(rows))
-                tensors = picked.views(picked.allocate())
-                for name, tensor in tensors.items():
-                    read_rows(partial(_fill, file, path=path), layout.offset(name), rows, tensor)
-                return tensors
-            finally:
-                os.close(file)
-        except SpillError:
-            raise
-        except OSError as error:
-            raise _failed("cannot be read", path, error) from error
+        region = self._regions[block]
+        picked = region.layout.of_rows(len(rows))
+        tensors = picked.views(picked.allocate())
+        with self._open(os.O_RDONLY, "read") as file:
+            for name, tensor in tensors.items():
+                read_rows(file, region.offset + region.layout.offset(name), rows, tensor, self._cut_short)
+        return tensors
 
     def close(self) -> None:
         """Remove all blocks."""
         self._remove()
 
+    @contextmanager
+    def _open(self, flags: int, action: str) -> Iterator[int]:
+        """Inside the ``with`` block, the file is open; errors of the system name the file."""
+        try:
+            file = os.open(self._path, flags, 0o600)
+            try:
+                yield file
+            finally:
+                os.close(file)
+        except SpillError:
+            raise
+        except OSError as error:
+            raise _failed(f"cannot be {action}", self._path, error) from error
 
-def _unlink(paths: Mapping[Block, Path], owner: int) -> None:
-    # A child that was forked off does not own what it has inherited.
+    def _cut_short(self, value: str) -> SpillError:
+        return SpillError(
+            "a spill file is cut short",
+            value=value,
+            where=f"'{self._path}'",
+            fix="Leave the folder alone while a run spills to it, and start again, from the last checkpoint if there is one.",
+        )
+
+    def _check(self, tensors: Mapping[str, Tensor], expected: int) -> None:
+        found = 0
+        for tensor in tensors.values():
+            found = checksum(_bytes_of(tensor), found)
+        if found != expected:
+            raise SpillError(
+                "a spill file is damaged",
+                value=f"its checksum is {found:016x}, that of what was written is {expected:016x}",
+                where=f"'{self._path}'",
+                fix="Leave the folder alone while a run spills to it; if nobody touched it, do not trust this disk and spill to "
+                "another one. Start again, from the last checkpoint if there is one.",
+            )
+
+
+def _unlink(path: Path, owner: int) -> None:
+    # A child that was forked off does not own the files that it has inherited.
     if os.getpid() != owner:
         return
-    for path in paths.values():
-        # The folder may be gone.
-        with suppress(OSError):
-            path.unlink()
+    # The folder may be gone.
+    with suppress(OSError):
+        path.unlink()
 
 
 def _bytes_of(tensor: Tensor) -> np.ndarray:
@@ -294,42 +323,8 @@ def _bytes_of(tensor: Tensor) -> np.ndarray:
 def _write(file: int, content: np.ndarray, offset: int) -> None:
     left = content.data if len(content) else memoryview(b"")
     while left:
-        written = os.pwrite(file, left[:_AT_ONCE], offset)
+        written = os.pwrite(file, left[:MOST_BYTES], offset)
         left, offset = left[written:], offset + written
-
-
-def _read(file: int, layout: Layout, path: Path) -> dict[str, Tensor]:
-    memory = layout.allocate()
-    _fill(file, memory.numpy().data, 0, path=path)
-    return layout.views(memory)
-
-
-def _fill(file: int, left: memoryview, offset: int, *, path: Path) -> None:
-    """Read from a position on, until all of a piece of memory is filled."""
-    while left:
-        read = os.preadv(file, [left[:_AT_ONCE]], offset)
-        if read == 0:
-            raise SpillError(
-                "a spill file is cut short",
-                value=f"it ends at byte {offset}, {len(left)} more are needed",
-                where=f"'{path}'",
-                fix="Leave the folder alone while a run spills to it, and start again, from the last checkpoint if there is one.",
-            )
-        left, offset = left[read:], offset + read
-
-
-def _check(tensors: Mapping[str, Tensor], expected: int, path: Path) -> None:
-    found = 0
-    for tensor in tensors.values():
-        found = checksum(_bytes_of(tensor), found)
-    if found != expected:
-        raise SpillError(
-            "a spill file is damaged",
-            value=f"its checksum is {found:016x}, that of what was written is {expected:016x}",
-            where=f"'{path}'",
-            fix="Leave the folder alone while a run spills to it; if nobody touched it, do not trust this disk and spill to "
-            "another one. Start again, from the last checkpoint if there is one.",
-        )
 
 
 def _failed(what: str, path: Path, error: OSError | ValueError) -> SpillError:

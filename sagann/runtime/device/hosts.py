@@ -11,8 +11,7 @@ from torch import Tensor
 
 from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
-from sagann.runtime.blocks.host import Host
-from sagann.runtime.blocks.picking import pick_rows
+from sagann.runtime.blocks.host import Host, picked
 from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.streams import Mark, Streams
 
@@ -85,7 +84,7 @@ class PinnedHost:
         if (arrived := self._arrivals.get(block)) is not None:
             self._streams.finish(arrived)
         layout, memory = self._blocks[block]
-        return {name: pick_rows(tensor, rows) for name, tensor in layout.views(memory).items()}
+        return picked(layout.views(memory), rows)
 
     def close(self) -> None:
         """Forget all blocks."""

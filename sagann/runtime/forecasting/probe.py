@@ -19,8 +19,7 @@ from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output
 from sagann.kernels.memory import Pool
 from sagann.plan.machine import Machine
 from sagann.plan.selection import Selection
-from sagann.runtime.blocks.host import copy_into
-from sagann.runtime.blocks.picking import pick_rows
+from sagann.runtime.blocks.host import copy_into, picked
 from sagann.runtime.forecasting.disk_probe import disk_rates
 from sagann.runtime.processor import cache_bytes, num_cores, processor_name
 
@@ -149,7 +148,7 @@ def _pick_bytes(num_bytes: int, repetitions: int = _NUM_REPETITIONS) -> float:
     """Of the rows that are picked, not of those between them."""
     (source,) = _arrays(num_bytes, 1)
     rows = torch.arange(0, num_bytes // _ROW_BYTES, 2)
-    (taken,) = _seconds(lambda: pick_rows(source.view(-1, NUM_FEATURES), rows), repetitions=repetitions)
+    (taken,) = _seconds(lambda: picked({"": source.view(-1, NUM_FEATURES)}, rows), repetitions=repetitions)
     return len(rows) * _ROW_BYTES / median(taken)
 
 

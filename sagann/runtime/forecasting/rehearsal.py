@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from statistics import median
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from sagann.graph.feature_store import Features
 from sagann.graph.graph import Graph
 from sagann.graph.subgraph import subgraph
 from sagann.plan.epoch import Planned
@@ -125,14 +126,14 @@ def _part(graph: Graph, plan: Plan, quick_edges: int) -> tuple[int, ...]:
     end = most_vertices(quick_edges)
     if end < graph.num_vertices:
         assert graph.features is not None
-        copied = _COPIED_BYTES // max(1, graph.features[:1].nbytes)
+        copied = _COPIED_BYTES // max(1, graph.num_features * graph.features.dtype.itemsize)
         end = min(end, max(most_vertices(MOST_EDGES), copied))
     end = max(len(bounds) - 1, end)
     middle = [min(max(1, bound * end // bounds[-1]), end - 1) for bound in bounds[1:-1]]
     return (0, *middle, end)
 
 
-def _run(streamed: StreamedModel, x: Tensor) -> None:
+def _run(streamed: StreamedModel, x: Features) -> None:
     trained = [parameter for parameter in streamed.model.parameters() if parameter.requires_grad]
     loss = streamed.loss(x, lambda rows, _: rows.float().logsumexp(-1).sum())
     if loss.requires_grad:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import SagannError
+from sagann.graph.feature_store import TensorRows
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.runtime.streaming.executor import Executor
 
@@ -101,7 +102,7 @@ class Call:
         executor = self.executor
         assert executor is not None
         if executor.epoch.loss_of is None:
-            executor.epoch.upstream = grad
+            executor.epoch.upstream = TensorRows(grad)
         executor.backward()
 
     def _attempt(self, run: Callable[[], Any], *, keeps_intervals: bool) -> Any:
@@ -119,7 +120,7 @@ class Streamed(torch.autograd.Function):
     """A call as a function of features and parameters."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, x: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, call: Call, x: Tensor | None, *parameters: Tensor) -> Tensor:
         """Run the call."""
         ctx.call = call
         # PyTorch refuses in the backward what was changed in place since.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary, ref
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
@@ -109,11 +108,6 @@ def require_constant_edges(hops: Sequence[Topology]) -> None:
                     where="stream",
                     fix="Detach it, or run the model in memory.",
                 )
-
-
-def like_on(x: Tensor, device: torch.device) -> Tensor:
-    """Features to capture a model with where it computes; themselves where they lie there."""
-    return x if x.device == device else x.new_empty((1, *x.shape[1:]), device=device)
 
 
 def trained_in(program: ModelProgram, model: nn.Module) -> frozenset[str]:

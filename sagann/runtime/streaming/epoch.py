@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from sagann.errors import InputError
+from sagann.graph.feature_store import FeatureStore
 from sagann.graph.large_arrays import Allocate
 from sagann.runtime.half import wide
-from sagann.storage.mapped import MappedRows
 
 LossOf = Callable[[Tensor, slice], Tensor]
 "The loss of some vertices' rows of a model's result, given those and their range of ids; a sum over vertices."
@@ -22,14 +22,12 @@ LossOf = Callable[[Tensor, slice], Tensor]
 class Epoch:
     """Inputs and results."""
 
-    x: Tensor
-    "Features, outside of the device's memory."
+    x: FeatureStore
+    "Features of all vertices, outside of the device's memory."
     parameters: Sequence[Tensor]
     "Parameters in the program's order; leaves of their own, where they get a gradient."
     trains: bool
     "Whether there is a backward."
-    mapped: MappedRows | None = None
-    "Reader of the rows of ``x``, where they are mapped from a file."
     loss_of: LossOf | None = None
     "Loss of an interval's rows, where the loss is computed with the result."
     shared: dict[str, Tensor] = field(default_factory=dict)
@@ -42,8 +40,8 @@ class Epoch:
     "Loss of the intervals so far, in float32 at least."
     loss_dtype: torch.dtype | None = None
     "Type of the loss that the caller gets."
-    upstream: Tensor | None = None
-    "The result's gradient, where the caller brings it."
+    upstream: FeatureStore | None = None
+    "Gradient of the result, where the caller brings it."
     of_x: Tensor | None = None
     "The features' gradient."
     of_shared: dict[str, Tensor] = field(default_factory=dict)

@@ -406,7 +406,8 @@ class Executor:
     def _output_grad(self, step: Step) -> None:
         rows = self.resident[Block("grad", "x", step.interval)]
         if self.epoch.of_x is None:
-            self.epoch.of_x = torch.zeros_like(self.epoch.x)
+            x = self.epoch.x
+            self.epoch.of_x = torch.zeros((x.num_rows, *x.row_shape), dtype=x.dtype)
         self.epoch.of_x[self.plan.vertices(step.interval)] = rows
 
 

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sagann.compiler.model_program import ModelProgram
 from sagann.errors import InputError, require_type
+from sagann.graph.feature_store import Features, TensorRows
 from sagann.graph.graph import Graph
+from sagann.graph.rows import is_sparse
 from sagann.graph.topology import Topology
 from sagann.plan.choose_intervals import MOST_INTERVALS, Cut, cutter, fitted_bounds, hop_sizes
 from sagann.plan.epoch import Planned, dense_peak_bytes, plan_epoch
@@ -24,11 +26,12 @@ from sagann.runtime.blocks.backend import Backend
 from sagann.runtime.device.backend import backend_of
 from sagann.runtime.forecasting.probe import measured_selection
 from sagann.runtime.places import device_named, require_on_host, require_places
-from sagann.runtime.streaming.capturing import captured, like_on, trained_in
+from sagann.runtime.streaming.capturing import captured, trained_in
+from sagann.runtime.streaming.features import are_constant, like_on, needs_gradient
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga.hops import count_hops
 from sagann.saga.shared_lock import MODELS
-from sagann.storage.mapped import mapped_rows
+from sagann.storage.mapped import positioned
 
 
 def stream(
@@ -156,9 +159,7 @@ def foretell(
         memory_policy=memory_policy,
         selection=selection,
         same_memory=same_memory,
-        has_mapped_x=same_memory
-        and graph.features is not None
-        and mapped_rows(graph.features.detach()) is not None,
+        has_mapped_x=same_memory and not isinstance(positioned(_features_of(graph)), TensorRows),
     )
 
 
@@ -180,7 +181,7 @@ def _fitted(
         hops,
         budget_bytes,
         # Whatever is trained later.
-        gradients=Gradients(program, wanted_x=_wants_x(graph)),
+        gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
         trains=trains,
         cut=cut,
         order=order,
@@ -240,25 +241,28 @@ def _require_count(num_intervals: int) -> None:
 
 
 def _gradients(program: ModelProgram, model: nn.Module, graph: Graph) -> Gradients:
-    return Gradients(program, wanted_x=_wants_x(graph), trained=trained_in(program, model))
+    return Gradients(program, wanted_x=needs_gradient(graph.features), trained=trained_in(program, model))
 
 
-def _wants_x(graph: Graph) -> bool:
-    return graph.features is not None and graph.features.requires_grad
-
-
-def _captured_on(
-    model: nn.Module, graph: Graph, device: torch.device, *, trains: bool = True
-) -> tuple[list[Topology], ModelProgram]:
+def _features_of(graph: Graph) -> Features:
     features = graph.features
-    if features is None or features.layout not in (torch.strided, torch.sparse_csr):
+    if features is None or (
+        isinstance(features, Tensor) and features.layout not in (torch.strided, torch.sparse_csr)
+    ):
         raise InputError(
             "a graph that is streamed needs features",
             value="there are none" if features is None else f"they are {features.layout}",
             where="stream",
             fix="Give the graph features [num_vertices, F], dense or torch.sparse_csr.",
         )
-    if features.layout == torch.sparse_csr and device.type != "cpu":
+    return features
+
+
+def _captured_on(
+    model: nn.Module, graph: Graph, device: torch.device, *, trains: bool = True
+) -> tuple[list[Topology], ModelProgram]:
+    features = _features_of(graph)
+    if is_sparse(features) and device.type != "cpu":
         raise InputError(
             "sparse features are streamed on the CPU alone",
             value=f"the model is on {device}",
@@ -273,15 +277,15 @@ def _captured_on(
             where=type(model).__name__,
             fix="Train it by batches of rows; it needs no graph.",
         )
-    require_on_host(features.device, "features")
+    if isinstance(features, Tensor):
+        require_on_host(features.device, "features")
     require_places(model, hops, device)
     with MODELS.changing():
         # In training there is more to keep than in evaluation, which is then planned as well.
         modes = {module: module.training for module in model.modules()}
         try:
             like = like_on(features, device)
-            constant = not features.requires_grad and not features.is_inference()
-            return hops, captured(model.train(trains), hops, like, x_is_constant=constant)
+            return hops, captured(model.train(trains), hops, like, x_is_constant=are_constant(features))
         finally:
             for module, mode in modes.items():
                 module.training = mode

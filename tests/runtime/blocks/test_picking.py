@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from sagann.graph.rows import pick_rows
 from sagann.plan.steps import Block
 from sagann.runtime.blocks.host import Host, RamHost, SharedHost
-from sagann.runtime.blocks.picking import GAP_BYTES, pick_rows
 from sagann.runtime.blocks.spill import DiskHost, SpillError, SpillFolder
+from sagann.storage.positioned import GAP_BYTES
 
 AT = Block("value", "x", 0)
 ROWS = {
@@ -29,8 +30,8 @@ def test_hosts_pick_the_rows_asked_for(
     dtype: torch.dtype, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A piece of a file has a few rows only.
-    monkeypatch.setattr("sagann.runtime.blocks.picking.GAP_BYTES", 4096)
-    monkeypatch.setattr("sagann.runtime.blocks.picking.READ_BYTES", 3 * 4096)
+    monkeypatch.setattr("sagann.storage.positioned.GAP_BYTES", 4096)
+    monkeypatch.setattr("sagann.storage.positioned.READ_BYTES", 3 * 4096)
     rows = torch.tensor(ROWS[name], dtype=torch.int32)
     wide = torch.arange(500 * 300).reshape(500, 3, 100).to(dtype)
     tensors = {"wide": wide, "strided": wide[:, :, ::2], "scalar": wide[:, 0, 1], "empty": wide[:, :, :0]}
@@ -88,4 +89,5 @@ def test_a_file_that_is_cut_short_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64])
 def test_rows_of_arrays_that_are_not_contiguous(dtype: torch.dtype) -> None:
     tensor = torch.arange(12).reshape(3, 4).T
-    assert pick_rows(tensor, torch.tensor([1, 3], dtype=dtype)).tolist() == [[1, 5, 9], [3, 7, 11]]
+    into = torch.empty(2, 3, dtype=tensor.dtype)
+    assert pick_rows(tensor, torch.tensor([1, 3], dtype=dtype), into).tolist() == [[1, 5, 9], [3, 7, 11]]

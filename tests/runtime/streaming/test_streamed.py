@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError
-from sagann.graph import Graph, Topology
+from sagann.graph import Graph, Topology, declare_constant
 from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.kernels.memory import allocated_bytes
 from sagann.kernels.typed_linear import typed_linear
@@ -748,7 +748,7 @@ def test_what_is_gathered_from_constant_features_is_gathered_once(
     model = build_model(ModelConfig(model="sage", hidden=8, layers=2, dropout=0.0), graph).double()
     graph = in_double(model.prepare(graph))
     assert graph.features is not None
-    x, hops = graph.features.double(), graph.hops(model.num_hops)
+    x, hops = declare_constant(graph.features.double()), graph.hops(model.num_hops)
     gathered, run = [], Executor._gather
 
     def counted(self: Executor, step: Step) -> None:
@@ -774,7 +774,7 @@ def test_what_is_gathered_from_constant_features_is_gathered_once(
                 assert_close(streamed.eval()(x), expected[0])
             streamed.train()
         gathered.clear()
-        x = x.clone()
+        x = declare_constant(x.clone())
 
 
 @pytest.mark.parametrize("tight", [False, True])
