@@ -12,7 +12,7 @@ import torch
 
 from sagann.kernels.edge.work import Grain
 from sagann.kernels.memory import POOL
-from sagann.runtime.blocks.host import Host, RamHost
+from sagann.runtime.blocks.host import HOST_POOL, Host, RamHost
 from sagann.runtime.blocks.spill import DiskHost, SpillFolder
 from sagann.runtime.blocks.transport import BytesOf, DirectTransport, Source, ThreadTransport, Transport
 from sagann.runtime.recorder import Recorder
@@ -67,7 +67,11 @@ class CpuBackend:
 
     def new_host(self, folder: SpillFolder | None) -> Host:
         """Where blocks may lie that are not in use: files of a folder, or else memory."""
-        return RamHost() if folder is None else DiskHost(folder)
+        if folder is None:
+            return RamHost()
+        # The budget holds for the process: memory that was kept for blocks of another model is not in it.
+        HOST_POOL.release()
+        return DiskHost(folder)
 
     def transport(self, source: Source, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
         """Copies of one epoch."""
@@ -81,6 +85,7 @@ class CpuBackend:
     def release(self) -> None:
         """Give back the memory that is kept for later."""
         POOL.release()
+        HOST_POOL.release()
 
     def forget_chunks(self) -> None:
         """Nothing: nothing is known of them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, cast
 
+import numpy as np
 from torch import Tensor
 
 from sagann.graph.topology import Topology
@@ -38,7 +39,8 @@ class Chunks:
     def __init__(self, grid: ChunkGrid, host: Host | None, number: int, selection: Selection = NEVER) -> None:
         self._topology = grid.topology
         self.num_edges = grid.topology.num_edges
-        self.first_edge: dict[tuple[int, int], int] = {}
+        self.first_edge = np.zeros((grid.num_intervals, grid.num_intervals), np.int64)
+        "Number of each chunk's first edge among all chunks', by source and destination interval."
         edges: dict[tuple[int, int], int] = {}
         self._host, self._number, self._selection = host, number, selection
         self._rows = sizes(grid.bounds)

@@ -15,10 +15,10 @@ from sagann.kernels.memory import Pool, empty
 from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
 
-_POOL = Pool(most_times=1)
-"Of blocks that lie in the process's memory: a pool of their own, as the other one is kept within a budget. They stay for long."
+HOST_POOL = Pool(most_times=1)
+"Memory of blocks that lie in the process's memory, beyond any budget; the pool of results is kept within a budget."
 # A thread that held the lock does not live on in a child.
-os.register_at_fork(after_in_child=_POOL.unlock)
+os.register_at_fork(after_in_child=HOST_POOL.unlock)
 
 
 class Host(Protocol):
@@ -96,7 +96,7 @@ class RamHost:
         """Copy a block's tensors."""
         layout, known = Layout(tensors), self._blocks.get(block)
         # Nobody reads what was put before: what is read are copies, and views are of what is put once.
-        memory = known[1] if known and known[0].num_bytes == layout.num_bytes else layout.allocate(_POOL)
+        memory = known[1] if known and known[0].num_bytes == layout.num_bytes else layout.allocate(HOST_POOL)
         for name, view in layout.views(memory).items():
             copy_into(view, tensors[name].detach())
         self._blocks[block] = layout, memory

@@ -16,7 +16,7 @@ from sagann.kernels.edge.work import DEVICE_GRAIN, Grain
 from sagann.plan.sizes import is_by_destination
 from sagann.plan.steps import Block
 from sagann.runtime.blocks.backend import Backend, CpuBackend
-from sagann.runtime.blocks.host import Host
+from sagann.runtime.blocks.host import HOST_POOL, Host
 from sagann.runtime.blocks.spill import DiskHost, SpillFolder
 from sagann.runtime.blocks.transport import BytesOf, Source, Transport
 from sagann.runtime.device.hosts import DeviceHost, PinnedHost, StagedHost
@@ -65,6 +65,7 @@ class DeviceBackend:
 
     def new_host(self, folder: SpillFolder | None) -> Host:
         """Where blocks may lie that are not in use: files of a folder, or else pinned memory."""
+        HOST_POOL.release()
         if folder is None:
             return PinnedHost(self._streams, self._pool)
         return StagedHost(DiskHost(folder), self._streams, self._staging)

@@ -320,7 +320,7 @@ class Executor:
             self.resident[step.reads[0]],
             read,
             seed=self.seeds[gather.seed] if gather.edges.random else 0,
-            edge_offset=self.chunks[gather.hop].first_edge[step.interval, step.dst_interval],
+            edge_offset=int(self.chunks[gather.hop].first_edge[step.interval, step.dst_interval]),
         )
 
     def _edge_inputs(self, gather: Gather, step: Step) -> dict[str, Tensor]:
