@@ -5,11 +5,11 @@ written, and every eighth one, is compared with the checksum of the bytes that w
 
 A process that was killed leaves its folder behind. The next process that spills to the same place removes the folder:
 
-- A process makes a folder, then once a lock file in it, and locks that. If the file is still there then, the folder is its
-  own.
-- Who removes a folder holds its lock, and first gives the folder another name. Under that name it is nobody's, and whoever
-  finds it removes it, also what a killed process began to remove.
-- A folder without a lock file may be one that is being made. It is removed if it is empty, and otherwise left alone.
+- A process makes a folder, makes a lock file in it, and locks the file. If the file still exists then, the process owns the
+  folder.
+- A process that removes a folder holds its lock, and first renames the folder. Any process may remove a renamed folder, so a
+  removal that was cut short is completed.
+- A folder without a lock file may be in the making. It is removed if it is empty, and left alone otherwise.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ from sagann.storage.file_cache import is_cached
 from sagann.storage.positioned import MOST_BYTES, read_bytes, read_rows
 
 _PREFIX = "sagann-spill-"
-# Of folders that are being removed.
+# Prefix of folders that are being removed.
 _REMOVED_PREFIX = "sagann-removed-"
 _LOCK = "lock"
-# Edges are written once and read in every epoch: to check each reading would pass over them once more each time.
+# Edges are written once and read in every epoch. To check every reading would double the passes over their bytes.
 _CHECKED_READS = 8
 
 
 class SpillError(SagannError, OSError):
-    """A spill folder that is full, gone or not to be written, or a file in it that is damaged; names it."""
+    """A spill folder that is full, gone or not writable, or a damaged file in it; the message names the folder or file."""
 
 
 class SpillFolder:
     """A folder of this process below ``parent``, removed when it is closed, collected, or the process ends.
 
     Args:
-        parent: made if it is not there, with all above it; what was made goes with the folder, unless others use it.
+        parent: made where it does not exist, with the folders above it. What was made is removed with the folder if it is empty.
 
     Raises:
-        SpillError: it cannot be made.
+        SpillError: the folder cannot be made.
     """
 
     def __init__(self, parent: Path) -> None:
         made: list[Path] = []
         try:
             remove_stale(parent)
-            # By the end, the process may work elsewhere.
+            # The process may change its working folder.
             absolute = parent.absolute()
             made += _missing(absolute)
             absolute.mkdir(parents=True, exist_ok=True)
@@ -71,14 +71,14 @@ class SpillFolder:
             _remove_empty(made)
             raise _failed("cannot be made", parent, error) from error
         self.numbers = count()
-        "Of the files."
+        "Numbers of the files."
         self._remove = finalize(self, _remove, self.path, lock, made, os.getpid())
 
     def require(self, needed_bytes: int) -> None:
-        """Check that there is room for so many more bytes.
+        """Check that the disk has room for more bytes.
 
         Raises:
-            SpillError: there is not.
+            SpillError: there is too little room.
         """
         try:
             free = shutil.disk_usage(self.path).free
@@ -89,33 +89,33 @@ class SpillFolder:
                 "too little room to spill",
                 value=f"{free} bytes are free, {needed_bytes} are needed",
                 where=f"'{self.path}'",
-                fix="Free some, spill to another disk, or raise the memory budget.",
+                fix="Free some room, spill to another disk, or raise the memory budget.",
             )
 
     def close(self) -> None:
-        """Remove the folder and what lies in it."""
+        """Remove the folder and its files."""
         self._remove()
 
 
 def _missing(folder: Path) -> list[Path]:
-    """The folder and those above it that are not there, the lowest first."""
+    """The folder and the folders above it that do not exist, the lowest first."""
     return list(takewhile(lambda each: not each.exists(), (folder, *folder.parents)))
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:
     for folder in folders:
-        # Others may use it by now; or it was never made, as its name cannot be one.
+        # Another process may use the folder; or it was never made, because its name is invalid.
         with suppress(OSError, ValueError):
             folder.rmdir()
 
 
 def _make(parent: Path) -> tuple[Path, int]:
-    """A new folder, and the descriptor that holds its lock as long as the process lives."""
+    """A new folder, and the descriptor that holds its lock while the process lives."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        # Before it is locked, another process may take it for a stale one.
+        # Before the file is locked, another process may remove the folder as stale.
         with suppress(FileNotFoundError):
-            # The lock is on a file that is open for writing: NFS locks no others, and no folders.
+            # NFS locks only files that are open for writing.
             lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -128,7 +128,7 @@ def _make(parent: Path) -> tuple[Path, int]:
 
 
 def _remove(path: Path, lock: int, made: Iterable[Path], owner: int) -> None:
-    # A child that was forked off does not own what it has inherited.
+    # A forked child does not own the folder.
     if os.getpid() != owner:
         return
     _remove_locked(path, lock)
@@ -136,7 +136,7 @@ def _remove(path: Path, lock: int, made: Iterable[Path], owner: int) -> None:
 
 
 def remove_stale(parent: Path) -> None:
-    """Remove the folders whose processes are no more: nobody holds their locks."""
+    """Remove the folders of processes that have ended: nobody holds their locks."""
     for path in parent.glob(f"{_REMOVED_PREFIX}*"):
         shutil.rmtree(path, ignore_errors=True)
     for path in parent.glob(f"{_PREFIX}*"):
@@ -148,7 +148,7 @@ def _remove_if_stale(path: Path) -> None:
     try:
         lock = os.open(path / _LOCK, os.O_RDWR)
     except FileNotFoundError:
-        # Its process may be about to make it; to remove what is not empty is an error.
+        # The folder may be in the making; only an empty folder is removed.
         path.rmdir()
         return
     try:
@@ -165,7 +165,7 @@ def _remove_locked(path: Path, lock: int) -> None:
         path = path.rename(path.with_name(_REMOVED_PREFIX + path.name.removeprefix(_PREFIX)))
     shutil.rmtree(path, ignore_errors=True)
     os.close(lock)
-    # NFS keeps a file that is open under another name until it is closed.
+    # NFS keeps an open file under another name until it is closed.
     shutil.rmtree(path, ignore_errors=True)
 
 
@@ -196,7 +196,7 @@ class DiskHost:
         self._end = 0
         "Bytes of all regions."
         self._lock = Lock()
-        # Blocks of an epoch that never came to its backward go as well.
+        # The file of an epoch whose backward never ran is removed too.
         self._remove = finalize(self, _unlink, self._path, os.getpid())
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
@@ -245,8 +245,7 @@ class DiskHost:
         return tensors
 
     def is_at_hand(self, block: Block) -> bool:
-        """Whether a block can be read without waiting for a disk, as far as the system tells; who reads it finds what is wrong
-        with the file."""
+        """Whether a block can be read without waiting for a disk, as far as the system tells. Errors are left to the reader."""
         region = self._regions[block]
         with suppress(SpillError), self._open(os.O_RDONLY, "read") as file:
             return is_cached(file, region.offset, region.layout.num_bytes)
@@ -307,7 +306,7 @@ class DiskHost:
 
 
 def _unlink(path: Path, owner: int) -> None:
-    # A child that was forked off does not own the files that it has inherited.
+    # A forked child does not own the file.
     if os.getpid() != owner:
         return
     # The folder may be gone.
@@ -333,5 +332,5 @@ def _failed(what: str, path: Path, error: OSError | ValueError) -> SpillError:
         f"a spill folder {what}" if what in ("cannot be made", "is gone") else f"a spill file {what}",
         value=os.strerror(number) if number else str(error),
         where=f"'{path}'",
-        fix="Spill to a folder on a disk with room that may be written, and leave it alone while a run uses it.",
+        fix="Spill to a writable folder on a disk with room, and leave the folder alone while a run uses it.",
     )

@@ -1,4 +1,4 @@
-"""Streaming a model over a graph: capture it, fit the number of intervals to a budget, and run it by them."""
+"""Streaming: capture a model, fit the number of intervals to a memory budget, and run the model interval by interval."""
 
 from __future__ import annotations
 
@@ -53,25 +53,24 @@ def stream(
     Args:
         model: of SAGA layers and operators on rows, with ``num_hops``; it keeps its parameters, which lie on ``device``.
         graph: prepared for the model, with features; on the CPU. Features and edges may be mapped from files.
-        budget_bytes: what vertex data, edges and temporaries may take together; what is read where it lies takes nothing.
-        spill: a folder for what is not in use; without it, that lies in memory too, beyond the budget.
-        trains: whether it is trained. A model that is called in evaluation mode and without gradients alone takes less memory,
-            and fewer intervals; and it may have a BatchNorm with running statistics, which then looks across no vertices.
-        cut: what intervals have equally many of.
-        num_intervals: P; by default the least that fits the budget, and where copies run beside steps (with a spill folder,
-            on a device) the least that leaves room to load ahead, if there is one.
-        order: in which passes go through the chunk grid; the others are there to compare (:mod:`sagann.plan.orders`).
-        select: whether for a chunk that needs few rows of an interval the host picks these; "never" is there to compare
-            (:mod:`sagann.plan.selection`).
-        memory_policy: which blocks the device keeps; "none" is there to compare (:mod:`sagann.plan.memory`).
-        device: what computes, whose memory the budget is of: 'cpu', 'cuda' or 'cuda:N'.
+        budget_bytes: most bytes of vertex data, edges and temporary memory together. Data that is read where it lies takes none.
+        spill: folder for blocks that are not in use; without it, they lie in memory, beyond the budget.
+        trains: whether the model is trained. Without training it takes less memory and fewer intervals, and may have a
+            BatchNorm with running statistics.
+        cut: quantity of which all intervals have equally much.
+        num_intervals: number of intervals, P. By default the least that fits the budget; where copies run beside steps (with a
+            spill folder, on a device), the least that leaves room to load ahead, if there is one.
+        order: order in which passes go through the chunk grid (:mod:`sagann.plan.orders`).
+        select: whether the host picks the rows that a chunk needs, where these are few (:mod:`sagann.plan.selection`).
+        memory_policy: which blocks the device keeps (:mod:`sagann.plan.memory`).
+        device: device that computes, whose memory has the budget: 'cpu', 'cuda' or 'cuda:N'.
 
     Returns:
         A module that trains in the usual loop: ``z = streamed(graph.features)``, on ``device``.
 
     Raises:
-        BudgetError: the budget cannot be met; the message says by which it could.
-        InputError: there is no such device, or graph or model lie elsewhere.
+        BudgetError: the budget is too small; the message says the smallest one that fits.
+        InputError: the device does not exist, or the graph or the model lies elsewhere.
         LayerError: the model cannot be streamed; the message says why.
         SpillError: there is too little room to spill.
 
@@ -110,7 +109,7 @@ def stream(
         cut=cut,
         backend=backend,
     )
-    # Where there is too little room, that is found out now.
+    # Cut now, so that too little room on the disk is found now.
     streamed.chunks_of(program)
     return streamed
 
@@ -131,15 +130,8 @@ def foretell(
     """What :func:`stream` would plan for an epoch, without cutting the graph.
 
     Args:
-        model: as for :func:`stream`.
-        graph: as for :func:`stream`.
-        budget_bytes: as for :func:`stream`.
-        cut: as for :func:`stream`.
-        folded: whether of :meth:`StreamedModel.loss`, or of a call.
-        order: as for :func:`stream`.
-        select: as for :func:`stream`.
-        memory_policy: as for :func:`stream`.
-        device: as for :func:`stream`.
+        model, graph, budget_bytes, cut, order, select, memory_policy, device: as for :func:`stream`.
+        folded: whether :meth:`StreamedModel.loss` is planned, instead of a call.
         on_disk: whether :func:`stream` has a spill folder.
     """
     _check(model, graph, budget_bytes, cut, order, select)
@@ -193,23 +185,23 @@ def _fitted(
 def _selection(
     select: Select, budget_bytes: int, bounds: Sequence[int], device: torch.device, *, on_disk: bool
 ) -> Selection:
-    """Which rows are picked; where nothing is moved, none are."""
+    """The selection of rows that are picked; none where nothing is moved."""
     if select == "never" or budget_bytes >= UNLIMITED or len(bounds) == 2:
         return NEVER
     if select == "always":
         return ALWAYS
-    # Of a small file all is read for some of its rows, and for every chunk anew.
+    # To pick rows, a small file would be read as a whole, once for every chunk.
     return NEVER if on_disk else measured_selection(device)
 
 
 def dense_bytes(model: nn.Module, graph: Graph) -> int:
-    """What an epoch takes with everything in memory, beside the graph itself: as planned for one interval.
+    """Bytes that an epoch takes with everything in memory, beside the graph: those of a plan with one interval.
 
     Args:
         model: as for :func:`stream`.
         graph: as for :func:`stream`.
     Raises:
-        LayerError: the model cannot be streamed, and nothing is known of it.
+        LayerError: the model cannot be streamed, so its memory is unknown.
     """
     hops, program = _captured_on(model, graph, torch.device("cpu"))
     return dense_peak_bytes(program, hops, gradients=_gradients(program, model, graph))
@@ -236,7 +228,7 @@ def _require_count(num_intervals: int) -> None:
             "the number of intervals is out of range",
             value=f"{num_intervals}, expected 1 to {MOST_INTERVALS}",
             where="stream.num_intervals",
-            fix="Pass a number in the range, or leave it out: one that fits the budget is taken then.",
+            fix="Pass a number in the range, or leave it out to get one that fits the budget.",
         )
 
 
@@ -281,7 +273,7 @@ def _captured_on(
         require_on_host(features.device, "features")
     require_places(model, hops, device)
     with MODELS.changing():
-        # In training there is more to keep than in evaluation, which is then planned as well.
+        # Training takes more memory than evaluation, so its plan fits both.
         modes = {module: module.training for module in model.modules()}
         try:
             like = like_on(features, device)

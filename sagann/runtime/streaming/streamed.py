@@ -78,25 +78,24 @@ class StreamedModel(nn.Module):
     Args:
         model: an ordinary module of SAGA layers and operators on rows. Its parameters stay its own.
         hops: the topologies that it walks; for a whole graph ``graph.hops(k)``.
-        bounds: of the intervals, as :mod:`sagann.plan.intervals` gives them; (0, n) is the dense run.
-        spill: a folder for what is not in use; without it, that lies in memory too, beyond the budget.
-        budget_bytes: what blocks and temporaries may take together; parameters, and what lies on the host, come on top.
-        trains: whether it may be trained; else its intervals need not leave room for that.
-        options: what the compiler may do to a layer.
+        bounds: bounds of the intervals (:mod:`sagann.plan.intervals`); (0, n) is the dense run.
+        budget_bytes: most bytes of blocks and temporary memory together. Parameters, and blocks on the host, come on top.
+        spill: folder for blocks that are not in use; without it, they lie in memory, beyond the budget.
+        trains: whether the model may be trained; otherwise intervals leave no room for gradients.
+        options: rewrites that the compiler may apply to a layer.
         dialect: kernels of the edges.
-        order: in which passes go through the chunk grid.
+        order: order in which passes go through the chunk grid.
         selection: which rows are picked for chunks.
-        visits: in which order passes go over the intervals; by default as :func:`sagann.plan.epoch.plan_epoch` chooses.
+        visits: order in which passes go over the intervals; by default as :func:`sagann.plan.epoch.plan_epoch` chooses.
         memory_policy: which blocks the device keeps (:mod:`sagann.plan.memory`).
-        cut: what intervals have equally many of, where the device runs out of memory and there must be more of them.
-        backend: what computes; by default the CPU. Hops and features lie on the host all the same, parameters on its
-            device.
+        cut: quantity of which all intervals have equally much, where more intervals are cut because the device ran out of memory.
+        backend: device that computes, by default the CPU. Parameters lie on it; hops and features lie on the host.
 
-    Calls raise LayerError where the model mixes vertices between its layers or has a layer that cannot be fused, BudgetError
-    where a step needs more than the budget, and InputError within autocast.
+    Calls raise LayerError if the model mixes vertices between its layers or has a layer that cannot be fused, BudgetError if a
+    step needs more than the budget, and InputError within autocast.
 
     Raises:
-        InputError: there is no such order or dialect, or the model or the hops lie elsewhere.
+        InputError: the order or dialect does not exist, or the model or the hops lie elsewhere.
     """
 
     def __init__(
@@ -136,7 +135,7 @@ class StreamedModel(nn.Module):
         self.memory_policy: MemoryPolicy = memory_policy
         self._cut: Cut = cut
         self.timeline: Recorder | None = None
-        "Where epochs are recorded as they run; set it for those of interest."
+        "Recorder of the epochs that run; None to record none."
         self._folder = None if spill is None else SpillFolder(spill)
         self._same_memory = self._backend.shares_memory(on_disk=spill is not None)
         on_host = self._backend.device.type == "cpu"
@@ -162,7 +161,7 @@ class StreamedModel(nn.Module):
         )
 
     def forward(self, x: Features) -> Tensor:
-        """The model's result for all vertices: [num_vertices, ...]. With a spill folder it lies on that folder's disk."""
+        """The model's result for all vertices: [num_vertices, ...]. With a spill folder, it lies on that folder's disk."""
         return self._run(x, None)
 
     def loss(self, x: Features, loss_of: LossOf) -> Tensor:
@@ -170,8 +169,8 @@ class StreamedModel(nn.Module):
 
         Args:
             x: vertex features.
-            loss_of: gives the loss of some vertices, a scalar, from their rows of the result and their range of ids.
-                It may read nothing that is trained but these rows, and not change them in place.
+            loss_of: gives the loss of some vertices, a scalar, from their rows of the result and their range of ids. It must
+                read no other tensor that is trained, and must not modify the rows in place.
         Returns:
             The sum over all intervals; its backward is as that of any loss.
         Raises:
@@ -190,11 +189,11 @@ class StreamedModel(nn.Module):
         return self._run(x, loss_of)
 
     def plan(self, x: Features, *, folded: bool = False) -> Planned:
-        """What a call with such features does: an epoch where gradients are recorded, else a forward.
+        """The plan of a call with these features: of an epoch where gradients are recorded, else of a forward.
 
         Args:
             x: vertex features.
-            folded: whether :meth:`loss` is what is called.
+            folded: whether :meth:`loss` is called.
         """
         self._check(x)
         with MODELS.changing():
@@ -261,7 +260,7 @@ class StreamedModel(nn.Module):
         with MODELS.reading():
             named = tensors_of(self.model)
         program = plan.program
-        # Where nothing is random, the caller's random numbers are left as they are.
+        # Without randomness in the program, the caller's random generator is not used.
         seeds = [drawn_seed() for _ in range(program.num_seeds)]
         seed = drawn_seed() if program.draws_more else 0
         parameters = [named[name] for _, name in program.parameters]
@@ -285,7 +284,7 @@ class StreamedModel(nn.Module):
             with torch.set_grad_enabled(records):
                 self._shrink(error, x, folded=loss_of is not None, keeps_intervals=keeps_intervals)
 
-        # Changed by the caller before the backward, they are refused.
+        # The backward refuses edge data that the caller has changed.
         read = [data for data in edge_data_of(program, self.hops) if not data.is_inference()]
         call = Call(begin, shrink, read=read, device=self._backend.device, has_own_numbers=_depends_on_cut(program))
         out: Tensor = Streamed.apply(call, x if isinstance(x, Tensor) else None, *parameters)  # type: ignore[no-untyped-call]
@@ -295,16 +294,16 @@ class StreamedModel(nn.Module):
         return out
 
     def _shrink(self, error: BaseException, x: Features, *, folded: bool, keeps_intervals: bool) -> None:
-        """Plan with less memory, once; cut anew where that takes more intervals.
+        """Plan with half the memory, once; cut the graph anew where that takes more intervals.
 
         Raises:
-            DeviceMemoryError: it was done before, or cannot be done.
+            DeviceMemoryError: the budget was halved before, or half of it is too small.
         """
         if self._has_shrunk:
             fix = f"Lower the budget below {self.budget_bytes} bytes, or end what else takes the device's memory."
             raise DeviceMemoryError.after(self.budget_bytes, error, fix) from error
         self._has_shrunk = True
-        # Half of what is not used up would change nothing.
+        # To halve a budget that is not used up would change nothing.
         before = min(self.budget_bytes, self.plan(x, folded=folded).plan.peak_bytes)
         self._backend.release()
         self.budget_bytes = before // SHRINK
@@ -326,10 +325,10 @@ class StreamedModel(nn.Module):
         warn_of_less(before, self.budget_bytes, len(self.bounds) - 1, error)
 
     def _require_fit(self, x: Features, folded: bool) -> None:
-        """Plan a call, and what is computed once before it.
+        """Plan a call, and the constants that are computed before it.
 
         Raises:
-            BudgetError: a step of either needs more than the budget.
+            BudgetError: a step needs more than the budget.
         """
         self._planned_constants(self.plan(x, folded=folded).program)
 
@@ -337,7 +336,7 @@ class StreamedModel(nn.Module):
         """Cut into as many intervals as the budget asks for."""
         with MODELS.changing():
             program = self._captured(x)
-        # Whatever is trained later.
+        # Parameters may be frozen now and trained later.
         gradients = Gradients(program, wanted_x=needs_gradient(x))
         self.bounds = fitted_bounds(
             program,
@@ -350,7 +349,7 @@ class StreamedModel(nn.Module):
             grain=self._backend.grain,
             same_memory=self._same_memory,
         )
-        # Strips and orders are of other intervals.
+        # The visits belong to the old intervals.
         self.visits = None
         self._cut_anew()
 
@@ -373,7 +372,7 @@ class StreamedModel(nn.Module):
         )
 
     def _constants(self, program: ModelProgram, x: Features) -> Host:
-        """What is the same in every epoch; computed when there are new features."""
+        """The blocks that are the same in every epoch; computed for new features."""
         known = self._kept.get(program.constants)
         if known is not None and known.x() is x and known.version == feature_version(x):
             return known.host
@@ -421,7 +420,7 @@ class StreamedModel(nn.Module):
         )
 
     def close(self) -> None:
-        """Remove the spill folder, if there is one; the model cannot run by intervals after that. Without one nothing changes."""
+        """Remove the spill folder, after which the model cannot run; without a spill folder, nothing changes."""
         if self._folder is not None:
             self._folder.close()
 
@@ -456,5 +455,5 @@ def _uncopyable() -> InputError:
 
 
 def _depends_on_cut(program: ModelProgram) -> bool:
-    """Whether random numbers of the program change with the intervals: those of dropouts belong to vertices, and do not."""
+    """Whether random numbers of the program change with the intervals. Those of dropouts belong to vertices, and do not."""
     return program.draws_more or any(gather.edges.random for gather in program.gathers)
