@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 from torch import Tensor
 
-from sagann.compiler.model_program import ModelProgram
 from sagann.graph.feature_store import FeatureStore, SparseRows, TensorRows, read_rows, read_slice
 from sagann.graph.large_arrays import made_by
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.kernels.memory import POOL, empty
-from sagann.plan.steps import UNLIMITED, Block, Plan
+from sagann.plan.epoch import Planned
+from sagann.plan.steps import UNLIMITED, Block
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import Host, MemoryHost, copy_alone_into, copy_into
 from sagann.runtime.blocks.spill import DiskHost
@@ -24,30 +24,27 @@ class Sources:
     """Reads blocks: edges from the chunks, features and the result's gradient from their stores, other blocks from hosts.
 
     Args:
-        program: the captured model.
-        plan: says what is loaded.
+        planned: the captured model, its schedule, and the plan.
         chunks: chunks of each hop, by its number.
         host: has the blocks that were stored in this epoch.
         constants: has the blocks that are the same in every epoch.
         epoch: has the features, and the gradient that the caller brings.
-        is_in_place: says of a block whether it is read where it lies.
         copies: whether rows of the caller's tensors are copied before they are read.
     """
 
     def __init__(
         self,
-        program: ModelProgram,
-        plan: Plan,
+        planned: Planned,
         *,
         chunks: Mapping[int, Chunks],
         host: Host,
         constants: Host,
         epoch: Epoch,
-        is_in_place: Callable[[Block], bool],
-        copies: bool = True,
+        copies: bool,
     ) -> None:
+        program, schedule, plan = planned
         self.plan = plan
-        self._is_in_place = is_in_place
+        self._is_in_place = schedule.sizes.is_in_place
         self._copies = copies and plan.budget_bytes < UNLIMITED
         self.chunks = chunks
         self.host = host

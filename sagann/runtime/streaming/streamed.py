@@ -357,9 +357,7 @@ class StreamedModel(nn.Module):
         self, plan: Planned, epoch: Epoch, constants: Host, *, seeds: Sequence[int] = (), seed: int = 0
     ) -> Executor:
         return Executor(
-            plan.program,
-            plan.schedule,
-            plan.plan,
+            plan,
             chunks=self._chunks.of(plan.program),
             host=self._new_host(),
             constants=constants,
