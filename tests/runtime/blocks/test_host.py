@@ -1,4 +1,4 @@
-"""Rows picked from memory and from files."""
+"""Hosts: rows picked from memory and from files."""
 
 from __future__ import annotations
 

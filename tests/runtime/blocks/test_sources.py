@@ -1,4 +1,4 @@
-"""What is read where it lies: edges and constants, where the host is the memory that computes."""
+"""Sources: edges and constants are read where they lie, where the host is the memory that computes."""
 
 from __future__ import annotations
 
