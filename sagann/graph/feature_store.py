@@ -55,25 +55,11 @@ Features = Tensor | FeatureStore
 
 
 class TensorRows:
-    """The rows of a dense tensor on the CPU; a slice of them is a view."""
+    """The rows of a dense tensor; a slice of them is a view."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-        return len(self.tensor)
-
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        """Shape of a row."""
-        return tuple(self.tensor.shape[1:])
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the numbers in a row."""
-        return self.tensor.dtype
+        self.num_rows, self.row_shape, self.dtype = len(tensor), tuple(tensor.shape[1:]), tensor.dtype
 
     def rows(self, ids: Tensor) -> Tensor:
         """Copy the rows of some vertices."""

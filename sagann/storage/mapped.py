@@ -15,16 +15,22 @@ from weakref import finalize
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from sagann.errors import DatasetError
 from sagann.graph.feature_store import Features, FeatureStore, feature_store
 from sagann.graph.large_arrays import empty_array
+from sagann.graph.versions import version_of
 from sagann.storage.file_cache import is_cached
 from sagann.storage.positioned import read_bytes, read_rows
 
 _MAPS = Path("/proc/self/smaps")
 # 7f00-7f10 rw-p 00000080 fe:00 1234   /path
 _MAP = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S{4} ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) +(/.*)")
+
+
+_KNOWN = WeakTensorKeyDictionary()
+"By tensor: the version of the tensor when its file was looked up, and the store of the file or None."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,9 +101,13 @@ class MappedRows:
 
 
 def positioned(features: Features) -> FeatureStore:
-    """The store of features; a tensor that is mapped from a file is read by position."""
-    mapped = mapped_rows(features) if isinstance(features, Tensor) else None
-    return feature_store(features) if mapped is None else mapped
+    """The store of features; a tensor that is mapped from a file is read by position. The file is looked up once per tensor."""
+    if not isinstance(features, Tensor):
+        return features
+    version, known = version_of(features), _KNOWN.get(features)
+    if known is None or known[0] != version or version < 0:
+        known = _KNOWN[features] = version, mapped_rows(features)
+    return feature_store(features) if known[1] is None else known[1]
 
 
 def mapped_rows(tensor: Tensor) -> MappedRows | None:

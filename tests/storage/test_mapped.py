@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from sagann.errors import DatasetError
+from sagann.graph.feature_store import TensorRows
 from sagann.storage.mapped import MappedRows, mapped_rows, positioned
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
@@ -79,3 +80,11 @@ def test_the_file_is_closed_with_its_reader(path: Path) -> None:
     assert descriptors() == before + 1
     del rows
     assert descriptors() == before
+
+
+def test_the_file_of_a_tensor_is_looked_up_once_and_again_after_a_change(path: Path) -> None:
+    tensor = opened(path)
+    assert positioned(tensor) is positioned(tensor)
+    tensor[0, 0] += 1
+    assert isinstance(positioned(tensor), TensorRows)
+    assert isinstance(positioned(opened(path)), MappedRows)

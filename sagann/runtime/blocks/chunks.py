@@ -17,7 +17,7 @@ from sagann.plan.intervals import sizes
 from sagann.plan.selection import NEVER, OTHER_END, Selection
 from sagann.plan.sizes import CSC, CSR, NUMBERED, PICKED, PICKED_NUMBERED, HopSize, is_by_destination
 from sagann.plan.steps import Block
-from sagann.runtime.blocks.host import Host, MemoryHost, copied
+from sagann.runtime.blocks.host import Host, RamHost, copied
 from sagann.runtime.blocks.spill import DiskHost
 
 _IDS = "ids"
@@ -131,7 +131,7 @@ class Chunks:
         """A chunk where it lies: in memory, in the form in which it is read."""
         if self._host is None:
             return self._in_memory[block.interval, block.dst_interval]
-        return self._read(block, cast("MemoryHost", self._host).view, gives_copies=False)
+        return self._read(block, cast("RamHost", self._host).view, gives_copies=False)
 
     def _read(self, block: Block, get: Callable[[Block], dict[str, Tensor]], *, gives_copies: bool) -> Edges:
         """A chunk, from the blocks of the host."""

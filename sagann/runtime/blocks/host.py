@@ -47,42 +47,6 @@ class Host(Protocol):
         ...
 
 
-class MemoryHost(Host, Protocol):
-    """A host whose blocks the processor that computes can read where they lie."""
-
-    def view(self, block: Block) -> dict[str, Tensor]:
-        """The tensors of a block where they lie. Nobody may modify them, or put the block again while they are read."""
-        ...
-
-
-class SharedHost:
-    """Blocks that stay where they are: nothing is copied. For tensors that nobody modifies."""
-
-    is_memory = True
-    gives_copies = False
-
-    def __init__(self) -> None:
-        self._blocks: dict[Block, dict[str, Tensor]] = {}
-
-    def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        """Keep a block's tensors."""
-        self._blocks[block] = dict(tensors)
-
-    def get(self, block: Block) -> dict[str, Tensor]:
-        """The tensors of a block that were put last."""
-        return dict(self._blocks[block])
-
-    view = get
-
-    def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
-        """Copies of some rows of each tensor of a block."""
-        return picked(self._blocks[block], rows)
-
-    def close(self) -> None:
-        """Forget all blocks."""
-        self._blocks.clear()
-
-
 class RamHost:
     """Copies of blocks in the process's memory. All threads copy: no step runs at the same time."""
 

@@ -14,7 +14,7 @@ from sagann.kernels.memory import POOL, empty
 from sagann.plan.epoch import Planned
 from sagann.plan.steps import UNLIMITED, Block
 from sagann.runtime.blocks.chunks import Chunks
-from sagann.runtime.blocks.host import Host, MemoryHost, copy_alone_into, copy_into
+from sagann.runtime.blocks.host import Host, RamHost, copy_alone_into, copy_into
 from sagann.runtime.blocks.spill import DiskHost
 from sagann.runtime.streaming.epoch import Epoch
 from sagann.storage.mapped import MappedRows
@@ -78,7 +78,7 @@ class Sources:
             return FeatureRows.of_interval(store.tensor, vertices)
         if store is not None:
             return read_slice(store, vertices.start, vertices.stop).detach()
-        return _unnamed(cast("MemoryHost", self.constants).view(block))
+        return _unnamed(cast("RamHost", self.constants).view(block))
 
     def is_at_hand(self, block: Block) -> bool:
         """Whether a block lies in a file that can be read without waiting for a disk, as far as the system tells."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-from weakref import ref
-
 import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_type
 from sagann.graph.constant import is_constant
-from sagann.graph.feature_store import Features, FeatureStore, feature_store
+from sagann.graph.feature_store import Features, FeatureStore
 from sagann.graph.rows import is_sparse
 from sagann.graph.versions import version_of
 from sagann.runtime.places import require_on_host
-from sagann.storage.mapped import positioned
 
 _FIX = "Pass features with a row for every vertex of the graph that the model is streamed over."
 
@@ -68,30 +64,3 @@ def like_on(x: Features, device: torch.device) -> Tensor:
     if isinstance(x, Tensor):
         return x if x.device == device else x.new_empty((1, *x.shape[1:]), device=device)
     return torch.empty((1, *x.row_shape), dtype=x.dtype, device=device)
-
-
-class _Known(NamedTuple):
-    """The store that was found for a tensor."""
-
-    x: ref[Tensor]
-    "The tensor."
-    version: int
-    "Version of the tensor when the store was found."
-    store: FeatureStore
-    "Reads the rows of the tensor."
-
-
-class Stores:
-    """Finds the store of the features that a model is called with; once for each tensor, which may be mapped from a file."""
-
-    def __init__(self) -> None:
-        self._known: _Known | None = None
-
-    def __call__(self, x: Features) -> FeatureStore:
-        """The store of the features."""
-        if not isinstance(x, Tensor) or is_sparse(x):
-            return feature_store(x)
-        known, version = self._known, version_of(x)
-        if known is None or known.x() is not x or known.version != version or version < 0:
-            known = self._known = _Known(ref(x), version, positioned(x.detach()))
-        return known.store

@@ -36,7 +36,7 @@ from sagann.plan.steps import UNLIMITED, MemoryPolicy
 from sagann.plan.visits import Visits
 from sagann.runtime.blocks.backend import Backend, CpuBackend
 from sagann.runtime.blocks.chunks import Chunks
-from sagann.runtime.blocks.host import Host, SharedHost
+from sagann.runtime.blocks.host import Host
 from sagann.runtime.blocks.scratch import Scratch
 from sagann.runtime.blocks.spill import SpillFolder
 from sagann.runtime.places import require_places
@@ -47,7 +47,6 @@ from sagann.runtime.streaming.cut_hops import CutHops
 from sagann.runtime.streaming.epoch import Epoch, LossOf
 from sagann.runtime.streaming.executor import Executor
 from sagann.runtime.streaming.features import (
-    Stores,
     are_constant,
     check_features,
     feature_version,
@@ -56,6 +55,7 @@ from sagann.runtime.streaming.features import (
 )
 from sagann.saga.hooks import has_hooks
 from sagann.saga.shared_lock import MODELS
+from sagann.storage.mapped import positioned
 
 MOST_PLANS = 16
 "Plans kept per model; the oldest goes first."
@@ -141,7 +141,6 @@ class StreamedModel(nn.Module):
         on_host = self._backend.device.type == "cpu"
         self._scratch = None if spill is None or not on_host else Scratch(spill)
         self._numbers = count()
-        self._stores = Stores()
         self._cut_anew()
         self._has_shrunk = False
 
@@ -374,8 +373,7 @@ class StreamedModel(nn.Module):
         known = self._kept.get(program.constants)
         if known is not None and known.x() is x and known.version == feature_version(x):
             return known.host
-        shares = self.budget_bytes >= UNLIMITED and self._folder is None
-        host = SharedHost() if shares else self._new_host()
+        host = self._new_host()
         if any(gather.constant for gather in program.gathers):
             self._kept.pop(program.constants, None)
             plan = self._planned_constants(program)
@@ -411,11 +409,7 @@ class StreamedModel(nn.Module):
 
     def _store_of(self, x: Features) -> FeatureStore:
         """What reads the features: without a budget, a tensor where it lies."""
-        return (
-            feature_store(x.detach())
-            if isinstance(x, Tensor) and self.budget_bytes >= UNLIMITED
-            else self._stores(x)
-        )
+        return feature_store(x) if self.budget_bytes >= UNLIMITED else positioned(x)
 
     def close(self) -> None:
         """Remove the spill folder, after which the model cannot run; without a spill folder, nothing changes."""

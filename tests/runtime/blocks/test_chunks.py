@@ -6,7 +6,6 @@ import gc
 import tracemalloc
 from pathlib import Path
 
-import pytest
 import torch
 
 from sagann.plan import equal_vertices
@@ -15,15 +14,14 @@ from sagann.plan.selection import ALWAYS
 from sagann.plan.sizes import CSC
 from sagann.plan.steps import Block
 from sagann.runtime.blocks.chunks import Chunks
-from sagann.runtime.blocks.host import RamHost, SharedHost
+from sagann.runtime.blocks.host import RamHost
 from sagann.runtime.blocks.spill import DiskHost, SpillFolder
 from tests.graphs import labelled_graph, random_topology
 
 
-@pytest.mark.parametrize("kind", [RamHost, SharedHost])
-def test_a_chunk_that_is_viewed_stays_as_it_is(kind: type[RamHost | SharedHost]) -> None:
+def test_a_chunk_that_is_viewed_stays_as_it_is() -> None:
     grid = ChunkGrid(labelled_graph().topology, (0, 20, 53))
-    chunks = Chunks(grid, kind(), 0, ALWAYS)
+    chunks = Chunks(grid, RamHost(), 0, ALWAYS)
     expected = {(chunk.src, chunk.dst): chunk.topology.indices.tolist() for chunk in grid.chunks()}
     for (src, dst), indices in expected.items():
         block = Block("edges", CSC, src, dst, 0)

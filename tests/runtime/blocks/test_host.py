@@ -10,7 +10,7 @@ import torch
 
 from sagann.graph.rows import pick_rows
 from sagann.plan.steps import Block
-from sagann.runtime.blocks.host import Host, RamHost, SharedHost
+from sagann.runtime.blocks.host import Host, RamHost
 from sagann.runtime.blocks.spill import DiskHost, SpillError, SpillFolder
 from sagann.storage.positioned import GAP_BYTES
 
@@ -35,7 +35,7 @@ def test_hosts_pick_the_rows_asked_for(
     rows = torch.tensor(ROWS[name], dtype=torch.int32)
     wide = torch.arange(500 * 300).reshape(500, 3, 100).to(dtype)
     tensors = {"wide": wide, "strided": wide[:, :, ::2], "scalar": wide[:, 0, 1], "empty": wide[:, :, :0]}
-    hosts: list[Host] = [SharedHost(), RamHost(), DiskHost(SpillFolder(tmp_path))]
+    hosts: list[Host] = [RamHost(), DiskHost(SpillFolder(tmp_path))]
     for host in hosts:
         host.put(AT, tensors)
         found = host.pick(AT, rows)
@@ -43,14 +43,6 @@ def test_hosts_pick_the_rows_asked_for(
         for part, tensor in tensors.items():
             assert found[part].dtype == dtype
             assert torch.equal(found[part], tensor[rows.long()]), part
-
-
-def test_what_is_done_to_an_answer_leaves_the_host_alone() -> None:
-    host = SharedHost()
-    host.put(AT, {"ids": torch.ones(1)})
-    for read in (host.get, host.view):
-        read(AT).clear()
-    assert host.get(AT).keys() == {"ids"}
 
 
 def test_little_more_than_the_rows_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

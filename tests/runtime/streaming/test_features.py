@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 from sagann.errors import InputError
 from sagann.graph import Graph
-from sagann.graph.feature_store import Features, TensorRows
+from sagann.graph.feature_store import Features
 from sagann.nn import ModelConfig, build_model
 from sagann.plan.selection import Select
-from sagann.runtime.streaming.features import Stores, are_constant
+from sagann.runtime.streaming.features import are_constant
 from sagann.runtime.streaming.stream import foretell, stream
 from tests.graphs import labelled_graph
 from tests.stores import ComputedRows
@@ -105,12 +105,3 @@ def test_features_that_do_not_fit_are_refused() -> None:
         streamed(ComputedRows(20, 6))
     with pytest.raises(InputError, match="a list, expected Tensor or FeatureStore"):
         streamed([1.0])
-
-
-def test_the_store_of_a_tensor_is_found_once_and_again_after_a_change() -> None:
-    stores, x = Stores(), torch.randn(5, 2)
-    first = stores(x)
-    assert isinstance(first, TensorRows)
-    assert stores(x) is first
-    x += 1
-    assert stores(x) is not first
