@@ -1,8 +1,8 @@
-"""FeatureRows: features that linear maps read as they lie, sparse or dense, dropped while they are read.
+"""FeatureRows: rows of features, sparse or dense, that linear maps read where they lie, with dropout applied while reading.
 
-The first thing that most layers do with features is a linear map. Read by it directly, sparse features cost their
-non-zeros, and dropout of dense ones costs no tensor of the features' size: a slab of rows that caches hold is dropped,
-multiplied and forgotten; the gradient of the weight drops it again.
+Most layers apply a linear map to the features first. If the map reads the features directly, sparse features cost as much as
+their non-zeros, and dropout of dense features needs no tensor of their size: a slab of rows that fits the caches is dropped,
+multiplied and forgotten, and dropped again for the gradient of the weight.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class FeatureRows:
 
     Args:
         rows: dense, or ``torch.sparse_csr``.
-        mask: what dropout keeps of the rows, or of the non-zeros of sparse ones; None for everything.
-        first: id of the first row, or of the first non-zero of sparse ones.
+        mask: dropout of the rows, or of the non-zeros of sparse rows; None for no dropout.
+        first: id of the first row, or of the first non-zero of sparse rows.
     """
 
     __slots__ = ("first", "mask", "rows")
@@ -37,7 +37,7 @@ class FeatureRows:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether only the non-zeros are there."""
+        """Whether the rows are ``torch.sparse_csr``."""
         return self.rows.layout == torch.sparse_csr
 
     @property
@@ -52,17 +52,17 @@ class FeatureRows:
 
     @property
     def device(self) -> torch.device:
-        """Where they lie."""
+        """Device of the features."""
         return self.rows.device
 
     @property
     def ndim(self) -> int:
-        """2."""
+        """Number of dimensions: 2."""
         return self.rows.ndim
 
     @property
     def requires_grad(self) -> bool:
-        """False: features that learn are no :class:`FeatureRows`."""
+        """False: features that get a gradient are tensors."""
         return False
 
     @property
@@ -143,7 +143,7 @@ class _DroppedLinear(torch.autograd.Function):
 
 
 def _slabs(rows: Tensor, mask: Mask, out_dim: int) -> Any:
-    """Ranges of rows, and these rows dropped, in memory that the next slab takes again."""
+    """Ranges of rows, and these rows after dropout, in memory that the next slab reuses."""
     step = max(1, BLOCK_BYTES // (rows.element_size() * (rows.shape[1] + out_dim)))
     scratch = torch.empty((min(step, len(rows)), rows.shape[1]), dtype=rows.dtype, device=rows.device)
     for start in range(0, len(rows), step):

@@ -398,13 +398,7 @@ class StreamedModel(nn.Module):
         )
 
     def chunks_of(self, program: ModelProgram) -> dict[int, Chunks]:
-        """The chunks that the program's gathers go over, by numbers of hops; cut where they are not yet.
-
-        Args:
-            program: the model, captured.
-        Raises:
-            SpillError: there is too little room for them.
-        """
+        """The chunks that the gathers of the captured model go over, as of :meth:`CutHops.of`."""
         return self._chunks.of(program)
 
     def _store_of(self, x: Features) -> FeatureStore:
