@@ -1,4 +1,4 @@
-"""The folder in which what was generated and compiled is kept from process to process."""
+"""The folder that keeps generated and compiled code from process to process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Where kernels are kept: $SAGANN_CACHE, or sagann in the user's cache folder; of this process alone if neither can be."""
+    """The folder of kernels: below $SAGANN_CACHE or the user's cache folder, or a temporary one if neither can be written."""
     folder = _stated_folder()
     if folder is None:
         return _temporary_folder()
@@ -30,7 +30,7 @@ def _stated_folder() -> Path | None:
     try:
         return (Path(of_user) if of_user else Path.home() / ".cache") / "sagann" / "kernels"
     except RuntimeError:
-        # A user without a home.
+        # The user has no home folder.
         return None
 
 
@@ -42,6 +42,6 @@ def _temporary_folder() -> Path:
 
 
 def _remove(folder: str, owner: int) -> None:
-    # A child that was forked off does not own what it has inherited.
+    # A forked child does not own the folder.
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)

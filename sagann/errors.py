@@ -75,10 +75,15 @@ def _rebuild_missing(package: str, extra: str, feature: str) -> MissingDependenc
     return MissingDependencyError(package, extra=extra, feature=feature)
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text; its class where it has no text."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 def in_one_line(error: BaseException) -> str:
-    """The class of an error and the first line of what it says; the class alone where it says nothing."""
-    lines = str(error).splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}".rstrip(": ")
+    """The class of an error and the first line of its text."""
+    kind, text = type(error).__name__, str(error)
+    return f"{kind}: {first_line(error)}".rstrip(": ") if text else kind
 
 
 def require_type(

@@ -1,6 +1,6 @@
-"""Facts of the machine that this process may use: memory, disks. A container's limits (cgroups) count.
+"""Memory and disk space that this process may use, within the limits of its container (cgroups).
 
-Read from the system's files on Linux; elsewhere what cannot be known is None.
+The values are read from the system's files on Linux; elsewhere an unknown value is None.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ class Memory:
     """Memory of the machine, in bytes."""
 
     total_bytes: int | None
-    "Memory that the machine has."
+    "Total memory of the machine in bytes; None where unknown."
     available_bytes: int | None
-    "What a new program could take now without swapping, as the machine sees it."
+    "Memory in bytes that a new program could take without swapping; None where unknown."
     limit_bytes: int | None
-    "The tightest limit that a cgroup sets to this process; None without one."
+    "Tightest memory limit of a cgroup on this process, in bytes; None without a limit."
     limit_used_bytes: int | None
-    "What is used up of that limit by all processes under it, caches of files not counted."
+    "Memory in bytes that all processes under that limit use, without the page cache; None without a limit."
 
     @property
     def usable_bytes(self) -> int | None:
-        """What this process may still take, under the machine's memory and its own limit."""
+        """Memory in bytes that this process may still take."""
         bounds = [self.available_bytes]
         if self.limit_bytes is not None:
             bounds.append(max(0, self.limit_bytes - (self.limit_used_bytes or 0)))
@@ -55,7 +55,7 @@ def memory(*, proc: Path = _PROC, cgroup_root: Path = _CGROUP_ROOT) -> Memory:
         for limit, used in [_limit_of(folder)]
         if limit
     ]
-    # The one that leaves least room is the one that is met first.
+    # The limit that leaves the least room is reached first.
     limit, used = min(limits, key=lambda pair: pair[0] - pair[1], default=(None, None))
     return Memory(
         total_bytes=found.get("MemTotal"),
@@ -66,17 +66,22 @@ def memory(*, proc: Path = _PROC, cgroup_root: Path = _CGROUP_ROOT) -> Memory:
 
 
 def free_disk_bytes(folder: Path) -> int:
-    """Bytes free on the disk that holds ``folder``, or its nearest parent that exists."""
+    """Free bytes on the disk of a folder that need not exist yet."""
+    return shutil.disk_usage(nearest_folder(folder)).free
+
+
+def nearest_folder(folder: Path) -> Path:
+    """The folder itself, or else its nearest parent that exists."""
     while not folder.exists():
         folder = folder.parent
-    return shutil.disk_usage(folder).free
+    return folder
 
 
 def is_memory(folder: Path, *, mounts: Path = _PROC / "self" / "mountinfo") -> bool:
-    """Whether what is written to ``folder``, or its nearest parent that exists, stays in memory (tmpfs, ramfs).
+    """Whether files in a folder, or in its nearest parent that exists, stay in memory (tmpfs, ramfs).
 
     Args:
-        folder: need not be there yet.
+        folder: the folder, which need not exist yet.
         mounts: the system's list; another file only in tests.
     """
     if not mounts.is_file():

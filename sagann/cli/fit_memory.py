@@ -10,7 +10,7 @@ from sagann.free_space import memory
 from sagann.graph import Graph
 from sagann.graph.rows import is_sparse
 from sagann.nn import MODELS
-from sagann.train.predictor import most_measured
+from sagann.train.metrics import most_measured
 from sagann.train.resources import resolve_device
 
 _FLOAT_BYTES = 4

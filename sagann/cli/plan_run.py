@@ -22,7 +22,7 @@ from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import SagaLayer
 from sagann.saga.engine import using_engine
 from sagann.saga.hops import count_hops
-from sagann.train.predictor import features_as, parameter_dtype, prepared_by
+from sagann.train.preparation import features_as, parameter_dtype, prepared_by
 from sagann.train.run_folder import is_of_run
 
 # Programs do not depend on the number of rows; a few show all that a training step compiles.

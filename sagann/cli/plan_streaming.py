@@ -14,6 +14,7 @@ from torch import nn
 from sagann.byte_size import parse_bytes
 from sagann.cli.toml_file import read_text
 from sagann.errors import InputError, MissingDependencyError
+from sagann.free_space import nearest_folder
 from sagann.graph import Graph
 from sagann.graph.large_arrays import made_by
 from sagann.plan.machine import Machine
@@ -88,10 +89,7 @@ class Wish:
     @property
     def folder(self) -> Path:
         """A folder on the disk that blocks will go to: the nearest one that exists, because training makes the others."""
-        folder = (self.spill or RUNS).absolute()
-        while not folder.exists():
-            folder = folder.parent
-        return folder
+        return nearest_folder((self.spill or RUNS).absolute())
 
     @contextmanager
     def large_arrays(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ from sagann.cli.run_settings import DataConfig
 from sagann.cli.split_choice import DEFAULT_SPLIT, apply_split
 from sagann.errors import DatasetError, InputError
 from sagann.graph import Graph, add_inverse_edges, symmetrise, validate_graph
-from sagann.graph.feature_norm import normalise_features
+from sagann.graph.normalise import normalise_features
 from sagann.storage import dataset_info, load_graph
 from sagann.storage.load import EMBEDDED, embedded_graph
 from sagann.storage.npz_graph import describe_npz

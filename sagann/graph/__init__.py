@@ -9,10 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from sagann.graph.constant import declare_constant
-from sagann.graph.feature_norm import normalise_features
 from sagann.graph.feature_store import FeatureStore, feature_store
 from sagann.graph.graph import SPLIT_NAMES, Graph
-from sagann.graph.normalise import normalise
+from sagann.graph.normalise import normalise, normalise_features
 from sagann.graph.split import graph_split, per_class_split, planetoid_split, random_split
 from sagann.graph.subgraph import relabel, subgraph
 from sagann.graph.topology import Csr, Topology

@@ -1,7 +1,7 @@
-"""Constant features: those whose owner says that they are the same in every epoch.
+"""Constant features: those that their owner declares to be the same in every epoch.
 
-What a layer gathers of constant features is the same in every epoch as well, so that it may be kept. Nothing else tells
-constant features from computed ones: the result of dropout needs no gradient either.
+The aggregate of constant features is constant too, so a layer may keep it. Only the declaration tells constant features from
+computed ones: the result of dropout needs no gradient either.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parallel stable counting sort: what turns a list of edges into CSC, and CSC into CSR.
+"""Parallel stable counting sort: a list of edges becomes CSC, and CSC becomes CSR.
 
 Two passes, so that neither misses the cache at every edge. The first distributes the edges over about a
 thousand buckets by the high bits of their key: every thread owns a slice of the edges, counts it, and writes
@@ -7,9 +7,9 @@ enough for the cache; every thread owns a range of buckets with a like number of
 order of equal keys, so the result is that of a sequential sort, whatever the number of threads. Positions are
 64 bits wide throughout.
 
-A list too short to be worth threads is sorted by its whole key in one pass, by one of them.
+One thread sorts a short list by the whole key in one pass.
 
-Memory beside the output: what is carried once more, and 2 bytes per edge (4 above 2^26 keys).
+Memory beside the output: a second copy of values and positions, and 2 bytes per edge (4 above 2^26 keys).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BUCKET_BITS = 10
 ITEMS_PER_THREAD = 1 << 15
 
 Array: TypeAlias = np.ndarray[Any, Any]
-# An array or None: where it is None, Numba leaves out what concerns it when it compiles for that combination.
+# An array or None. For None, Numba compiles the function without the lines that use the array.
 MaybeArray: TypeAlias = Any
 
 
@@ -81,8 +81,16 @@ def group_by_key(
     out_values = None if values is None else _new(num_items, value_dtype or values.dtype)
     out_positions = _new(num_items, id_dtype(num_items)) if positions else None
     if num_items <= ITEMS_PER_THREAD:
-        _sort_alone(
-            keys.contiguous().numpy(), _array(values), indptr.numpy(), _array(out_values), _array(out_positions)
+        _sort_bucket(
+            keys.contiguous().numpy(),
+            _array(values),
+            None,
+            0,
+            num_items,
+            np.empty(num_keys, dtype=np.int64),
+            indptr.numpy()[1:],
+            _array(out_values),
+            _array(out_positions),
         )
     else:
         shift = max(0, (num_keys - 1).bit_length() - BUCKET_BITS)
@@ -128,26 +136,6 @@ def _group_on_device(
         values=None if values is None else values[order].to(value_dtype or values.dtype),
         positions=order.to(id_dtype(len(keys))) if positions else None,
     )
-
-
-@compiled()
-def _sort_alone(
-    keys: Array, values: MaybeArray, indptr: Array, out_values: MaybeArray, out_positions: MaybeArray
-) -> None:
-    for e in range(len(keys)):
-        indptr[np.uint64(keys[e]) + np.uint64(1)] += 1
-    heads = np.empty(len(indptr) - 1, dtype=np.int64)
-    for k in range(len(heads)):
-        heads[k] = indptr[k]
-        indptr[k + 1] += indptr[k]
-    for e in range(len(keys)):
-        key = np.uint64(keys[e])
-        at = np.uint64(heads[key])
-        heads[key] = at + np.uint64(1)
-        if values is not None:
-            out_values[at] = values[e]
-        if out_positions is not None:
-            out_positions[at] = e
 
 
 @compiled(parallel=True)
@@ -242,9 +230,9 @@ def _distribute(
 
 @compiled()
 def _sort_bucket(
-    low_keys: Array,
-    mid_values: MaybeArray,
-    mid_positions: MaybeArray,
+    keys: Array,
+    values: MaybeArray,
+    positions: MaybeArray,
     begin: int,
     end: int,
     counters: Array,
@@ -254,7 +242,7 @@ def _sort_bucket(
 ) -> None:
     counters[: len(ends)] = 0
     for e in range(begin, end):
-        counters[np.uint64(low_keys[e])] += 1
+        counters[np.uint64(keys[e])] += 1
     total = begin
     for k in range(len(ends)):
         count = counters[k]
@@ -262,10 +250,13 @@ def _sort_bucket(
         total += count
         ends[k] = total
     for e in range(begin, end):
-        key = np.uint64(low_keys[e])
+        key = np.uint64(keys[e])
         at = np.uint64(counters[key])
         counters[key] = at + np.uint64(1)
-        if mid_values is not None:
-            out_values[at] = mid_values[e]
-        if mid_positions is not None:
-            out_positions[at] = mid_positions[e]
+        if values is not None:
+            out_values[at] = values[e]
+        if out_positions is not None:
+            if positions is None:
+                out_positions[at] = e
+            else:
+                out_positions[at] = positions[e]

@@ -41,19 +41,19 @@ class Graph:
     """Vertex features [num_vertices, F], constant: a dense tensor, a torch.sparse_csr one, or a feature store
     (:mod:`sagann.graph.feature_store`); None where vertices have none."""
     labels: Tensor | None = None
-    "int64 [num_vertices], -1 for unknown; or uint8 [num_vertices, num_classes] of 0/1 for multi-label."
+    "Labels: int64 [num_vertices], -1 for unknown; or uint8 [num_vertices, num_classes] of 0 and 1 for multi-label."
     num_classes: int = 0
     "Number of classes; 0 without labels."
     splits: Mapping[str, Tensor] = field(default_factory=dict)
-    "bool [num_vertices] masks, disjoint: 'train', 'val', 'test'."
+    "Disjoint masks, bool [num_vertices], by name: 'train', 'val', 'test'."
     graph_ptr: Tensor | None = None
-    "int64 [num_graphs + 1]: graph g is the vertices graph_ptr[g] to graph_ptr[g + 1] - 1."
+    "Offsets of the graphs, int64 [num_graphs + 1]: graph g has the vertices graph_ptr[g] to graph_ptr[g + 1] - 1."
     graph_names: tuple[str, ...] = ()
     "Names of the graphs, or empty."
     num_edge_types: int = 0
-    "Number of edge types; 0 where edges have none. The types are ``topology.edge_data['type']``, from 0."
+    "Number of edge types; 0 without types. The types are ``topology.edge_data['type']``, from 0."
     name: str = "graph"
-    "What to call it in messages and metrics."
+    "Name of the graph in messages and metrics."
 
     def __post_init__(self) -> None:
         _check_types(self)

@@ -1,7 +1,7 @@
-"""Where large arrays are made that preparing a graph gives: a row per edge, or features that are changed.
+"""Allocation of the large arrays of a prepared graph: edge data and changed features.
 
-In memory, unless a caller has them made elsewhere: in files, say, for a graph that is larger than memory. What makes such
-arrays writes them slab by slab, so that no more than a slab need be in memory at a time.
+The arrays are in memory, unless a caller has them made elsewhere, for example in files for a graph larger than memory. They
+are written slab by slab, so that only one slab need be in memory at a time.
 """
 
 from __future__ import annotations
@@ -14,22 +14,16 @@ import torch
 from torch import Tensor
 
 Allocate = Callable[[Sequence[int], torch.dtype], Tensor]
-"Makes an uninitialised tensor on the CPU, of a shape and a type."
+"Makes an uninitialised tensor on the CPU from a shape and a dtype."
 
 SLAB_EDGES = 1 << 21
-"Edges that are worked on at a time: enough for the speed of memory, in tens of megabytes."
+"Number of edges in a slab: a slab takes tens of megabytes and runs at memory speed."
 
 _ALLOCATE: ContextVar[Allocate | None] = ContextVar("sagann_large_arrays", default=None)
 
 
 def empty_array(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """An uninitialised tensor; on the CPU it lies where :func:`made_by` says.
-
-    Args:
-        shape: its shape.
-        dtype: its type.
-        device: where it is.
-    """
+    """Make an uninitialised tensor, on the CPU by the function of :func:`made_by`."""
     allocate = _ALLOCATE.get()
     if allocate is None or device.type != "cpu":
         return torch.empty(shape, dtype=dtype, device=device)
@@ -38,7 +32,7 @@ def empty_array(shape: Sequence[int], dtype: torch.dtype, device: torch.device) 
 
 @contextmanager
 def made_by(allocate: Allocate) -> Iterator[None]:
-    """Inside the ``with`` block, have large arrays made by ``allocate``.
+    """Inside the ``with`` block, ``allocate`` makes large arrays.
 
     Example:
         >>> made = []
@@ -58,11 +52,11 @@ def made_by(allocate: Allocate) -> Iterator[None]:
 
 
 def slabs(indptr: Tensor, most_edges: int = SLAB_EDGES) -> Iterator[tuple[slice, slice]]:
-    """Cut destinations into ranges with few in-edges: the vertices and the edges of each.
+    """Cut destinations into ranges with few in-edges; yield the vertices and the edges of each range.
 
     Args:
         indptr: CSC offsets, int64 [num_dst + 1].
-        most_edges: of a range; a destination with more is one by itself.
+        most_edges: largest number of edges in a range; a destination with more edges is a range by itself.
     Example:
         >>> [(rows.stop, edges.stop) for rows, edges in slabs(torch.tensor([0, 1, 2, 7, 7]), most_edges=2)]
         [(2, 2), (3, 7), (4, 7)]
@@ -71,7 +65,7 @@ def slabs(indptr: Tensor, most_edges: int = SLAB_EDGES) -> Iterator[tuple[slice,
     while begin < num_dst:
         first = int(indptr[begin])
         limit = torch.tensor([first + most_edges], dtype=indptr.dtype, device=indptr.device)
-        # As a vertex takes memory too, with or without edges.
+        # A range has at most most_edges vertices, because a vertex without edges takes memory too.
         window = indptr[begin + 1 : begin + 1 + most_edges]
         fitting = int(torch.searchsorted(window, limit, right=True))
         end = begin + max(1, fitting)

@@ -1,19 +1,23 @@
-"""Degree normalisation: edge weights that scale a sum over in-edges.
+"""Normalisation: edge weights by degree, and features by the norm of each row.
 
-Weights are computed slab by slab, to where :mod:`sagann.graph.large_arrays` has them made. Degrees are in-degrees, weighted where the graph has weights, computed in float64. A vertex without in-edges
-has the factor 0, so no weight is ever infinite.
+Both are computed slab by slab, into arrays that :mod:`sagann.graph.large_arrays` makes, with sums in float64. Degrees are
+in-degrees, weighted if the graph has weights. A vertex without in-edges has the factor 0, so no weight is ever infinite.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from sagann.errors import InputError
+from sagann.graph.checks import slices
+from sagann.graph.feature_store import FeatureStore, feature_store, read_slice
 from sagann.graph.graph import Graph
 from sagann.graph.large_arrays import empty_array, slabs
+from sagann.graph.rows import csr_tensor, is_sparse
 from sagann.graph.topology import Topology
 
 Normalisation = Literal["symmetric", "row"]
@@ -92,3 +96,66 @@ def _check_degrees(degrees: Tensor, graph: Graph) -> None:
             where=f"graph '{graph.name}'",
             fix="Use 'row', or weights that are not negative.",
         )
+
+
+def normalise_features(graph: Graph) -> Graph:
+    r"""Divide each vertex's features by the sum of their magnitudes: :math:`x_v / \sum_f |x_{vf}|`.
+
+    A row of non-negative features then sums to 1; a row of zeros stays zero. Sums are taken in float64.
+
+    Args:
+        graph: features dense [num_vertices, F] or ``torch.sparse_csr``, of any floating-point dtype.
+    Returns:
+        the graph with new features, of the same layout and dtype.
+    Raises:
+        InputError: the graph has no features.
+    References:
+        Kipf and Welling, ICLR 2017, Sec. 5.2: "row-normalize input feature vectors", as their code does it.
+        PyTorch Geometric's ``NormalizeFeatures`` is equal where all features are non-negative, the smallest is
+        0, and every row sums to at least 1; it shifts features by their minimum and leaves smaller rows unscaled.
+    Example:
+        >>> from sagann.graph import Topology
+        >>> topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=2)
+        >>> graph = Graph(topology=topology, features=torch.tensor([[1.0, 3.0], [0.0, 0.0]]))
+        >>> normalise_features(graph).features.tolist()
+        [[0.25, 0.75], [0.0, 0.0]]
+    """
+    features = graph.features
+    if features is None:
+        raise InputError(
+            "there are no features to normalise",
+            value="features are None",
+            where=f"graph '{graph.name}'",
+            fix="Leave normalise_features (--normalise-features) out.",
+        )
+    normalised = (
+        _normalised_sparse(features)
+        if is_sparse(features)
+        else _normalised_dense(feature_store(features), graph.topology.device)
+    )
+    return replace(graph, features=normalised)
+
+
+def _normalised_dense(features: FeatureStore, device: torch.device) -> Tensor:
+    num_rows, row_shape = features.num_rows, features.row_shape
+    result = empty_array((num_rows, *row_shape), features.dtype, device)
+    # In slices: the features may lie in a file, and the float64 copy is never whole.
+    for part in slices(num_rows, row_shape[0]):
+        rows = read_slice(features, part.start, part.stop).double()
+        result[part] = rows / _divisors(rows.abs().sum(dim=1, keepdim=True))
+    return result
+
+
+def _normalised_sparse(features: Tensor) -> Tensor:
+    offsets, columns, values = features.crow_indices(), features.col_indices(), features.values()
+    if len(values) == 0:
+        return features
+    wide = values.double()
+    sums = torch.segment_reduce(wide.abs(), "sum", offsets=offsets.long())
+    divisors = torch.repeat_interleave(_divisors(sums), offsets.diff().long(), output_size=len(values))
+    return csr_tensor(offsets, columns, (wide / divisors).to(values.dtype), num_columns=features.shape[1])
+
+
+def _divisors(sums: Tensor) -> Tensor:
+    """The sums, and 1 where one is 0."""
+    return torch.where(sums > 0, sums, 1.0)

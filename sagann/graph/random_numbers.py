@@ -1,7 +1,7 @@
 """Random numbers by counter: number i depends on the seed and i alone.
 
-So threads and chunks draw independently, and the output is the same for any number of them. The generator is
-SplitMix64: every item has a stream of its own that starts at a hash of the seed, a purpose and the item.
+Threads and chunks draw independently, and their number does not change the output. The generator is SplitMix64: every item
+has a stream of its own, which starts at a hash of the seed, a purpose and the item.
 
 References:
     Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, OOPSLA 2014.

@@ -71,15 +71,13 @@ def rmat_edges(
 ) -> tuple[Tensor, Tensor]:
     """Draw edges ``first`` to ``first + count - 1`` of an R-MAT graph.
 
-    Takes about 90 ns per edge and core at 10 million vertices.
-
     Args:
         num_vertices: any number from 1; draws outside it are repeated.
-        num_edges: edges of the whole graph.
-        seed: of the whole graph.
-        first: first edge wanted.
-        count: edges wanted; default all from ``first`` on.
-        quadrants: the shape; default that of Graph500.
+        num_edges: number of edges in the whole graph.
+        seed: seed of the whole graph.
+        first: number of the first edge to draw.
+        count: number of edges to draw; default all from ``first`` on.
+        quadrants: probabilities of the quadrants; default those of Graph500.
         scramble: permute the vertex ids, so that the degree tells nothing about the id.
     Returns:
         source and destination ids [count], int32 (int64 from 2^31 vertices on).
@@ -132,7 +130,7 @@ def rmat_chunks(
     """Draw an R-MAT graph chunk by chunk; the edges do not depend on the size of the chunks.
 
     Args:
-        chunk_edges: edges per chunk.
+        chunk_edges: number of edges in a chunk.
         num_vertices, num_edges, seed, quadrants, scramble: as for :func:`rmat_edges`.
     """
     for first in range(0, num_edges, chunk_edges):
@@ -157,7 +155,7 @@ def rmat_graph(
     quadrants: Quadrants | None = None,
     scramble: bool = True,
 ) -> Graph:
-    """Make an R-MAT graph in memory, with random features and labels that mean nothing: for measuring, not learning.
+    """Make an R-MAT graph in memory, with random features and labels, for measurements of speed.
 
     Args:
         num_features: standard normal float32 features per vertex; 0 for none.

@@ -1,11 +1,11 @@
-"""Rows of ids put in ascending order, each by itself: what makes the in-edges of every vertex ascend by source.
+"""Rows of ids sorted in ascending order, so that the in-edges of every vertex ascend by source.
 
-So edges stand in one order, whatever order they were given in: cut into intervals of sources, they still follow one
-another as in the whole graph, and the first of equal numbers is the same edge for any number of intervals.
+The order of the edges then does not depend on the order of a user's list. It is the same for any number of source intervals,
+so that the first of several equal extrema is the same edge.
 
-Rows that ascend already are only read. Short ones are sorted by insertion, long ones by their digits, from the least
-on (Knuth, The Art of Computer Programming 3, Sec. 5.2.5): both are stable, and take no more memory than a few of the
-longest rows. Threads take ranges of rows with a like number of ids; a row is never split.
+Sorted rows are only read. Short rows are sorted by insertion, long ones by their digits, from the least significant one
+(Knuth, The Art of Computer Programming 3, Sec. 5.2.5). Both sorts are stable and take the memory of a few of the longest rows.
+Threads take ranges of rows with about equal numbers of ids; a row is never split.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from sagann.graph.counting_sort import ITEMS_PER_THREAD
 from sagann.graph.threads import pytorch_threads
 from sagann.machine_code import compiled
 
-# Up to so many ids insertion is faster than counting their digits.
+# Up to this number of ids, insertion is faster than counting digits.
 _SHORT = 64
 _DIGIT_BITS = 8
-# Ranges of rows for each thread, as some take longer than others.
+# Number of ranges of rows for each thread: some ranges take longer than others.
 _TASKS_PER_THREAD = 16
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -36,7 +36,7 @@ def sort_rows(indptr: Tensor, ids: Tensor, positions: Tensor | None = None) -> N
     Args:
         indptr: int64 [num_rows + 1], offsets of the rows.
         ids: int32 or int64 [N], at least 0, contiguous.
-        positions: int32 or int64 [N], contiguous: of what else there is for each id, to carry it along by indexing.
+        positions: int32 or int64 [N], contiguous, permuted like the ids; further data is permuted by indexing with them.
     Example:
         >>> ids, positions = torch.tensor([2, 1, 1, 0]), torch.arange(4)
         >>> sort_rows(torch.tensor([0, 3, 4]), ids, positions)
@@ -46,7 +46,7 @@ def sort_rows(indptr: Tensor, ids: Tensor, positions: Tensor | None = None) -> N
     if ids.device.type != "cpu":
         _sort_on_device(indptr, ids, positions)
         return
-    # An empty array in place of none: what is compiled asks for its length.
+    # An empty array stands for None: the compiled functions read its length.
     arrays = indptr.numpy(), ids.numpy(), np.empty(0, dtype=np.int32) if positions is None else positions.numpy()
     num_rows = len(indptr) - 1
     if len(ids) <= ITEMS_PER_THREAD:

@@ -1,9 +1,9 @@
 """A degree-corrected stochastic block model with features and labels: a graph from which a GNN can learn.
 
-Vertices have a class, a wish for edges drawn from a power law, and features that lie around a centre of their
-class. An undirected edge starts at a vertex drawn by its wish and ends in the same class with probability
-``homophily``, otherwise in another one, at a vertex drawn by its wish again. Neighbours thus average out the
-noise of the features. Draws depend on the seed and a counter alone, so threads do not matter.
+A vertex has a class, a weight drawn from a power law, and features around the centre of its class. An undirected edge joins
+two vertices that are drawn in proportion to their weights: the second one from the class of the first with probability
+``homophily``, otherwise from another class. A vertex's expected degree is proportional to its weight. Neighbours average out
+the noise of the features. Draws depend on the seed and a counter alone, so the number of threads does not matter.
 
 References:
     Karrer and Newman, Stochastic blockmodels and community structure in networks, Physical Review E 83, 2011.
@@ -22,11 +22,12 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.graph.graph import Graph
 from sagann.graph.random_numbers import GOLDEN, key_of, mix, normals, stream_of, uniforms, unit
+from sagann.graph.rows import offsets_of
 from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
 from sagann.machine_code import compiled
 
-LABELS, WISHES, EDGES, CENTRES, NOISE = range(5)
+LABELS, WEIGHTS, EDGES, CENTRES, NOISE = range(5)
 # Draws that repeat an edge are replaced in further rounds; dense graphs converge slowly, so rounds are limited.
 MAX_ROUNDS = 20
 # A draw that hits its own start is repeated; a class may have only one vertex, so repeats are limited.
@@ -60,75 +61,6 @@ def sbm_graph(
     Raises:
         InputError: an argument is out of range, or there are more edges asked for than pairs of vertices.
     """
-    _check(num_vertices, num_classes, average_degree, homophily, degree_exponent, num_features, feature_noise)
-    labels = (uniforms(num_vertices, seed=seed, purpose=LABELS) * num_classes).long()
-    src, dst = _draw_edges(num_vertices, labels, num_classes, average_degree, homophily, degree_exponent, seed)
-    centres = normals(num_classes, num_features, seed=seed, purpose=CENTRES) / max(1, num_features) ** 0.5
-    features = normals(num_vertices, num_features, seed=seed, purpose=NOISE)
-    features.mul_(feature_noise).add_(centres[labels])
-    return Graph(
-        topology=Topology.from_coo(src=torch.cat([src, dst]), dst=torch.cat([dst, src]), num_src=num_vertices),
-        features=features,
-        labels=labels,
-        num_classes=num_classes,
-        name=f"sbm-{num_vertices}",
-    )
-
-
-def _draw_edges(
-    num_vertices: int,
-    labels: Tensor,
-    num_classes: int,
-    average_degree: float,
-    homophily: float,
-    degree_exponent: float,
-    seed: int,
-) -> tuple[Tensor, Tensor]:
-    """Distinct pairs src < dst, as many as ``average_degree`` asks for or as the rounds yield."""
-    # Vertices grouped by class, with running sums of their wishes: drawing is a binary search.
-    order = torch.sort(labels, stable=True).indices
-    wishes = (1 - uniforms(num_vertices, seed=seed, purpose=WISHES)) ** (-1 / (degree_exponent - 1))
-    if num_vertices:
-        # A wish of the mean is worth average_degree edges.
-        limit = max(1.0, (num_vertices / max(average_degree, 1e-9)) ** 0.5)
-        wishes.clamp_(max=limit * float(wishes.mean()))
-    running = torch.zeros(num_vertices + 1, dtype=torch.float64)
-    torch.cumsum(wishes[order], 0, out=running[1:])
-    class_ptr = torch.zeros(num_classes + 1, dtype=torch.int64)
-    torch.cumsum(torch.bincount(labels, minlength=num_classes), 0, out=class_ptr[1:])
-
-    wanted = round(num_vertices * average_degree / 2)
-    pairs = torch.empty(0, dtype=torch.int64)
-    drawn = 0
-    for _ in range(MAX_ROUNDS):
-        missing = wanted - len(pairs)
-        if missing <= 0:
-            break
-        fresh = torch.empty(missing, dtype=torch.int64)
-        with pytorch_threads():
-            _fill_pairs(
-                key_of(seed, EDGES),
-                drawn,
-                homophily,
-                running.numpy(),
-                class_ptr.numpy(),
-                order.numpy(),
-                fresh.numpy(),
-            )
-        drawn += missing
-        pairs = torch.cat([pairs, fresh[fresh >= 0]]).unique()
-    return pairs // max(1, num_vertices), pairs % max(1, num_vertices)
-
-
-def _check(
-    num_vertices: int,
-    num_classes: int,
-    average_degree: float,
-    homophily: float,
-    degree_exponent: float,
-    num_features: int,
-    feature_noise: float,
-) -> None:
     limits = (
         ("num_vertices", num_vertices, num_vertices >= 0, "at least 0"),
         ("num_classes", num_classes, num_classes >= 1, "at least 1"),
@@ -152,6 +84,56 @@ def _check(
                 where=f"{name} of sbm_graph",
                 fix="Pass a value in the range.",
             )
+    labels = (uniforms(num_vertices, seed=seed, purpose=LABELS) * num_classes).long()
+    weights = (1 - uniforms(num_vertices, seed=seed, purpose=WEIGHTS)) ** (-1 / (degree_exponent - 1))
+    if num_vertices:
+        # A vertex of mean weight gets average_degree edges.
+        limit = max(1.0, (num_vertices / max(average_degree, 1e-9)) ** 0.5)
+        weights.clamp_(max=limit * float(weights.mean()))
+    num_pairs = round(num_vertices * average_degree / 2)
+    src, dst = _draw_edges(labels, num_classes, weights, num_pairs, homophily, seed)
+    centres = normals(num_classes, num_features, seed=seed, purpose=CENTRES) / max(1, num_features) ** 0.5
+    features = normals(num_vertices, num_features, seed=seed, purpose=NOISE)
+    features.mul_(feature_noise).add_(centres[labels])
+    return Graph(
+        topology=Topology.from_coo(src=torch.cat([src, dst]), dst=torch.cat([dst, src]), num_src=num_vertices),
+        features=features,
+        labels=labels,
+        num_classes=num_classes,
+        name=f"sbm-{num_vertices}",
+    )
+
+
+def _draw_edges(
+    labels: Tensor, num_classes: int, weights: Tensor, num_pairs: int, homophily: float, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Distinct pairs src < dst: ``num_pairs``, or as many as the rounds yield."""
+    num_vertices = len(labels)
+    # Vertices grouped by class, with running sums of their weights: drawing is a binary search.
+    order = torch.sort(labels, stable=True).indices
+    running = torch.zeros(num_vertices + 1, dtype=torch.float64)
+    torch.cumsum(weights[order], 0, out=running[1:])
+    class_ptr = offsets_of(torch.bincount(labels, minlength=num_classes))
+    pairs = torch.empty(0, dtype=torch.int64)
+    drawn = 0
+    for _ in range(MAX_ROUNDS):
+        missing = num_pairs - len(pairs)
+        if missing <= 0:
+            break
+        fresh = torch.empty(missing, dtype=torch.int64)
+        with pytorch_threads():
+            _fill_pairs(
+                key_of(seed, EDGES),
+                drawn,
+                homophily,
+                running.numpy(),
+                class_ptr.numpy(),
+                order.numpy(),
+                fresh.numpy(),
+            )
+        drawn += missing
+        pairs = torch.cat([pairs, fresh[fresh >= 0]]).unique()
+    return pairs // max(1, num_vertices), pairs % max(1, num_vertices)
 
 
 @compiled(parallel=True)
@@ -178,7 +160,7 @@ def _fill_pairs(
                     running, begin, end, running[begin] + unit(mix(state)) * (running[end] - running[begin])
                 )
             else:
-                # The wishes of all other classes, with the own one cut out of the line.
+                # The weights of all other classes: the own class is cut out of the running sum.
                 outside = total - (running[end] - running[begin])
                 if outside <= 0:
                     continue

@@ -23,7 +23,7 @@ def random_split(graph: Graph, *, train: float = 0.6, val: float = 0.2, seed: in
         graph: a graph with labels.
         train: share for training, in [0, 1].
         val: share for validation, in [0, 1].
-        seed: of the draw.
+        seed: seed of the draw.
     Raises:
         InputError: no labels, or shares that are negative or exceed 1 together.
     """
@@ -48,7 +48,7 @@ def per_class_split(graph: Graph, *, train: int = 20, val: int = 30, seed: int) 
         graph: a graph with one label per vertex.
         train: vertices per class for training.
         val: vertices per class for validation.
-        seed: of the draw.
+        seed: seed of the draw.
     Raises:
         InputError: no labels, several labels per vertex, or a class with too few vertices.
     References:
@@ -65,7 +65,7 @@ def planetoid_split(graph: Graph, *, train: int = 20, val: int = 500, test: int 
         train: vertices per class for training.
         val: vertices in all for validation.
         test: vertices in all for testing.
-        seed: of the draw.
+        seed: seed of the draw.
     Raises:
         InputError: no labels, several labels per vertex, or too few vertices.
     References:
@@ -73,12 +73,9 @@ def planetoid_split(graph: Graph, *, train: int = 20, val: int = 500, test: int 
     """
     chosen, _, rest = _parts_per_class(graph, train, 0, seed)
     if len(rest) < val + test:
-        raise InputError(
-            "too few labelled vertices to split",
-            value=f"{len(rest)} beside training, val {val} and test {test} are needed",
-            where=f"graph '{graph.name}'",
-            fix="Lower val or test, or use random_split.",
-        )
+        value = f"{len(rest)} beside training, val {val} and test {test} are needed"
+        fix = "Lower val or test, or use random_split."
+        raise _refused(graph, "too few labelled vertices to split", value, fix)
     rest = rest[_shuffled(len(rest), seed + 1)]
     return _with_splits(graph, chosen, rest[:val], rest[val : val + test])
 
@@ -86,12 +83,8 @@ def planetoid_split(graph: Graph, *, train: int = 20, val: int = 500, test: int 
 def _parts_per_class(graph: Graph, train: int, val: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     vertices = labelled_vertices(graph)
     if graph.multi_label or graph.labels is None:
-        raise InputError(
-            "a split per class needs one label per vertex",
-            value="several labels per vertex",
-            where=f"graph '{graph.name}'",
-            fix="Use random_split.",
-        )
+        what = "a split per class needs one label per vertex"
+        raise _refused(graph, what, "several labels per vertex", "Use random_split.")
     vertices = vertices[_shuffled(len(vertices), seed)]
     # Grouped by class, without a loop over classes: there may be more of them than vertices.
     labels, order = graph.labels[vertices].sort(stable=True)
@@ -139,23 +132,14 @@ def graph_split(
         InputError: the graph is a single one, a graph is unknown, or it is asked for twice.
     """
     if graph.graph_ptr is None:
-        raise InputError(
-            "a single graph cannot be split by graphs",
-            value="no graph_ptr",
-            where=f"graph '{graph.name}'",
-            fix="Use random_split or per_class_split.",
-        )
+        fix = "Use random_split or per_class_split."
+        raise _refused(graph, "a single graph cannot be split by graphs", "no graph_ptr", fix)
     owner = torch.full((graph.num_graphs,), -1, dtype=torch.int64, device=graph.graph_ptr.device)
     for part, wanted in enumerate((train, val, test)):
         for key in wanted:
             position = _graph_position(graph, key)
             if owner[position] >= 0:
-                raise InputError(
-                    "a graph stands twice in a split",
-                    value=f"{key!r}",
-                    where=f"graph_split of graph '{graph.name}'",
-                    fix="Name every graph once.",
-                )
+                raise _refused(graph, "a graph stands twice in a split", f"{key!r}", "Name every graph once.")
             owner[position] = part
     part_of_vertex = torch.repeat_interleave(owner, graph.graph_ptr.diff())
     vertices = labelled_vertices(graph)
@@ -170,12 +154,8 @@ def labelled_vertices(graph: Graph) -> Tensor:
         InputError: the graph has no labels.
     """
     if graph.labels is None:
-        raise InputError(
-            "a graph without labels cannot be split",
-            value="labels is None",
-            where=f"graph '{graph.name}'",
-            fix="Give the graph labels first.",
-        )
+        fix = "Give the graph labels first."
+        raise _refused(graph, "a graph without labels cannot be split", "labels is None", fix)
     if graph.multi_label:
         return torch.arange(graph.num_vertices, device=graph.labels.device)
     return (graph.labels >= 0).nonzero().squeeze(1)
@@ -187,12 +167,11 @@ def _graph_position(graph: Graph, key: str | int) -> int:
     if isinstance(key, int) and 0 <= key < graph.num_graphs:
         return key
     known = ", ".join(graph.graph_names) if graph.graph_names else f"0 to {graph.num_graphs - 1}"
-    raise InputError(
-        "unknown graph",
-        value=f"{key!r}, known are {known}",
-        where=f"graph_split of graph '{graph.name}'",
-        fix="Name one of the known graphs.",
-    )
+    raise _refused(graph, "unknown graph", f"{key!r}, known are {known}", "Name one of the known graphs.")
+
+
+def _refused(graph: Graph, what: str, value: str, fix: str) -> InputError:
+    return InputError(what, value=value, where=f"graph '{graph.name}'", fix=fix)
 
 
 def _shuffled(count: int, seed: int) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError
+from sagann.graph.checks import check_ids, numbered, wrong_form
 from sagann.graph.feature_store import Features, read_rows
 from sagann.graph.graph import Graph
 from sagann.graph.rows import gather_ranges, offsets_of, take_rows
@@ -82,10 +83,10 @@ def relabel(graph: Graph, order: Tensor) -> Graph:
 
 
 def check_order(graph: Graph, order: Tensor) -> None:
-    """Check that an order is a permutation of a graph's vertices, int64.
+    """Check that an order is a permutation of the vertices, int64 [num_vertices].
 
     Raises:
-        InputError: it is not, or mixes the vertices of several graphs.
+        InputError: the order is no permutation, or mixes the vertices of several graphs.
     """
     if len(order) != graph.num_vertices:
         raise InputError(
@@ -101,21 +102,9 @@ def check_order(graph: Graph, order: Tensor) -> None:
 def _check_vertices(vertices: Tensor, graph: Graph) -> None:
     where = f"vertices of graph '{graph.name}'"
     if vertices.dtype != torch.int64 or vertices.ndim != 1:
-        raise InputError(
-            "vertex ids have the wrong form",
-            value=f"{vertices.dtype} {list(vertices.shape)}, expected torch.int64 [M]",
-            where=where,
-            fix="Pass ids with .to(torch.int64), or mask.nonzero().squeeze(1) for a mask.",
-        )
-    outside = (vertices < 0) | (vertices >= graph.num_vertices)
-    if outside.any():
-        at = int(outside.nonzero()[0])
-        raise InputError(
-            "vertex id out of range",
-            value=f"{int(vertices[at])} at position {at}, but ids go from 0 to {graph.num_vertices - 1}",
-            where=where,
-            fix="Pass ids of the graph.",
-        )
+        fix = "Pass ids with .to(torch.int64), or mask.nonzero().squeeze(1) for a mask."
+        raise wrong_form(vertices, "torch.int64 [M]", where=where, fix=fix)
+    check_ids(vertices, graph.num_vertices, "vertex", where=numbered(where, "position"))
     times = torch.bincount(vertices, minlength=graph.num_vertices)
     if len(vertices) and times.max() > 1:
         repeated = int((times > 1).nonzero()[0])
@@ -128,7 +117,7 @@ def _check_vertices(vertices: Tensor, graph: Graph) -> None:
 
 
 def graphs_of(graph: Graph, vertices: Tensor) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Offsets and names of the graphs that chosen vertices belong to, in the order of these.
+    """Offsets and names of the graphs of chosen vertices, in the order of the vertices.
 
     Raises:
         InputError: vertices of several graphs are mixed.

@@ -1,6 +1,6 @@
-"""As many Numba threads as PyTorch has, and PyTorch's number left alone.
+"""As many Numba threads as PyTorch has, without a change of PyTorch's number.
 
-Both runtimes are OpenMP, and where they share a symbol, Numba's number of threads silently becomes PyTorch's.
+Both runtimes are OpenMP. If they share a symbol, setting Numba's number of threads silently sets PyTorch's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 @contextmanager
 def pytorch_threads() -> Iterator[int]:
-    """Run Numba's parallel loops on as many threads as PyTorch uses; gives that number."""
+    """Run Numba's parallel loops on as many threads as PyTorch uses; yields their number."""
     threads = torch.get_num_threads()
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     try:

@@ -1,12 +1,16 @@
 """Topology: one bipartite adjacency, in CSC, with CSR built on demand.
 
-A whole graph, an edge chunk, a worker's partition and a sampled block are all Topologies, and one set of
-kernels serves the four. Invariants: ``indptr`` is int64, starts at 0, never decreases and ends at
-``num_edges``; ``indices`` holds source ids in ``[0, num_src)`` as int32 (int64 only where ``num_src`` needs
-it), so a topology may hold more than 2^31 edges; an edge's id is its position in CSC order; the destination
-vertices are the first ``num_dst`` source vertices. In-edges of a destination ascend by source wherever sagann orders
-them. Of arrays that are given this is neither required nor checked; but where they do not, which of several equal
-extrema gets a gradient depends on the number of intervals that the graph is cut into.
+A whole graph, an edge chunk, a worker's partition and a sampled block are Topologies; one set of kernels serves all four.
+
+Invariants:
+
+- ``indptr`` is int64, starts at 0, never decreases and ends at ``num_edges``, which may exceed 2^31.
+- ``indices`` holds source ids in ``[0, num_src)``: int32, or int64 if ``num_src`` needs it.
+- The id of an edge is its position in CSC order.
+- The destination vertices are the first ``num_dst`` source vertices.
+
+sagann orders the in-edges of a destination by source. Arrays of a caller need not be in this order, and the order is not
+checked. Without the order, the number of intervals decides which of several equal extrema gets a gradient.
 """
 
 from __future__ import annotations
@@ -21,10 +25,9 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_type
+from sagann.graph.checks import check_ids, check_offsets, numbered, slices, wrong_form
 from sagann.graph.widths import id_dtype
 
-# Values checked at a time: enough to run at memory speed, little enough to need no memory.
-CHECKED_AT_ONCE = 1 << 22
 _AS_TENSOR = "Convert it with torch.as_tensor."
 
 
@@ -155,8 +158,8 @@ class Topology:
         Raises:
             InputError: an invariant does not hold; the message names the first offending position.
         """
-        _check_offsets(self.indptr, self.num_edges)
-        _check_ids(self.indices, self.num_src, where="Topology.indices", side="source")
+        check_offsets(self.indptr, self.num_edges, "CSC offsets", where="Topology.indptr")
+        _check_ids(self.indices, self.num_src, "source", "Topology.indices")
 
     @property
     def num_dst(self) -> int:
@@ -195,7 +198,7 @@ class Topology:
         if self._csr is None:
             from sagann.graph.counting_sort import group_by_key
 
-            # Destinations that nobody asked for are not kept: they are as large as the indices.
+            # Destinations are as large as the indices: they are kept only if edge_dst() was called.
             with for_training_as_well():
                 dst = self._expand_dst() if self._edge_dst is None else self._edge_dst
                 grouped = group_by_key(self.indices, self.num_src, values=dst, positions=True)
@@ -205,7 +208,7 @@ class Topology:
         return self._csr
 
     def set_csr(self, csr: Csr) -> None:
-        """Take over out-edges that were grouped before; they are not checked."""
+        """Set the out-edges, without a check."""
         self._csr = csr
 
     def in_degrees(self) -> Tensor:
@@ -221,22 +224,16 @@ class Topology:
     def with_edge_data(self, **edge_data: Tensor) -> Topology:
         """The same adjacency with edge data added or replaced; arrays are shared.
 
-        Rows are those of the edges as they lie here, sorted by destination, then by source. What is in the order of a list of
-        edges goes to :meth:`from_coo`, which sorts it with them.
+        Rows are in CSC order: by destination, then by source. Pass edge data in the order of a list of edges to
+        :meth:`from_coo`, which sorts the data with the edges.
         """
-        topology = Topology(
-            indptr=self.indptr,
-            indices=self.indices,
-            num_src=self.num_src,
-            edge_data={**self._edge_data, **edge_data},
-            edge_ids=self.edge_ids,
-            validate=False,
-        )
-        topology._csr, topology._edge_dst = self._csr, self._edge_dst
+        both = {**self._edge_data, **edge_data}
+        topology = _restored(self.indptr, self.indices, self.num_src, both, self.edge_ids, self._csr)
+        topology._edge_dst = self._edge_dst
         return topology
 
     def derived(self, key: object, build: Callable[[], Any]) -> Any:
-        """What follows from this topology, built at the first call and kept as long as the topology is."""
+        """A value that depends on this topology alone: built at the first call for ``key``, then kept."""
         if key not in self._derived:
             with for_training_as_well():
                 self._derived[key] = build()
@@ -250,22 +247,21 @@ class Topology:
         return self.mapped(lambda array: array.to(target))
 
     def mapped(self, move: Callable[[Tensor], Tensor]) -> Topology:
-        """The same topology with every array replaced by what ``move`` makes of it: a copy on a device, say.
+        """The same topology with every array replaced by the result of ``move``, for example a copy on a device.
 
-        Out-edges come along where they are known; what was derived from the topology does not.
+        Out-edges are moved too if they are known; derived values are not.
         """
-        topology = Topology(
-            indptr=move(self.indptr),
-            indices=move(self.indices),
-            num_src=self.num_src,
-            edge_data={name: move(rows) for name, rows in self._edge_data.items()},
-            edge_ids=None if self.edge_ids is None else move(self.edge_ids),
-            validate=False,
+        csr = self._csr
+        return _restored(
+            move(self.indptr),
+            move(self.indices),
+            self.num_src,
+            {name: move(rows) for name, rows in self._edge_data.items()},
+            None if self.edge_ids is None else move(self.edge_ids),
+            None
+            if csr is None
+            else Csr(indptr=move(csr.indptr), indices=move(csr.indices), edge_ids=move(csr.edge_ids)),
         )
-        if self._csr is not None:
-            csr = self._csr
-            topology.set_csr(Csr(indptr=move(csr.indptr), indices=move(csr.indices), edge_ids=move(csr.edge_ids)))
-        return topology
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies and pickles have what :meth:`mapped` keeps."""
@@ -279,7 +275,7 @@ class Topology:
 
 @contextmanager
 def for_training_as_well() -> Iterator[None]:
-    """What is made inside is kept, and no backward pass could save tensors that were made in inference mode."""
+    """Leave inference mode, so that a backward pass can save the tensors that are made inside."""
     with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext(), torch.no_grad():
         yield
 
@@ -311,19 +307,11 @@ def _require_edge_data(edge_data: object) -> None:
 def _check_shapes(topology: Topology) -> None:
     indptr, indices = topology.indptr, topology.indices
     if indptr.dtype != torch.int64 or indptr.ndim != 1 or len(indptr) == 0:
-        raise InputError(
-            "CSC offsets have the wrong form",
-            value=f"{indptr.dtype} {list(indptr.shape)}, expected torch.int64 [num_dst + 1]",
-            where="Topology.indptr",
-            fix="Convert the offsets with .to(torch.int64).",
-        )
+        fix = "Convert the offsets with .to(torch.int64)."
+        raise wrong_form(indptr, "torch.int64 [num_dst + 1]", where="Topology.indptr", fix=fix)
     if indices.dtype not in (torch.int32, torch.int64) or indices.ndim != 1:
-        raise InputError(
-            "source ids have the wrong form",
-            value=f"{indices.dtype} {list(indices.shape)}, expected torch.int32 or torch.int64 [num_edges]",
-            where="Topology.indices",
-            fix="Convert the ids with .to(torch.int32).",
-        )
+        expected, fix = "torch.int32 or torch.int64 [num_edges]", "Convert the ids with .to(torch.int32)."
+        raise wrong_form(indices, expected, where="Topology.indices", fix=fix)
     if topology.num_dst > topology.num_src:
         raise InputError(
             "more destination than source vertices",
@@ -337,26 +325,6 @@ def _check_shapes(topology: Topology) -> None:
         _edge_rows("edge_ids", topology.edge_ids, topology.num_edges)
 
 
-def _check_offsets(indptr: Tensor, num_edges: int) -> None:
-    if indptr[0] != 0 or indptr[-1] != num_edges:
-        raise InputError(
-            "CSC offsets do not span the edges",
-            value=f"from {int(indptr[0])} to {int(indptr[-1])}, expected 0 to {num_edges}",
-            where="Topology.indptr",
-            fix="Pass offsets that start at 0 and end at the number of edges.",
-        )
-    for first in range(0, len(indptr) - 1, CHECKED_AT_ONCE):
-        falling = indptr[first : first + CHECKED_AT_ONCE + 1].diff() < 0
-        if falling.any():
-            at = first + int(falling.nonzero()[0])
-            raise InputError(
-                "CSC offsets decrease",
-                value=f"{int(indptr[at])} then {int(indptr[at + 1])}",
-                where=f"Topology.indptr at destination {at}",
-                fix="Build the topology with Topology.from_coo, or sort the edges by destination.",
-            )
-
-
 def _check_coo(src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> None:
     if src.ndim != 1 or src.shape != dst.shape:
         raise InputError(
@@ -365,31 +333,16 @@ def _check_coo(src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> None:
             where="Topology.from_coo",
             fix="Pass one source and one destination id per edge.",
         )
-    _check_ids(src, num_src, where="src", side="source")
-    _check_ids(dst, num_dst, where="dst", side="destination")
+    for name, side, ids, count in (("src", "source", src, num_src), ("dst", "destination", dst, num_dst)):
+        if ids.dtype not in (torch.int32, torch.int64):
+            fix = "Convert the ids with .to(torch.int64)."
+            raise wrong_form(ids, "torch.int32 or torch.int64 [num_edges]", where=name, fix=fix)
+        _check_ids(ids, count, side, name)
 
 
-def _check_ids(ids: Tensor, num_vertices: int, *, where: str, side: str) -> None:
-    if ids.dtype not in (torch.int32, torch.int64):
-        raise InputError(
-            f"{side} ids are not int32 or int64",
-            value=str(ids.dtype),
-            where=where,
-            fix="Convert the ids with .to(torch.int64).",
-        )
-    for first in range(0, len(ids), CHECKED_AT_ONCE):
-        part = ids[first : first + CHECKED_AT_ONCE]
-        low, high = (int(bound) for bound in part.aminmax())
-        if low >= 0 and high < num_vertices:
-            continue
-        at = int(((part < 0) | (part >= num_vertices)).nonzero()[0])
-        allowed = f"ids go from 0 to {num_vertices - 1}" if num_vertices else "there are no vertices"
-        raise InputError(
-            f"{side} id out of range",
-            value=f"{int(part[at])} at edge {first + at}, but {allowed}",
-            where=where,
-            fix="Number vertices from 0 without gaps, or raise the number of vertices.",
-        )
+def _check_ids(ids: Tensor, num_vertices: int, side: str, name: str) -> None:
+    for part in slices(len(ids)):
+        check_ids(ids[part], num_vertices, side, where=numbered(name, "edge", part.start))
 
 
 def _edge_rows(name: str, rows: Tensor, num_edges: int) -> Tensor:

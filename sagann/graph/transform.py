@@ -1,10 +1,9 @@
 """Edges added, merged and removed: pure functions from Graph to Graph.
 
-Self-loops are added slab by slab, to where :mod:`sagann.graph.large_arrays` has them made; the other functions hold all
-edges in memory. Vertices keep their ids, so features, labels, splits and graph boundaries are shared with the input. Edges
-are in CSC order, and in-edges that ascend by source still do. Edges of the same ends keep their order, and added ones
-follow them, except that functions which reverse or merge edges order these by type. Edge data follows the edges by stated
-rules:
+Self-loops are added slab by slab, into arrays that :mod:`sagann.graph.large_arrays` makes; the other functions hold all edges
+in memory. Vertices keep their ids, so features, labels, splits and graph boundaries are shared with the input. Results are in
+CSC order, with in-edges ascending by source. Edges of the same ends keep their order, and added edges follow them; functions
+that reverse or merge edges sort edges of the same ends by type. Edge data of added and merged edges:
 
 ===================  ==================  =============================  =====================
 function             ``weight``          ``type``                       other edge data

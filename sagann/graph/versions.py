@@ -1,4 +1,4 @@
-"""Versions: how to see that a tensor was changed in place."""
+"""Versions of tensors, which change with every change in place."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from torch import Tensor
 
 
 def version_of(tensor: Tensor) -> int:
-    """How often a tensor was changed in place; -1 of one made in inference mode, whose changes PyTorch does not count."""
+    """Number of changes in place; -1 for a tensor made in inference mode, whose changes PyTorch does not count."""
     return -1 if tensor.is_inference() else tensor._version

@@ -1,4 +1,4 @@
-"""Widths of integers: 32 bits wherever they suffice, since ids are most of what a graph takes."""
+"""Widths of integers: the narrowest dtype is used, because ids take most of the memory of a graph."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def id_dtype(count: int) -> torch.dtype:
 
 
 def local_id_dtype(count: int) -> torch.dtype:
-    """The same for ids within an interval, of which many have fewer vertices: int16 up to 2^15 - 1."""
+    """The narrowest dtype for ids within an interval: int16 up to 2^15 - 1, else as :func:`id_dtype`."""
     return torch.int16 if count <= _INT16_LIMIT else id_dtype(count)

@@ -1,27 +1,26 @@
 """Datasets of DGL GraphBolt in their raw layout: a ``metadata.yaml`` that names CSV and ``.npy`` files.
 
-Homogeneous graphs with a vertex task. Files in torch's format are refused, since reading them may unpickle.
+Graphs are homogeneous, with a vertex task. Files in torch's format are refused, because reading them may unpickle.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sagann.errors import DatasetError, MissingDependencyError
-from sagann.storage.edge_chunk import EdgeChunk, EdgeColumn
+from sagann.graph.checks import check_labels, numbered, wrong_form
+from sagann.storage.edge_source import EdgeChunk, JoinedEdges
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
-from sagann.storage.regular_file import require_file
+from sagann.storage.regular_file import reading
+from sagann.storage.row_source import Array, ArrayRows, RowSource, masks_of
 from sagann.storage.tables import CsvTable
-from sagann.storage.vertex_arrays import ArrayRows, RowSource, check_labels
-from sagann.storage.vertex_files import label_rows, map_array, masks_of, open_features
-
-Array = np.ndarray[Any, Any]
+from sagann.storage.vertex_files import array_labels, map_array, open_features
 
 _SETS = {"train": "train_set", "val": "validation_set", "test": "test_set"}
 
@@ -31,8 +30,8 @@ def import_graphbolt(
 ) -> None:
     """Import a GraphBolt dataset, streaming the edges in bounded memory.
 
-    Vertex features are the ones named 'feat', or the only ones; edge features become edge data of the same
-    name; labels and splits come from the first task.
+    Vertex features are the array named 'feat', or the only array of vertices. Edge features become edge data of the same name.
+    Labels and splits are those of the first task.
 
     Args:
         source: folder with ``metadata.yaml``, or that file.
@@ -107,20 +106,10 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
         import yaml
     except ImportError as error:
         raise MissingDependencyError("yaml", extra="graphbolt", feature="import of GraphBolt datasets") from error
-    require_file(path)
-    try:
+    with reading(
+        path, (OSError, yaml.YAMLError, ValueError, RecursionError), fix="Mend the file; it must be YAML."
+    ):
         body = yaml.safe_load(path.read_bytes())
-    except OSError as error:
-        raise DatasetError(
-            "file not found", value=error.strerror or str(error), where=str(path), fix="Check the path."
-        ) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise DatasetError(
-            "metadata.yaml cannot be used",
-            value=str(error).splitlines()[0],
-            where=str(path),
-            fix="Mend the file; it is not YAML.",
-        ) from error
     if not isinstance(body, dict):
         raise _Metadata(path=path, body={}).wrong("it is not a mapping")
     return body
@@ -144,92 +133,47 @@ def _only_nodes(meta: _Metadata, graph: Mapping[str, Any]) -> int:
     return count
 
 
-def _edges(meta: _Metadata, graph: Mapping[str, Any]) -> _GraphBoltEdges:
-    item = meta.items(graph, "edges")[0]
-    data = {}
+def _edges(meta: _Metadata, graph: Mapping[str, Any]) -> JoinedEdges:
+    data: dict[str, RowSource] = {}
     for feature in meta.items(meta.body, "feature_data"):
         if feature.get("domain") == "edge":
-            file = meta.file(feature)
+            file, name = meta.file(feature), str(feature.get("name"))
             array = map_array(file)
-            name = str(feature.get("name"))
             if array.dtype.kind not in "fiu" or array.ndim == 0:
                 raise meta.wrong(f"edge feature '{name}' is not an array of numbers")
             if name == "type" and (array.dtype.kind == "f" or array.ndim != 1):
                 raise meta.wrong(f"edge feature 'type' is {array.dtype} {list(array.shape)}, expected integers [E]")
-            data[name] = array
-    return _GraphBoltEdges(path=meta.file(item, ("csv", "numpy")), data=data)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _GraphBoltEdges:
-    path: Path
-    data: Mapping[str, Array] = field(default_factory=dict)
-
-    @property
-    def num_edges(self) -> int | None:
-        if self.path.suffix == ".npy":
-            return self._array().shape[1]
-        return CsvTable(self.path, header=False).estimate_rows()
-
-    @property
-    def columns(self) -> Mapping[str, EdgeColumn]:
-        forms = {}
-        for name, rows in self.data.items():
-            dtype = "int64" if name == "type" else rows.dtype.name
+            dtype = "int64" if name == "type" else array.dtype.name
             dtype = dtype if dtype in ("int32", "int64", "float16", "float32", "float64") else "float32"
-            forms[name] = EdgeColumn(dtype=dtype, row_shape=rows.shape[1:])
-        return forms
+            data[name] = ArrayRows(array=array, file=str(file), dtype=dtype)
+    path = meta.file(meta.items(graph, "edges")[0], ("csv", "numpy"))
+    if path.suffix != ".npy":
+        table = CsvTable(path, header=False)
+        return JoinedEdges(ends=_csv_ends(table), num_edges=table.estimate_rows(), data=data)
+    array = map_array(path)
+    if array.ndim != 2 or array.shape[0] != 2 or array.dtype.kind not in "iu":
+        fix = "Save sources in the first row and destinations in the second."
+        raise wrong_form(array, "integers [2, num_edges]", where=str(path), fix=fix, error=DatasetError)
+    return JoinedEdges(ends=_array_ends(array, str(path)), num_edges=array.shape[1], data=data)
 
-    def chunks(self) -> Iterator[EdgeChunk]:
-        done = 0
-        for src, dst, first_row in self._array_ends() if self.path.suffix == ".npy" else self._csv_ends():
-            stop = done + len(src)
-            data = {name: np.asarray(rows[done:stop]) for name, rows in self.data.items()}
-            for name, rows in data.items():
-                if len(rows) != len(src):
-                    raise self._uneven(name, f"fewer than {stop}")
-            yield EdgeChunk(src=src, dst=dst, data=data, file=str(self.path), first_row=first_row)
-            done = stop
-        for name, rows in self.data.items():
-            if len(rows) != done:
-                raise self._uneven(name, str(done))
 
-    def _csv_ends(self) -> Iterator[tuple[Array, Array, int]]:
-        table = CsvTable(self.path, header=False)
-        for batch in table.batches(table.names[:2], ["int64"] * min(2, len(table.names))):
-            if len(batch.columns) < 2:
-                raise DatasetError(
-                    "edge file has one column",
-                    value="expected source and destination",
-                    where=str(self.path),
-                    fix="Write the two ids of an edge in a row, separated by a comma.",
-                )
-            yield batch.columns[0], batch.columns[1], batch.first_row
-
-    def _array_ends(self) -> Iterator[tuple[Array, Array, int]]:
-        array = self._array()
-        for begin in range(0, array.shape[1], 2**20):
-            part = np.asarray(array[:, begin : begin + 2**20]).astype(np.int64)
-            yield part[0], part[1], begin
-
-    def _array(self) -> Array:
-        array = map_array(self.path)
-        if array.ndim != 2 or array.shape[0] != 2 or array.dtype.kind not in "iu":
-            raise DatasetError(
-                "array has the wrong form",
-                value=f"{array.dtype} {list(array.shape)}, expected integers [2, num_edges]",
-                where=str(self.path),
-                fix="Save sources in the first row and destinations in the second.",
-            )
-        return array
-
-    def _uneven(self, name: str, expected: str) -> DatasetError:
-        return DatasetError(
-            "edges and their features differ in number",
-            value=f"{len(self.data[name])} rows of '{name}', the number of edges is {expected}",
-            where=str(self.path),
-            fix="Bring one row for each edge.",
+def _csv_ends(table: CsvTable) -> Iterator[EdgeChunk]:
+    if len(table.names) < 2:
+        raise DatasetError(
+            "edge file has one column",
+            value="expected source and destination",
+            where=str(table.path),
+            fix="Write the two ids of an edge in a row, separated by a comma.",
         )
+    for batch in table.batches(table.names[:2], ["int64", "int64"]):
+        src, dst = batch.columns
+        yield EdgeChunk(src=src, dst=dst, file=str(table.path), first_row=batch.first_row)
+
+
+def _array_ends(array: Array, file: str) -> Iterator[EdgeChunk]:
+    for begin in range(0, array.shape[1], 2**20):
+        src, dst = np.asarray(array[:, begin : begin + 2**20]).astype(np.int64)
+        yield EdgeChunk(src=src, dst=dst, file=file, first_row=begin)
 
 
 def _features(meta: _Metadata) -> RowSource | None:
@@ -251,8 +195,8 @@ def _task(
     if not tasks:
         return None, {}, None
     task = tasks[0]
-    ids: dict[str, list[tuple[Array, str]]] = {}
-    known: list[tuple[Array, Array, str]] = []
+    ids: dict[str, list[RowSource]] = {}
+    known: list[tuple[Array, RowSource]] = []
     for split, key in _SETS.items():
         for part in meta.items(task, key):
             data = meta.items(part, "data")
@@ -266,10 +210,10 @@ def _task(
                 raise meta.wrong(
                     f"seeds of '{key}' are {seeds.dtype} {list(seeds.shape)}; only vertex tasks are known"
                 )
-            ids.setdefault(split, []).append((seeds.astype(np.int64), str(file)))
+            seeds = seeds.astype(np.int64)
+            ids.setdefault(split, []).append(ArrayRows(array=seeds, file=str(file), dtype="int64"))
             if "labels" in by_name:
-                label_file = meta.file(by_name["labels"])
-                known.append((seeds.astype(np.int64), np.asarray(map_array(label_file)), str(label_file)))
+                known.append((seeds, _labels_of(seeds, meta.file(by_name["labels"]))))
     masks = masks_of(ids, num_vertices)
     classes = task.get("num_classes")
     if classes is not None and (type(classes) is not int or classes < 0):
@@ -278,33 +222,35 @@ def _task(
     return _labels(known, num_vertices, stated), masks, classes
 
 
-def _labels(known: list[tuple[Array, Array, str]], num_vertices: int, num_classes: int | None) -> RowSource | None:
-    """Labels of all vertices, unknown but for those of ``known``: seeds, their labels, and the labels' file."""
+def _labels_of(seeds: Array, file: Path) -> RowSource:
+    labels = np.asarray(map_array(file))
+    if labels.ndim == 0 or len(labels) != len(seeds):
+        raise DatasetError(
+            "labels and seeds differ in number",
+            value=f"labels {list(labels.shape)}, {len(seeds)} seeds",
+            where=str(file),
+            fix="Bring one label for each seed.",
+        )
+    return array_labels(labels, str(file))
+
+
+def _labels(known: list[tuple[Array, RowSource]], num_vertices: int, num_classes: int | None) -> RowSource | None:
+    """Labels of all vertices from the seeds of the sets and their labels; other vertices have an unknown label."""
     if not known:
         return None
-    whole: Array | None = None
-    for seeds, labels, file in known:
-        if labels.ndim == 0 or len(labels) != len(seeds):
-            raise DatasetError(
-                "labels and seeds differ in number",
-                value=f"labels {list(labels.shape)}, {len(seeds)} seeds",
-                where=file,
-                fix="Bring one label for each seed.",
-            )
-        source = label_rows(labels, file)
-        if whole is None:
-            unknown = 0 if source.row_shape else -1
-            whole = np.full((num_vertices, *source.row_shape), unknown, dtype=source.dtype)
-        if source.row_shape != whole.shape[1:]:
+    first = known[0][1]
+    whole = np.full((num_vertices, *first.row_shape), 0 if first.row_shape else -1, dtype=first.dtype)
+    for seeds, labels in known:
+        if labels.row_shape != first.row_shape:
             raise DatasetError(
                 "labels of the sets differ in form",
-                value=f"{list(labels.shape)}, those of {known[0][2]} {list(known[0][1].shape)}",
-                where=file,
+                value=f"rows {list(labels.row_shape)}, those of {first.file} {list(first.row_shape)}",
+                where=labels.file,
                 fix="Give all sets one form.",
             )
-        for chunk in source.chunks():
+        for chunk in labels.chunks():
             # Here a label still has the file and the row where a person can look it up.
-            check_labels(chunk, num_classes)
+            where = numbered(labels.file, "row", chunk.first_row)
+            check_labels(chunk.rows, num_classes, where=where, error=DatasetError)
             whole[seeds[chunk.first_row : chunk.first_row + len(chunk.rows)]] = chunk.rows
-    assert whole is not None
-    return ArrayRows(array=whole, file="labels of the sets", dtype=str(whole.dtype))
+    return ArrayRows(array=whole, file="labels of the sets", dtype=first.dtype)

@@ -11,24 +11,19 @@ References:
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from sagann.errors import DatasetError
-from sagann.storage.edge_chunk import EdgeChunk, EdgeColumn
+from sagann.storage.edge_source import EdgeChunk, JoinedEdges
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
 from sagann.storage.npz import NpzArchive
-from sagann.storage.npz_import import NpzEdges, npz_dense, npz_labels
+from sagann.storage.npz_graph import NpzRows, npz_edges, npz_features, npz_labels
+from sagann.storage.row_source import RowSource, masks_of
 from sagann.storage.tables import CsvTable
-from sagann.storage.vertex_arrays import RowSource
-from sagann.storage.vertex_files import LabelRows, TableRows, masks_of
-
-Array = np.ndarray[Any, Any]
+from sagann.storage.vertex_files import TableRows, table_features, table_labels
 
 _SPLIT_FILES = {"train": "train", "val": "valid", "test": "test"}
 
@@ -75,25 +70,28 @@ def import_ogb(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Parts:
-    edges: Any
+    edges: JoinedEdges
     features: RowSource | None
     labels: RowSource | None
     num_vertices: int
 
 
 def _csv_parts(raw: Path) -> _Parts:
-    features = _find(raw, "node-feat.csv")
-    labels = _find(raw, "node-label.csv")
-    edge_features = _find(raw, "edge-feat.csv")
-    edges = _require(raw, "edge.csv")
+    def table(name: str) -> CsvTable | None:
+        path = _find(raw, name)
+        return None if path is None else CsvTable(path, header=False)
+
+    features, labels, edge_features = table("node-feat.csv"), table("node-label.csv"), table("edge-feat.csv")
+    num_edges = _one_number(_require(raw, "num-edge-list.csv"))
     return _Parts(
-        edges=_OgbEdges(
-            edges=CsvTable(edges, header=False),
-            features=None if edge_features is None else CsvTable(edge_features, header=False),
-            num_edges=_one_number(_require(raw, "num-edge-list.csv")),
+        edges=JoinedEdges(
+            ends=_ends(CsvTable(_require(raw, "edge.csv"), header=False), num_edges),
+            num_edges=num_edges,
+            data={} if edge_features is None else {"feat": table_features(edge_features)},
         ),
-        features=None if features is None else _table_features(CsvTable(features, header=False)),
-        labels=None if labels is None else _table_labels(CsvTable(labels, header=False)),
+        features=None if features is None else table_features(features),
+        # Some sets write unknown labels as nan.
+        labels=None if labels is None else table_labels(labels, "float64"),
         num_vertices=_one_number(_require(raw, "num-node-list.csv")),
     )
 
@@ -102,11 +100,10 @@ def _archive_parts(raw: Path, stack: ExitStack) -> _Parts:
     data = stack.enter_context(NpzArchive(raw / "data.npz"))
     for name in ("edge_index", "num_nodes_list"):
         if name not in data.members:
-            raise DatasetError(
+            raise _not_ogb(
                 "archive is not one of OGB",
-                value=f"no array '{name}'; it holds {', '.join(sorted(data.members))}",
-                where=str(data.path),
-                fix="Give a node-property dataset of OGB as it was downloaded.",
+                f"no array '{name}'; it holds {', '.join(sorted(data.members))}",
+                str(data.path),
             )
     counts = data.read("num_nodes_list").reshape(-1)
     if len(counts) != 1:
@@ -116,113 +113,36 @@ def _archive_parts(raw: Path, stack: ExitStack) -> _Parts:
         archive = stack.enter_context(NpzArchive(raw / "node-label.npz"))
         name = "node_label" if "node_label" in archive.members else next(iter(archive.members), "")
         labels = npz_labels(archive, name) if name else None
-    edge_data = {}
+    edge_data: dict[str, RowSource] = {}
     if "edge_feat" in data.members and data.members["edge_feat"].dtype.kind == "f":
-        width = data.members["edge_feat"].shape[1:]
-        edge_data["feat"] = ("edge_feat", EdgeColumn(dtype="float32", row_shape=width))
+        edge_data["feat"] = NpzRows(archive=data, name="edge_feat", dtype="float32")
     return _Parts(
-        edges=NpzEdges(archive=data, edge_index="edge_index", data=edge_data),
-        features=npz_dense(data, "node_feat") if "node_feat" in data.members else None,
+        edges=npz_edges(data, edge_data),
+        features=npz_features(data, "node_feat") if "node_feat" in data.members else None,
         labels=labels,
         num_vertices=int(counts[0]),
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _OgbEdges:
-    """Edges and, side by side in a file of their own, their features."""
-
-    edges: CsvTable
-    features: CsvTable | None
-    num_edges: int
-
-    @property
-    def columns(self) -> Mapping[str, EdgeColumn]:
-        if self.features is None:
-            return {}
-        return {"feat": EdgeColumn(dtype="float32", row_shape=(len(self.features.names),))}
-
-    def chunks(self) -> Iterator[EdgeChunk]:
-        names = self.edges.names
-        if len(names) != 2:
-            raise DatasetError(
-                "edge file has the wrong form",
-                value=f"{len(names)} columns, expected source and destination",
-                where=str(self.edges.path),
-                fix="Give a node-property dataset of OGB as it was downloaded.",
-            )
-        features = None if self.features is None else _Rows(self.features)
-        found = 0
-        for batch in self.edges.batches(names, ["int64", "int64"]):
-            src, dst = batch.columns
-            data = {} if features is None else {"feat": features.take(len(src))}
-            yield EdgeChunk(
-                src=src,
-                dst=dst,
-                data=data,
-                file=str(self.edges.path),
-                data_files={} if self.features is None else {"feat": str(self.features.path)},
-                first_row=batch.first_row,
-            )
-            found += len(src)
-        if features is not None:
-            features.finish(found)
-        if found != self.num_edges:
-            raise DatasetError(
-                "number of edges differs from what is stated",
-                value=f"{found} rows, num-edge-list says {self.num_edges}",
-                where=str(self.edges.path),
-                fix="The file is truncated or of another dataset; fetch it again.",
-            )
-
-
-class _Rows:
-    """Rows of a table in portions of any size."""
-
-    def __init__(self, table: CsvTable) -> None:
-        self._path = table.path
-        self._batches = table.batches(table.names, ["float32"] * len(table.names))
-        self._rows: Array = np.empty((0, len(table.names)), dtype=np.float32)
-
-    def take(self, count: int) -> Array:
-        """The next rows, as many as asked for."""
-        parts = [self._rows]
-        have = len(self._rows)
-        while have < count:
-            batch = next(self._batches, None)
-            if batch is None:
-                raise DatasetError(
-                    "fewer edge features than edges",
-                    value=f"{count - have} rows are missing",
-                    where=str(self._path),
-                    fix="The file is truncated or of another dataset; fetch it again.",
-                )
-            parts.append(np.stack(batch.columns, axis=1))
-            have += len(parts[-1])
-        rows = np.concatenate(parts)
-        self._rows = rows[count:]
-        return rows[:count]
-
-    def finish(self, num_edges: int) -> None:
-        """Refuse rows that are left over: then they may be of other edges."""
-        if len(self._rows) or next(self._batches, None) is not None:
-            raise DatasetError(
-                "more edge features than edges",
-                value=f"there are rows beyond {num_edges}, the number of edges",
-                where=str(self._path),
-                fix="The file is of another dataset, or that of the edges is truncated; fetch them again.",
-            )
-
-
-def _table_features(table: CsvTable) -> RowSource:
-    return TableRows(table=table, dtype="float32", row_shape=(len(table.names),))
-
-
-def _table_labels(table: CsvTable) -> RowSource:
-    if len(table.names) == 1:
-        # Some sets write unknown labels as nan.
-        return LabelRows(rows=TableRows(table=table, dtype="float64", row_shape=()))
-    return TableRows(table=table, dtype="uint8", row_shape=(len(table.names),))
+def _ends(table: CsvTable, num_edges: int) -> Iterator[EdgeChunk]:
+    if len(table.names) != 2:
+        raise _not_ogb(
+            "edge file has the wrong form",
+            f"{len(table.names)} columns, expected source and destination",
+            str(table.path),
+        )
+    found = 0
+    for batch in table.batches(table.names, ["int64", "int64"]):
+        src, dst = batch.columns
+        yield EdgeChunk(src=src, dst=dst, file=str(table.path), first_row=batch.first_row)
+        found += len(src)
+    if found != num_edges:
+        raise DatasetError(
+            "number of edges differs from the stated number",
+            value=f"{found} rows, num-edge-list says {num_edges}",
+            where=str(table.path),
+            fix="The file is truncated or of another dataset; fetch it again.",
+        )
 
 
 def _masks(folder: Path, scheme: str | None, num_vertices: int) -> dict[str, RowSource]:
@@ -244,10 +164,8 @@ def _masks(folder: Path, scheme: str | None, num_vertices: int) -> dict[str, Row
         )
     ids = {}
     for name, file in _SPLIT_FILES.items():
-        path = _require(folder / scheme, f"{file}.csv")
-        table = CsvTable(path, header=False)
-        parts = [batch.columns[0] for batch in table.batches(table.names[:1], ["int64"])]
-        ids[name] = [(part, str(path)) for part in parts] or [(np.empty(0, dtype=np.int64), str(path))]
+        table = CsvTable(_require(folder / scheme, f"{file}.csv"), header=False)
+        ids[name] = [TableRows(table=table, dtype="int64", row_shape=())]
     return masks_of(ids, num_vertices)
 
 
@@ -293,10 +211,11 @@ def _find(folder: Path, name: str) -> Path | None:
 def _require(folder: Path, name: str) -> Path:
     path = _find(folder, name)
     if path is None:
-        raise DatasetError(
-            "file not found",
-            value=f"neither {name}.gz nor {name}",
-            where=str(folder),
-            fix="Give a node-property dataset of OGB as it was downloaded.",
-        )
+        raise _not_ogb("file not found", f"neither {name}.gz nor {name}", str(folder))
     return path
+
+
+def _not_ogb(what: str, value: str, where: str) -> DatasetError:
+    return DatasetError(
+        what, value=value, where=where, fix="Give a node-property dataset of OGB as it was downloaded."
+    )

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from sagann.errors import InputError, MissingDependencyError, require_type
 from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
+from sagann.graph.checks import wrong_form
 from sagann.graph.feature_store import tensor_of
 from sagann.graph.rows import is_sparse
-from sagann.storage.npz_graph import count_classes
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -20,16 +20,15 @@ if TYPE_CHECKING:
 def from_pyg(data: Data, *, num_classes: int | None = None, name: str = "pyg") -> Graph:
     """Make a Graph of a PyG ``Data`` (or ``Batch``) object.
 
-    Taken over are ``edge_index`` (an edge goes from its first row to its second), ``x``, ``y``, the masks
-    ``train_mask``, ``val_mask`` and ``test_mask``, ``ptr`` of a Batch, and every tensor ``edge_NAME`` of a row per edge, as
-    edge data NAME: ``edge_weight`` as 'weight', ``edge_type`` as 'type', ``edge_attr`` as 'attr'. All else (``pos``,
-    ``edge_label`` with its ``edge_label_index``, ...) is left out. Edges are sorted by destination, then source; the
-    input is not changed.
+    The graph takes ``edge_index`` (an edge goes from the first row to the second), ``x``, ``y``, the masks ``train_mask``,
+    ``val_mask`` and ``test_mask``, and ``ptr`` of a Batch. Every tensor ``edge_NAME`` with one row per edge becomes edge data
+    NAME: ``edge_weight`` becomes 'weight', for example. Other fields (``pos``, ``edge_label`` with ``edge_label_index``, ...)
+    are ignored. Edges are sorted by destination, then source; the input is not changed.
 
     Args:
         data: a homogeneous ``Data`` with ``edge_index``.
-        num_classes: default what the labels tell.
-        name: what to call the graph.
+        num_classes: number of classes; default one more than the largest label, or the number of columns.
+        name: name of the graph.
     Raises:
         InputError: a heterogeneous object, no ``edge_index``, several splits in one mask, or values that do
             not make a graph to train on.
@@ -64,10 +63,10 @@ def from_pyg(data: Data, *, num_classes: int | None = None, name: str = "pyg") -
         ),
         features=getattr(data, "x", None),
         labels=labels,
-        num_classes=num_classes if num_classes is not None else count_classes(labels),
+        num_classes=num_classes if num_classes is not None else _count_classes(labels),
         splits=_splits(data),
         graph_ptr=getattr(data, "ptr", None),
-        num_edge_types=0 if types is None or not len(types) else int(types.max()) + 1,
+        num_edge_types=0 if types is None else _count(types),
         name=name,
     )
     validate_graph(graph)
@@ -106,11 +105,11 @@ def _require_tensor(value: object, field: str) -> None:
 
 
 def _edge_data(data: Any, num_edges: int) -> dict[str, Tensor]:
-    """What is named edge_NAME, by NAME; of those that PyG gives no meaning, tensors of a row per edge."""
+    """Fields edge_NAME by NAME: weight, type and attr, and tensors with one row per edge."""
     found, fields = {}, data.to_dict()
     for key, rows in fields.items():
         name = key.removeprefix("edge_")
-        # Rows of edge_label are of the edges in edge_label_index.
+        # The rows of edge_label belong to the edges of edge_label_index.
         if name == key or key.endswith("_index") or f"{key}_index" in fields or rows is None:
             continue
         is_per_edge = isinstance(rows, Tensor) and rows.ndim > 0 and len(rows) == num_edges
@@ -154,9 +153,16 @@ def _labels(y: Tensor | None, num_vertices: int) -> Tensor | None:
         return y.long()
     if y.ndim == 2 and bool(((y == 0) | (y == 1)).all()):
         return y.to(torch.uint8)
-    raise InputError(
-        "labels have the wrong form",
-        value=f"{y.dtype} {list(y.shape)}, expected integers [num_vertices] or 0 and 1 [num_vertices, num_classes]",
-        where="data.y",
-        fix="Number the classes from 0, -1 for unknown.",
-    )
+    expected = "integers [num_vertices], or 0 and 1 [num_vertices, num_classes]"
+    raise wrong_form(y, expected, where="data.y", fix="Number the classes from 0, -1 for unknown.")
+
+
+def _count_classes(labels: Tensor | None) -> int:
+    if labels is None:
+        return 0
+    return labels.shape[1] if labels.ndim == 2 else _count(labels)
+
+
+def _count(numbers: Tensor) -> int:
+    """Number of classes, or of edge types: one more than the largest."""
+    return max(0, int(numbers.max()) + 1) if len(numbers) else 0

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from sagann.errors import InputError
-from sagann.graph import Graph, Topology, validate_graph
-from sagann.storage.csr_features import csr_features
-from sagann.storage.npz_graph import count_classes
+from sagann.graph import Graph
+from sagann.graph.checks import check_offsets, wrong_form
+from sagann.storage.edge_source import EdgeChunk, JoinedEdges
+from sagann.storage.importer import CsrRows, ImportSource
+from sagann.storage.read_source import graph_of
+from sagann.storage.row_source import Array, ArrayRows, RowSource, label_rows
 
 if TYPE_CHECKING:
     from scipy.sparse import sparray, spmatrix
-
-Array = np.ndarray[Any, Any]
 
 
 def from_scipy(
@@ -35,7 +35,7 @@ def from_scipy(
         features: [N, F], sparse or dense.
         labels: integers [N] or [N, 1], -1 for unknown, or 0/1 [N, C].
         weighted: keep the matrix's values as edge data 'weight'.
-        name: what to call the graph.
+        name: name of the graph.
     Raises:
         InputError: the matrix is not sparse or not square, or values do not make a graph to train on.
     Example:
@@ -57,37 +57,35 @@ def from_scipy(
             where="from_scipy",
             fix="Give one row and one column per vertex.",
         )
-    coo = adjacency.tocoo()
-    src, dst = (torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)) for ids in (coo.row, coo.col))
-    edge_data = {}
-    if weighted:
-        edge_data["weight"] = _floats(coo.data, "adjacency")
-    label_tensor = None if labels is None else _labels(labels)
-    graph = Graph(
-        topology=Topology.from_coo(src=src, dst=dst, num_src=adjacency.shape[0], edge_data=edge_data),
-        features=None if features is None else _features(features),
-        labels=label_tensor,
-        num_classes=count_classes(label_tensor),
-        name=name,
-    )
-    validate_graph(graph)
-    return graph
-
-
-def _features(features: Any) -> Tensor:
-    if hasattr(features, "tocsr"):
-        csr = features.tocsr()
-        return csr_features(
-            torch.from_numpy(csr.indptr.astype(np.int64)),
-            torch.from_numpy(csr.indices.astype(np.int64)),
-            _floats(csr.data, "features"),
-            num_features=csr.shape[1],
-            where="features",
+    coo, num_vertices = adjacency.tocoo(), adjacency.shape[0]
+    src, dst = (np.ascontiguousarray(ids, dtype=np.int64) for ids in (coo.row, coo.col))
+    data = {"weight": _numbers(coo.data, "adjacency")} if weighted else {}
+    return graph_of(
+        ImportSource(
+            name=name,
+            description="from_scipy",
+            edges=JoinedEdges(
+                ends=iter([EdgeChunk(src=src, dst=dst, file="adjacency")]), num_edges=len(src), data=data
+            ),
+            features=None if features is None else _features(features),
+            labels=None if labels is None else _labels(np.asarray(labels)),
+            num_vertices=num_vertices,
         )
-    return _floats(np.asarray(features), "features")
+    )
 
 
-def _floats(values: Array, what: str) -> Tensor:
+def _features(features: Any) -> RowSource | CsrRows:
+    if not hasattr(features, "tocsr"):
+        return _numbers(np.asarray(features), "features")
+    csr = features.tocsr()
+    values = _numbers(csr.data, "features").array
+    indptr, num_entries = csr.indptr.astype(np.int64), len(csr.indices)
+    check_offsets(torch.from_numpy(indptr), num_entries, "offsets of sparse features", where="from_scipy, features")
+    entries = iter([(csr.indices, values)])
+    return CsrRows(indptr=indptr, num_features=csr.shape[1], entries=entries, file="from_scipy, features")
+
+
+def _numbers(values: Array, what: str) -> ArrayRows:
     if values.dtype.kind not in "fiub":
         raise InputError(
             "values are not real numbers",
@@ -95,20 +93,12 @@ def _floats(values: Array, what: str) -> Tensor:
             where=f"from_scipy, {what}",
             fix="Convert them; of complex numbers pass the real or the imaginary part, or the modulus.",
         )
-    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+    return ArrayRows(array=values, file=f"from_scipy, {what}", dtype="float32")
 
 
-def _labels(labels: Array) -> Tensor:
-    array = np.asarray(labels)
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim == 1 and array.dtype.kind in "iu" and not (array >= 2**63).any():
-        return torch.from_numpy(array.astype(np.int64))
-    if array.ndim == 2 and array.dtype.kind in "iub" and array.size and array.min() >= 0 and array.max() <= 1:
-        return torch.from_numpy(array.astype(np.uint8))
-    raise InputError(
-        "labels have the wrong form",
-        value=f"{array.dtype} {list(array.shape)}, expected integers [N] of 63 bits, or 0 and 1 [N, C]",
-        where="from_scipy, labels",
-        fix="Number the classes from 0, -1 for unknown.",
-    )
+def _labels(labels: Array) -> RowSource:
+    where = "from_scipy, labels"
+    if labels.dtype.kind == "f":
+        expected, fix = "integers [N], or 0 and 1 [N, C]", "Number the classes from 0, -1 for unknown."
+        raise wrong_form(labels, expected, where=where, fix=fix)
+    return label_rows(ArrayRows(array=labels, file=where, dtype="int64"), labels)

@@ -1,4 +1,4 @@
-"""GNN: SAGA layers on top of one another, with what stands between them."""
+"""GNN: a stack of SAGA layers, with dropout, normalisation and activation between them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from sagann.saga.hooks import has_hooks
 
 
 class GNN(nn.Module):
-    """A model of ``layers``: encoder, then dropout before and LayerNorm and activation after each layer.
+    """A stack of layers: an encoder; then for each layer dropout, the layer, normalisation and activation; then a decoder.
 
-    ``model(hops, x)`` walks one topology per layer; x is [num_src, F] of the first, the result
-    [num_dst, out_dim] of the last. Nothing is normalised or activated after the last layer.
+    ``model(hops, x)`` walks one topology per layer. ``x`` is [num_src, F] for the first topology, the result [num_dst,
+    out_dim] for the last one. Nothing is normalised or activated after the last layer.
 
     Args:
         layers: the SAGA layers, in order.
         encoder: a row-wise module before the first layer, for sparse, missing or very wide features.
         decoder: a row-wise module after the last layer.
-        steps: how often the sequence of layers is walked with the same parameters (GG-NN).
-        dropout: probability, on the input of every layer and of the decoder.
-        norms: a row-wise normalisation per layer boundary, or empty.
-        activation: applied between layers, or None where the layers do it themselves.
+        steps: number of times that the layers are walked, with the same parameters (GG-NN).
+        dropout: probability of dropping an input of a layer or of the decoder.
+        norms: a row-wise normalisation for each boundary between two layers, or empty.
+        activation: applied after the encoder and between layers; None where the layers do it themselves.
     Example:
         >>> from sagann.nn import SAGE
         >>> model = GNN([SAGE(4, 8), SAGE(8, 3)], dropout=0.5)
@@ -41,7 +41,7 @@ class GNN(nn.Module):
     """
 
     takes_sparse_features: ClassVar[bool] = True
-    "Whether a graph's features may be ``torch.sparse_csr``; :meth:`prepare` makes them dense where a layer needs that."
+    "The features of a graph may be ``torch.sparse_csr``; :meth:`prepare` makes them dense where a layer needs dense rows."
 
     def __init__(
         self,
@@ -69,9 +69,10 @@ class GNN(nn.Module):
         return len(self.layers) * self.steps
 
     def prepare(self, graph: Graph) -> Graph:
-        """Give ``graph`` what the layers expect: their own preparation, and dense features where they read such.
+        """Prepare ``graph`` as the layers do, and make its features dense where the first layer reads dense rows.
 
-        Sparse features stay sparse behind an encoder, and where linear maps are all that the first layer reads them by.
+        Sparse features stay sparse where the model has an encoder, and where the first layer reads its input by linear
+        maps only.
         """
         kinds = {type(layer).prepare for layer in self.layers if isinstance(layer, SagaLayer)}
         if len(kinds) > 1:
@@ -87,26 +88,25 @@ class GNN(nn.Module):
         if self.encoder is not None or not is_sparse(features):
             return graph
         first = self.layers[0]
-        # Whoever overrides forward may read features itself.
-        reads_here = type(self).forward is not GNN.forward
-        if not reads_here and isinstance(first, SagaLayer) and first.maps_features(graph.topology, features):
+        # An overriding forward may read the features by itself.
+        is_own_forward = type(self).forward is GNN.forward
+        if is_own_forward and isinstance(first, SagaLayer) and first.maps_features(graph.topology, features):
             return graph
         fix = "Put an encoder before it (encoder = 'linear'), or begin its functions with a linear map."
         return replace(graph, features=made_dense(features, f"{type(first).__name__}, the first layer,", fix))
 
     def forward(self, hops: Sequence[Topology], x: Tensor | None) -> Tensor:
-        """Walk the hops: one topology per layer."""
-        require_type(hops, Sequence, where="GNN.forward", fix="Pass graph.hops(model.num_hops).")
+        fix = "Pass graph.hops(model.num_hops)."
+        require_type(hops, Sequence, where="GNN.forward", fix=fix)
         if len(hops) != self.num_hops:
             raise InputError(
                 "hops and layers differ in number",
                 value=f"{len(hops)} hops, {self.num_hops} layers",
                 where="GNN.forward",
-                fix="Pass graph.hops(model.num_hops).",
+                fix=fix,
             )
         if self.encoder is not None:
-            x = self.encoder(x)
-            x = x if self.activation is None else self.activation(x)
+            x = self._activated(self.encoder(x))
         if x is None:
             raise InputError(
                 "the model needs vertex features",
@@ -114,22 +114,21 @@ class GNN(nn.Module):
                 where="GNN.forward",
                 fix="Give the graph features, or the model an EmbeddingEncoder (encoder = 'embedding').",
             )
-        last = self.num_hops - 1
         for hop, topology in enumerate(hops):
+            if hop:
+                x = self._activated(self.norms[(hop - 1) % len(self.norms)](x) if self.norms else x)
             layer = self.layers[hop % len(self.layers)]
             x = layer(topology, self._dropped(self._rows(layer, x)))
-            if hop < last:
-                x = self._between(hop, x)
         if self.decoder is not None:
             x = self.decoder(self._dropped(x))
         return x
 
     def _rows(self, layer: nn.Module, x: Tensor) -> Tensor | FeatureRows:
-        """What a layer reads: features without a gradient as rows that dropout and linear maps need not copy."""
+        """The input of a layer: FeatureRows for features without gradient, which dropout and linear maps need not copy."""
         if not is_plain(x):
             return x
         is_dropped = self.training and self.dropout > 0 and x.ndim == 2 and x.is_floating_point()
-        # Hooks are given tensors.
+        # A hook needs a tensor.
         takes_rows = type(layer).forward is SagaLayer.forward and not has_hooks([layer])
         if takes_rows and not x.requires_grad and (is_dropped or is_sparse(x)):
             return FeatureRows(x)
@@ -138,7 +137,5 @@ class GNN(nn.Module):
     def _dropped(self, x: Tensor | FeatureRows) -> Tensor | FeatureRows:
         return dropout(x, self.dropout) if self.training and self.dropout > 0 else x
 
-    def _between(self, hop: int, x: Tensor) -> Tensor:
-        if self.norms:
-            x = self.norms[hop % len(self.norms)](x)
+    def _activated(self, x: Tensor) -> Tensor:
         return x if self.activation is None else self.activation(x)

@@ -1,7 +1,8 @@
 """The user's own layer or model, named as ``path/to/file.py:ClassName``.
 
-The file is executed, as any Python program the user runs; it is never taken from a dataset or a checkpoint. It stands alone, so
-that its content tells whether a run is continued with the same model: what it imports is installed, or on PYTHONPATH.
+The file is executed as any Python program that the user runs. A dataset or a checkpoint never names the file. The file
+stands alone, so that its content decides whether a run is continued with the same model: modules that the file imports
+are installed, or on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -19,54 +20,56 @@ from sagann.saga import SagaLayer
 from sagann.storage.regular_file import require_file
 
 
-def load_class(reference: str) -> type[nn.Module]:
-    """Import the class that ``path/to/file.py:ClassName`` names.
-
-    Raises:
-        InputError: no such file or class, the file fails, or the class is no ``torch.nn.Module``.
-    """
+def class_in_file(reference: str) -> tuple[Path, str] | None:
+    """The file and the class that ``path/to/file.py:ClassName`` names; None for the name of a model of the zoo."""
     filename, _, class_name = reference.rpartition(":")
-    path = Path(filename)
+    return (Path(filename), class_name) if ".py:" in reference else None
+
+
+def load_class(path: Path, class_name: str) -> type[nn.Module]:
+    """Import a class of a user's file. A missing or failing file, or a class that is no ``nn.Module``, is an InputError."""
     require_file(path, error=InputError)
     if not path.is_file():
         raise InputError(
-            "model file not found", value=f"'{path}'", where=f"model '{reference}'", fix="Check the path."
+            "model file not found", value=f"'{path}'", where=f"model '{path}:{class_name}'", fix="Check the path."
         )
     spec = importlib.util.spec_from_file_location(f"sagann_user_{path.stem}", path)
     # The suffix .py always yields a loader.
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Registered, so that dataclasses and inspection of the source work in the user's file.
+    # Dataclasses and the inspection of source code look a module up here.
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
     # A file that calls sys.exit has not been loaded either.
     except (Exception, SystemExit) as error:
+        fix = "Run it with python to see the whole error"
+        if isinstance(error, ModuleNotFoundError):
+            fix += "; a module beside the file is found where PYTHONPATH names its folder"
         raise InputError(
             "model file failed to run",
             value=f"{type(error).__name__}: {error}",
             where=f"'{path}'",
-            fix="Run it with python to see the whole error; what lies beside it is found where PYTHONPATH names its folder."
-            if isinstance(error, ModuleNotFoundError)
-            else "Run it with python to see the whole error.",
+            fix=f"{fix}.",
         ) from error
-    cls = getattr(module, class_name, None)
-    if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
-        found = [
-            name for name, value in vars(module).items() if isinstance(value, type) and issubclass(value, nn.Module)
-        ]
+    modules = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, nn.Module)
+    }
+    if class_name not in modules:
         raise InputError(
             "no such model in the file",
-            value=f"'{class_name}'; modules there: {', '.join(found) or 'none'}",
+            value=f"'{class_name}'; modules there: {', '.join(modules) or 'none'}",
             where=f"'{path}'",
             fix="Name a class derived from sagann.SagaLayer or torch.nn.Module.",
         )
-    return cls
+    return modules[class_name]
 
 
 def layer_from_class(cls: Callable[..., SagaLayer], in_dim: int, out_dim: int) -> SagaLayer:
-    """Make one layer of a stack: the class is called as ``cls(in_dim, out_dim)``."""
+    """Make one layer of a stack: ``cls(in_dim, out_dim)``."""
     name = getattr(cls, "__name__", repr(cls))
     try:
         inspect.signature(cls).bind(in_dim, out_dim)
@@ -81,11 +84,7 @@ def layer_from_class(cls: Callable[..., SagaLayer], in_dim: int, out_dim: int) -
 
 
 def module_from_class(cls: type[nn.Module], options: Mapping[str, object]) -> nn.Module:
-    """Make a whole model: the class gets those of ``options`` that its ``__init__`` names.
-
-    Raises:
-        InputError: it wants something else.
-    """
+    """Make a whole model: the class gets the options that its ``__init__`` names. Other parameters need a default."""
     parameters = inspect.signature(cls).parameters.values()
     unknown = [
         parameter.name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
@@ -13,17 +13,10 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError
 from sagann.graph import Graph
-from sagann.nn.commnet import CommNet
 from sagann.nn.encoder import EmbeddingEncoder, LinearEncoder
-from sagann.nn.gat import GAT
-from sagann.nn.gated_gcn import GatedGCN
-from sagann.nn.gcn import GCN, ResidualGCN
-from sagann.nn.ggnn import GGNN
-from sagann.nn.gin import GIN
-from sagann.nn.maxpool_gcn import MaxPoolGCN
-from sagann.nn.sage import SAGE
+from sagann.nn.layers import GAT, GCN, GGNN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
 from sagann.nn.stack import GNN
-from sagann.nn.user_model import layer_from_class, load_class, module_from_class
+from sagann.nn.user_model import class_in_file, layer_from_class, load_class, module_from_class
 from sagann.saga import SagaLayer
 
 ENCODERS = ("auto", "none", "linear", "embedding")
@@ -39,58 +32,45 @@ class ModelConfig:
     """
 
     model: str = "gcn"
-    "A name of the zoo (:data:`MODELS`), or ``path/to/file.py:ClassName`` for one's own layer or model."
+    "Name of a model of the zoo (:data:`MODELS`), or ``path/to/file.py:ClassName`` for a layer or model of the user's own."
     layers: int = 2
     "Number of layers; for ggnn, number of steps with shared parameters."
     hidden: int = 128
-    "Width of the layers between the first and the last; for gat, of all heads together."
+    "Width of the layers between the first and the last; for gat, width of all heads together."
     dropout: float = 0.5
     "Probability of dropping an input of a layer."
     layer_norm: bool = False
     "Put a LayerNorm after every layer but the last."
     encoder: str = "auto"
-    "What stands before the first layer: none, linear (dense or sparse features to ``hidden``), embedding (a learned "
-    "row per vertex), auto (embedding where vertices have no features, linear for ggnn, else none)."
+    """Module before the first layer: 'none'; 'linear' (dense or sparse features to ``hidden``); 'embedding' (a learned
+    row per vertex); 'auto' (embedding where vertices have no features, linear for ggnn, else none)."""
     heads: int = 8
-    "gat: heads of all layers but the last."
+    "For gat: number of heads of all layers but the last."
     out_heads: int = 1
-    "gat: heads of the last layer, which are averaged."
+    "For gat: number of heads of the last layer, which are averaged."
     attention_dropout: float = 0.0
-    "gat: probability of dropping an attention coefficient."
+    "For gat: probability of dropping an attention coefficient."
     linear_shortcut: bool = False
-    "residual-gcn: learn the shortcut even where the identity would fit."
+    "For residual-gcn: learn the shortcut even where the identity would fit."
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model, str) or (self.model not in MODELS and ".py:" not in self.model):
+        if not isinstance(self.model, str) or (self.model not in MODELS and class_in_file(self.model) is None):
             raise InputError(
                 "unknown model",
                 value=f"'{self.model}', expected one of {', '.join(MODELS)}",
                 where="model",
                 fix="Choose one of these, or name your own as path/to/file.py:ClassName.",
             )
-        for name in ("layers", "hidden", "heads", "out_heads"):
-            value = getattr(self, name)
-            _require(
-                name,
-                value,
-                isinstance(value, int) and not isinstance(value, bool) and value >= 1,
-                "a whole number from 1",
-            )
-        for name in ("dropout", "attention_dropout"):
-            value = getattr(self, name)
-            _require(
-                name, value, isinstance(value, int | float) and 0 <= value < 1, "a number from 0 to less than 1"
-            )
-        for name in ("layer_norm", "linear_shortcut"):
-            value = getattr(self, name)
-            _require(name, value, isinstance(value, bool), "true or false")
-        if not isinstance(self.encoder, str) or self.encoder not in ENCODERS:
+        if self.encoder not in ENCODERS:
             raise InputError(
                 "unknown encoder",
                 value=f"'{self.encoder}', expected one of {', '.join(ENCODERS)}",
                 where="encoder",
                 fix="Choose one of these.",
             )
+        self._require(("layers", "hidden", "heads", "out_heads"), _is_count, "a whole number from 1")
+        self._require(("dropout", "attention_dropout"), _is_probability, "a number from 0 to less than 1")
+        self._require(("layer_norm", "linear_shortcut"), lambda value: isinstance(value, bool), "true or false")
         if self.model == "gat" and self.hidden % self.heads:
             raise InputError(
                 "the heads do not divide the width",
@@ -99,12 +79,31 @@ class ModelConfig:
                 fix=f"Use hidden = {self.hidden // self.heads * self.heads or self.heads} or other heads.",
             )
 
+    def _require(self, names: Sequence[str], fits: Callable[[object], bool], expected: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if not fits(value):
+                raise InputError(
+                    "model setting out of range",
+                    value=f"{name} = {value!r}, expected {expected}",
+                    where="ModelConfig",
+                    fix=f"Change {name}.",
+                )
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_probability(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < 1
+
 
 def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
-    """Build the model that ``config`` names, with input and output sizes from ``graph``.
+    """Build the model that ``config`` names, with input and output widths from ``graph``.
 
     Raises:
-        InputError: the graph has no labels, or features and encoder do not fit, or the user's class cannot be used.
+        InputError: the graph has no classes, its features do not fit the encoder, or the user's class cannot be used.
     """
     if graph.num_classes < 1:
         raise InputError(
@@ -113,16 +112,14 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
             where=f"graph '{graph.name}'",
             fix="Give the graph labels and num_classes.",
         )
-    if config.model not in MODELS:
-        return _build_users(config, graph)
-    return MODELS[config.model](config, graph)
+    return MODELS.get(config.model, _build_users)(config, graph)
 
 
 def _stack(
     layer: Callable[[ModelConfig, int, int, bool], SagaLayer],
     activation: Callable[[Tensor], Tensor] | None = torch.relu,
 ) -> Callable[[ModelConfig, Graph], GNN]:
-    """A builder of plain stacks; ``layer(config, in_dim, out_dim, is_last)`` makes one layer."""
+    """A builder of stacks; ``layer(config, in_dim, out_dim, is_last)`` makes one layer."""
 
     def build(config: ModelConfig, graph: Graph) -> GNN:
         encoder, in_dim = _encoder(config, graph)
@@ -169,7 +166,9 @@ def _ggnn(config: ModelConfig, graph: Graph) -> GNN:
 
 
 def _build_users(config: ModelConfig, graph: Graph) -> nn.Module:
-    cls = load_class(config.model)
+    named = class_in_file(config.model)
+    assert named is not None
+    cls = load_class(*named)
     if issubclass(cls, SagaLayer):
         return _plain(lambda in_dim, out_dim: layer_from_class(cls, in_dim, out_dim))(config, graph)
     options = {
@@ -185,7 +184,7 @@ def _build_users(config: ModelConfig, graph: Graph) -> nn.Module:
 
 
 def _encoder(config: ModelConfig, graph: Graph) -> tuple[nn.Module | None, int]:
-    """The encoder and the width that it hands to the first layer."""
+    """The encoder, and the width of the first layer's input."""
     kind = config.encoder
     if kind == "auto":
         kind = "none" if graph.num_features else "embedding"
@@ -208,16 +207,6 @@ def _encoder(config: ModelConfig, graph: Graph) -> tuple[nn.Module | None, int]:
             fix="Use encoder = 'linear' or 'none', or drop the features.",
         )
     return EmbeddingEncoder(graph.num_vertices, config.hidden), config.hidden
-
-
-def _require(name: str, value: object, holds: bool, expected: str) -> None:
-    if not holds:
-        raise InputError(
-            "model setting out of range",
-            value=f"{name} = {value!r}, expected {expected}",
-            where="ModelConfig",
-            fix=f"Change {name}.",
-        )
 
 
 MODELS = MappingProxyType(

@@ -45,7 +45,7 @@ def fitted_bounds(
 ) -> tuple[int, ...]:
     """The bounds of the fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
-    They fit whether or not the loss is computed with the result's rows. What steps take is bounded by that of the largest
+    A model that is trained fits whether or not the loss is folded. What steps take is bounded by that of the largest
     chunk between two of the largest interval.
 
     Args:
@@ -74,9 +74,10 @@ def fitted_bounds(
         largest, found = largest_of(bounds, sized, POLICIES[order].telling)
         once = Schedule(program, found, largest, gradients=gradients, order=order)
         read = BlockSizes(program, found, sizes(largest), gradients, values_in_place=values)
+        # A model that is only evaluated has no loss. A folded loss would take several times the rows of the result.
         epochs = [
             Schedule(program, found, largest, gradients=gradients, folded=folded, order=order, sizes=read)
-            for folded in (False, True)
+            for folded in ([False, True] if trains else [False])
         ]
         runs = [each.epoch() if trains else each.forward() for each in epochs]
         return [(list(once.constants()), once.sizes), *((list(steps), read) for steps in runs)]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from sagann.errors import InputError
+from sagann.errors import InputError, first_line
 from sagann.graph.topology import Topology
 
 
@@ -29,7 +29,7 @@ def device_named(
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise _no_device(what, device, f"PyTorch says: {str(error).splitlines()[0]}", where) from error
+        raise _no_device(what, device, f"PyTorch says: {first_line(error)}", where) from error
     if found.type == "cpu":
         return torch.device("cpu")
     if found.type != "cuda":

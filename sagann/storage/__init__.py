@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Any
 from sagann.storage.dataset import check_dataset, dataset_info, open_graph, save_graph
 from sagann.storage.importer import ImportOptions
 from sagann.storage.load import load_graph
-from sagann.storage.npz_graph import read_npz
+from sagann.storage.npz_graph import import_npz, read_npz
 from sagann.storage.progress import Progress
 
 if TYPE_CHECKING:
     from sagann.storage.edge_list import EdgeListFormat, import_edge_list
-    from sagann.storage.npz_import import import_npz
     from sagann.storage.rmat_dataset import write_rmat
 
 _HOMES = {
     "EdgeListFormat": "sagann.storage.edge_list",
     "import_edge_list": "sagann.storage.edge_list",
-    "import_npz": "sagann.storage.npz_import",
     "write_rmat": "sagann.storage.rmat_dataset",
 }
 

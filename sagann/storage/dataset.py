@@ -1,14 +1,14 @@
 """Graphs on disk: save one, open one by memory map, check one, look at one without opening it.
 
-A dataset is a folder with a manifest and one raw array file for each array; docs/format.md describes it byte
-by byte. Opening reads the manifest and the arrays' headers, so a graph of any size opens at once, and only the
-pages that are touched are ever read.
+A dataset is a folder with a manifest and one raw file for each array; docs/format.md describes it byte by byte.
+Opening reads the manifest and the headers of the arrays, so a graph of any size opens at once.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from sagann.errors import DatasetError, InputError
-from sagann.graph import Graph, Topology, validate_graph
+from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
 from sagann.graph.feature_store import tensor_of
 from sagann.graph.rows import csr_tensor, is_sparse
-from sagann.storage.csr_features import check_csr
 from sagann.storage.folder import new_folder, recover
 from sagann.storage.manifest import SAFE_NAME, Manifest, layout_of, read_manifest, write_manifest
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, check_npy, dtype_name, map_npy, write_npy
@@ -31,9 +30,9 @@ def save_graph(graph: Graph, path: str | os.PathLike[str], *, overwrite: bool = 
     Args:
         graph: any graph; arrays may be memory-mapped, they are written slab by slab.
         path: folder to make; its parent must exist.
-        overwrite: replace a dataset that stands there. The old one stays until the new one is whole.
+        overwrite: replace an existing dataset. The old one stays until the new one is whole.
     Raises:
-        DatasetError: something stands at ``path``, or the disk refuses.
+        DatasetError: ``path`` exists, or the disk refuses.
         InputError: an array has a dtype, or edge data a name, that the format does not know.
     Example:
         >>> import tempfile
@@ -52,17 +51,18 @@ def save_graph(graph: Graph, path: str | os.PathLike[str], *, overwrite: bool = 
 def open_graph(path: str | os.PathLike[str]) -> Graph:
     """Open a dataset folder by memory map, without reading its arrays.
 
-    Headers and sizes of all files are compared with the manifest; values are not looked at, which is
-    :func:`check_dataset`'s work. The tensors are copy-on-write: the files never change.
+    Headers and sizes of all files are compared with the manifest; :func:`check_dataset` checks the values. The tensors are
+    copy-on-write: the files never change.
 
     Raises:
         DatasetError: the folder is missing, not a dataset, damaged or truncated; the message names the file.
     """
     folder = _folder(path)
-    return _map(folder, read_manifest(folder))
+    return map_dataset(folder, read_manifest(folder))
 
 
-def _map(folder: Path, manifest: Manifest) -> Graph:
+def map_dataset(folder: Path, manifest: Manifest) -> Graph:
+    """Map the arrays of a dataset folder whose manifest is known."""
     tensors = {name: map_npy(folder / f"{name}.npy", spec) for name, spec in manifest.arrays.items()}
     topology = Topology(
         indptr=tensors["indptr"],
@@ -71,16 +71,28 @@ def _map(folder: Path, manifest: Manifest) -> Graph:
         edge_data={name: tensors[f"edge_{name}"] for name in manifest.edge_data},
         validate=False,
     )
-    return Graph(
+    graph = Graph(
         topology=topology,
-        features=_features(manifest, tensors),
-        labels=tensors.get("labels"),
         num_classes=manifest.num_classes,
-        splits={name: tensors[f"split_{name}"] for name in manifest.splits},
-        graph_ptr=tensors.get("graph_ptr"),
         graph_names=manifest.graph_names,
         num_edge_types=manifest.num_edge_types,
         name=manifest.name,
+    )
+    return with_vertex_arrays(graph, tensors, manifest.num_features)
+
+
+def with_vertex_arrays(graph: Graph, tensors: Mapping[str, Tensor], num_features: int) -> Graph:
+    """The graph with features, labels, splits and offsets from tensors by the names of their files; nothing is checked."""
+    features = tensors.get("features")
+    if "features_indptr" in tensors:
+        parts = (tensors[f"features_{part}"] for part in ("indptr", "indices", "values"))
+        features = csr_tensor(*parts, num_columns=num_features)
+    return replace(
+        graph,
+        features=features,
+        labels=tensors.get("labels"),
+        splits={name: tensors[f"split_{name}"] for name in SPLIT_NAMES if f"split_{name}" in tensors},
+        graph_ptr=tensors.get("graph_ptr"),
     )
 
 
@@ -93,39 +105,14 @@ def check_dataset(path: str | os.PathLike[str]) -> None:
     """
     folder = _folder(path)
     manifest = read_manifest(folder)
-    graph = _map(folder, manifest)
+    graph = map_dataset(folder, manifest)
     for name, spec in manifest.arrays.items():
         check_npy(folder / f"{name}.npy", spec)
-    _check_values(graph, manifest, where=str(folder))
-
-
-def check_written(folder: Path, manifest: Manifest) -> None:
-    """Check every value of a dataset that was just written, by memory map: what :func:`check_dataset` would find.
-
-    Raises:
-        DatasetError: the values do not make a graph to train on; names the source.
-    """
-    try:
-        _check_values(_map(folder, manifest), manifest, where=manifest.source)
-    except InputError as error:
-        where = error.where if manifest.source in error.where else f"{manifest.source}, {error.where}"
-        raise DatasetError(error.what, value=error.value, where=where, fix=error.fix) from error
-
-
-def _check_values(graph: Graph, manifest: Manifest, *, where: str) -> None:
-    if is_sparse(graph.features) and manifest.features == "csr":
-        check_csr(
-            graph.features.crow_indices(),
-            graph.features.col_indices(),
-            graph.features.values(),
-            num_features=manifest.num_features,
-            where=f"{where}, features",
-        )
     validate_graph(graph)
 
 
 def dataset_info(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the manifest only: names, counts, dtypes, shapes and bytes, as plain values.
+    """Read the manifest alone: names, counts, dtypes, shapes and bytes, as plain values.
 
     Returns:
         the fields of the manifest; ``arrays`` maps each name to dtype, shape and file_bytes.
@@ -133,12 +120,9 @@ def dataset_info(path: str | os.PathLike[str]) -> dict[str, Any]:
         DatasetError: the folder is missing, not a dataset, or its manifest is damaged.
     """
     manifest = read_manifest(_folder(path))
-    info: dict[str, Any] = {key: getattr(manifest, key) for key in Manifest.__slots__}
-    info["edges"] = {key: getattr(manifest.edges, key) for key in type(manifest.edges).__slots__}
-    info["arrays"] = {
-        name: {"dtype": spec.dtype, "shape": spec.shape, "file_bytes": spec.file_bytes}
-        for name, spec in manifest.arrays.items()
-    }
+    info = asdict(manifest)
+    for name, spec in manifest.arrays.items():
+        info["arrays"][name] = {"dtype": spec.dtype, "shape": spec.shape, "file_bytes": spec.file_bytes}
     return info
 
 
@@ -211,16 +195,4 @@ def manifest_of(graph: Graph, arrays: Mapping[str, ArraySpec]) -> Manifest:
         graph_names=graph.graph_names,
         source="save_graph",
         arrays=arrays,
-    )
-
-
-def _features(manifest: Manifest, tensors: Mapping[str, Tensor]) -> Tensor | None:
-    if manifest.features != "csr":
-        return tensors.get("features")
-    # Checked when they were written; no array is read.
-    return csr_tensor(
-        tensors["features_indptr"],
-        tensors["features_indices"],
-        tensors["features_values"],
-        num_columns=manifest.num_features,
     )

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, on the disk when a function returns: written aside, synced, renamed."""
+"""Files that are whole or absent: written under another name, synced to the disk, then renamed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 TEMPORARY_PREFIX = ".tmp-"
-"""Begins the name of a file that is not finished."""
+"""First letters of the name of an unfinished file."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write ``content``; a reader sees the old file or the new one, whenever the process dies."""
+    """Write a file atomically: if the process dies, a reader sees the old file or the new one."""
     aside = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
     try:
         write_synced(aside, content)
@@ -22,14 +22,14 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Write ``content`` and wait until it is on the disk; not atomic by itself."""
+    """Write a file and wait until its content is on the disk; not atomic."""
     try:
         with path.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        # Of an open file, the system does not say which it is.
+        # The system does not name an open file in its errors.
         error.filename = error.filename or str(path)
         raise
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from sagann.errors import DatasetError, InputError
-from sagann.storage.edge_chunk import EdgeChunk, EdgeColumn
+from sagann.storage.edge_source import EdgeChunk, EdgeColumn
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
 from sagann.storage.tables import (
     CSV_SUFFIXES,
@@ -29,22 +29,22 @@ _SUFFIXES = {None: CSV_SUFFIXES + PARQUET_SUFFIXES, "csv": CSV_SUFFIXES, "parque
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EdgeListFormat:
-    """Where an edge list keeps what."""
+    """Columns and form of an edge list."""
 
     src: Column = 0
     "Column of the source ids: a name, or a position from 0."
     dst: Column = 1
     "Column of the destination ids."
     weight: Column | None = None
-    "Column of the edge weights; None where there are none."
+    "Column of the edge weights; None without weights."
     edge_type: Column | None = None
-    "Column of the edge types; None where there are none."
+    "Column of the edge types; None without types."
     separator: str | None = None
-    "What separates fields in CSV files, also in those of features and labels; None for a tab in .tsv, else a comma."
+    "Separator of fields in CSV files, also of features and labels; None for a tab in .tsv files, else a comma."
     header: bool | None = None
-    "Whether CSV files begin with a line of names; None to see for oneself."
+    "Whether CSV files begin with a line of names; None to detect it."
     kind: str | None = None
-    "'csv' or 'parquet', whatever the files are called; None to go by each file's name."
+    "Format of the files: 'csv' or 'parquet'; None to decide by the ending of each file's name."
 
     def __post_init__(self) -> None:
         if self.kind not in _SUFFIXES:
@@ -71,12 +71,12 @@ def import_edge_list(
         source: a file, several files, or a folder whose files are taken in the order of their names; all have the
             same columns. Vertex ids are integers from 0.
         out: dataset folder to make.
-        form: which column is what; default the first two are source and destination.
+        form: columns and form; by default the first two columns are source and destination.
         features: vertex features, one row per vertex: ``.npy`` [N, F], CSV or Parquet with F columns.
         labels: vertex labels: ``.npy`` [N] or [N, C], CSV or Parquet with one column, or C of 0/1.
         options: symmetrise, memory, and so on.
     Raises:
-        DatasetError: a file is missing or damaged, or a row is no good; the message names file and row.
+        DatasetError: a file is missing or damaged, or a row has a wrong value; the message names file and row.
     Example:
         >>> import tempfile, pathlib
         >>> from sagann.storage import open_graph
@@ -94,7 +94,7 @@ def import_edge_list(
     edges = EdgeListSource(files, form, may_be_empty=options.num_vertices is not None)
     import_dataset(
         ImportSource(
-            # Files are called 'edges' more often than after what they are about.
+            # Edge files often have a general name such as 'edges'.
             name=Path(os.path.abspath(out)).name,
             description=f"edge list {files[0].name}" + (f" and {len(files) - 1} more" if len(files) > 1 else ""),
             edges=edges,
@@ -107,10 +107,10 @@ def import_edge_list(
 
 
 def edge_files(source: PathLike | Sequence[PathLike], *, kind: str | None = None) -> list[Path]:
-    """List the files that a path, or several, stand for; of a folder those of ``kind``, or of every known kind.
+    """List the files of an edge list; of a folder, the files of ``kind``, or of every known kind.
 
     Raises:
-        DatasetError: nothing is there, or a folder holds no edge file.
+        DatasetError: a folder holds no edge file.
     """
     if not isinstance(source, (str, os.PathLike)):
         paths = [Path(path) for path in source]
@@ -129,7 +129,7 @@ def edge_files(source: PathLike | Sequence[PathLike], *, kind: str | None = None
 
 
 def columns_left_out(source: PathLike | Sequence[PathLike], form: EdgeListFormat) -> list[str]:
-    """Names of the columns of an edge list (its first file) that ``form`` does not take.
+    """Names of the columns of an edge list (its first file) that ``form`` does not use.
 
     Raises:
         DatasetError: as :func:`import_edge_list`.
@@ -154,8 +154,8 @@ class EdgeListSource:
 
     Args:
         files: CSV or Parquet files with the same columns.
-        form: which column is what.
-        may_be_empty: whether a list without edges is meant; it says nothing of the number of vertices.
+        form: columns and form.
+        may_be_empty: whether a list without edges is accepted.
     """
 
     def __init__(self, files: Sequence[Path], form: EdgeListFormat, *, may_be_empty: bool = False) -> None:
@@ -164,13 +164,13 @@ class EdgeListSource:
         ]
         self._may_be_empty = may_be_empty
         self._form = form
-        # Every file is looked at before the first edge is read, so that the fiftieth cannot surprise.
+        # Every file is opened before the first edge is read, so that a wrong file is refused early.
         self._names = [self._columns_of(table) for table in self._tables]
         self._refuse_different_columns()
 
     @property
     def columns_left_out(self) -> list[str]:
-        """Names of the columns of the first file that are not taken."""
+        """Names of the columns of the first file that are not used."""
         return [name for name in self._tables[0].names if name not in self._names[0]]
 
     @property
@@ -229,10 +229,10 @@ class EdgeListSource:
         return names
 
     def _refuse_different_columns(self) -> None:
-        """Refuse a file that has another meaning: other names at the places of the columns, or more or fewer columns."""
+        """Refuse a file whose used columns have other names, or that has another number of columns."""
         first_of: dict[bool, tuple[list[str] | int, Path]] = {}
         for table, names in zip(self._tables, self._names, strict=True):
-            # Files that were cut from one may lack its names.
+            # Files that were cut from a larger one have no names.
             found = names if table.has_names else len(table.names)
             expected, path = first_of.setdefault(table.has_names, (found, table.path))
             if found != expected:
@@ -240,8 +240,8 @@ class EdgeListSource:
                     "edge files differ in their columns",
                     value=f"{_columns_text(found)}, in {path.name} {_columns_text(expected)}",
                     where=str(table.path),
-                    fix="Take files out of the folder that are no edges; give the others the same columns, or name "
-                    "them by src and dst (--src and --dst).",
+                    fix="Remove files without edges from the folder; give all edge files the same columns, or name the columns "
+                    "by src and dst (--src and --dst).",
                 )
 
 

@@ -7,14 +7,13 @@ is one contiguous read. The list of blocks stays in memory: a few bytes for a mi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from io import BufferedReader, BufferedWriter
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import numpy as np
 
-from sagann.storage.edge_chunk import EdgeColumn
-
-Array = np.ndarray[Any, Any]
+from sagann.storage.edge_source import EdgeColumn
+from sagann.storage.row_source import Array
 
 
 class EdgeRun:
@@ -29,7 +28,7 @@ class EdgeRun:
         self._path = path
         self._columns = tuple(columns)
         self._blocks: list[int] = []
-        self._file: BinaryIO | None = None
+        self._file: BufferedWriter | None = None
         self.num_edges = 0
 
     def append(self, columns: Sequence[Array]) -> None:
@@ -38,11 +37,9 @@ class EdgeRun:
         if count == 0:
             return
         if self._file is None:
-            self._file = self._path.open("wb", buffering=0)
+            self._file = self._path.open("wb")
         for form, column in zip(self._columns, columns, strict=True):
-            data = np.ascontiguousarray(column, dtype=form.dtype).reshape(-1).view(np.uint8).data
-            while len(data):
-                data = data[self._file.write(data) :]
+            self._file.write(np.ascontiguousarray(column, dtype=form.dtype).data)
         self._blocks.append(count)
         self.num_edges += count
 
@@ -57,9 +54,9 @@ class EdgeRun:
         self.close()
         if not self._blocks:
             return
-        with self._path.open("rb", buffering=0) as file:
+        with self._path.open("rb") as file:
             for count in self._blocks:
-                block = self._empty(count)
+                block = empty_edges(self._columns, count)
                 for column in block:
                     _read_into(file, column)
                 yield block
@@ -67,10 +64,10 @@ class EdgeRun:
     def load(self) -> list[Array]:
         """Read everything at once, as a list of columns."""
         self.close()
-        whole = self._empty(self.num_edges)
+        whole = empty_edges(self._columns, self.num_edges)
         if not self._blocks:
             return whole
-        with self._path.open("rb", buffering=0) as file:
+        with self._path.open("rb") as file:
             begin = 0
             for count in self._blocks:
                 for column in whole:
@@ -83,14 +80,12 @@ class EdgeRun:
         self.close()
         self._path.unlink(missing_ok=True)
 
-    def _empty(self, count: int) -> list[Array]:
-        return [np.empty((count, *form.row_shape), dtype=form.dtype) for form in self._columns]
+
+def empty_edges(columns: Sequence[EdgeColumn], count: int) -> list[Array]:
+    """Uninitialised arrays for some edges, one for each column."""
+    return [np.empty((count, *form.row_shape), dtype=form.dtype) for form in columns]
 
 
-def _read_into(file: BinaryIO, column: Array) -> None:
-    data = column.reshape(-1).view(np.uint8).data
-    while len(data):
-        count = file.readinto(data)  # type: ignore[attr-defined]
-        if not count:
-            raise OSError(f"temporary file {file.name} ends early")
-        data = data[count:]
+def _read_into(file: BufferedReader, column: Array) -> None:
+    if file.readinto(column.data) != column.nbytes:
+        raise OSError(f"temporary file {file.name} ends early")

@@ -1,18 +1,16 @@
-"""Edges as they arrive, spooled to a file, with what the sort needs to know: largest id, coarse degrees."""
+"""Edges spooled to a file in the order of arrival, with the largest id and a histogram of ids for the sort."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from sagann.storage._partition_kernels import count_bins
-from sagann.storage.edge_chunk import EdgeChunk, EdgeColumn, check_chunk
+from sagann.machine_code import compiled
 from sagann.storage.edge_run import EdgeRun
-
-Array = np.ndarray[Any, Any]
+from sagann.storage.edge_source import EdgeChunk, EdgeColumn, checked_chunk
+from sagann.storage.row_source import Array
 
 _MAX_BINS = 2**20
 
@@ -48,8 +46,8 @@ class Histogram:
         self.num_bins = max(self.num_bins, ((largest - self.first) >> self.shift) + 1)
 
     def add(self, ids: Array) -> None:
-        """Count ids; all are covered."""
-        count_bins(ids, self.first, self.shift, self.counts)
+        """Count ids that have bins."""
+        _count_bins(ids, self.first, self.shift, self.counts)
 
 
 class EdgeSpool:
@@ -58,10 +56,10 @@ class EdgeSpool:
     Args:
         path: file to make.
         columns: form of the edge data, by name.
-        num_vertices: ids must be below; None where the largest id tells.
+        num_vertices: ids must be below this number; None where the largest id tells the number of vertices.
         drop_self_loops: leave out edges v -> v.
-        mirrors: the sort will add the mirror image of each edge, so count that as well.
-        block_edges: edges in a block.
+        mirrors: whether the sort adds the mirror image of each edge; the histogram then counts mirror images too.
+        block_edges: number of edges in a block.
     """
 
     def __init__(
@@ -84,7 +82,7 @@ class EdgeSpool:
         self._block_edges = block_edges
         self._waiting: list[list[Array]] = []
         self._num_waiting = 0
-        # Ids that need 64 bits are rare, and when they come the blocks before them are written already.
+        # Ids that need 64 bits are rare; the blocks before the first of them are rewritten.
         wide = num_vertices is not None and num_vertices > 2**31 - 1
         self._id_dtype = "int64" if wide else "int32"
         self._path = path
@@ -92,19 +90,19 @@ class EdgeSpool:
 
     @property
     def num_edges(self) -> int:
-        """Edges taken, mirror images not counted."""
+        """Number of edges taken, without mirror images."""
         return self.run.num_edges + self._num_waiting
 
     def add(self, chunk: EdgeChunk) -> None:
         """Take a chunk.
 
         Raises:
-            DatasetError: an edge is no good; names file and row.
+            DatasetError: an edge has a wrong value; names file and row.
         """
-        check_chunk(chunk, self._num_vertices, self.columns)
+        chunk = checked_chunk(chunk, self._num_vertices, self.columns)
         columns = [chunk.src, chunk.dst, *(chunk.data[name] for name in self.columns)]
         if len(chunk.src):
-            # Of dropped edges as well: what counts must not hang on which edges share a chunk.
+            # Dropped edges count too, so that the result does not depend on which edges share a chunk.
             self.largest_id = max(self.largest_id, int(chunk.src.max()), int(chunk.dst.max()))
             if "type" in chunk.data:
                 self.largest_type = max(self.largest_type, int(chunk.data["type"].max()))
@@ -124,7 +122,7 @@ class EdgeSpool:
             self._wait([column[begin : begin + self._block_edges] for column in columns])
 
     def finish(self, num_vertices: int) -> None:
-        """Write what waits, and let the histogram reach over all vertices."""
+        """Write the last block, and widen the histogram to all vertices."""
         self._flush()
         self.run.close()
         if num_vertices:
@@ -157,6 +155,8 @@ class EdgeSpool:
         narrow.delete()
 
 
-def mirror_block(block: list[Array]) -> list[Array]:
-    """The same edges the other way round, with the same data."""
-    return [block[1], block[0], *block[2:]]
+@compiled()
+def _count_bins(ids: Array, first: int, shift: int, counts: Array) -> None:
+    """Add the ids [n] to the counts of their bins, int64 [bins]; bins start at id ``first``."""
+    for e in range(len(ids)):
+        counts[(np.int64(ids[e]) - first) >> shift] += 1

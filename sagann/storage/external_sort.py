@@ -1,10 +1,9 @@
-"""Edges sorted by destination in bounded memory: what turns any number of edges into CSC on disk.
+"""Edges sorted by destination in bounded memory: any number of edges become CSC on disk.
 
-The edges have been spooled to a file together with a coarse histogram of their destinations. Parts of
-consecutive destinations are chosen so that each fits memory, the spool is split into one file for each, and
-the parts are sorted and appended one after the other. A part that turns out too large is split again by a
-histogram of its own, a single destination too large for memory by its sources. The result is that of sorting
-everything at once, by destination and then by source, stably.
+The edges are in a spool file, with a coarse histogram of their destinations. The destinations are cut into parts of
+consecutive ids, each of which fits memory. The spool is split into one file for each part, and the parts are sorted and
+appended one after the other. A part that is too large is split again by a histogram of its own; a single destination that
+is too large is split by its sources. The result equals a stable sort of all edges by destination, then by source.
 
 Working memory is ``memory_bytes``; disk beside the result is twice the spool.
 
@@ -15,25 +14,25 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from sagann.graph.counting_sort import group_by_key
 from sagann.graph.row_sort import sort_rows
-from sagann.storage._partition_kernels import split_by_part
-from sagann.storage.edge_chunk import EdgeColumn
-from sagann.storage.edge_run import EdgeRun
-from sagann.storage.edge_spool import EdgeSpool, Histogram, mirror_block
+from sagann.graph.widths import id_dtype
+from sagann.machine_code import compiled
+from sagann.storage.edge_run import EdgeRun, empty_edges
+from sagann.storage.edge_source import EdgeColumn
+from sagann.storage.edge_spool import EdgeSpool, Histogram
 from sagann.storage.merge import MergeRules, drop_mirrored, merge_pairs, merge_with_data
-from sagann.storage.npy import NpyWriter
+from sagann.storage.npy import ArraySpec, NpyWriter, dtype_name
 from sagann.storage.progress import Progress
-
-Array = np.ndarray[Any, Any]
+from sagann.storage.row_source import Array
 
 # Parts of one split: each needs an open file, and slices of a block that are not too small to write.
 _MAX_PARTS = 128
@@ -42,28 +41,26 @@ _BYTES_PER_DST = 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CscWriters:
-    """Where the sorted edges go."""
+class SortedEdges:
+    """The result of a sort."""
 
-    indptr: NpyWriter
-    "Offsets, one more than there are destinations."
-    indices: NpyWriter
-    "Sources."
-    data: Mapping[str, NpyWriter]
-    "Edge data by name."
+    num_edges: int
+    "Number of edges after merging."
+    arrays: Mapping[str, ArraySpec]
+    "Arrays of the CSC and of the edge data, by the names of their files."
 
 
 class ExternalSort:
     """Sort a spool into CSC.
 
     Args:
-        spool: the edges; its file is removed on the way.
-        num_vertices: ids are below.
-        merge: merge multi-edges; implied by a spool that mirrors.
-        memory_bytes: working memory.
-        folder: where temporary files go.
-        writers: where the result goes.
-        progress: is told of the stages "partitioning" and "sorting".
+        spool: the edges; the sort removes the file of the spool.
+        num_vertices: ids are below this number.
+        merge: merge multi-edges; a spool that mirrors implies it.
+        memory_bytes: working memory in bytes.
+        folder: folder of the temporary files.
+        open_array: makes the writer of an array of the result, from its name, dtype and row shape.
+        progress: callback for the stages "partitioning" and "sorting".
     """
 
     def __init__(
@@ -74,7 +71,7 @@ class ExternalSort:
         merge: bool,
         memory_bytes: int,
         folder: Path,
-        writers: CscWriters,
+        open_array: Callable[..., NpyWriter],
         progress: Progress,
     ) -> None:
         self._spool = spool
@@ -82,37 +79,55 @@ class ExternalSort:
         self._merge = merge or spool.mirrors
         self._memory_bytes = memory_bytes
         self._folder = folder
-        self._writers = writers
+        self._open = open_array
         self._progress = progress
         self._num_written = 0
         self._num_sorted = 0
         self._num_runs = 0
         self._num_edges = spool.num_edges * (2 if spool.mirrors else 1)
-        self._data_names = tuple(spool.columns)
-        # A mirror image has to be told from an edge only where they may differ in data.
-        self._mark_mirrors = spool.mirrors and bool(self._data_names)
+        names = tuple(spool.columns)
+        # A mirror image must be told from an edge only if the two may differ in data.
+        self._mark_mirrors = spool.mirrors and bool(names)
         data = [*spool.columns.values()] + ([EdgeColumn(dtype="uint8")] if self._mark_mirrors else [])
         ids = EdgeColumn(dtype="int32" if num_vertices <= 2**31 - 1 else "int64")
         self._columns = (ids, ids, *data)
         self._rules = MergeRules(
-            weight=self._data_names.index("weight") if "weight" in self._data_names else None,
-            edge_type=self._data_names.index("type") if "type" in self._data_names else None,
+            weight=names.index("weight") if "weight" in names else None,
+            edge_type=names.index("type") if "type" in names else None,
             mirror=len(data) - 1 if self._mark_mirrors else None,
         )
         record_bytes = sum(column.row_bytes for column in self._columns)
         if not self._merge:
-            # As they are read, as the counting sort holds them, and sorted.
+            # Edges as they are read, in the counting sort, and sorted.
             self._bytes_per_edge = 2 * record_bytes + 2 * ids.row_bytes + (8 if data else 2)
         else:
             self._bytes_per_edge = 2 * record_bytes + 40 if data else 2 * ids.row_bytes + 20
 
-    def run(self) -> int:
-        """Sort, write, and return the number of edges written."""
-        self._writers.indptr.append(np.zeros(1, dtype=np.int64))
+    def run(self) -> SortedEdges:
+        """Sort the edges and write the arrays."""
+        ids = dtype_name(id_dtype(self._num_vertices))
+        with ExitStack() as stack:
+            self._indptr = stack.enter_context(self._open("indptr", "int64"))
+            self._indices = stack.enter_context(self._open("indices", ids))
+            self._data = {
+                f"edge_{name}": stack.enter_context(self._open(f"edge_{name}", form.dtype, form.row_shape))
+                for name, form in self._spool.columns.items()
+            }
+            self._sort_all()
+            arrays = {"indptr": self._indptr.finish(), "indices": self._indices.finish()}
+            arrays |= {name: writer.finish() for name, writer in self._data.items()}
+        return SortedEdges(num_edges=self._num_written, arrays=arrays)
+
+    def _sort_all(self) -> None:
+        self._indptr.append(np.zeros(1, dtype=np.int64))
         if self._fits(self._num_edges, self._num_vertices):
             blocks = [block for part in self._spool.run.blocks() for block in self._with_mirrors(part)]
             self._spool.run.delete()
-            columns = [np.concatenate(parts) for parts in zip(*blocks, strict=True)] if blocks else self._no_edges()
+            columns = (
+                [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
+                if blocks
+                else empty_edges(self._columns, 0)
+            )
             del blocks
             self._sort_in_memory(columns, 0, self._num_vertices)
         else:
@@ -121,18 +136,14 @@ class ExternalSort:
             self._spool.run.delete()
             for run, first, stop in parts:
                 self._sort(run, first, stop)
-        return self._num_written
 
     def _fits(self, num_edges: int, num_dst: int) -> bool:
         return num_edges * self._bytes_per_edge + num_dst * _BYTES_PER_DST <= self._memory_bytes
 
-    def _no_edges(self) -> list[Array]:
-        return [np.empty((0, *column.row_shape), dtype=column.dtype) for column in self._columns]
-
     def _with_mirrors(self, block: list[Array]) -> Iterator[list[Array]]:
         yield self._marked(block, 0)
         if self._spool.mirrors:
-            yield self._marked(mirror_block(block), 1)
+            yield self._marked([block[1], block[0], *block[2:]], 1)
 
     def _marked(self, block: list[Array], mark: int) -> list[Array]:
         ids = self._columns[0].dtype
@@ -190,7 +201,7 @@ class ExternalSort:
         """Append the in-edges of one destination from sources ``first`` to ``stop - 1``; return their number."""
         fits = self._fits(run.num_edges, 0)
         if fits or stop - first == 1:
-            # Edges of one source go block by block: sorting leaves these as they are, and merged, few are left.
+            # Edges of one source need no sort, and few are left after a merge: they are taken block by block.
             blocks = iter([run.load()]) if fits else run.blocks()
             num_edges = self._merge_in_edges(blocks) if self._merge else self._sort_in_edges(blocks)
             run.delete()
@@ -204,7 +215,7 @@ class ExternalSort:
 
     def _merge_in_edges(self, blocks: Iterator[list[Array]]) -> int:
         """Append what is left of one destination's edges, and return their number."""
-        merged = self._no_edges()
+        merged = empty_edges(self._columns, 0)
         for block in blocks:
             joined = [np.concatenate(pair) for pair in zip(merged, block, strict=True)]
             src, dst, data = merge_with_data(joined[0], joined[1], joined[2:], self._rules)
@@ -237,7 +248,7 @@ class ExternalSort:
             keys, others = (block[0], block[1]) if by_src else (block[1], block[0])
             out_keys, out_others = np.empty_like(keys), np.empty_like(others)
             positions = np.empty(len(keys) if len(block) > 2 else 0, dtype=np.int32)
-            split_by_part(
+            _split_by_part(
                 keys, others, histogram.first, histogram.shift, part_of_bin, ends, out_keys, out_others, positions
             )
             src, dst = (out_keys, out_others) if by_src else (out_others, out_keys)
@@ -273,15 +284,55 @@ class ExternalSort:
         return EdgeRun(self._folder / f"edges-{self._num_runs}.tmp", self._columns)
 
     def _append_edges(self, src: Array, data: Sequence[Array]) -> None:
-        self._writers.indices.append(src)
-        for name, column in zip(self._data_names, data, strict=False):
-            self._writers.data[name].append(column)
+        self._indices.append(src)
+        for writer, column in zip(self._data.values(), data, strict=False):
+            writer.append(column)
 
     def _append_offsets(self, ends: Array) -> None:
         """Append the offsets of a part, relative to its first edge; its edges are appended already."""
-        self._writers.indptr.append(ends + self._num_written)
+        self._indptr.append(ends + self._num_written)
         self._num_written += int(ends[-1]) if len(ends) else 0
 
     def _tell_sorted(self, num_edges: int) -> None:
         self._num_sorted += num_edges
         self._progress(self._num_sorted, self._num_edges, "edges", "sorting")
+
+
+@compiled()
+def _split_by_part(
+    keys: Array,
+    others: Array,
+    first: int,
+    shift: int,
+    part_of_bin: Array,
+    ends: Array,
+    out_keys: Array,
+    out_others: Array,
+    positions: Array,
+) -> None:
+    """Group edges by the part of their key, stably.
+
+    Args:
+        keys: ids [n] that decide the part; others: the other ends [n].
+        first, shift: id of the first bin, and log2 of the ids in one.
+        part_of_bin: part of each bin.
+        ends: int64 [num_parts], set to the end of each part in the output.
+        out_keys, out_others: [n], grouped.
+        positions: int32 [n], set to the former position of each edge; length 0 if positions are not needed.
+    """
+    ends[:] = 0
+    for e in range(len(keys)):
+        ends[part_of_bin[(np.int64(keys[e]) - first) >> shift]] += 1
+    total = 0
+    for p in range(len(ends)):
+        count = ends[p]
+        ends[p] = total
+        total += count
+    for e in range(len(keys)):
+        part = part_of_bin[(np.int64(keys[e]) - first) >> shift]
+        at = ends[part]
+        ends[part] = at + 1
+        out_keys[at] = keys[e]
+        out_others[at] = others[e]
+        if len(positions):
+            positions[at] = e

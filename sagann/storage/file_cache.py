@@ -1,23 +1,23 @@
-"""File cache: whether the system has a part of a file in memory, so that nobody waits who reads it."""
+"""Whether a part of a file is in the page cache, so that reading it does not wait for a disk."""
 
 from __future__ import annotations
 
 import os
 
-# Looked at: a byte of each of so many bytes, or of each of so many equal parts.
+# One byte is read of every _STEP_BYTES, or of every part if that gives more than _MOST_PARTS parts.
 _STEP_BYTES = 1 << 20
 _MOST_PARTS = 32
 
 
 def is_cached(file: int, offset: int, num_bytes: int) -> bool:
-    """Whether a part of a file can be read at once, by a look at some of its bytes.
+    """Whether a part of a file is in the page cache, judged by some of its bytes.
 
-    Only Linux tells, and not of every file system; what does not tell, or cannot be read, is not cached.
+    False where the system or the file system does not tell (only Linux does), or the part cannot be read.
 
     Args:
-        file: its descriptor.
-        offset: of the part.
-        num_bytes: of the part.
+        file: file descriptor.
+        offset: first byte of the part.
+        num_bytes: number of bytes in the part.
     """
     if not hasattr(os, "RWF_NOWAIT"):
         return False

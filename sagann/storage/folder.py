@@ -2,11 +2,11 @@
 
 Everything is written into a hidden sibling, ``.NAME.partial-PID-RANDOM``, and renamed into place at the end,
 so a kill at any instant leaves either the old state or the new one. The writer holds a lock (flock) on the
-partial folder; the system drops it when the process dies, however it dies, and the next import removes every
-partial folder whose lock is free. That needs no guess about process ids, which are reused.
+partial folder, which the system releases when the process dies. The next import removes every partial folder whose lock is
+free, so it needs no process ids, which are reused.
 
-A dataset is replaced by exchanging the two folders in one system call (Linux). Where that is not to be had the
-old folder steps aside for an instant; should the process die in that instant, :func:`recover` puts it back.
+A dataset is replaced by exchanging the two folders in one system call (Linux). Without that call the old folder is renamed
+for an instant; if the process dies in that instant, :func:`recover` renames it back.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import glob
 import os
 import secrets
 import shutil
@@ -27,7 +28,7 @@ from sagann.storage.durable import sync_folder
 MANIFEST_FILE = "manifest.json"
 "The file that makes a folder a dataset; it is written last."
 FORMAT = "sagann-graph"
-"What a manifest says first: other programs have files of that name too."
+"First value in a manifest; it tells our manifests from files of other programs."
 
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
@@ -35,49 +36,55 @@ _AT_FDCWD = -100
 
 @contextlib.contextmanager
 def new_folder(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
-    """Give a partial folder to write into; put it at ``path`` when the block ends well, remove it when not.
+    """Make a partial folder to write into; rename it to ``path`` when the block ends, or remove it when the block fails.
 
     Args:
-        path: where the dataset is to stand; its parent must exist.
-        overwrite: replace a dataset that stands there.
+        path: place of the dataset; its parent must exist.
+        overwrite: replace an existing dataset.
     Yields:
         the partial folder. The caller syncs its files and writes the manifest last.
     Raises:
-        DatasetError: something stands at ``path`` that may not be replaced, or the disk refuses.
+        DatasetError: ``path`` may not be replaced, or the disk refuses.
     """
-    # Of a link, the folder that it leads to.
+    # A link stays; the folder behind the link is replaced.
     path = Path(os.path.realpath(path))
     try:
         recover(path)
         _check_target(path, overwrite=overwrite)
         _remove_stale(path)
         partial, lock = _make_locked(path)
+        try:
+            yield partial
+            _put_in_place(partial, path, overwrite=overwrite)
+        finally:
+            # The folder holds unfinished files or, after an exchange, the replaced dataset.
+            shutil.rmtree(partial, ignore_errors=True)
+            os.close(lock)
     except OSError as error:
-        raise _disk_error(error, path) from error
-    try:
-        yield partial
-        _put_in_place(partial, path, overwrite=overwrite)
-    except OSError as error:
-        raise _disk_error(error, path) from error
-    finally:
-        # Either what was left unfinished or, after an exchange, the dataset that was replaced.
-        shutil.rmtree(partial, ignore_errors=True)
-        os.close(lock)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise DatasetError(
+            "disk is full" if full else "a file cannot be read or written",
+            value=error.strerror or str(error),
+            where=str(error.filename or path),
+            fix="Free some space; nothing was left behind."
+            if full
+            else "Check that it is there, and its permissions.",
+        ) from error
 
 
 def recover(path: Path) -> None:
-    """Put a dataset back that stepped aside for its successor when the process died in between."""
+    """Rename a dataset back if a process died while it replaced the dataset."""
     if path.exists() or not path.parent.is_dir():
         return
-    for aside in path.parent.glob(f".{_glob_name(path)}.replaced-*"):
-        # Taking the lock shows that nobody is in the middle of replacing.
+    for aside in _siblings(path, "replaced"):
+        # A free lock shows that no process is replacing the dataset now.
         with _try_lock(aside) as free:
             if free and not path.exists():
                 os.rename(aside, path)
 
 
 def is_dataset(folder: Path) -> bool:
-    """Whether a folder holds a dataset, be it damaged."""
+    """Whether a folder holds a dataset, even a damaged one."""
     manifest = folder / MANIFEST_FILE
     if not manifest.is_file():
         return False
@@ -114,7 +121,7 @@ def _check_target(path: Path, *, overwrite: bool) -> None:
 
 def _remove_stale(path: Path) -> None:
     for kind in ("partial", "replaced"):
-        for stale in path.parent.glob(f".{_glob_name(path)}.{kind}-*"):
+        for stale in _siblings(path, kind):
             with _try_lock(stale) as free:
                 if free:
                     shutil.rmtree(stale, ignore_errors=True)
@@ -124,18 +131,16 @@ def _make_locked(path: Path) -> tuple[Path, int]:
     while True:
         partial = path.parent / f".{path.name}.partial-{os.getpid()}-{secrets.token_hex(4)}"
         partial.mkdir()
-        # Between the two calls another import may take the folder for a dead one and remove it.
+        # Before the lock is taken, another import may find the folder unlocked and remove it.
         with contextlib.suppress(FileNotFoundError):
             lock = os.open(partial, os.O_RDONLY)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(lock)
-                continue
-            except OSError:
-                # A file system without locks: nobody can lock, so nobody takes the folder for a dead one.
-                return partial, lock
-            if partial.exists():
+                is_ours = partial.exists()
+            except OSError as error:
+                # On a file system without locks no import can lock the folder, so none removes it.
+                is_ours = not isinstance(error, BlockingIOError)
+            if is_ours:
                 return partial, lock
             os.close(lock)
 
@@ -186,15 +191,5 @@ def _exchange(first: Path, second: Path) -> bool:
     return done == 0
 
 
-def _glob_name(path: Path) -> str:
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in path.name)
-
-
-def _disk_error(error: OSError, path: Path) -> DatasetError:
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return DatasetError(
-        "disk is full" if full else "a file cannot be read or written",
-        value=error.strerror or str(error),
-        where=str(error.filename or path),
-        fix="Free some space; nothing was left behind." if full else "Check that it is there, and its permissions.",
-    )
+def _siblings(path: Path, kind: str) -> Iterator[Path]:
+    return path.parent.glob(f".{glob.escape(path.name)}.{kind}-*")

@@ -1,45 +1,48 @@
-"""The way of every import: vertex arrays streamed to disk, edges spooled and sorted, a dataset in place.
+"""Every import: vertex arrays and edges are read from a source, checked, and become a dataset or a graph.
 
-An importer brings an :class:`EdgeSource` and, where there are any, row sources for features and labels and
-masks for splits; everything else is here, so that every format has the same options, the same bound on memory
-and the same protection against a kill.
+An importer fills an :class:`ImportSource`. :func:`import_dataset` streams it into a folder in bounded memory;
+:func:`sagann.storage.read_source.graph_of` reads it into memory. So every format has the same options and checks, and a kill
+leaves no half dataset.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 from sagann.errors import DatasetError, InputError
-from sagann.graph import id_dtype
-from sagann.storage.dataset import check_written
-from sagann.storage.edge_chunk import EdgeSource
+from sagann.graph import id_dtype, validate_graph
+from sagann.graph.checks import check_columns, check_labels, numbered
+from sagann.storage.dataset import map_dataset
+from sagann.storage.edge_source import EdgeSource
 from sagann.storage.folder import new_folder
 from sagann.storage.manifest import EdgeTreatment, Manifest, is_unicode, write_manifest
-from sagann.storage.npy import ArraySpec, NpyWriter, dtype_name
+from sagann.storage.npy import NpyWriter, dtype_name
 from sagann.storage.progress import Progress, silent
-from sagann.storage.vertex_arrays import RowSource, check_features, check_labels
+from sagann.storage.row_source import Array, RowSource, as_stored
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    from sagann.storage.edge_spool import EdgeSpool
+
+Written = TypeVar("Written")
+Written_co = TypeVar("Written_co", covariant=True)
 
 LEAST_MEMORY_BYTES = 2**20
 "Working memory below which an import is refused."
 
-
-# Above this, ids without a stated number of vertices are taken for what they most often are: hashes.
+# More vertices per edge than this mean that the ids are hashes, unless the number of vertices is stated.
 _MOST_VERTICES_PER_EDGE = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportOptions:
-    """What a user may decide about any import."""
+    """Options of every import."""
 
     symmetrise: bool = False
     "Add the reverse of every edge that has none, and merge multi-edges."
@@ -48,17 +51,17 @@ class ImportOptions:
     drop_self_loops: bool = False
     "Leave out edges v -> v."
     num_vertices: int | None = None
-    "Number of vertices; default what the vertex arrays, or else the largest id, tell."
+    "Number of vertices; default the number of rows of the vertex arrays, or else one more than the largest id."
     num_classes: int | None = None
     "Number of classes; default one more than the largest label."
     name: str | None = None
-    "What to call the graph; default the source's name, of an edge list that of the folder to make."
+    "Name of the graph; default the name of the source, or for an edge list the name of the folder to make."
     memory_bytes: int = 256 * 2**20
-    "Working memory in bytes, beside the libraries'; default 256 MiB."
+    "Working memory in bytes, beside the memory of libraries; default 256 MiB."
     overwrite: bool = False
-    "Replace a dataset that stands in the way."
+    "Replace an existing dataset."
     progress: Progress = silent
-    "Is told how far the import is."
+    "Callback that is told how far the import is."
 
     def __post_init__(self) -> None:
         if self.memory_bytes < LEAST_MEMORY_BYTES:
@@ -87,66 +90,83 @@ class ImportOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CsrRows:
-    """Sparse features to import: offsets small enough for memory, columns and values in chunks."""
+    """Sparse features to import: the offsets are in memory, columns and values come in chunks."""
 
     indptr: Array
-    "int64 [N + 1], checked."
+    "Offsets, int64 [N + 1], checked."
     num_features: int
     "Number of columns."
     entries: Iterator[tuple[Array, Array]]
     "Columns and values, in order."
-    where: str
-    "What to call it in errors."
+    file: str
+    "Name of the features in errors."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportSource:
-    """Everything that an importer brings."""
+    """A graph to import."""
 
     name: str
     "Name of the source."
     description: str
-    "Where the data came from, in words, for the manifest."
+    "Origin of the data in words, for the manifest and for errors."
     edges: EdgeSource
     "The edges."
+    undirected_once: bool = False
+    "Whether the graph is undirected and each edge is stored once, so that its reverse must be added."
     features: RowSource | CsrRows | None = None
-    "Vertex features."
+    "Vertex features; None for a graph without."
     labels: RowSource | None = None
-    "Labels: int64 [N], or uint8 [N, C]."
+    "Labels: int64 [N], or uint8 [N, C]; None for a graph without."
     splits: Mapping[str, RowSource] = field(default_factory=dict)
-    "bool masks [N] by name."
+    "Masks of the splits, bool [N], by name."
     graph_ptr: Array | None = None
-    "int64 [num_graphs + 1]."
+    "Offsets of the graphs, int64 [num_graphs + 1]; None for a single graph."
     graph_names: tuple[str, ...] = ()
-    "Names of the graphs."
+    "Names of the graphs, or empty."
     class_names: tuple[str, ...] = ()
-    "Names of the classes."
+    "Names of the classes, or empty."
     edge_type_names: tuple[str, ...] = ()
-    "Names of the edge types."
+    "Names of the edge types, or empty."
     num_vertices: int | None = None
-    "Number of vertices, where the source says so."
+    "Number of vertices; None where the source does not state it."
     num_classes: int | None = None
-    "Number of classes, where the source says so."
+    "Number of classes; None where the source does not state it."
     num_edge_types: int | None = None
-    "Number of edge types, where the source says so."
+    "Number of edge types; None where the source does not state it."
 
 
 def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: ImportOptions) -> None:
     """Stream a source into a dataset folder, in bounded memory and atomically.
 
     Args:
-        source: what the importer brings.
+        source: the graph.
         out: folder to make.
-        options: the user's decisions.
+        options: the user's options.
     Raises:
-        DatasetError: something in the source is no good (names file and row, or vertex or edge where only the
-            whole shows it), or the disk is too small. Nothing is left behind.
+        DatasetError: a value of the source is wrong (names file and row, or vertex or edge where only the whole graph
+            shows it), or the disk is too small. Nothing is left behind.
     """
+    # Imported here: Numba compiles or loads its kernels, and a caller that only opens a dataset need not wait for them.
+    from sagann.storage.external_sort import ExternalSort
+
+    symmetrise = options.symmetrise or source.undirected_once
     with new_folder(out, overwrite=options.overwrite) as folder:
-        vertices = _VertexWriter(folder, source, options)
-        vertices.write()
-        edges = _write_edges(folder, source.edges, vertices.num_vertices, options)
-        num_vertices = vertices.num_vertices if vertices.num_vertices is not None else edges.num_vertices
+
+        def open_array(name: str, dtype: str, row_shape: tuple[int, ...] = ()) -> NpyWriter:
+            return NpyWriter(folder / f"{name}.npy", dtype, row_shape)
+
+        vertices = VertexArrays(source, options, open_array)
+        spool, num_vertices = _spool(folder, source.edges, vertices.num_vertices, options, mirrors=symmetrise)
+        edges = ExternalSort(
+            spool,
+            num_vertices=num_vertices,
+            merge=options.coalesce,
+            memory_bytes=options.memory_bytes,
+            folder=folder,
+            open_array=open_array,
+            progress=options.progress,
+        ).run()
         manifest = Manifest(
             name=options.name or source.name,
             num_vertices=num_vertices,
@@ -155,7 +175,7 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
             features=vertices.layout,
             num_classes=vertices.num_classes,
             labels=vertices.label_kind,
-            num_edge_types=_count_types(source, edges.largest_type),
+            num_edge_types=count_types(source, spool.largest_type),
             edge_data=tuple(source.edges.columns),
             splits=tuple(source.splits),
             num_graphs=1 if source.graph_ptr is None else len(source.graph_ptr) - 1,
@@ -163,151 +183,151 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
             class_names=source.class_names,
             edge_type_names=source.edge_type_names,
             edges=EdgeTreatment(
-                symmetrised=options.symmetrise,
-                coalesced=options.coalesce or options.symmetrise,
+                symmetrised=symmetrise,
+                coalesced=options.coalesce or symmetrise,
                 self_loops_dropped=options.drop_self_loops,
             ),
             source=source.description,
             arrays={**vertices.arrays, **edges.arrays},
         )
         write_manifest(folder, manifest)
-        check_written(folder, manifest)
+        with naming(source):
+            validate_graph(map_dataset(folder, manifest))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _WrittenEdges:
-    num_edges: int
-    num_vertices: int
-    largest_type: int
-    arrays: Mapping[str, ArraySpec]
+@contextmanager
+def naming(source: ImportSource) -> Iterator[None]:
+    """Name the source in errors about the whole graph."""
+    try:
+        yield
+    except InputError as error:
+        where = f"{source.description}, {error.where}"
+        raise DatasetError(error.what, value=error.value, where=where, fix=error.fix) from error
 
 
-def _write_edges(
-    folder: Path, source: EdgeSource, num_vertices: int | None, options: ImportOptions
-) -> _WrittenEdges:
-    # Imported here: Numba compiles or loads its kernels, which opening a dataset need not wait for.
+class _ArrayWriter(Protocol[Written_co]):
+    """Takes the rows of one array."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    def append(self, rows: Array) -> None: ...
+
+    def finish(self) -> Written_co: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def _spool(
+    folder: Path, source: EdgeSource, num_vertices: int | None, options: ImportOptions, *, mirrors: bool
+) -> tuple[EdgeSpool, int]:
+    """Spool the edges; return the spool and the number of vertices."""
     from sagann.storage.edge_spool import EdgeSpool
-    from sagann.storage.external_sort import CscWriters, ExternalSort
 
-    columns = source.columns
     # Until every edge is seen, ids count 4 bytes each.
-    record_bytes = 8 + sum(column.row_bytes for column in columns.values())
-    copies = 2 if options.symmetrise else 1
+    record_bytes = 8 + sum(column.row_bytes for column in source.columns.values())
+    copies = 2 if mirrors else 1
     if source.num_edges is not None:
         _check_space(folder, source.num_edges * record_bytes * (1 + copies))
     spool = EdgeSpool(
         folder / "edges-0.tmp",
-        columns=columns,
+        columns=source.columns,
         num_vertices=num_vertices,
         drop_self_loops=options.drop_self_loops,
-        mirrors=options.symmetrise,
+        mirrors=mirrors,
         block_edges=max(1024, min(2**22, options.memory_bytes // (8 * record_bytes))),
     )
     for chunk in source.chunks():
         spool.add(chunk)
         options.progress(spool.num_edges, source.num_edges, "edges", "reading edges")
-    count = num_vertices if num_vertices is not None else _count_by_ids(spool.largest_id, spool.num_edges, folder)
+    count = num_vertices
+    if count is None:
+        count = count_by_ids(spool.largest_id, spool.num_edges, str(folder.parent))
     spool.finish(count)
     _check_space(folder, 8 * count + spool.num_edges * copies * record_bytes)
-
-    with ExitStack() as stack:
-
-        def writer(name: str, dtype: str, row_shape: tuple[int, ...] = ()) -> NpyWriter:
-            return stack.enter_context(NpyWriter(folder / f"{name}.npy", dtype, row_shape))
-
-        writers = CscWriters(
-            indptr=writer("indptr", "int64"),
-            indices=writer("indices", dtype_name(id_dtype(count))),
-            data={name: writer(f"edge_{name}", form.dtype, form.row_shape) for name, form in columns.items()},
-        )
-        num_edges = ExternalSort(
-            spool,
-            num_vertices=count,
-            merge=options.coalesce,
-            memory_bytes=options.memory_bytes,
-            folder=folder,
-            writers=writers,
-            progress=options.progress,
-        ).run()
-        arrays = {"indptr": writers.indptr.finish(), "indices": writers.indices.finish()}
-        arrays |= {f"edge_{name}": data.finish() for name, data in writers.data.items()}
-    return _WrittenEdges(num_edges=num_edges, num_vertices=count, largest_type=spool.largest_type, arrays=arrays)
+    return spool, count
 
 
-def _count_by_ids(largest_id: int, num_edges: int, folder: Path) -> int:
-    """Number of vertices that ids tell; ids that are no numbering (hashes, for one) are refused."""
+def largest(ids: Array) -> int:
+    """The largest id; -1 without ids."""
+    return int(ids.max()) if len(ids) else -1
+
+
+def count_by_ids(largest_id: int, num_edges: int, where: str) -> int:
+    """Number of vertices that ids tell.
+
+    Raises:
+        DatasetError: the ids are no numbering from 0, but hashes for example.
+    """
     if largest_id + 1 > _MOST_VERTICES_PER_EDGE * num_edges + 2**20:
         raise DatasetError(
             "vertex ids are no numbering from 0",
             value=f"the largest is {largest_id}, with {num_edges} edges",
-            where=str(folder.parent),
+            where=where,
             fix="Number the vertices from 0 without gaps (pandas.factorize does), or state num_vertices "
             "(--num-vertices) if there are so many.",
         )
     return largest_id + 1
 
 
-class _VertexWriter:
-    """Write the vertex arrays, and find out what they tell: number of vertices and of classes."""
+class VertexArrays(Generic[Written]):
+    """Write the vertex arrays, and find out the numbers of vertices, features and classes.
 
-    def __init__(self, folder: Path, source: ImportSource, options: ImportOptions) -> None:
-        self._folder = folder
-        self._source = source
+    Args:
+        source: the graph.
+        options: the user's options.
+        open_array: makes the writer of an array, from its name, dtype and row shape.
+    """
+
+    def __init__(
+        self, source: ImportSource, options: ImportOptions, open_array: Callable[..., _ArrayWriter[Written]]
+    ) -> None:
         self._options = options
+        self._open: Callable[..., _ArrayWriter[Written]] = open_array
         self._told_by = "what was stated"
         self.num_vertices = options.num_vertices if options.num_vertices is not None else source.num_vertices
-        self.num_classes = options.num_classes if options.num_classes is not None else source.num_classes or 0
+        self._num_classes = options.num_classes if options.num_classes is not None else source.num_classes
         self.num_features = 0
-        self.layout = "none"
-        self.label_kind = "none"
-        self.arrays: dict[str, ArraySpec] = {}
+        self.layout, self.label_kind = "none", "none"
+        self.arrays: dict[str, Written] = {}
+        self._largest_label = -1
 
-    def write(self) -> None:
-        """Write everything that there is."""
-        features = self._source.features
+        features, labels = source.features, source.labels
         if isinstance(features, CsrRows):
             self._write_csr(features)
         elif features is not None:
             self.layout, self.num_features = "dense", features.row_shape[0]
             self._write_rows("features", features)
-        if self._source.labels is not None:
-            self._write_labels(self._source.labels)
-        for name, mask in self._source.splits.items():
-            self._write_rows(f"split_{name}", mask)
-        if self._source.graph_ptr is not None:
-            with NpyWriter(self._folder / "graph_ptr.npy", "int64") as writer:
-                writer.append(self._source.graph_ptr)
-                self.arrays["graph_ptr"] = writer.finish()
-
-    def _write_labels(self, labels: RowSource) -> None:
-        stated = self._options.num_classes if self._options.num_classes is not None else self._source.num_classes
-        self.label_kind = "multi" if labels.row_shape else "single"
-        if self.label_kind == "multi":
-            self.num_classes = labels.row_shape[0] if stated is None else stated
+        if labels is not None:
+            self.label_kind = "multi" if labels.row_shape else "single"
             self._write_rows("labels", labels)
-            return
-        largest = self._write_rows("labels", labels)
-        self.num_classes = largest + 1 if stated is None else stated
+        for name, mask in source.splits.items():
+            self._write_rows(f"split_{name}", mask)
+        if source.graph_ptr is not None:
+            with self._open("graph_ptr", "int64") as writer:
+                writer.append(source.graph_ptr)
+                self.arrays["graph_ptr"] = writer.finish()
+        found = labels.row_shape[0] if labels is not None and labels.row_shape else self._largest_label + 1
+        self.num_classes = found if self._num_classes is None else self._num_classes
 
-    def _write_rows(self, name: str, source: RowSource) -> int:
-        """Write one array; return the largest value, which is of use for labels."""
-        largest = -1
-        stated = self._options.num_classes if self._options.num_classes is not None else self._source.num_classes
-        file = name
-        with NpyWriter(self._folder / f"{name}.npy", source.dtype, source.row_shape) as writer:
+    def _write_rows(self, name: str, source: RowSource) -> None:
+        with self._open(name, source.dtype, source.row_shape) as writer:
             for chunk in source.chunks():
+                rows, where = chunk.rows, numbered(source.file, "row", chunk.first_row)
                 if name == "features":
-                    check_features(chunk)
+                    rows = as_stored(rows, source.dtype, "feature", where=where)
                 elif name == "labels":
-                    check_labels(chunk, stated)
-                    if chunk.rows.ndim == 1 and len(chunk.rows):
-                        largest = max(largest, int(chunk.rows.max()))
-                writer.append(chunk.rows)
-                file = chunk.file
+                    check_labels(rows, self._num_classes, where=where, error=DatasetError)
+                    if rows.ndim == 1:
+                        self._largest_label = max(self._largest_label, largest(rows))
+                writer.append(rows)
                 self._options.progress(writer.num_rows, self.num_vertices, "vertices", f"writing {name}")
             self.arrays[name] = writer.finish()
-        self._agree(writer.num_rows, file)
-        return largest
+        self._agree(writer.num_rows, source.file)
 
     def _write_csr(self, features: CsrRows) -> None:
         self.layout, self.num_features = "csr", features.num_features
@@ -315,44 +335,25 @@ class _VertexWriter:
         index_dtype = dtype_name(id_dtype(max(num_entries, features.num_features)))
         with ExitStack() as stack:
             indptr, indices, values = (
-                stack.enter_context(NpyWriter(self._folder / f"features_{part}.npy", dtype))
+                stack.enter_context(self._open(f"features_{part}", dtype))
                 for part, dtype in (("indptr", index_dtype), ("indices", index_dtype), ("values", "float32"))
             )
             indptr.append(features.indptr)
             for columns, entries in features.entries:
-                if len(columns) and (columns.min() < 0 or columns.max() >= features.num_features):
-                    at = int(((columns < 0) | (columns >= features.num_features)).argmax())
-                    raise DatasetError(
-                        "feature column out of range",
-                        value=f"{int(columns[at])}, but there are {features.num_features} columns",
-                        where=f"{features.where}, entry {indices.num_rows + at}",
-                        fix="Number the columns from 0.",
-                    )
-                with np.errstate(over="ignore"):
-                    stored = entries.astype(np.float32)
-                if not np.isfinite(stored).all():
-                    at = int((~np.isfinite(stored)).argmax())
-                    raise DatasetError(
-                        "feature is not finite",
-                        value=f"{entries[at]} in float32",
-                        where=f"{features.where}, entry {indices.num_rows + at}",
-                        fix="Fill in missing values before importing.",
-                    )
+                where = numbered(features.file, "entry", indices.num_rows)
+                check_columns(columns, features.num_features, where=where, error=DatasetError)
+                values.append(as_stored(entries, "float32", "feature", where=where))
                 indices.append(columns)
-                values.append(stored)
             if indices.num_rows != num_entries:
                 raise DatasetError(
                     "sparse features are not a CSR matrix",
                     value=f"{indices.num_rows} entries, the offsets end at {num_entries}",
-                    where=features.where,
+                    where=features.file,
                     fix="Make the file again.",
                 )
-            self.arrays |= {
-                "features_indptr": indptr.finish(),
-                "features_indices": indices.finish(),
-                "features_values": values.finish(),
-            }
-        self._agree(len(features.indptr) - 1, features.where)
+            for part, writer in (("indptr", indptr), ("indices", indices), ("values", values)):
+                self.arrays[f"features_{part}"] = writer.finish()
+        self._agree(len(features.indptr) - 1, features.file)
 
     def _agree(self, num_rows: int, file: str) -> None:
         if self.num_vertices is None:
@@ -366,7 +367,12 @@ class _VertexWriter:
             )
 
 
-def _count_types(source: ImportSource, largest_type: int) -> int:
+def count_types(source: ImportSource, largest_type: int) -> int:
+    """Number of edge types: the stated one, or one more than the largest type.
+
+    Raises:
+        DatasetError: a type is beyond the stated number.
+    """
     if "type" not in source.edges.columns:
         return 0
     found, stated = largest_type + 1, source.num_edge_types

@@ -1,4 +1,4 @@
-"""One way in for whatever a person names: a dataset folder, an ``.npz`` file, or an embedded graph."""
+"""Graphs opened by path or name: a dataset folder, an ``.npz`` file, or an embedded graph."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ EMBEDDED = ("demo",)
 
 
 def load_graph(source: str | os.PathLike[str]) -> Graph:
-    """Open the graph that a path or a name stands for.
+    """Open a graph by path or name.
 
     Args:
         source: a dataset folder (opened by memory map), an ``.npz`` file (read into memory), or the name of
-            an embedded graph. A file or folder of that name goes first.
+            an embedded graph. A file or folder goes before an embedded graph of the same name.
     Raises:
-        DatasetError: nothing of that name, or what stands there is no graph.
+        DatasetError: there is no graph of that name, or the file or folder is no graph.
         InputError: ``source`` is no path.
     """
     require_type(source, (str, os.PathLike), where="load_graph", fix="Pass a path or a name.")
@@ -50,7 +50,7 @@ def load_graph(source: str | os.PathLike[str]) -> Graph:
 
 
 def embedded_graph(name: str) -> Graph:
-    """The embedded graph of that name, whatever stands beside."""
+    """Make an embedded graph."""
     assert name in EMBEDDED
     # Imported here: it generates a graph, which needs Numba.
     from sagann.graph.demo import demo_graph

@@ -1,7 +1,7 @@
-"""The manifest of a dataset folder: what it holds, and how to know that it is whole.
+"""The manifest of a dataset folder: a description of the graph and of every array file.
 
-A manifest is JSON with a checksum over itself, so no field can change unnoticed. Reading one is strict: unknown
-versions, missing fields, wrong types, and arrays that do not fit the counts are refused.
+A manifest is JSON with a checksum over itself, so no field can change unnoticed. The reader refuses unknown versions,
+missing fields, wrong types, and arrays that do not fit the counts.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from sagann.graph.feature_store import Features
 from sagann.graph.rows import is_sparse
 from sagann.storage.durable import write_whole
 from sagann.storage.folder import FORMAT, MANIFEST_FILE
+from sagann.storage.json_fields import as_count, as_flag, as_list, as_mapping, as_text, as_texts
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, dtype_name
 from sagann.storage.regular_file import require_file
 
@@ -32,42 +33,42 @@ _MANIFEST_LIMIT_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EdgeTreatment:
-    """What an import did to the edges of its source."""
+    """Changes that an import made to the edges of its source."""
 
     symmetrised: bool = False
-    "Every edge got its reverse; multi-edges were merged."
+    "Whether every edge got its reverse and multi-edges were merged."
     coalesced: bool = False
-    "Multi-edges were merged."
+    "Whether multi-edges were merged."
     self_loops_dropped: bool = False
-    "Edges v -> v were left out."
+    "Whether edges v -> v were left out."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """Everything about a dataset but its arrays' data."""
+    """Description of a dataset, without the data of its arrays."""
 
     name: str
-    "What to call the graph in messages."
+    "Name of the graph."
     num_vertices: int
     "Number of vertices."
     num_edges: int
     "Number of directed edges."
     num_features: int = 0
-    "Features per vertex; 0 where there are none."
+    "Number of features per vertex; 0 without features."
     features: str = "none"
     "Layout of the features: 'none', 'dense' or 'csr'."
     num_classes: int = 0
     "Number of classes; 0 without labels."
     labels: str = "none"
-    "'none', 'single' (int64, -1 unknown) or 'multi' (uint8 0/1)."
+    "Kind of the labels: 'none', 'single' (int64, -1 for unknown) or 'multi' (uint8, 0 and 1)."
     num_edge_types: int = 0
-    "Number of edge types; 0 where edges have none."
+    "Number of edge types; 0 without types."
     edge_data: tuple[str, ...] = ()
     "Names of the edge data."
     splits: tuple[str, ...] = ()
     "Names of the splits."
     num_graphs: int = 1
-    "Number of graphs; more than 1 only with the array graph_ptr."
+    "Number of graphs; more than 1 requires the array graph_ptr."
     graph_names: tuple[str, ...] = ()
     "Names of the graphs, or empty."
     class_names: tuple[str, ...] = ()
@@ -75,11 +76,11 @@ class Manifest:
     edge_type_names: tuple[str, ...] = ()
     "Names of the edge types, or empty."
     edges: EdgeTreatment = field(default_factory=EdgeTreatment)
-    "What was done to the edges of the source."
+    "Changes that the import made to the edges of the source."
     source: str = ""
-    "Where the data came from, in words."
+    "Origin of the data, in words."
     arrays: Mapping[str, ArraySpec]
-    "Every array: its file is the name with '.npy'."
+    "Every array by name; its file is the name with '.npy'."
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -94,7 +95,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
             "graph cannot be stored",
             value=problem,
             where=f"graph '{manifest.name}'",
-            fix="Mend what is named; Graph's fields say what each array must be.",
+            fix="Mend the named array or count; the fields of Graph say what each array must be.",
         )
     body = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
     for name, spec in manifest.arrays.items():
@@ -112,7 +113,7 @@ def read_manifest(folder: Path) -> Manifest:
     body = _read_body(folder)
     path = folder / MANIFEST_FILE
     try:
-        values = {key.name: _READERS[key.name](body[key.name]) for key in fields(Manifest)}
+        values = {key.name: _READERS[str(key.type)](body[key.name]) for key in fields(Manifest)}
     except (KeyError, TypeError, ValueError) as error:
         raise _refused(path, f"a field is missing or has the wrong type: {error}") from error
     manifest = Manifest(**values)
@@ -168,83 +169,38 @@ def _refused(path: Path, problem: str) -> DatasetError:
     )
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"expected text, found {value!r:.40}")
-    return value
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 2**56:
-        raise TypeError(f"expected a count, found {value!r:.40}")
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if type(value) is not bool:
-        raise TypeError(f"expected true or false, found {value!r:.40}")
-    return value
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(_text(item) for item in _list(value))
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError(f"expected a list, found {value!r:.40}")
-    return value
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError(f"expected an object, found {value!r:.40}")
-    return value
-
-
 def _edges(value: Any) -> EdgeTreatment:
-    flags = _mapping(value)
-    return EdgeTreatment(**{key.name: _flag(flags[key.name]) for key in fields(EdgeTreatment)})
+    flags = as_mapping(value)
+    return EdgeTreatment(**{key.name: as_flag(flags[key.name]) for key in fields(EdgeTreatment)})
 
 
 def _arrays(value: Any) -> dict[str, ArraySpec]:
-    return {name: _array(item) for name, item in _mapping(value).items()}
+    return {name: _array(item) for name, item in as_mapping(value).items()}
 
 
 def _array(value: Any) -> ArraySpec:
-    item = _mapping(value)
+    item = as_mapping(value)
     if item["dtype"] not in DTYPE_NAMES:
         raise ValueError(f"unknown dtype {item['dtype']!r:.40}")
     return ArraySpec(
         dtype=item["dtype"],
-        shape=tuple(_count(size) for size in _list(item["shape"])),
-        crc32=tuple(_count(checksum) for checksum in _list(item["crc32"])),
+        shape=tuple(as_count(size) for size in as_list(item["shape"])),
+        crc32=tuple(as_count(checksum) for checksum in as_list(item["crc32"])),
     )
 
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {
-    "name": _text,
-    "num_vertices": _count,
-    "num_edges": _count,
-    "num_features": _count,
-    "features": _text,
-    "num_classes": _count,
-    "labels": _text,
-    "num_edge_types": _count,
-    "edge_data": _texts,
-    "splits": _texts,
-    "num_graphs": _count,
-    "graph_names": _texts,
-    "class_names": _texts,
-    "edge_type_names": _texts,
-    "edges": _edges,
-    "source": _text,
-    "arrays": _arrays,
+    "str": as_text,
+    "int": as_count,
+    "tuple[str, ...]": as_texts,
+    "EdgeTreatment": _edges,
+    "Mapping[str, ArraySpec]": _arrays,
 }
+"Reader of each type of field."
 
 
 def _contradiction(manifest: Manifest) -> str:
-    """Say what in a manifest contradicts the rest; empty when nothing does."""
+    """Name the first contradiction in a manifest; empty without one."""
     if not set(manifest.splits) <= set(SPLIT_NAMES):
         return f"splits are {manifest.splits}, known are {SPLIT_NAMES}"
     if not all(SAFE_NAME.fullmatch(name) for name in manifest.edge_data):
@@ -295,36 +251,36 @@ def _contradiction_in_names(manifest: Manifest) -> str:
 
 def _expected_arrays(manifest: Manifest) -> dict[str, tuple[frozenset[str], tuple[int, ...]]]:
     """Dtypes and shape of every array; -1 stands for any size."""
-    n, f = manifest.num_vertices, manifest.num_features
-    ids = dtype_name(id_dtype(n))
-    # Edge data may have columns, whose number only its own array tells.
+    num_vertices, num_edges = manifest.num_vertices, manifest.num_edges
+    int64, ids = frozenset({"int64"}), frozenset({"int32", "int64"})
     expected: dict[str, tuple[frozenset[str], tuple[int, ...]]] = {
-        "indptr": (frozenset({"int64"}), (n + 1,)),
-        "indices": (frozenset({ids, "int64"}), (manifest.num_edges,)),
+        "indptr": (int64, (num_vertices + 1,)),
+        "indices": (frozenset({dtype_name(id_dtype(num_vertices)), "int64"}), (num_edges,)),
     }
     for name in manifest.edge_data:
+        # Edge data may have columns; only the array itself tells their number.
         spec = manifest.arrays.get(f"edge_{name}")
         columns = (-1,) * (len(spec.shape) - 1) if spec else ()
-        expected[f"edge_{name}"] = (DTYPE_NAMES, (manifest.num_edges, *columns))
+        expected[f"edge_{name}"] = (DTYPE_NAMES, (num_edges, *columns))
     if manifest.features == "dense":
-        expected["features"] = (DTYPE_NAMES, (n, f))
+        expected["features"] = (DTYPE_NAMES, (num_vertices, manifest.num_features))
     elif manifest.features == "csr":
-        expected["features_indptr"] = (frozenset({"int32", "int64"}), (n + 1,))
-        expected["features_indices"] = (frozenset({"int32", "int64"}), (-1,))
+        expected["features_indptr"] = (ids, (num_vertices + 1,))
+        expected["features_indices"] = (ids, (-1,))
         expected["features_values"] = (DTYPE_NAMES, (-1,))
     if manifest.labels == "single":
-        expected["labels"] = (frozenset({"int64"}), (n,))
+        expected["labels"] = (int64, (num_vertices,))
     elif manifest.labels == "multi":
-        expected["labels"] = (frozenset({"uint8"}), (n, manifest.num_classes))
+        expected["labels"] = (frozenset({"uint8"}), (num_vertices, manifest.num_classes))
     for name in manifest.splits:
-        expected[f"split_{name}"] = (frozenset({"bool"}), (n,))
+        expected[f"split_{name}"] = (frozenset({"bool"}), (num_vertices,))
     if "graph_ptr" in manifest.arrays or manifest.num_graphs > 1:
-        expected["graph_ptr"] = (frozenset({"int64"}), (manifest.num_graphs + 1,))
+        expected["graph_ptr"] = (int64, (manifest.num_graphs + 1,))
     return expected
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be written; what the system makes of bytes that are no UTF-8 cannot."""
+    """Whether a text can be written in UTF-8; names of files that are not UTF-8 cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -8,25 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from sagann.errors import DatasetError
-
-Array = np.ndarray[Any, Any]
+from sagann.storage.row_source import Array
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MergeRules:
-    """Which data column means what."""
+    """Columns of edge data with a meaning of their own; None for a column that is not there."""
 
     weight: int | None = None
-    "Index of the column that is summed."
+    "Index of the column of weights, which are summed."
     edge_type: int | None = None
-    "Index of the column that tells edges of the same ends apart."
+    "Index of the column of types: edges of different types are not merged."
     mirror: int | None = None
-    "Index of the column that is 1 on mirror images."
+    "Index of the column that is 1 for mirror images, else 0."
 
 
 def merge_pairs(src: Array, dst: Array, first_dst: int, num_dst: int, num_vertices: int) -> tuple[Array, Array]:

@@ -1,8 +1,8 @@
 """Raw arrays on disk: one ``.npy`` file per array, written by appending and opened by memory map.
 
-The header is a pure function of dtype and shape, so a reader compares bytes instead of parsing what a file
-claims about itself; nothing is ever unpickled. The checksum is a CRC-32 for every 64 MiB of data, kept in the
-manifest: it costs one pass at memory speed while writing, and names the damaged part when checked.
+The header is a function of dtype and shape alone, so a reader compares bytes instead of parsing a header, and nothing is ever
+unpickled. The manifest holds a CRC-32 for every 64 MiB of data. Checksums cost one pass at memory speed while a file is
+written; a check names the damaged part.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,9 +24,9 @@ from sagann.errors import DatasetError
 from sagann.storage.regular_file import require_file
 
 CHECKSUM_BYTES = 64 * 2**20
-"Bytes of data that one CRC-32 covers."
+"Number of bytes of data that one CRC-32 covers."
 
-# numpy has no bfloat16: such an array is stored as the 16-bit integers that hold its bits.
+# NumPy has no bfloat16: the bits of such an array are stored as 16-bit integers.
 _STORED_AS = {
     "bool": "|b1",
     "uint8": "|u1",
@@ -40,28 +40,28 @@ _STORED_AS = {
     "float64": "<f8",
 }
 DTYPE_NAMES = frozenset(_STORED_AS)
-"Names of the dtypes that a dataset may hold: torch's."
+"Names of the torch dtypes that a dataset may hold."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArraySpec:
-    """What the manifest says about one array file."""
+    """Description of one array file in the manifest."""
 
     dtype: str
     "Name of the torch dtype, one of DTYPE_NAMES."
     shape: tuple[int, ...]
     "Shape, rows first."
     crc32: tuple[int, ...]
-    "CRC-32 of each CHECKSUM_BYTES of data; empty for an empty array."
+    "CRC-32 of each CHECKSUM_BYTES of data; () for an empty array."
 
     @property
     def data_bytes(self) -> int:
-        """Bytes of the data, without the header."""
+        """Number of bytes of data, without the header."""
         return math.prod(self.shape) * np.dtype(_STORED_AS[self.dtype]).itemsize
 
     @property
     def file_bytes(self) -> int:
-        """Bytes of the whole file."""
+        """Number of bytes in the file."""
         return len(npy_header(self.dtype, self.shape)) + self.data_bytes
 
 
@@ -84,7 +84,7 @@ def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 class NpyWriter:
-    """Write one array of a known dtype and row shape by appending rows; the number of rows shows at the end.
+    """Write one array of a known dtype and row shape by appending rows; the number of rows need not be known.
 
     Args:
         path: file to make.
@@ -100,7 +100,7 @@ class NpyWriter:
         self._num_rows = 0
         self._crc32: list[int] = []
         self._crc_bytes = CHECKSUM_BYTES
-        self._file: BinaryIO = path.open("wb", buffering=0)
+        self._file: BinaryIO = path.open("wb")
         self._file.write(bytes(len(npy_header(dtype, (0, *row_shape)))))
 
     def append(self, rows: np.ndarray[Any, Any] | Tensor) -> None:
@@ -115,7 +115,7 @@ class NpyWriter:
         self._num_rows += len(rows)
         if rows.size == 0:
             return
-        # What overflows becomes infinite, which the check of every import finds.
+        # Values that overflow become infinite, and the check of the whole graph refuses them.
         with np.errstate(over="ignore"):
             data = np.ascontiguousarray(rows, dtype=self._stored).reshape(-1).view(np.uint8).data
         while len(data):
@@ -125,21 +125,22 @@ class NpyWriter:
             part = data[: CHECKSUM_BYTES - self._crc_bytes]
             self._crc32[-1] = zlib.crc32(part, self._crc32[-1])
             self._crc_bytes += len(part)
-            _write_all(self._file, part)
+            self._file.write(part)
             data = data[len(part) :]
 
     def finish(self) -> ArraySpec:
-        """Write the header, sync the file, and describe what was written."""
+        """Write the header, sync the file, and return the description of the array."""
         spec = ArraySpec(dtype=self._dtype, shape=(self._num_rows, *self._row_shape), crc32=tuple(self._crc32))
         self._file.seek(0)
-        _write_all(self._file, memoryview(npy_header(spec.dtype, spec.shape)))
+        self._file.write(npy_header(spec.dtype, spec.shape))
+        self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         return spec
 
     @property
     def num_rows(self) -> int:
-        """Rows appended so far."""
+        """Number of rows appended so far."""
         return self._num_rows
 
     def __enter__(self) -> NpyWriter:
@@ -151,20 +152,21 @@ class NpyWriter:
         self._file.close()
 
 
-def write_npy(path: Path, tensor: Tensor) -> ArraySpec:
-    """Write one whole tensor."""
+def write_npy(path: Path, tensor: Tensor, pieces: Iterable[Tensor] | None = None) -> ArraySpec:
+    """Write a tensor, or ``pieces`` of rows of its dtype and row shape."""
     with NpyWriter(path, dtype_name(tensor.dtype), tuple(tensor.shape[1:])) as writer:
-        writer.append(tensor)
+        for piece in [tensor] if pieces is None else pieces:
+            writer.append(piece)
         return writer.finish()
 
 
 def map_npy(path: Path, spec: ArraySpec) -> Tensor:
     """Map an array file into memory without reading its data.
 
-    The map is private and copy-on-write: a tensor may be written to without the file ever changing.
+    The map is private and copy-on-write: writing to the tensor does not change the file.
 
     Raises:
-        DatasetError: the file is missing, or its header or size is not what ``spec`` says.
+        DatasetError: the file is missing, or its header or size differs from ``spec``.
     """
     header = npy_header(spec.dtype, spec.shape)
     require_file(path)
@@ -192,10 +194,10 @@ def map_npy(path: Path, spec: ArraySpec) -> Tensor:
 
 
 def check_npy(path: Path, spec: ArraySpec) -> None:
-    """Read an array file and compare its checksums; 1 to 3 GB per second.
+    """Read an array file and compare its checksums.
 
     Raises:
-        DatasetError: a part of the file differs from what was written; the message says which bytes.
+        DatasetError: a part of the file has another checksum; the message names the bytes.
     """
     with path.open("rb") as file:
         file.seek(len(npy_header(spec.dtype, spec.shape)))
@@ -209,19 +211,13 @@ def check_npy(path: Path, spec: ArraySpec) -> None:
                     value=f"CRC-32 {found:08x}, but {expected:08x} was written, "
                     f"in the 64 MiB of data from byte {part * CHECKSUM_BYTES}",
                     where=str(path),
-                    fix="Copy the dataset again from where it is sound, or import it again.",
+                    fix="Copy the dataset again from an undamaged copy, or import it again.",
                 )
 
 
 def _as_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
     array: np.ndarray[Any, Any] = (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
     return array
-
-
-def _write_all(file: BinaryIO, data: memoryview) -> None:
-    # An unbuffered write may take less than it was given, at 2 GiB for one.
-    while len(data):
-        data = data[file.write(data) :]
 
 
 def _blocks(file: BinaryIO, num_bytes: int) -> Iterator[bytes]:

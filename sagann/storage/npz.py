@@ -1,7 +1,7 @@
-"""Archives of numpy arrays (``.npz``): checked before memory is taken, never unpickled, read in slabs.
+"""Archives of NumPy arrays (``.npz``): checked before memory is allocated, never unpickled, read in slabs.
 
-numpy's own reader allocates what a header claims and loads whole arrays. Here the claim is compared with the
-archive's directory first, and an array can be read from any row on, so that one larger than memory streams.
+NumPy's reader allocates the size that a header claims, and loads whole arrays. Here the claim is compared with the
+archive's directory first. An array can be read from any row on, so that an array larger than memory streams.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -21,12 +20,12 @@ from typing import IO, Any
 import numpy as np
 
 from sagann.errors import DatasetError
-from sagann.storage.regular_file import require_file
+from sagann.storage.regular_file import reading
 
 Array = np.ndarray[Any, Any]
 
-# What zipfile, zlib and numpy's header parser raise on files that are truncated, damaged or foreign; Python's parser
-# has no memory for expressions that are nested thousands of times.
+# Errors of zipfile, zlib and NumPy's header parser for truncated, damaged or foreign files. Python's parser raises MemoryError
+# for expressions that are nested thousands of times.
 _UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -44,6 +43,7 @@ _UNREADABLE = (
     RuntimeError,
     OSError,
 )
+_FIX = "The file is damaged, truncated, or not an .npz archive; fetch or make it again."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,17 +53,17 @@ class NpzMember:
     file: str
     "Name inside the archive, with '.npy'."
     dtype: np.dtype[Any]
-    "dtype, never object."
+    "Data type, never object."
     shape: tuple[int, ...]
     "Shape."
     data_offset: int
-    "Bytes of the header."
+    "Number of bytes in the header."
     fortran: bool = False
-    "Whether the last axis is the slowest one in the file."
+    "Whether the array is stored in Fortran order: the last axis is the slowest one in the file."
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """Shape as the data stand in the file, slowest axis first: reversed for Fortran order."""
+        """Shape of the data in the file, slowest axis first: reversed for Fortran order."""
         return self.shape[::-1] if self.fortran else self.shape
 
     @property
@@ -84,8 +84,7 @@ class NpzArchive:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        require_file(self.path)
-        with _errors_of(self.path, "archive"):
+        with reading(self.path, _UNREADABLE, what="archive", fix=_FIX):
             self._zip = zipfile.ZipFile(self.path)
             try:
                 infos = [info for info in self._zip.infolist() if info.filename.endswith(".npy")]
@@ -109,21 +108,24 @@ class NpzArchive:
     ) -> Iterator[Array]:
         """Read stored rows ``first`` to ``stop`` in slabs of about ``chunk_bytes``.
 
-        Reading from the middle of a compressed array decompresses what stands before it. Two of these may run
-        side by side on one archive.
+        To read from the middle of a compressed array, all data before the first row is decompressed. Several arrays of one
+        archive may be read at the same time.
         """
         member = self.members[name]
         step = max(1, chunk_bytes // max(1, member.row_bytes))
         return self._slabs(name, member.stored_shape[1:], first, _rows(member) if stop is None else stop, step)
 
     def elements(self, name: str, first: int, stop: int, count: int) -> Iterator[Array]:
-        """Read elements ``first`` to ``stop`` of an array, taken as one long vector, ``count`` at a time."""
+        """Read elements ``first`` to ``stop`` of the flat array, ``count`` at a time."""
         return self._slabs(name, (), first, stop, count)
 
     def _slabs(self, name: str, row_shape: tuple[int, ...], first: int, stop: int, step: int) -> Iterator[Array]:
         member = self.members[name]
         row_bytes = member.dtype.itemsize * math.prod(row_shape)
-        with _errors_of(self.path, f"array '{name}'"), self._zip.open(member.file) as stream:
+        with (
+            reading(self.path, _UNREADABLE, what=f"array '{name}'", fix=_FIX),
+            self._zip.open(member.file) as stream,
+        ):
             _skip(stream, member.data_offset + first * row_bytes)
             for start in range(first, stop, step):
                 rows = np.empty((min(step, stop - start), *row_shape), member.dtype)
@@ -191,22 +193,3 @@ def _read_into(stream: IO[bytes], rows: Array) -> None:
             raise EOFError("it ends early")
         view[: len(data)] = data
         view = view[len(data) :]
-
-
-@contextmanager
-def _errors_of(path: Path, what: str) -> Iterator[None]:
-    try:
-        yield
-    except DatasetError:
-        raise
-    except FileNotFoundError as error:
-        raise DatasetError(
-            "file not found", value="there is no such file", where=str(path), fix="Check the path."
-        ) from error
-    except _UNREADABLE as error:
-        raise DatasetError(
-            f"{what} cannot be read",
-            value=str(error) or type(error).__name__,
-            where=str(path),
-            fix="The file is damaged, truncated, or not an .npz archive; fetch or make it again.",
-        ) from error

@@ -3,48 +3,58 @@
 The arrays are those of a common exchange format: ``edge_index`` [2, E]; features dense (``features``) or CSR
 (``features_indptr``, ``features_indices``, ``features_data``, ``features_shape``); ``labels`` [N] or [N, C];
 ``train_mask``, ``val_mask``, ``test_mask``; ``edge_type`` [E]; ``edge_weight`` [E]; ``graph_ptr`` [G + 1].
-Weights and the values of CSR features become float32; dense features keep the floats that they are.
-Other arrays are left alone.
+Weights and the values of CSR features become float32; dense features keep a floating-point dtype.
+Other arrays are ignored.
 
-The description says whether the graph is directed and how its edges are stored. An undirected graph that
-stores each edge once gets both directions here, each once; without a description edges are taken as they are.
+The description says whether the graph is directed and how its edges are stored. An undirected graph that stores each edge
+once gets both directions, each once. Without a description, edges are taken as they are.
+
+An import streams the arrays. Only offsets and arrays of rows in Fortran order, whose rows do not stand together, are whole
+in memory; an ``edge_index`` in Fortran order streams too.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from sagann.errors import DatasetError, InputError
-from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
-from sagann.storage.csr_features import csr_features
+from sagann.graph import SPLIT_NAMES, Graph
+from sagann.graph.checks import check_offsets, wrong_form
+from sagann.storage.edge_source import EdgeChunk, JoinedEdges
+from sagann.storage.importer import CsrRows, ImportOptions, ImportSource, import_dataset
+from sagann.storage.json_fields import as_count, as_flag, as_mapping, as_text, as_texts
 from sagann.storage.npz import NpzArchive
+from sagann.storage.read_source import graph_of
 from sagann.storage.regular_file import require_file
+from sagann.storage.row_source import Array, RowChunk, RowSource, feature_dtype, label_rows
 
 _FEATURE_PARTS = ("features_indptr", "features_indices", "features_data", "features_shape")
+_CHUNK_EDGES = 2**20
+_KINDS = {"b": "booleans", "iu": "integers", "fiub": "numbers"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NpzDescription:
-    """What the description beside an archive says; the defaults hold where there is none."""
+    """The description beside an archive; the defaults hold without one."""
 
     name: str
-    "Name of the graph; default the file's."
+    "Name of the graph; default the name of the file."
     undirected_once: bool = False
-    "The graph is undirected and stores each edge once."
+    "Whether the graph is undirected and stores each edge once."
     num_classes: int | None = None
-    "Number of classes, that of their names where only those are given; None when not said."
+    "Number of classes; default the number of their names, or None without names."
     num_edge_types: int | None = None
-    "Number of edge types, likewise; None when not said."
+    "Number of edge types; default the number of their names, or None without names."
     num_vertices: int | None = None
-    "Number of vertices; None when not said."
+    "Number of vertices; None where it is not stated."
     class_names: tuple[str, ...] = ()
     "Names of the classes."
     edge_type_names: tuple[str, ...] = ()
@@ -70,50 +80,58 @@ def read_npz(path: str | os.PathLike[str]) -> Graph:
         ...     read_npz(folder + "/path.npz")
         Graph(num_vertices=3, num_edges=2, num_features=0, num_classes=2)
     """
-    path = Path(path)
-    description = describe_npz(path)
     with NpzArchive(path) as archive:
-        refuse_foreign(archive)
-        edge_index = _integers(archive, "edge_index", ndim=2)
-        features = _features(archive)
-        labels = _labels(archive)
-        edge_data = {}
-        if "edge_type" in archive.members:
-            edge_data["type"] = _integers(archive, "edge_type", ndim=1)
-        if "edge_weight" in archive.members:
-            edge_data["weight"] = _float32(archive, "edge_weight")
-        splits = {name: _mask(archive, f"{name}_mask") for name in SPLIT_NAMES if f"{name}_mask" in archive.members}
-        graph_ptr = _integers(archive, "graph_ptr", ndim=1).long() if "graph_ptr" in archive.members else None
+        return graph_of(_source(archive))
 
-    num_vertices = count_vertices(archive, description)
-    if num_vertices is None:
-        num_vertices = int(edge_index.max()) + 1 if edge_index.numel() else 0
-    try:
-        topology = Topology.from_coo(
-            src=edge_index[0], dst=edge_index[1], num_src=num_vertices, edge_data=edge_data
-        )
-        graph = Graph(
-            topology=topology,
-            features=features,
-            labels=labels,
-            num_classes=count_classes(labels) if description.num_classes is None else description.num_classes,
-            splits=splits,
-            graph_ptr=graph_ptr,
-            graph_names=description.graph_names,
-            num_edge_types=_count_types(edge_data)
-            if description.num_edge_types is None
-            else description.num_edge_types,
-            name=description.name,
-        )
-        if description.undirected_once:
-            # Imported here: transformations are needed for some files only.
-            from sagann.graph.transform import symmetrise
 
-            graph = symmetrise(graph)
-        validate_graph(graph)
-    except InputError as error:
-        raise DatasetError(error.what, value=error.value, where=f"{path}, {error.where}", fix=error.fix) from error
-    return graph
+def import_npz(
+    source: str | os.PathLike[str], out: str | os.PathLike[str], *, options: ImportOptions | None = None
+) -> None:
+    """Import a graph from an ``.npz`` file, in bounded memory.
+
+    The dataset has the graph that :func:`read_npz` reads, and the names of classes and edge types. If the description says
+    that each undirected edge is stored once, the graph is symmetrised, whatever ``options`` say.
+
+    Args:
+        source: the archive; ``NAME.json`` beside it is read where it exists.
+        out: dataset folder to make.
+        options: symmetrise, memory, and so on.
+    Raises:
+        DatasetError: the archive is missing, damaged, pickled, not a graph for vertex tasks, or has a wrong value; names
+            file, array and row.
+    """
+    with NpzArchive(source) as archive:
+        import_dataset(_source(archive), out, options or ImportOptions())
+
+
+def _source(archive: NpzArchive) -> ImportSource:
+    _refuse_foreign(archive)
+    description, members = describe_npz(archive.path), archive.members
+    data: dict[str, RowSource] = {}
+    if "edge_weight" in members:
+        data["weight"] = npz_rows(archive, "edge_weight", "float32", ndim=1, kinds="fiub")
+    if "edge_type" in members:
+        data["type"] = npz_rows(archive, "edge_type", "int32", ndim=1, kinds="iu")
+    return ImportSource(
+        name=description.name,
+        description=f"archive {archive.path.name}",
+        edges=npz_edges(archive, data),
+        undirected_once=description.undirected_once,
+        features=_features(archive),
+        labels=npz_labels(archive, "labels") if "labels" in members else None,
+        splits={
+            name: npz_rows(archive, f"{name}_mask", "bool", ndim=1, kinds="b")
+            for name in SPLIT_NAMES
+            if f"{name}_mask" in members
+        },
+        graph_ptr=_vector(archive, "graph_ptr") if "graph_ptr" in members else None,
+        graph_names=description.graph_names,
+        class_names=description.class_names,
+        edge_type_names=description.edge_type_names,
+        num_vertices=description.num_vertices,
+        num_classes=description.num_classes,
+        num_edge_types=description.num_edge_types,
+    )
 
 
 def describe_npz(path: Path) -> NpzDescription:
@@ -127,22 +145,21 @@ def describe_npz(path: Path) -> NpzDescription:
     if not described.exists():
         return NpzDescription(name=path.stem)
     try:
-        body = json.loads(described.read_bytes())
-        if not isinstance(body, dict):
-            raise TypeError("it is not an object")
-        directed = body.get("directed", True)
-        if not isinstance(directed, bool):
-            raise TypeError(f"directed is {directed!r:.40}, expected true or false")
-        class_names, edge_type_names = _names(body, "class_names"), _names(body, "edge_type_names")
+        body = as_mapping(json.loads(described.read_bytes()))
+        directed = as_flag(body.get("directed", True))
+        class_names, edge_type_names = (
+            as_texts(body.get("class_names", [])),
+            as_texts(body.get("edge_type_names", [])),
+        )
         return NpzDescription(
-            name=_text(body, "name", path.stem),
-            undirected_once=not directed and "both" not in _text(body, "edges_stored", "both directions"),
+            name=as_text(body.get("name", path.stem)),
+            undirected_once=not directed and "both" not in as_text(body.get("edges_stored", "both directions")),
             num_classes=_count(body, "num_classes", class_names),
             num_edge_types=_count(body, "num_edge_types", edge_type_names),
-            num_vertices=_count(body, "num_nodes"),
+            num_vertices=_count(body, "num_nodes", ()),
             class_names=class_names,
             edge_type_names=edge_type_names,
-            graph_names=_names(body, "graph_names"),
+            graph_names=as_texts(body.get("graph_names", [])),
         )
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise DatasetError(
@@ -153,21 +170,143 @@ def describe_npz(path: Path) -> NpzDescription:
         ) from error
 
 
-def is_edge_index(archive: NpzArchive, name: str) -> bool:
-    """Whether an array has the shape [2, E]."""
-    shape = archive.members[name].shape
-    return len(shape) == 2 and shape[0] == 2
+def _count(body: dict[str, Any], key: str, names: tuple[str, ...]) -> int | None:
+    if key not in body:
+        return len(names) or None
+    value = as_count(body[key])
+    if names and len(names) != value:
+        raise ValueError(f"{key} is {value}, but there are {len(names)} names")
+    return value
 
 
-def refuse_foreign(archive: NpzArchive) -> None:
-    """Refuse an archive that is no graph with a vertex task.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NpzRows:
+    """A row source over one array of an archive."""
+
+    archive: NpzArchive
+    "The archive, open."
+    name: str
+    "Name of the array."
+    dtype: str
+    "Name of the torch dtype to store."
+
+    @property
+    def file(self) -> str:
+        """Path of the archive, and name of the array."""
+        return f"{self.archive.path}, {self.name}"
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one row."""
+        return self.archive.members[self.name].shape[1:]
+
+    def chunks(self) -> Iterator[RowChunk]:
+        """The rows, in slabs."""
+        first = 0
+        # Rows of an array in Fortran order do not stand together: read it whole.
+        is_fortran = self.archive.members[self.name].fortran
+        for rows in iter([self.archive.read(self.name)]) if is_fortran else self.archive.chunks(self.name):
+            yield RowChunk(rows=rows, first_row=first)
+            first += len(rows)
+
+
+def npz_rows(archive: NpzArchive, name: str, dtype: str, *, ndim: int, kinds: str) -> NpzRows:
+    """Read an array of an archive by rows.
+
+    Args:
+        archive: the archive, open.
+        name: name of the array.
+        dtype: name of the torch dtype to store.
+        ndim: number of dimensions.
+        kinds: kinds of NumPy dtype that are accepted: "b", "iu" or "fiub".
+    Raises:
+        DatasetError: the array has another form.
+    """
+    member = archive.members[name]
+    if len(member.shape) != ndim or member.dtype.kind not in kinds:
+        raise _wrong_form(archive, name, f"{ndim} dimensions of {_KINDS[kinds]}")
+    return NpzRows(archive=archive, name=name, dtype=dtype)
+
+
+def npz_labels(archive: NpzArchive, name: str) -> RowSource:
+    """Labels of an archive; forms and errors as of :func:`sagann.storage.row_source.label_rows`."""
+    return label_rows(NpzRows(archive=archive, name=name, dtype="int64"), archive.members[name])
+
+
+def npz_features(archive: NpzArchive, name: str) -> RowSource:
+    """Dense features of an archive, [N, F]."""
+    dtype = feature_dtype(archive.members[name], f"{archive.path}, array '{name}'")
+    return NpzRows(archive=archive, name=name, dtype=dtype)
+
+
+def npz_edges(archive: NpzArchive, data: dict[str, RowSource]) -> JoinedEdges:
+    """The edges of the array ``edge_index`` [2, E], with edge data from other arrays.
 
     Raises:
-        DatasetError: ``edge_index`` is missing or not [2, E], parts of the features are missing, or the
-            archive has targets for whole graphs.
+        DatasetError: the array has another form.
     """
+    member = archive.members["edge_index"]
+    if len(member.shape) != 2 or member.shape[0] != 2 or member.dtype.kind not in "iu":
+        raise _wrong_form(archive, "edge_index", "integers [2, E]")
+    return JoinedEdges(ends=_ends(archive), num_edges=member.shape[1], data=data)
+
+
+def _ends(archive: NpzArchive) -> Iterator[EdgeChunk]:
+    name, member = "edge_index", archive.members["edge_index"]
+    num_edges, first = member.shape[1], 0
+    pairs: Iterator[tuple[Array, Array]]
+    if member.fortran:
+        # In Fortran order the two ends of an edge stand beside each other.
+        slabs = archive.chunks(name, chunk_bytes=_CHUNK_EDGES * member.row_bytes)
+        pairs = ((slab[:, 0].copy(), slab[:, 1].copy()) for slab in slabs)
+    else:
+        # Both rows are read as plain numbers: the sources from the start, the destinations from the middle.
+        sources = archive.elements(name, 0, num_edges, _CHUNK_EDGES)
+        pairs = zip(sources, archive.elements(name, num_edges, 2 * num_edges, _CHUNK_EDGES), strict=True)
+    for src, dst in pairs:
+        yield EdgeChunk(src=_as_ids(src), dst=_as_ids(dst), file=f"{archive.path}, {name}", first_row=first)
+        first += len(src)
+
+
+def _as_ids(ids: Array) -> Array:
+    # Numba compiles once for each dtype and byte order; unsigned ids beyond 63 bits turn negative, and are refused.
+    return ids if ids.dtype == np.int32 else ids.astype(np.int64, copy=False)
+
+
+def _vector(archive: NpzArchive, name: str) -> Array:
+    npz_rows(archive, name, "int64", ndim=1, kinds="iu")
+    return archive.read(name).astype(np.int64)
+
+
+def _features(archive: NpzArchive) -> RowSource | CsrRows | None:
+    if "features" in archive.members:
+        return npz_features(archive, "features")
+    if "features_indptr" not in archive.members:
+        return None
+    indptr, shape = _vector(archive, "features_indptr"), _vector(archive, "features_shape").tolist()
+    streams = []
+    for part, kinds in (("features_indices", "iu"), ("features_data", "fiub")):
+        npz_rows(archive, part, "float32", ndim=1, kinds=kinds)
+        streams.append(archive.chunks(part, chunk_bytes=2**20 * archive.members[part].row_bytes))
+    if len(shape) != 2 or shape[0] != len(indptr) - 1 or not 0 <= shape[1] < 2**31:
+        raise DatasetError(
+            "sparse features differ in their shape",
+            value=f"features_shape is {shape}, but there are offsets for {len(indptr) - 1} rows",
+            where=str(archive.path),
+            fix="Save the arrays in the form that docs/format.md describes.",
+        )
+    file, num_entries = f"{archive.path}, features", archive.members["features_indices"].shape[0]
+    check_offsets(
+        torch.from_numpy(indptr), num_entries, "offsets of sparse features", where=file, error=DatasetError
+    )
+    return CsrRows(indptr=indptr, num_features=shape[1], entries=zip(*streams, strict=True), file=file)
+
+
+def _refuse_foreign(archive: NpzArchive) -> None:
+    """Refuse an archive that is no graph with a vertex task."""
     found = ", ".join(sorted(archive.members)) or "nothing"
-    if "edge_index" not in archive.members or not is_edge_index(archive, "edge_index"):
+    edge_index = archive.members.get("edge_index")
+    if edge_index is None or len(edge_index.shape) != 2 or edge_index.shape[0] != 2:
         raise DatasetError(
             "archive has no edges",
             value=f"no array 'edge_index' [2, E]; it holds {found}",
@@ -191,133 +330,6 @@ def refuse_foreign(archive: NpzArchive) -> None:
         )
 
 
-def count_vertices(archive: NpzArchive, description: NpzDescription) -> int | None:
-    """Number of vertices as the description or the arrays' shapes tell it; None when only the edges do."""
-    if description.num_vertices is not None:
-        return description.num_vertices
-    members = archive.members
-    for name in ("labels", "features", "train_mask", "val_mask", "test_mask"):
-        if name in members and members[name].shape:
-            return members[name].shape[0]
-    return members["features_indptr"].shape[0] - 1 if "features_indptr" in members else None
-
-
-def count_classes(labels: Tensor | None) -> int:
-    """Number of classes that labels show: columns, or the highest label plus one."""
-    if labels is None:
-        return 0
-    if labels.ndim == 2:
-        return labels.shape[1]
-    return max(0, int(labels.max()) + 1) if len(labels) else 0
-
-
-def _features(archive: NpzArchive) -> Tensor | None:
-    if "features" in archive.members:
-        return _floats(archive, "features")
-    if "features_indptr" not in archive.members:
-        return None
-    shape = _integers(archive, "features_shape", ndim=1).tolist()
-    indptr = _integers(archive, "features_indptr", ndim=1)
-    if len(shape) != 2 or shape[0] != len(indptr) - 1 or shape[1] < 0:
-        raise _wrong(archive, "features_shape", f"{shape}, but there are offsets for {len(indptr) - 1} rows")
-    return csr_features(
-        indptr,
-        _integers(archive, "features_indices", ndim=1),
-        _float32(archive, "features_data"),
-        num_features=shape[1],
-        where=f"{archive.path}, features",
-    )
-
-
-def _labels(archive: NpzArchive) -> Tensor | None:
-    if "labels" not in archive.members:
-        return None
-    shape = archive.members["labels"].shape
-    if len(shape) == 1 or (len(shape) == 2 and shape[1] == 1):
-        # Imported here: it brings the reader of tables.
-        from sagann.storage.vertex_files import label_rows
-
-        rows = label_rows(_read(archive, "labels", ndim=len(shape), kinds="iuf"), f"{archive.path}, labels")
-        return torch.from_numpy(np.concatenate([np.empty(0, np.int64), *(chunk.rows for chunk in rows.chunks())]))
-    array = _read(archive, "labels", ndim=2, kinds="biu")
-    if array.size and (array.min() < 0 or array.max() > 1):
-        raise _wrong(archive, "labels", f"values from {array.min()} to {array.max()}, expected 0 and 1")
-    return torch.from_numpy(array.astype(np.uint8))
-
-
-def _mask(archive: NpzArchive, name: str) -> Tensor:
-    return torch.from_numpy(_read(archive, name, ndim=1, kinds="b"))
-
-
-def _integers(archive: NpzArchive, name: str, *, ndim: int) -> Tensor:
-    array = _read(archive, name, ndim=ndim, kinds="iu")
-    return torch.from_numpy(array.astype(np.int32 if array.dtype == np.int32 else np.int64, copy=False))
-
-
-def _float32(archive: NpzArchive, name: str) -> Tensor:
-    array = _read(archive, name, ndim=1, kinds="biuf")
-    with np.errstate(over="ignore"):
-        values = array.astype(np.float32)
-    beyond = np.isinf(values) & np.isfinite(array)
-    if beyond.any():
-        at = int(beyond.argmax())
-        raise _wrong(archive, name, f"{array[at]} in row {at} is not finite in float32")
-    return torch.from_numpy(values)
-
-
-def _floats(archive: NpzArchive, name: str) -> Tensor:
-    array = _read(archive, name, ndim=2, kinds="biuf")
-    keep = array.dtype in (np.float16, np.float32, np.float64)
-    native = array.dtype.newbyteorder("=") if keep else np.dtype(np.float32)
-    return torch.from_numpy(array.astype(native, copy=False))
-
-
-def _read(archive: NpzArchive, name: str, *, ndim: int, kinds: str) -> np.ndarray[Any, Any]:
-    member = archive.members[name]
-    if len(member.shape) != ndim or member.dtype.kind not in kinds:
-        raise _wrong(
-            archive, name, f"{member.dtype} {list(member.shape)}, expected {ndim} dimensions of {_KINDS[kinds]}"
-        )
-    return archive.read(name)
-
-
-_KINDS = {"b": "booleans", "iu": "integers", "iuf": "integers", "biu": "integers 0 and 1", "biuf": "numbers"}
-
-
-def _wrong(archive: NpzArchive, name: str, value: str) -> DatasetError:
-    return DatasetError(
-        "array has the wrong form",
-        value=value,
-        where=f"{archive.path}, array '{name}'",
-        fix="Save it in the form that docs/format.md describes.",
-    )
-
-
-def _count_types(edge_data: dict[str, Tensor]) -> int:
-    types = edge_data.get("type")
-    return 0 if types is None or not len(types) else int(types.max()) + 1
-
-
-def _count(body: dict[str, Any], key: str, names: tuple[str, ...] = ()) -> int | None:
-    if key not in body:
-        return len(names) if names else None
-    value = body[key]
-    if type(value) is not int or not 0 <= value < 2**56:
-        raise TypeError(f"{key} is {value!r:.40}, expected a count")
-    if names and len(names) != value:
-        raise ValueError(f"{key} is {value}, but there are {len(names)} names")
-    return value
-
-
-def _text(body: dict[str, Any], key: str, default: str) -> str:
-    value = body.get(key, default)
-    if not isinstance(value, str):
-        raise TypeError(f"{key} is {value!r:.40}, expected text")
-    return value
-
-
-def _names(body: dict[str, Any], key: str) -> tuple[str, ...]:
-    value = body.get(key, [])
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise TypeError(f"{key} is not a list of names")
-    return tuple(value)
+def _wrong_form(archive: NpzArchive, name: str, expected: str) -> InputError:
+    where, fix = f"{archive.path}, array '{name}'", "Save it in the form that docs/format.md describes."
+    return wrong_form(archive.members[name], expected, where=where, fix=fix, error=DatasetError)

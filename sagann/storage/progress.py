@@ -1,4 +1,4 @@
-"""How long work tells of itself: a callback, which the command line turns into a bar."""
+"""Progress of long work, told to a callback; the command line shows it as a bar."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Called a few times a second at most, from the thread that works."""
+    """Callback, called at most a few times a second from the thread that works."""
 
     def __call__(self, done: int, total: int | None, unit: str, stage: str) -> None:
-        """Tell how far the work is.
+        """Take the state of the work.
 
         Args:
-            done: units done in this stage.
-            total: units in this stage; None where nobody knows yet.
-            unit: what is counted: "edges", "vertices".
-            stage: what is being done: "reading edges", "partitioning", "sorting", "writing features".
+            done: number of units done in this stage.
+            total: number of units in this stage; None where it is not known yet.
+            unit: "edges" or "vertices".
+            stage: "reading edges", "partitioning", "sorting", "writing features".
         """
-        ...
 
 
 def silent(done: int, total: int | None, unit: str, stage: str) -> None:
-    """Tell nobody."""
+    """Ignore the progress."""

@@ -1,12 +1,17 @@
-"""What is no regular file is refused before it is opened: a pipe would block, and a device has no end."""
+"""Files that are opened for reading: regular files only, and one error for each thing that can be wrong.
+
+A pipe would block its reader, and a device has no end.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from sagann.errors import DatasetError, InputError
+from sagann.errors import DatasetError, InputError, first_line
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -18,7 +23,7 @@ _KINDS = (
 
 
 def require_file(path: str | os.PathLike[str], *, error: type[InputError] = DatasetError) -> None:
-    """Refuse ``path`` where it is there and not a file; what is missing is left to whoever opens it.
+    """Refuse a path at which something other than a file stands; a missing file is left to the function that opens it.
 
     Raises:
         InputError: a folder, a pipe or a device stands there; of the class ``error``.
@@ -32,5 +37,36 @@ def require_file(path: str | os.PathLike[str], *, error: type[InputError] = Data
         "not a file",
         value=f"{found}, a regular file is needed",
         where=str(path),
-        fix="Name a file; what comes out of a pipe has to be saved to one first.",
+        fix="Name a file; save the output of a pipe to a file first.",
     )
+
+
+@contextmanager
+def reading(
+    path: str | os.PathLike[str],
+    unreadable: tuple[type[Exception], ...],
+    *,
+    what: str = "file",
+    fix: str = "The file is damaged, truncated, or of another format; fetch or make it again.",
+) -> Iterator[None]:
+    """Turn the errors of a file's reader into errors that name the file.
+
+    Args:
+        path: the file.
+        unreadable: errors that the reader raises for damaged and foreign files.
+        what: subject of the message.
+        fix: remedy for a damaged or foreign file.
+    Raises:
+        DatasetError: the file is missing, not regular, or cannot be read.
+    """
+    require_file(path, error=DatasetError)
+    try:
+        yield
+    except InputError:
+        raise
+    except FileNotFoundError as error:
+        raise DatasetError(
+            "file not found", value="there is no such file", where=str(path), fix="Check the path."
+        ) from error
+    except unreadable as error:
+        raise DatasetError(f"{what} cannot be read", value=first_line(error), where=str(path), fix=fix) from error

@@ -1,11 +1,10 @@
-"""A dataset with its vertices in another order, written row by row: features may be larger than memory."""
+"""A dataset with its vertices in another order, written row by row, so that features may be larger than memory."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from sagann.graph.subgraph import check_order, graphs_of
 from sagann.storage.dataset import manifest_of, tensors_of
 from sagann.storage.folder import new_folder
 from sagann.storage.manifest import Manifest, write_manifest
-from sagann.storage.npy import ArraySpec, NpyWriter, dtype_name
+from sagann.storage.npy import write_npy
 
 _AT_ONCE_BYTES = 32 << 20
 
@@ -32,36 +31,29 @@ def save_reordered(
 ) -> None:
     """Write a graph as a dataset folder with its vertices renumbered: vertex i of it is vertex ``order[i]`` of ``graph``.
 
-    It holds what ``save_graph(relabel(graph, order), path)`` would; at no time more of it is in memory than a few arrays of
-    one number per vertex, and some rows.
+    The dataset equals that of ``save_graph(relabel(graph, order), path)``, but only a few arrays of one number per vertex, and
+    some rows, are in memory at a time.
 
     Args:
-        graph: any graph; arrays may be mapped from files.
+        graph: any graph; its arrays may be mapped from files.
         order: int64 [num_vertices], a permutation that keeps the vertices of each of several graphs together.
         path: folder to make.
-        overwrite: replace a dataset that stands there.
-        manifest: of the dataset that the graph is of, whose names of classes are kept.
+        overwrite: replace an existing dataset.
+        manifest: manifest of the graph's dataset, whose names of classes are kept.
     Raises:
-        DatasetError: something stands at ``path``, or the disk refuses.
+        DatasetError: ``path`` exists, or the disk refuses.
         InputError: ``order`` is no such permutation, or an array cannot be stored.
     """
     check_order(graph, order)
     graph_ptr, graph_names = graphs_of(graph, order)
     with new_folder(path, overwrite=overwrite) as folder:
         arrays = {
-            name: _written(folder / f"{name}.npy", tensor, pieces)
+            name: write_npy(folder / f"{name}.npy", tensor, pieces)
             for name, tensor, pieces in _arrays(replace(graph, graph_ptr=graph_ptr), order)
         }
         known = manifest_of(graph, arrays) if manifest is None else replace(manifest, arrays=arrays)
         num_graphs = 1 if graph_ptr is None else len(graph_ptr) - 1
         write_manifest(folder, replace(known, graph_names=graph_names, num_graphs=num_graphs))
-
-
-def _written(path: Path, like: Tensor, pieces: Iterable[Tensor]) -> ArraySpec:
-    with NpyWriter(path, dtype_name(like.dtype), tuple(like.shape[1:])) as writer:
-        for piece in pieces:
-            writer.append(piece)
-        return writer.finish()
 
 
 def _arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, Tensor, Iterable[Tensor]]]:

@@ -1,24 +1,23 @@
-"""R-MAT graphs of any size, straight to disk: no array of the graph is ever in memory."""
+"""R-MAT graphs of any size, written to disk in chunks: no array of the graph is ever whole in memory."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
-from sagann.graph.rmat import Quadrants, rmat_chunks
-from sagann.storage.edge_chunk import EdgeChunk, EdgeColumn
+from sagann.graph import SPLIT_NAMES, Quadrants, rmat_chunks
+from sagann.storage.edge_source import EdgeChunk, JoinedEdges
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
-from sagann.storage.vertex_arrays import RowChunk
-
-Array = np.ndarray[Any, Any]
+from sagann.storage.row_source import Array, RowChunk
 
 # Rows drawn from one stream of random numbers; part of what a seed means, so it does not follow the memory.
 _DRAWN_ROWS = 65536
 _FEATURES, _LABELS, _SPLITS = range(3)
+_Draw: TypeAlias = Callable[[np.random.Generator, int], Array]
 
 
 def write_rmat(
@@ -51,12 +50,8 @@ def write_rmat(
         InputError: no vertices for the edges.
     """
 
-    def rows(
-        purpose: int, dtype: str, draw: Callable[[np.random.Generator, int], Array], width: int = 0
-    ) -> _DrawnRows:
-        return _DrawnRows(
-            num_rows=num_vertices, dtype=dtype, row_shape=(width,) if width else (), seed=(seed, purpose), draw=draw
-        )
+    def rows(purpose: int, dtype: str, draw: _Draw, row_shape: tuple[int, ...] = ()) -> _DrawnRows:
+        return _DrawnRows(num_rows=num_vertices, dtype=dtype, row_shape=row_shape, seed=(seed, purpose), draw=draw)
 
     def split(low: float, high: float) -> _DrawnRows:
         def draw(numbers: np.random.Generator, count: int) -> Array:
@@ -65,44 +60,31 @@ def write_rmat(
 
         return rows(_SPLITS, "bool", draw)
 
-    features = labels = None
-    if num_features:
-        features = rows(
-            _FEATURES,
-            "float32",
-            lambda numbers, count: numbers.standard_normal((count, num_features), dtype=np.float32),
-            num_features,
-        )
-    if num_classes:
-        labels = rows(_LABELS, "int64", lambda numbers, count: numbers.integers(num_classes, size=count))
+    def features(numbers: np.random.Generator, count: int) -> Array:
+        return numbers.standard_normal((count, num_features), dtype=np.float32)
+
+    def labels(numbers: np.random.Generator, count: int) -> Array:
+        return numbers.integers(num_classes, size=count)
+
+    shares = zip(SPLIT_NAMES, ((0, 0.6), (0.6, 0.8), (0.8, 1)), strict=True)
     source = ImportSource(
         name=f"rmat-{num_vertices}-{num_edges}",
         description=f"R-MAT, seed {seed}",
-        edges=_RmatEdges(num_vertices=num_vertices, num_edges=num_edges, seed=seed, quadrants=quadrants),
-        features=features,
-        labels=labels,
-        splits={"train": split(0, 0.6), "val": split(0.6, 0.8), "test": split(0.8, 1)} if num_classes else {},
+        edges=JoinedEdges(ends=_edges(num_vertices, num_edges, seed, quadrants), num_edges=num_edges),
+        features=rows(_FEATURES, "float32", features, (num_features,)) if num_features else None,
+        labels=rows(_LABELS, "int64", labels) if num_classes else None,
+        splits={name: split(low, high) for name, (low, high) in shares} if num_classes else {},
         num_vertices=num_vertices,
         num_classes=num_classes or None,
     )
     import_dataset(source, path, options or ImportOptions())
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _RmatEdges:
-    num_vertices: int
-    num_edges: int
-    seed: int
-    quadrants: Quadrants | None
-    columns: Mapping[str, EdgeColumn] = field(default_factory=dict)
-
-    def chunks(self) -> Iterator[EdgeChunk]:
-        first = 0
-        for src, dst in rmat_chunks(
-            self.num_vertices, self.num_edges, seed=self.seed, chunk_edges=2**20, quadrants=self.quadrants
-        ):
-            yield EdgeChunk(src=src.numpy(), dst=dst.numpy(), file="R-MAT", first_row=first)
-            first += len(src)
+def _edges(num_vertices: int, num_edges: int, seed: int, quadrants: Quadrants | None) -> Iterator[EdgeChunk]:
+    first = 0
+    for src, dst in rmat_chunks(num_vertices, num_edges, seed=seed, chunk_edges=2**20, quadrants=quadrants):
+        yield EdgeChunk(src=src.numpy(), dst=dst.numpy(), file="R-MAT", first_row=first)
+        first += len(src)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,10 +93,11 @@ class _DrawnRows:
     dtype: str
     row_shape: tuple[int, ...]
     seed: tuple[int, int]
-    draw: Callable[[np.random.Generator, int], Array]
+    draw: _Draw
+    file: str = "R-MAT"
 
     def chunks(self) -> Iterator[RowChunk]:
         for first in range(0, self.num_rows, _DRAWN_ROWS):
             numbers = np.random.default_rng([*self.seed, first // _DRAWN_ROWS])
             rows = self.draw(numbers, min(_DRAWN_ROWS, self.num_rows - first))
-            yield RowChunk(rows=rows, file="R-MAT", first_row=first)
+            yield RowChunk(rows=rows, first_row=first)

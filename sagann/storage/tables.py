@@ -1,9 +1,8 @@
 """Columns of CSV and Parquet files, streamed in batches with row numbers for messages.
 
-pyarrow parses; what it refuses is looked up again by Python's own ``csv`` module, which is slow but knows the
-row, so a message can name it. Rows of a CSV file are counted from 1 as an editor does, empty lines left out;
-rows of a Parquet file from 0 as its tools do. In a file of one column an empty line is a missing value, which is
-refused, but at the end.
+pyarrow parses. If pyarrow refuses a row, Python's ``csv`` module reads the file again to find the number of the row.
+Rows of a CSV file are counted from 1, as editors do, without empty lines; rows of a Parquet file from 0, as its tools do.
+In a file of one column an empty line is a missing value. A missing value is refused, except at the end of the file.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from sagann.errors import DatasetError
-from sagann.storage.regular_file import require_file
+from sagann.storage.regular_file import reading
 
 Array = np.ndarray[Any, Any]
 Column: TypeAlias = str | int
@@ -41,6 +40,10 @@ _INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE | re.ASCII)
+_FIX_INTEGERS = (
+    "Vertex ids, types and labels are integers from 0; replace names by numbers, with pandas.factorize for example, or "
+    "choose other columns."
+)
 _UNREADABLE = (
     pa.ArrowException,
     OSError,
@@ -58,27 +61,25 @@ class Batch:
     """Some rows of a table."""
 
     columns: tuple[Array, ...]
-    "One array for each column that was asked for, [n] each."
+    "One array [n] for each requested column."
     first_row: int
-    "Row number of the first."
+    "Row number of the first row."
 
 
 class CsvTable:
     """A CSV file, plain or compressed by gzip.
 
     Args:
-        path: the file; a name that ends in '.gz' is decompressed.
+        path: the file; a file whose name ends in '.gz' is decompressed. Lines at the top that begin with '#' are skipped.
         separator: one character.
-        header: whether the first line holds names; None to see whether it holds numbers.
+        header: whether the first line holds names; None to decide by whether it holds numbers.
 
-    Lines at the top that begin with '#' are skipped.
     Raises:
         DatasetError: the file is missing, empty, or cannot be decompressed.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, separator: str = ",", header: bool | None = None) -> None:
         self.path = Path(path)
-        require_file(self.path)
         self._separator = separator
         if len(separator) != 1:
             raise DatasetError(
@@ -87,7 +88,7 @@ class CsvTable:
         first, num_lines, num_rows = self._first_line()
         places = [str(place) for place in range(len(first))]
         self.may_be_numbered = header is None and len(first) > 2 and [field.strip() for field in first] == places
-        """Whether the first row, taken for numbers, may be names: 0, 1, 2, ..."""
+        """Whether the first row is read as numbers, but may be names: 0, 1, 2, ..."""
         if header is None:
             numbers = [bool(_NUMBER.fullmatch(field.strip())) for field in first]
             if any(numbers) and not all(numbers):
@@ -95,20 +96,20 @@ class CsvTable:
                     "the first row is neither names nor numbers",
                     value=separator.join(first)[:80],
                     where=f"{path}, row 1",
-                    fix="Mend it, or say whether it names the columns (--header, --no-header).",
+                    fix="Mend the row, or state whether it names the columns (--header, --no-header).",
                 )
             header = not all(numbers)
         self.has_names = header
         """Whether the file itself names its columns."""
         self.names = [name.strip() for name in first] if header else [f"column {i}" for i in range(len(first))]
         _refuse_doubles(self.names, self.path)
-        # Lines as they stand in the file, and rows: the lines that are not empty.
+        # Lines of the file; rows are the lines that are not empty.
         self._num_skipped = num_lines + header
         self.first_row = num_rows + 1 + header
 
     @property
     def num_rows(self) -> None:
-        """Not known without reading."""
+        """None: the number of rows is not known before the file is read."""
         return None
 
     def estimate_rows(self) -> int | None:
@@ -130,52 +131,56 @@ class CsvTable:
             DatasetError: a row has too few or too many fields, or a field is no number; names the row.
         """
         wanted = list(zip(columns, dtypes, strict=True))
-        # A column may be asked for twice, as ids and as weights.
+        # A column may be requested twice, as ids and as weights.
         integers = {name for name, dtype in wanted if dtype == "int64"}
+        needed = {name: "int64" if name in integers else dtype for name, dtype in wanted}
         single = len(self.names) == 1
-        # Integers come as text: left to itself, pyarrow takes 0x10 for 16. So does a single column, whose empty lines are
-        # to be told from its values.
+        # Integers are read as text, because pyarrow takes 0x10 for 16. A single column is read as text, because its empty
+        # lines must be told from its values.
         types = {
             name: pa.string() if single or name in integers else pa.type_for_alias(dtype) for name, dtype in wanted
         }
-        needed = {name: "int64" if name in integers else dtype for name, dtype in wanted}
         first_row, gap = self.first_row, None
-        try:
-            reader = pyarrow.csv.open_csv(
-                self.path,
-                read_options=pyarrow.csv.ReadOptions(
-                    column_names=self.names, skip_rows=self._num_skipped, block_size=_BLOCK_BYTES
-                ),
-                parse_options=pyarrow.csv.ParseOptions(delimiter=self._separator, ignore_empty_lines=not single),
-                convert_options=pyarrow.csv.ConvertOptions(
-                    include_columns=list(dict.fromkeys(columns)),
-                    column_types=types,
-                    null_values=[""] if single else [],
-                    strings_can_be_null=single,
-                    quoted_strings_can_be_null=False,
-                ),
-            )
-            for batch in reader:
-                if single:
-                    batch, gap = self._before_gap(batch, first_row, gap)
-                found = {
-                    name: _as_numbers(batch.column(name), needed[name])
-                    if types[name] == pa.string()
-                    else batch.column(name)
-                    for name in types
-                }
-                arrays = tuple(found[name].to_numpy().astype(dtype, copy=False) for name, dtype in wanted)
-                if any(array.dtype == np.float32 and np.isinf(array).any() for array in arrays):
-                    raise self._located(needed, ValueError("a number is not finite"))
-                yield Batch(columns=arrays, first_row=first_row)
-                first_row += batch.num_rows
-        except DatasetError:
-            raise
-        except _UNREADABLE as error:
-            # An empty table is no error: open_csv refuses a file that ends after its header.
-            if "Empty CSV file" in str(error):
-                return
-            raise self._located(needed, error) from error
+        with reading(self.path, _UNREADABLE):
+            try:
+                for batch in self._reader(types, single=single):
+                    if single:
+                        batch, gap = self._before_gap(batch, first_row, gap)
+                    found = {
+                        name: _as_numbers(batch.column(name), needed[name])
+                        if kind == pa.string()
+                        else batch.column(name)
+                        for name, kind in types.items()
+                    }
+                    arrays = tuple(found[name].to_numpy().astype(dtype, copy=False) for name, dtype in wanted)
+                    if any(array.dtype == np.float32 and np.isinf(array).any() for array in arrays):
+                        raise ValueError("a number is not finite")
+                    yield Batch(columns=arrays, first_row=first_row)
+                    first_row += batch.num_rows
+            except DatasetError:
+                raise
+            except _UNREADABLE as error:
+                # An empty table is no error: open_csv refuses a file that ends after its header.
+                if "Empty CSV file" in str(error):
+                    return
+                self._refuse_bad_row(needed)
+                raise
+
+    def _reader(self, types: Mapping[str, Any], *, single: bool) -> Any:
+        return pyarrow.csv.open_csv(
+            self.path,
+            read_options=pyarrow.csv.ReadOptions(
+                column_names=self.names, skip_rows=self._num_skipped, block_size=_BLOCK_BYTES
+            ),
+            parse_options=pyarrow.csv.ParseOptions(delimiter=self._separator, ignore_empty_lines=not single),
+            convert_options=pyarrow.csv.ConvertOptions(
+                include_columns=list(types),
+                column_types=types,
+                null_values=[""] if single else [],
+                strings_can_be_null=single,
+                quoted_strings_can_be_null=False,
+            ),
+        )
 
     def _open(self) -> IO[str]:
         if self.path.suffix == ".gz":
@@ -185,61 +190,43 @@ class CsvTable:
     def _first_line(self) -> tuple[list[str], int, int]:
         """The first line with fields, and the number of lines and of rows before it."""
         num_rows = 0
-        try:
-            with self._open() as file:
-                for number, line in enumerate(file):
-                    if not line.startswith("#") and line.strip():
-                        return next(csv.reader([line], delimiter=self._separator)), number, num_rows
-                    num_rows += bool(line.strip())
-        except _UNREADABLE as error:
-            raise _unreadable(self.path, error) from error
+        with reading(self.path, _UNREADABLE), self._open() as file:
+            for number, line in enumerate(file):
+                if not line.startswith("#") and line.strip():
+                    return next(csv.reader([line], delimiter=self._separator)), number, num_rows
+                num_rows += bool(line.strip())
         raise DatasetError(
             "file is empty", value="there is no row in it", where=str(self.path), fix="Check how it was made."
         )
 
-    def _located(self, wanted: Mapping[str, str], error: Exception) -> DatasetError:
-        """Find the row that pyarrow refused."""
-        try:
-            with self._open() as file:
-                lines = islice(file, self._num_skipped, None)
-                rows = (row for row in csv.reader(lines, delimiter=self._separator) if row)
-                for number, row in enumerate(rows, start=self.first_row):
-                    if problem := self._problem(row, wanted):
-                        return DatasetError(
-                            "row cannot be used",
-                            value=problem[0],
-                            where=f"{self.path}, row {number}",
-                            fix=problem[1],
-                        )
-        except _UNREADABLE as unreadable:
-            return _unreadable(self.path, unreadable)
-        return _unreadable(self.path, error)
+    def _refuse_bad_row(self, needed: Mapping[str, str]) -> None:
+        """Raise an error for the first row that is not as ``needed``, if there is one."""
+        with self._open() as file:
+            lines = islice(file, self._num_skipped, None)
+            rows = (row for row in csv.reader(lines, delimiter=self._separator) if row)
+            for number, row in enumerate(rows, start=self.first_row):
+                if problem := self._problem(row, needed):
+                    raise _bad_row(self.path, number, *problem)
 
-    def _problem(self, row: list[str], wanted: Mapping[str, str]) -> tuple[str, str] | None:
+    def _problem(self, row: list[str], needed: Mapping[str, str]) -> tuple[str, str] | None:
+        """What is wrong with a row, and the remedy; None for a good row."""
         if len(row) != len(self.names):
-            return (
-                f"{len(row)} fields, expected {len(self.names)}",
-                "Give every row the same number of fields; check the separator.",
-            )
-        for name, dtype in wanted.items():
+            problem = f"{len(row)} fields, expected {len(self.names)}"
+            return problem, "Give every row the same number of fields; check the separator."
+        for name, dtype in needed.items():
             text = row[self.names.index(name)]
-            if dtype == "int64" and not (_INTEGER.fullmatch(text.strip()) and -(2**63) <= int(text) < 2**63):
-                return (
-                    f"'{text:.40}' in {_quoted(name)} is not an integer",
-                    "Vertex ids, types and labels are integers from 0; replace names by numbers, "
-                    "with pandas.factorize for one, or choose other columns.",
-                )
-            if dtype != "int64" and not _NUMBER.fullmatch(text.strip()):
-                return f"'{text:.40}' in {_quoted(name)} is not a number", "Mend the row, or choose other columns."
-            if dtype == "float32" and abs(float(text)) > _LARGEST_FLOAT32:
-                return (
-                    f"'{text:.40}' in {_quoted(name)} is not finite in float32, which ends at {_LARGEST_FLOAT32:.3g}",
-                    "Mend the row, or choose other columns.",
-                )
+            field, fix = f"'{text:.40}' in {_quoted(name)}", "Mend the row, or choose other columns."
+            if dtype == "int64":
+                if not (_INTEGER.fullmatch(text.strip()) and -(2**63) <= int(text) < 2**63):
+                    return f"{field} is not an integer", _FIX_INTEGERS
+            elif not _NUMBER.fullmatch(text.strip()):
+                return f"{field} is not a number", fix
+            elif dtype == "float32" and abs(float(text)) > _LARGEST_FLOAT32:
+                return f"{field} is not finite in float32, which ends at {_LARGEST_FLOAT32:.3g}", fix
         return None
 
     def _before_gap(self, batch: Any, first_row: int, gap: int | None) -> tuple[Any, int | None]:
-        """Rows of a single column up to the last value, and the row of the first empty line so far; None for none.
+        """Cut a single column after its last value; return it and the row of the first empty line so far, or None.
 
         Raises:
             DatasetError: a value stands after an empty line.
@@ -249,11 +236,11 @@ class CsvTable:
         if gap is None and not is_value.all():
             gap = first_row + int(is_value.argmin())
         if gap is not None and gap < first_row + num_rows:
-            raise DatasetError(
-                "row cannot be used",
-                value="the line is empty, and the rows after it would move up",
-                where=f"{self.path}, row {gap}",
-                fix="Write what is missing: -1 or nan for an unknown label, a number for a feature; or drop the line.",
+            raise _bad_row(
+                self.path,
+                gap,
+                "the line is empty, and the rows after it would move up",
+                "Write the missing value: -1 or nan for an unknown label, a number for a feature; or drop the line.",
             )
         return batch.slice(0, num_rows), gap
 
@@ -267,14 +254,10 @@ class ParquetTable:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        require_file(self.path)
-        try:
-            with pq.ParquetFile(self.path) as file:
-                self._schema = file.schema_arrow
-                self.num_rows: int = file.metadata.num_rows
-        except _UNREADABLE as error:
-            raise _unreadable(self.path, error) from error
-        # A row's label in pandas is nothing that the file is about.
+        with reading(self.path, _UNREADABLE), pq.ParquetFile(self.path) as file:
+            self._schema = file.schema_arrow
+            self.num_rows: int = file.metadata.num_rows
+        # The index that pandas writes is no column of the table.
         self.names = [name for name in self._schema.names if not _PANDAS_INDEX.fullmatch(name)]
         _refuse_doubles(self.names, self.path)
         self.first_row = 0
@@ -297,46 +280,36 @@ class ParquetTable:
                     "column has the wrong type",
                     value=f"{_quoted(name)} is {kind}, expected {'integers' if dtype == 'int64' else 'numbers'}",
                     where=str(self.path),
-                    fix="Vertex ids, types and labels are integers from 0; replace names by numbers, "
-                    "or choose other columns.",
+                    fix=_FIX_INTEGERS,
                 )
         first_row = 0
-        try:
-            # A buffered stream, so that a row group larger than memory is not read at once.
-            with pq.ParquetFile(self.path, buffer_size=2**20, pre_buffer=False) as file:
-                for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=list(dict.fromkeys(columns))):
-                    arrays = tuple(
-                        self._array(batch.column(name), name, dtype, first_row)
-                        for name, dtype in zip(columns, dtypes, strict=True)
-                    )
-                    yield Batch(columns=arrays, first_row=first_row)
-                    first_row += batch.num_rows
-        except DatasetError:
-            raise
-        except _UNREADABLE as error:
-            raise _unreadable(self.path, error) from error
+        # A buffered stream, so that a row group larger than memory is not read at once.
+        with (
+            reading(self.path, _UNREADABLE),
+            pq.ParquetFile(self.path, buffer_size=2**20, pre_buffer=False) as file,
+        ):
+            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=list(dict.fromkeys(columns))):
+                arrays = tuple(
+                    self._array(batch.column(name), name, dtype, first_row)
+                    for name, dtype in zip(columns, dtypes, strict=True)
+                )
+                yield Batch(columns=arrays, first_row=first_row)
+                first_row += batch.num_rows
 
     def _array(self, column: Any, name: str, dtype: str, first_row: int) -> Array:
         if column.null_count:
             at = int(np.argmin(column.is_valid().to_numpy(zero_copy_only=False)))
-            raise DatasetError(
-                "row cannot be used",
-                value=f"{_quoted(name)} is null",
-                where=f"{self.path}, row {first_row + at}",
-                fix="Drop or fill rows with missing values.",
+            raise _bad_row(
+                self.path, first_row + at, f"{_quoted(name)} is null", "Drop or fill rows with missing values."
             )
         array: Array = column.to_numpy()
         if dtype != "int64":
             return array.astype(dtype, copy=False)
         if array.dtype == np.uint64 and len(array) and array.max() >= 2**63:
             at = int(array.argmax())
-            raise DatasetError(
-                "row cannot be used",
-                value=f"{array[at]} in {_quoted(name)} does not fit 63 bits",
-                where=f"{self.path}, row {first_row + at}",
-                fix="Number the vertices from 0 without gaps.",
-            )
-        # Narrow integers may stay narrow, it is less to copy.
+            problem = f"{array[at]} in {_quoted(name)} does not fit 63 bits"
+            raise _bad_row(self.path, first_row + at, problem, "Number the vertices from 0 without gaps.")
+        # Narrow integers may stay narrow: there is less to copy.
         return array if array.dtype == np.int32 else array.astype(np.int64, copy=False)
 
 
@@ -344,7 +317,7 @@ def column_name(table: CsvTable | ParquetTable, column: Column) -> str:
     """Find a column by name, or by position from 0.
 
     Raises:
-        DatasetError: there is no such column; the message lists those that there are.
+        DatasetError: there is no such column; the message lists the columns.
     """
     if isinstance(column, str) and column in table.names:
         return column
@@ -360,10 +333,10 @@ def column_name(table: CsvTable | ParquetTable, column: Column) -> str:
 
 
 def require_named(table: CsvTable | ParquetTable, column: str) -> str:
-    """The column that nobody has named, if it has a name.
+    """Return the name of a column that is chosen by position.
 
     Raises:
-        DatasetError: it has none in a header that names others: it may be an index.
+        DatasetError: the header gives the column no name, so that the column may be an index.
     """
     if column:
         return column
@@ -371,8 +344,8 @@ def require_named(table: CsvTable | ParquetTable, column: str) -> str:
         "a column has no name",
         value=", ".join(repr(name) for name in table.names[:20]),
         where=str(table.path),
-        fix="An index perhaps: write the file without it (pandas: to_csv(..., index=False)), choose columns by their names, "
-        "or name the column.",
+        fix="If the column is an index, write the file without it (pandas: to_csv(..., index=False)), or choose columns by "
+        "their names; else name the column.",
     )
 
 
@@ -422,13 +395,5 @@ def _refuse_doubles(names: Sequence[str], path: Path) -> None:
         )
 
 
-def _unreadable(path: Path, error: Exception) -> DatasetError:
-    missing = isinstance(error, FileNotFoundError)
-    return DatasetError(
-        "file not found" if missing else "file cannot be read",
-        value="there is no such file" if missing else str(error).splitlines()[0] if str(error) else "it ends early",
-        where=str(path),
-        fix="Check the path."
-        if missing
-        else "It is damaged, truncated, or of another format; fetch or make it again.",
-    )
+def _bad_row(path: Path, row: int, problem: str, fix: str) -> DatasetError:
+    return DatasetError("row cannot be used", value=problem, where=f"{path}, row {row}", fix=fix)

@@ -1,7 +1,8 @@
-"""What a run folder is written with: JSON and tensors that are whole or absent, and what the disk refuses."""
+"""Files of a run folder: whole or absent, also while they are written or removed; with digests and explained errors."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +16,7 @@ from sagann.errors import CheckpointError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_file, write_whole
 
 REMOVED = "removed-"
-"Begins, after the prefix of what is not finished, the name of what is being removed."
+"Follows TEMPORARY_PREFIX in the name of a file or folder that is being removed."
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -24,11 +25,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def parse_json(content: bytes) -> Any:
-    """Parse JSON that may be damaged.
-
-    Raises:
-        ValueError: it is no JSON.
-    """
+    """Parse JSON that may be damaged; a ValueError says that it is no JSON."""
     try:
         return json.loads(content)
     except RecursionError as error:
@@ -43,10 +40,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
     path.touch()
     mode = path.stat().st_mode
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     try:
-        save_file(
-            {name: tensor.contiguous() for name, tensor in tensors.items()}, path, dict(metadata or {}) or None
-        )
+        save_file(contiguous, path, dict(metadata or {}) or None)
     except SafetensorError as error:
         raise OSError(None, str(error), str(path)) from error
     # safetensors makes files that only their owner may read, whatever the umask.
@@ -54,13 +50,20 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     sync_file(path)
 
 
+def digest(content: bytes) -> str:
+    """BLAKE2b-128, in hexadecimal."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """The :func:`digest` of a file's content, which is read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
 @contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Say in four parts what the disk refuses inside the block.
-
-    Raises:
-        CheckpointError: a file cannot be written.
-    """
+    """Turn an OSError inside the block into a CheckpointError in four parts."""
     try:
         yield
     except OSError as error:
@@ -68,12 +71,12 @@ def disk_errors(folder: Path) -> Iterator[None]:
             "the run folder cannot be written",
             value=error.strerror or str(error),
             where=str(error.filename or folder),
-            fix="Free some space or mend the permissions, then resume; what was written before is whole.",
+            fix="Free some space or mend the permissions, then resume; files written before are whole.",
         ) from error
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder so that at no instant a part of it stands under its name; one that is absent is fine."""
+    """Remove a folder, so that a part of it never stands under its name. The folder may be absent."""
     aside = path.with_name(f"{TEMPORARY_PREFIX}{REMOVED}{path.name}")
     shutil.rmtree(aside, ignore_errors=True)
     if path.exists():
@@ -82,12 +85,12 @@ def remove_folder(path: Path) -> None:
 
 
 def leftovers(names: Iterable[str]) -> set[str]:
-    """What a killed process may leave unfinished of files and folders of these names."""
+    """The names under which a killed process may leave files and folders of ``names`` unfinished."""
     return {f"{TEMPORARY_PREFIX}{part}{name}" for name in names for part in ("", REMOVED)}
 
 
 def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
-    """Remove from ``folder`` what a killed process left unfinished of files and folders of these names."""
+    """Remove the :func:`leftovers` of ``names`` from ``folder``."""
     for name in leftovers(names):
         path = folder / name
         if path.is_dir():

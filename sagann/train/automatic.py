@@ -1,11 +1,11 @@
-"""Automatic budget: a run that memory would not hold is streamed without being asked to be.
+"""Automatic budget: a run that is too large for the free memory is streamed, although no budget is stated.
 
-Whether it is needed is decided in two steps. An upper estimate from sizes alone lets most runs go on as they are. For the
-others the memory model says what an epoch takes in memory. The budget is what is free, less what the run holds
-besides and a margin, so it is another one from day to day; a run keeps its own, which a resumed one goes on with.
+The decision has two steps. An upper estimate from sizes alone lets most runs go on as they are. For the other runs, the
+plan of an epoch in memory says what the epoch takes. The budget is the free memory, less a margin and what the run holds
+besides an epoch's tensors. So the budget differs from day to day; a run keeps its own, and so does a resumed run.
 
-A streamed run holds no logits of all vertices: the loss is computed interval by interval, an evaluation writes them to a
-file, and metrics read that slab by slab. What these take is counted for the largest split, whichever way the run goes.
+A streamed run holds no logits of all vertices: the loss is computed interval by interval, and an evaluation writes logits
+to a file, which metrics read slab by slab. Measuring the largest split is counted in either case.
 """
 
 from __future__ import annotations
@@ -22,44 +22,41 @@ from sagann.free_space import memory
 from sagann.graph import Graph
 from sagann.graph.rows import is_sparse
 from sagann.saga.hops import count_hops
-from sagann.train.metrics import measuring_bytes
-from sagann.train.predictor import most_measured, parameter_dtype
+from sagann.train.metrics import measuring_bytes, most_measured
+from sagann.train.preparation import parameter_dtype, takes_sparse_features
 
 MARGIN_BYTES = 256 << 20
-"Left for Python, PyTorch and what kernels are compiled by,"
+"Part of the margin, in bytes: for Python, PyTorch and the compiler of kernels."
 MARGIN_SHARE = 0.05
-"and of what is free, for whatever else runs."
-# Tensors of the width of each dimension of a weight, per vertex, edge and hop: far more than there are.
-_MOST_TENSORS = 8
-# A weight, its gradient, two moments of Adam, and the best one so far; the first is there already.
-_WEIGHT_COPIES = 4
+"Part of the margin, as a share of the free memory: for other programs."
 PREPARED_SHARE = 0.25
-"Of what is free: what preparing a graph makes lies in files from there on."
-# Of an edge with its loops: a source, a weight, and an id of the edge that it was.
+"Share of the free memory from which on the arrays of a prepared graph lie in files."
+# Tensors of the width of each dimension of a weight, per vertex, edge and hop: far more than any layer makes.
+_MOST_TENSORS = 8
+# Copies of the weights that training adds: the gradient, two moments of Adam, and the best weights so far.
+_WEIGHT_COPIES = 4
+# Per edge of a prepared graph, loops included: a source, a weight, and the id of the original edge.
 _EDGE_BYTES = 16
-# Of a vertex: offsets, labels, masks and ids, and for a moment degrees and counts.
+# Per vertex: offsets, labels, masks, ids, and temporary degrees and counts.
 _VERTEX_BYTES = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Room:
-    """What a run may take."""
+    """The memory that a run may take."""
 
     free_bytes: int
-    "Under the machine's memory and the process's limits, before anything is trained."
+    "Free memory under the machine's memory and the process's limits, before training, in bytes."
     epoch_bytes: int
-    "Bytes of the free memory for an epoch's tensors of vertices and edges, with the logits of an evaluation in memory too."
+    "Free memory for an epoch's tensors of vertices and edges, beside the logits of an evaluation, in bytes."
     streamed_bytes: int
-    "The same where the run is streamed: the loss is folded, and the logits of an evaluation lie in files."
+    "The same for a streamed run, whose logits lie in files, in bytes."
 
     @classmethod
     def of(cls, model: nn.Module, graph: Graph, in_files_bytes: int = 0) -> Room | None:
-        """What there is now for a model on a graph prepared for it; None where the system does not tell.
+        """The room for a model on a prepared graph now; None where the system does not tell its free memory.
 
-        Args:
-            model: what is trained.
-            graph: prepared for it.
-            in_files_bytes: bytes of the graph that lie in files, and have to be in memory for an epoch that is not streamed.
+        ``in_files_bytes`` of the graph lie in files, and must be in memory for an epoch that is not streamed.
         """
         free_bytes = memory().usable_bytes
         if free_bytes is None:
@@ -74,13 +71,9 @@ class Room:
 
 
 def bytes_in_files(model: nn.Module, graph: Graph) -> int:
-    """Bytes that preparing a graph makes, where they are so many that they had better lie in files; else 0.
+    """Bytes of the arrays that preparing ``graph`` makes, where they are so many that they should lie in files; else 0.
 
-    The decision whether to stream comes later, for it needs the prepared graph.
-
-    Args:
-        model: on the CPU.
-        graph: as it was opened, not yet prepared.
+    Whether to stream is decided later, from the prepared graph.
     """
     usable_bytes = memory().usable_bytes
     made_bytes = _prepared_bytes(model, graph)
@@ -95,14 +88,14 @@ def automatic_budget(
     known: int | None = None,
     in_files_bytes: int = 0,
 ) -> int | None:
-    """The budget that a model has to be streamed within, in bytes; None where memory holds all of it.
+    """The budget that a model must be streamed within, in bytes; None where memory is large enough for the run.
 
     Args:
         model: on the CPU.
-        graph: prepared for it.
-        say: is told if the run is streamed, or had better be and cannot.
-        known: the budget that the run began with, which is kept if there is room for it.
-        in_files_bytes: what :func:`bytes_in_files` said before the graph was prepared.
+        graph: prepared for the model.
+        say: is told if the run is streamed, or should be and cannot.
+        known: budget that the run began with, which is kept if there is room for it.
+        in_files_bytes: result of :func:`bytes_in_files` for the graph before it was prepared.
     """
     room = Room.of(model, graph, in_files_bytes)
     if room is None:
@@ -138,7 +131,7 @@ def automatic_budget(
 
 
 def _is_streamed_by_engine() -> bool:
-    """Whether layers run by the engine whose programs are streamed, and as fast as they can."""
+    """Whether the engine is the one whose programs can be streamed, at its full speed."""
     from sagann.runtime.in_memory.engine import CompiledEngine
     from sagann.saga.engine import current_engine
 
@@ -147,19 +140,18 @@ def _is_streamed_by_engine() -> bool:
 
 
 def _held_bytes(model: nn.Module, graph: Graph) -> int:
-    """What training holds besides an epoch's tensors of vertices and edges, and besides logits."""
+    """Bytes that training holds besides logits and an epoch's tensors of vertices and edges."""
     weights = sum(parameter.nbytes for parameter in _parameters(model))
     measuring = measuring_bytes(most_measured(graph), graph.num_classes, multi_label=graph.multi_label)
     return _WEIGHT_COPIES * weights + _VERTEX_BYTES * graph.num_vertices + measuring
 
 
 def _logit_bytes(model: nn.Module, graph: Graph) -> int:
-    """Of the result for all vertices."""
     return graph.num_vertices * graph.num_classes * _number_bytes(model)
 
 
 def _prepared_bytes(model: nn.Module, graph: Graph) -> int:
-    """What preparing a graph makes: features of the model's type, dense where the model takes no sparse ones; edges with loops."""
+    """Bytes of the edges with loops, and of features that preparing converts to the model's dtype or makes dense."""
     made_bytes = graph.num_edges * _EDGE_BYTES
     features = graph.features
     if features is None:
@@ -167,14 +159,14 @@ def _prepared_bytes(model: nn.Module, graph: Graph) -> int:
     dtype = parameter_dtype(model)
     whole_bytes = graph.num_vertices * graph.num_features * dtype.itemsize
     if is_sparse(features):
-        if not getattr(model, "takes_sparse_features", False):
+        if not takes_sparse_features(model):
             return made_bytes + whole_bytes
         whole_bytes = features._nnz() * dtype.itemsize
     return made_bytes + (whole_bytes if features.dtype != dtype else 0)
 
 
 def _most_bytes(model: nn.Module, graph: Graph) -> int:
-    """More than an epoch takes, however its layers are run."""
+    """More bytes than an epoch takes, whatever the engine."""
     widths = graph.num_features + graph.num_classes
     widths += sum(sum(parameter.shape) for parameter in _parameters(model))
     rows = graph.num_vertices + graph.num_edges
@@ -182,7 +174,7 @@ def _most_bytes(model: nn.Module, graph: Graph) -> int:
 
 
 def _least_bytes(model: nn.Module, graph: Graph) -> int:
-    """Less than an epoch takes: results of linear maps, and their gradients."""
+    """Fewer bytes than an epoch takes: results of linear maps, and their gradients."""
     widths = sum(module.out_features for module in model.modules() if isinstance(module, nn.Linear))
     return 2 * graph.num_vertices * widths * _number_bytes(model)
 
@@ -192,5 +184,4 @@ def _number_bytes(model: nn.Module) -> int:
 
 
 def _parameters(model: nn.Module) -> list[Tensor]:
-    """Those that have a shape already."""
     return [parameter for parameter in model.parameters() if not is_lazy(parameter)]

@@ -1,4 +1,4 @@
-"""BestTracker: the best epoch by the monitored metric, its weights, and when patience runs out."""
+"""BestTracker: the best epoch by the monitored metric, its weights, and the end of patience."""
 
 from __future__ import annotations
 
@@ -10,18 +10,13 @@ from torch import Tensor, nn
 from sagann.errors import InputError
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
-from sagann.train.metrics import Metrics
-from sagann.train.predictor import present_splits
+from sagann.train.metrics import Metrics, present_splits
+
+_STATE = ("epoch", "value", "weights", "exhausted")
 
 
 def resolve_monitor(config: TrainConfig, contract: Contract, splits: Mapping[str, Tensor]) -> str:
-    """The metric to monitor: the configured one, or a default that fits the task and the splits.
-
-    A split without a vertex counts as absent.
-
-    Raises:
-        InputError: the configured metric is of a split that the graph does not have.
-    """
+    """The metric to monitor: the configured one, or a default for the task and the splits."""
     present = present_splits(splits)
     if config.monitor is None:
         if "val" not in present:
@@ -39,12 +34,12 @@ def resolve_monitor(config: TrainConfig, contract: Contract, splits: Mapping[str
 
 
 class BestTracker:
-    """Keeps the weights of the best evaluated epoch. Strictly better counts; of equals the first one stays.
+    """Keeps the weights of the best evaluated epoch; of equally good epochs, of the first one.
 
     Args:
         monitor: 'split/metric'.
-        keep_weights: whether the best weights are wanted at the end.
-        patience: epochs without improvement until :attr:`exhausted`; None for never.
+        keep_weights: whether the weights are kept.
+        patience: number of epochs without improvement until :attr:`exhausted`; None for never.
     """
 
     def __init__(self, monitor: str, *, keep_weights: bool, patience: int | None) -> None:
@@ -59,23 +54,20 @@ class BestTracker:
         self.exhausted = False
 
     def monitored(self, metrics: Mapping[str, Metrics]) -> float:
-        """The monitored value.
-
-        Raises:
-            InputError: it is undefined: the split has no labelled vertex, or no class has a ROC-AUC there.
-        """
-        value = metrics.get(self.split, {}).get(self.metric)
+        """The value of the monitored metric. An undefined metric is an InputError."""
+        found = metrics.get(self.split, {})
+        value = found.get(self.metric)
         if value is None:
             raise InputError(
                 "the monitored metric is undefined",
-                value=f"'{self.monitor}' has no value; there are {', '.join(metrics.get(self.split, {})) or 'none'}",
+                value=f"'{self.monitor}' has no value; there are {', '.join(found) or 'none'}",
                 where="TrainConfig.monitor",
                 fix="Monitor another metric; ROC-AUC needs a class with positive and negative vertices in the split.",
             )
         return value
 
     def update(self, epoch: int, metrics: Mapping[str, Metrics], model: nn.Module) -> None:
-        """Take note of an evaluated epoch."""
+        """Compare an evaluated epoch with the best one so far."""
         value = self.monitored(metrics)
         if self.value is None or (value > self.value if self.maximise else value < self.value):
             self.epoch, self.value = epoch, value
@@ -85,16 +77,15 @@ class BestTracker:
         self.exhausted = self.patience is not None and epoch - self.epoch >= self.patience
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds of the tracker."""
-        names = ("monitor", "epoch", "value", "weights", "exhausted")
-        return {name: getattr(self, name) for name in names}
+        """The tracker's part of a checkpoint."""
+        return {"monitor": self.monitor} | {name: getattr(self, name) for name in _STATE}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of :meth:`state_dict`."""
-        self.epoch, self.value, self.weights = state["epoch"], state["value"], state["weights"]
-        self.exhausted = state["exhausted"]
+        for name in _STATE:
+            setattr(self, name, state[name])
 
 
 def copy_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a state_dict that training does not change."""
+    """A copy of a state_dict, which training does not change."""
     return {name: value.detach().clone() if isinstance(value, Tensor) else value for name, value in state.items()}

@@ -1,13 +1,12 @@
 """Checkpoints: a folder each, with tensors in safetensors and the rest in JSON; never pickle.
 
-``checkpoints/epoch-000010/`` holds ``state.safetensors`` and ``state.json``. The folder is written aside,
-synced and renamed, so one that has its name is whole; ``state.json`` carries a checksum of itself and of the
-tensors, so one that was damaged later is recognised and passed over.
+``checkpoints/epoch-000010/`` holds ``state.safetensors`` and ``state.json``. The folder is written aside, synced and
+renamed, so a folder of that name is whole. ``state.json`` has checksums of its content and of the tensors, so later
+damage is recognised.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -19,7 +18,16 @@ from torch import Tensor
 
 from sagann.errors import CheckpointError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder, write_synced
-from sagann.train.atomic import REMOVED, disk_errors, parse_json, remove_folder, remove_leftovers, write_tensors
+from sagann.train.atomic import (
+    REMOVED,
+    digest,
+    disk_errors,
+    file_digest,
+    parse_json,
+    remove_folder,
+    remove_leftovers,
+    write_tensors,
+)
 
 FORMAT = 1
 _NAME = re.compile(r"epoch-(\d{6,})")
@@ -30,9 +38,9 @@ class Checkpoint:
     """The state of a run at the end of an epoch."""
 
     epoch: int
-    "The epoch that was done."
+    "Number of the last trained epoch, from 1."
     state: Any
-    "JSON values that refer to ``tensors`` by name (see sagann.train.codec)."
+    "JSON values that name tensors of ``tensors`` (see sagann.train.codec)."
     tensors: Mapping[str, Tensor]
     "Named tensors on the CPU."
 
@@ -50,14 +58,14 @@ class CheckpointFolder:
         self.keep = keep
 
     def epochs(self) -> list[int]:
-        """Epochs of the checkpoints that are there, newest first; they are not opened."""
+        """Epochs that have a checkpoint, newest first. The checkpoints are not opened."""
         if not self.path.is_dir():
             return []
         matches = [_NAME.fullmatch(entry.name) for entry in self.path.iterdir() if entry.is_dir()]
         return sorted((int(match[1]) for match in matches if match), reverse=True)
 
     def write(self, checkpoint: Checkpoint) -> Path:
-        """Write ``checkpoint`` atomically, then remove the oldest beyond ``keep``."""
+        """Write ``checkpoint`` atomically, then remove all but the ``keep`` newest ones."""
         final = self._folder(checkpoint.epoch)
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
@@ -67,11 +75,11 @@ class CheckpointFolder:
             remove_leftovers(self.path, filter(_NAME.fullmatch, unfinished))
             aside = final.with_name(f"{TEMPORARY_PREFIX}{final.name}")
             _write_into(aside, checkpoint)
-            # Only a damaged checkpoint can stand in the way: a valid one of this epoch would have been resumed from.
+            # Only a damaged checkpoint of this epoch can exist: the run would have resumed from a valid one.
             remove_folder(final)
             aside.rename(final)
             sync_folder(self.path)
-            # Later ones could not be read, and do not count.
+            # Checkpoints of later epochs are damaged, and do not count.
             known = [epoch for epoch in self.epochs() if epoch <= checkpoint.epoch]
             for epoch in known[self.keep :]:
                 remove_folder(self._folder(epoch))
@@ -96,31 +104,31 @@ class CheckpointFolder:
             found = document.get("format") if isinstance(document, dict) else None
             raise _damaged(folder, f"format {found!r} in state.json, expected {FORMAT}")
         content = document.get("content")
-        # Dumping what was parsed gives back the text that was checked: floats and order survive the round trip.
-        if _digest(json.dumps(content).encode()) != document.get("checksum") or not isinstance(content, dict):
+        # Parsing and dumping keep the order and every bit of a float, so the text is the one that the checksum is of.
+        if digest(json.dumps(content).encode()) != document.get("checksum") or not isinstance(content, dict):
             raise _damaged(folder, "state.json does not match its checksum")
         if content["epoch"] != epoch:
             raise _damaged(folder, f"state.json is of epoch {content['epoch']}, the folder's name says {epoch}")
         if tensors_checksum != content["tensors_checksum"]:
             raise _damaged(folder, "state.safetensors does not match its checksum")
         try:
-            # Copies: the loaded tensors are a map of the file, which may be removed while they are in use.
+            # Copied: loaded tensors are mapped from the file, which may be removed while they are in use.
             tensors = {name: tensor.clone() for name, tensor in load_file(folder / "state.safetensors").items()}
         except (SafetensorError, OSError) as error:
             raise _damaged(folder, f"state.safetensors: {error}") from error
         return Checkpoint(epoch=epoch, state=content["state"], tensors=tensors)
 
     def newest(self, *, on_damaged: Callable[[str], None]) -> Checkpoint | None:
-        """The newest checkpoint that is whole, or None where there is none at all.
+        """The newest whole checkpoint; None where there is no checkpoint.
 
         Args:
-            on_damaged: is told of each damaged one that is passed over.
+            on_damaged: is told of each damaged checkpoint that is passed over.
         Raises:
-            CheckpointError: there are checkpoints, and every one is damaged.
+            CheckpointError: every checkpoint is damaged.
         """
         last: CheckpointError | None = None
         tried: list[int] = []
-        # Listed anew each time: a process that trains removes the old ones, after it has written newer ones.
+        # Listed anew each time: a process that trains writes new checkpoints and removes old ones.
         while untried := [epoch for epoch in self.epochs() if epoch not in tried]:
             tried.append(untried[0])
             try:
@@ -148,19 +156,9 @@ def _write_into(folder: Path, checkpoint: Checkpoint) -> None:
     write_tensors(tensors, checkpoint.tensors)
     content = {"epoch": checkpoint.epoch, "state": checkpoint.state, "tensors_checksum": file_digest(tensors)}
     text = json.dumps(content, allow_nan=False)
-    document = json.dumps({"format": FORMAT, "checksum": _digest(text.encode()), "content": content})
+    document = json.dumps({"format": FORMAT, "checksum": digest(text.encode()), "content": content})
     write_synced(folder / "state.json", document.encode())
     sync_folder(folder)
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
-
-
-def file_digest(path: Path) -> str:
-    """BLAKE2b-128 of a file's content, in hexadecimal; read in pieces."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def _damaged(folder: Path, value: str) -> CheckpointError:

@@ -1,8 +1,8 @@
 """Codec: nested Python state (of optimizers, schedulers, modules) as JSON values plus named tensors.
 
-State dictionaries hold tuples, integer keys, infinities and tensors, none of which JSON knows. Each becomes an
-object with one key, "$kind", and comes back as what it was, bit for bit; tensors go into a flat mapping that
-safetensors can hold. Nothing is pickled, so reading a file runs no code of it.
+State dictionaries hold tuples, integer keys, infinities and tensors, which JSON does not have. Each becomes an object
+with one key, "$kind", and comes back bit for bit. Tensors go into a flat mapping for safetensors. Nothing is pickled, so
+reading a file runs no code of the file.
 """
 
 from __future__ import annotations
@@ -25,19 +25,17 @@ _SEQUENCES: dict[str, Callable[[Iterable[Any]], Any]] = {"tuple": tuple, "deque"
 
 
 def encode(value: Any, tensors: dict[str, Tensor], *, name: str) -> Any:
-    """Turn ``value`` into JSON values; tensors are copied into ``tensors`` under names that begin with ``name``.
+    """Turn ``value`` into JSON values, and copy its tensors into ``tensors`` under names that begin with ``name``.
 
-    Raises:
-        CheckpointError: something in it is neither a number, a string, a container nor a tensor; the message
-            names it and its type.
+    A value that is neither a number, a string, a container nor a tensor is a CheckpointError, which names the value.
     """
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, Tensor):
-        # A copy on the CPU: contiguous, sharing memory with nothing, as safetensors wants it.
         while name in tensors:
             # Two paths may read alike: {"a": {"b": ...}} and {"a.b": ...}, or the keys 1 and "1".
             name += "'"
+        # safetensors needs contiguous tensors that share no memory.
         tensors[name] = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         return {f"{_SPECIAL}tensor": name}
     if isinstance(value, int):
@@ -52,30 +50,19 @@ def encode(value: Any, tensors: dict[str, Tensor], *, name: str) -> Any:
             return {f"{_SPECIAL}{kind}": items}
     if isinstance(value, dict):
         return _encode_mapping(value, tensors, name)
-    raise CheckpointError(
-        "training state cannot be saved",
-        value=f"a {type(value).__module__}.{type(value).__qualname__}",
-        where=name,
-        fix="Use an optimizer, scheduler and model whose state_dict holds tensors, numbers, strings and "
-        "containers of these; nothing is pickled.",
-    )
+    raise _unsaved(value, name)
 
 
 def _encode_mapping(value: dict[Any, Any], tensors: dict[str, Tensor], name: str) -> Any:
     is_plain = type(value) is dict and all(isinstance(key, str) and not key.startswith(_SPECIAL) for key in value)
     if is_plain:
         return {key: encode(item, tensors, name=f"{name}.{key}") for key, item in value.items()}
-    # A default factory is a function; the dictionary that replaces it holds the same.
+    # A default factory is a function, which JSON cannot hold: a plain dictionary takes the place of a defaultdict.
     kind = next((kind for kind, mapping in _MAPPINGS.items() if type(value) is mapping), None)
     if kind is None and isinstance(value, defaultdict):
         kind = "dict"
     if kind is None:
-        raise CheckpointError(
-            "training state cannot be saved",
-            value=f"a mapping of type {type(value).__qualname__}",
-            where=name,
-            fix="Keep state in plain dictionaries.",
-        )
+        raise _unsaved(value, name)
     pairs = [
         [encode(key, tensors, name=f"{name}.key{at}"), encode(item, tensors, name=f"{name}.{key}")]
         for at, (key, item) in enumerate(value.items())
@@ -83,12 +70,18 @@ def _encode_mapping(value: dict[Any, Any], tensors: dict[str, Tensor], name: str
     return {f"{_SPECIAL}{kind}": pairs}
 
 
-def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The inverse of :func:`encode`.
+def _unsaved(value: object, name: str) -> CheckpointError:
+    return CheckpointError(
+        "training state cannot be saved",
+        value=f"a {type(value).__module__}.{type(value).__qualname__}",
+        where=name,
+        fix="Use an optimizer, scheduler and model whose state_dict holds tensors, numbers, strings and plain containers of these; "
+        "nothing is pickled.",
+    )
 
-    Raises:
-        CheckpointError: the JSON names a tensor or a kind that is not there.
-    """
+
+def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """The inverse of :func:`encode`. An unknown kind, or a missing tensor, is a CheckpointError."""
     if isinstance(value, list):
         return [decode(item, tensors) for item in value]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Contract: what a trained model expects of a graph, and the checks that a graph keeps it."""
+"""Contract: the sizes that a trained model expects of a graph, and the checks of a graph and of logits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sagann.graph.validate import FEATURE_DTYPES
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contract:
-    """What a model was made for; a new graph must offer the same.
+    """The sizes of the graph that a model was made for. A new graph must have the same.
 
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=2)
@@ -26,26 +26,20 @@ class Contract:
     """
 
     num_features: int
-    "Features per vertex; 0 where vertices have none."
+    "Number of features per vertex; 0 where vertices have no features."
     num_classes: int
     "Number of classes."
     multi_label: bool
     "Whether a vertex may have several labels."
     num_edge_types: int
-    "Number of edge types; 0 where edges have none."
+    "Number of edge types; 0 where edges have no types."
     num_vertices: int
-    "Vertices of the training graph: a model without features has weights for just these."
+    "Number of vertices of the training graph. A model for a graph without features has weights for each of them."
 
     @classmethod
     def of(cls, graph: Graph) -> Contract:
-        """What ``graph`` offers."""
-        return cls(
-            num_features=graph.num_features,
-            num_classes=graph.num_classes,
-            multi_label=graph.multi_label,
-            num_edge_types=graph.num_edge_types,
-            num_vertices=graph.num_vertices,
-        )
+        """The contract that ``graph`` keeps."""
+        return cls(**{name: getattr(graph, name) for name in cls.__slots__})
 
     def to_json(self) -> dict[str, Any]:
         """Every field as JSON values."""
@@ -56,7 +50,7 @@ class Contract:
         """The inverse of :meth:`to_json`.
 
         Raises:
-            TypeError: a field is missing, unknown, or neither a count nor a truth value, as it should be.
+            TypeError: a field is missing, unknown, or of the wrong type.
         """
         for name, value in values.items():
             is_fit = isinstance(value, bool) if name == "multi_label" else type(value) is int and value >= 0
@@ -84,80 +78,60 @@ class Contract:
         Raises:
             InputError: features or edge types differ.
         """
-        where = f"graph '{graph.name}'"
+        found, expected = graph.num_edge_types, self.num_edge_types
         if graph.num_features != self.num_features:
-            raise InputError(
+            raise _unfit(
+                graph,
                 "the graph has other features than the model was trained on",
-                value=f"{graph.num_features} features per vertex, the model expects {self.num_features}",
-                where=where,
-                fix="Prepare the graph's features as those of the training graph.",
+                f"{graph.num_features} features per vertex, the model expects {self.num_features}",
+                "Prepare the graph's features as those of the training graph.",
             )
         if self.num_features == 0 and graph.num_vertices != self.num_vertices:
-            raise InputError(
+            raise _unfit(
+                graph,
                 "a model trained without features knows the vertices of its own graph only",
-                value=f"{graph.num_vertices} vertices, the model has weights for {self.num_vertices}",
-                where=where,
-                fix="Use the training graph, or train on features.",
+                f"{graph.num_vertices} vertices, the model has weights for {self.num_vertices}",
+                "Use the training graph, or train on features.",
             )
-        if graph.num_edge_types == 0 < self.num_edge_types:
-            raise InputError(
-                "the graph has no edge types, but the model was trained on some",
-                value=f"0 edge types, the model expects {self.num_edge_types}",
-                where=where,
-                fix="Attach edge types, numbered as in the training graph.",
-            )
-        if graph.num_edge_types > self.num_edge_types:
-            raise InputError(
-                "the graph has more edge types than the model was trained on",
-                value=f"{graph.num_edge_types} edge types, the model expects {self.num_edge_types}",
-                where=where,
-                fix="Number the edge types as in the training graph, and remove edges of unknown types.",
+        if found > expected or found == 0 < expected:
+            raise _unfit(
+                graph,
+                f"the graph has {'more' if found else 'no'} edge types, but the model was trained on {expected}",
+                f"{found} edge types, the model expects {expected}",
+                "Number the edge types as in the training graph, and remove edges of unknown types.",
             )
 
     def check_labels(self, graph: Graph) -> None:
         """Check that ``graph`` has labels of the same classes.
 
         Raises:
-            InputError: it has none, or others.
+            InputError: the graph has no labels, or labels of other classes.
         """
-        where = f"graph '{graph.name}'"
         if graph.labels is None:
-            raise InputError(
-                "the graph has no labels",
-                value="labels are None",
-                where=where,
-                fix="Attach labels, or use predict, which needs none.",
-            )
+            fix = "Attach labels, or use predict, which needs none."
+            raise _unfit(graph, "the graph has no labels", "labels are None", fix)
         if graph.multi_label != self.multi_label or graph.num_classes != self.num_classes:
-            raise InputError(
+            raise _unfit(
+                graph,
                 "the graph has other classes than the model was trained on",
-                value=f"{_classes(graph.num_classes, graph.multi_label)}, "
-                f"the model predicts {_classes(self.num_classes, self.multi_label)}",
-                where=where,
-                fix="Number the classes as in the training graph and set num_classes to the model's.",
+                f"{_classes(graph)}, the model predicts {_classes(self)}",
+                "Number the classes as in the training graph and set num_classes to the model's.",
             )
 
     def check_logits(self, logits: object, graph: Graph, model: str) -> Tensor:
-        """The logits, if they are dense numbers, one row per vertex and one column per class, where the graph is.
+        """Check logits: dense floats, one row per vertex and one column per class, on the graph's device.
 
         Raises:
-            LayerError: they have another form.
+            LayerError: the logits have another form.
         """
-        expected = [graph.num_vertices, self.num_classes]
-        device = graph.topology.device
+        expected, device = [graph.num_vertices, self.num_classes], graph.topology.device
         found = f"a {type(logits).__name__}"
         if isinstance(logits, Tensor):
-            is_dense = logits.layout == torch.strided
-            if (
-                list(logits.shape) == expected
-                and logits.dtype in FEATURE_DTYPES
-                and is_dense
-                and logits.device == device
-            ):
+            layout = "" if logits.layout == torch.strided else f" of layout {logits.layout}"
+            place = "" if logits.device == device else f" on {logits.device}"
+            if not layout + place and list(logits.shape) == expected and logits.dtype in FEATURE_DTYPES:
                 return logits
-            found = f"{logits.dtype} {list(logits.shape)}"
-            found += "" if is_dense else f" of layout {logits.layout}"
-            found += "" if logits.device == device else f" on {logits.device}"
+            found = f"{logits.dtype} {list(logits.shape)}{layout}{place}"
         raise LayerError(
             "the model must return one row of logits per vertex, with a column per class",
             value=f"{found}, expected a dense tensor of 16- to 64-bit floats {expected} on {device}",
@@ -166,5 +140,9 @@ class Contract:
         )
 
 
-def _classes(number: int, multi_label: bool) -> str:
-    return f"{number} {'multi-label' if multi_label else 'exclusive'} classes"
+def _unfit(graph: Graph, what: str, value: str, fix: str) -> InputError:
+    return InputError(what, value=value, where=f"graph '{graph.name}'", fix=fix)
+
+
+def _classes(of: Contract | Graph) -> str:
+    return f"{of.num_classes} {'multi-label' if of.multi_label else 'exclusive'} classes"

@@ -18,13 +18,9 @@ if TYPE_CHECKING:
 
 
 class LastInput(nn.Module):
-    """Runs a model, and returns the input of the SAGA layer that ran last, whatever the order in which layers were registered.
+    """Runs a model, and returns the input of the SAGA layer that ran last, in whatever order the layers were registered.
 
-    It is traced and streamed as any model: a trace leaves out what only the model's own output needs.
-
-    Args:
-        model: called as ``model(hops, x)``.
-        num_hops: topologies that the model walks.
+    LastInput is traced and streamed as any model: a trace leaves out operators that only the model's own output needs.
     """
 
     def __init__(self, model: nn.Module, num_hops: int) -> None:
@@ -33,11 +29,7 @@ class LastInput(nn.Module):
         self.num_hops = num_hops
 
     def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
-        """Dense rows [num_vertices, F]; where the layer is called with several tensors, side by side.
-
-        Raises:
-            LayerError: the model runs no SAGA layer.
-        """
+        """Dense rows [num_vertices, F]. Where the layer reads several tensors, their rows stand side by side."""
         engine = _Noting(current_engine())
         with using_engine(engine):
             self.model(hops, x)
@@ -53,7 +45,7 @@ class LastInput(nn.Module):
 
 
 class _Noting:
-    """An engine that has another one run the layers, and notes their input."""
+    """An engine that passes layers on to another engine, and notes their input."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -61,10 +53,8 @@ class _Noting:
         "Input of the last layer so far."
 
     def run(self, layer: SagaLayer, topology: Topology, x: VertexRows, data: EdgeData) -> Tensor:
-        """Run a layer."""
         self.x = x
         return self._engine.run(layer, topology, x, data)
 
     def maps_features(self, layer: SagaLayer, x: FeatureRows, data: EdgeData) -> bool:
-        """Whether the other engine's layer reads such features by linear maps alone."""
         return isinstance(self._engine, MapsFeatures) and self._engine.maps_features(layer, x, data)

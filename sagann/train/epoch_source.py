@@ -1,16 +1,21 @@
 """Epoch sources: where a training session gets the work of an epoch.
 
-Loss, optimizer, metrics, checkpoints and reports do not know whether the whole graph is trained on in memory, streamed, or by
-mini-batches.
+Loss, optimizer, metrics, checkpoints and reports do not depend on the source. :class:`WholeGraph` is the only one that is
+built.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import torch
 from torch import Tensor
+
+from sagann.train.metrics import labelled_rows, loss_of
+from sagann.train.predictor import Predictor
+from sagann.train.preparation import PreparedGraph
 
 if TYPE_CHECKING:
     from sagann.runtime.recorder import Recorder
@@ -29,21 +34,56 @@ class TrainStep:
 class EpochSource(Protocol):
     """Gives a session its work."""
 
+    timeline: Recorder | None
+    "The steps and copies of the last epoch as they ran; None where they are not recorded."
+
     def steps(self, epoch: int) -> Iterable[TrainStep]:
-        """The steps of an epoch, in order.
-
-        The same epoch of the same run has the same steps, so that a resumed run goes on as the uninterrupted one would.
-
-        Args:
-            epoch: number of the epoch, from 1.
-        """
+        """The steps of an epoch, in order. They depend on the epoch's number (from 1), the run's seed and the model alone."""
         ...
 
     def logits(self) -> Tensor:
         """The model's output for all vertices, without dropout and without gradient: [num_vertices, C]."""
         ...
 
-    @property
-    def timeline(self) -> Recorder | None:
-        """What ran when in the last epoch; None where it was not recorded."""
-        ...
+
+class WholeGraph:
+    """The epoch source whose one step is the whole graph, in memory or streamed. With ``profile``, each epoch is recorded."""
+
+    def __init__(self, predictor: Predictor, prepared: PreparedGraph, *, profile: bool = False) -> None:
+        self._predictor = predictor
+        self._prepared = prepared
+        self._graph = prepared.graph
+        self._profile = profile
+        self.timeline: Recorder | None = None
+        rows, labels = labelled_rows(self._graph, self._graph.splits["train"])
+        self._rows, self._labels = rows.to(predictor.device), labels.to(predictor.device)
+        # The rows of an interval are looked up on the host, so that the lookup does not wait for the device.
+        self._rows_on_host = rows.cpu()
+
+    def steps(self, epoch: int) -> Iterator[TrainStep]:
+        yield TrainStep(loss=self._loss, num_labelled=len(self._rows))
+
+    def logits(self) -> Tensor:
+        return self._predictor.logits(self._prepared)
+
+    def _loss(self) -> Tensor:
+        if self._profile:
+            # Imported here: most runs are not recorded.
+            from sagann.runtime.recorder import Recorder
+
+            self.timeline = Recorder()
+        return self._predictor.loss(self._graph, self._loss_of, timeline=self.timeline)
+
+    def _loss_of(self, logits: Tensor, vertices: slice) -> Tensor:
+        """The part of the training loss that a range of vertices adds."""
+        if len(logits) == self._graph.num_vertices:
+            first, last = 0, len(self._rows)
+        else:
+            bounds = torch.tensor([vertices.start, vertices.stop])
+            first, last = torch.searchsorted(self._rows_on_host, bounds).tolist()
+        if first == last:
+            return logits.new_zeros(())
+        rows = self._rows[first:last] - vertices.start
+        multi_label = self._graph.multi_label
+        part = loss_of(logits.index_select(0, rows), self._labels[first:last], multi_label=multi_label)
+        return part * ((last - first) / len(self._rows))

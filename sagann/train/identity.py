@@ -1,8 +1,8 @@
-"""Identity of a run: what must be the same for a resume to make sense, and the first thing that differs.
+"""Identity of a run: the properties that must be the same for a resume, and the first one that differs.
 
-Covers the model (class, every field of its ModelConfig, a digest of a user's own file, and every tensor's shape),
-the graph (sizes, and a digest of every array), the
-optimizer, the scheduler, the class of the engine, and those training options that change the numbers.
+An identity covers the model (class, every field of its ModelConfig, a digest of a user's own file, the shape of every
+tensor), the graph (sizes, and a digest of every array), the optimizer, the scheduler, the class of the engine, and the
+training options that change the numbers.
 """
 
 from __future__ import annotations
@@ -12,39 +12,32 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sagann.errors import CheckpointError
 from sagann.graph import Graph
 from sagann.graph.feature_store import Features, feature_store, read_slice
 from sagann.graph.rows import is_sparse
 from sagann.nn import ModelConfig
+from sagann.nn.user_model import class_in_file
 from sagann.saga.engine import current_engine
-from sagann.train.config import TrainConfig
+from sagann.train.atomic import digest
+from sagann.train.session import TrainSession
 
 FREE_OPTIONS = ("epochs", "checkpoint_every", "keep_checkpoints", "tensorboard", "spill", "profile")
 """Training options that a resume may change: none of them changes the numbers of an epoch."""
 
-# Left out where they are unset, as they are in runs from before there were these.
+# Left out where they are unset: runs of earlier versions have no such options.
 _LATER_OPTIONS = ("memory",)
 _DIGEST_ROWS_BYTES = 64 * 2**20
 
 
-def identity_of(
-    model: nn.Module,
-    graph: Graph,
-    config: TrainConfig,
-    *,
-    model_config: ModelConfig | None,
-    device: torch.device,
-    optimizer: torch.optim.Optimizer,
-    scheduler: object | None,
-) -> dict[str, Any]:
-    """The identity of a run as nested JSON values; reads every array of ``graph`` once."""
+def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig | None) -> dict[str, Any]:
+    """The identity of a run as nested JSON values; reads every array of ``graph``, the graph before it was prepared, once."""
+    model, config, scheduler = session.model, session.config, session.scheduler
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     unset = {name for name in _LATER_OPTIONS if getattr(config, name) is None}
     options = {name: value for name, value in config.to_json().items() if name not in {*FREE_OPTIONS, *unset}}
@@ -55,28 +48,30 @@ def identity_of(
             "tensors": {name: f"{value.dtype} {list(value.shape)}" for name, value in tensors.items()},
         },
         "graph": graph_identity(graph),
-        "optimizer": {"class": type(optimizer).__name__, "num_groups": len(optimizer.param_groups)},
+        "optimizer": {
+            "class": type(session.optimizer).__name__,
+            "num_groups": len(session.optimizer.param_groups),
+        },
         "scheduler": {"class": None if scheduler is None else type(scheduler).__name__},
-        "train": {**options, "device": device.type},
-        # Engines add up in other orders; how one of them is set up does not matter.
+        "train": {**options, "device": session.device.type},
+        # Engines add in different orders. The options of an engine do not matter.
         "engine": type(current_engine()).__name__,
     }
-    # As it comes back from run.json: a tuple among the options is a list there.
+    # As run.json gives it back: a tuple among the options becomes a list.
     found: dict[str, Any] = json.loads(json.dumps(identity))
     return found
 
 
 def _config_identity(config: ModelConfig | None) -> dict[str, Any]:
-    """The fields that a model was built from; a user's file by its name and content, since it may be moved."""
+    """The fields that a model was built from. A user's file may be moved: its name and content count."""
     if config is None:
         return {}
     fields = asdict(config)
-    filename, _, class_name = config.model.rpartition(":")
-    if not filename:
+    named = class_in_file(config.model)
+    if named is None:
         return {"config": fields}
-    path = Path(filename)
-    digest = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
-    return {"config": {**fields, "model": f"{path.name}:{class_name}"}, "file": digest}
+    path, class_name = named
+    return {"config": {**fields, "model": f"{path.name}:{class_name}"}, "file": digest(path.read_bytes())}
 
 
 def graph_identity(graph: Graph) -> dict[str, Any]:
@@ -87,41 +82,29 @@ def graph_identity(graph: Graph) -> dict[str, Any]:
 
 
 def digest_of(identity: Mapping[str, Any]) -> str:
-    """A short digest of an identity; every checkpoint carries it."""
-    text = json.dumps(identity, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    """The digest of an identity. Every checkpoint carries it."""
+    return digest(json.dumps(identity, sort_keys=True).encode())
 
 
 def check_same(saved: Mapping[str, Any], current: Mapping[str, Any], *, where: str) -> None:
-    """Check that a run is continued with what it was started with.
-
-    Raises:
-        CheckpointError: something differs; the message names the first difference.
-    """
-    difference = next(_differences(saved, current, ""), None)
-    if difference is None:
-        return
-    name, before, now = difference
-    raise CheckpointError(
-        "the run was started differently",
-        value=f"{name} was {before}, is {now}",
-        where=where,
-        fix=f"Resume with the same model, graph, engine and options (only {', '.join(FREE_OPTIONS)} may change), "
-        "or start a new run in another folder.",
-    )
+    """Refuse to continue a run with another identity; the CheckpointError names the first difference."""
+    for name, before, now in _differences(saved, current, ""):
+        raise CheckpointError(
+            "the run was started differently",
+            value=f"{name} was {before}, is {now}",
+            where=where,
+            fix=f"Resume with the same model, graph, engine and options (only {', '.join(FREE_OPTIONS)} may change), "
+            "or start a new run in another folder.",
+        )
 
 
 def graph_difference(saved: Mapping[str, Any], graph: Graph) -> str | None:
-    """Name the first size or array of ``graph`` that is not what a :func:`graph_identity` says; None where all are.
+    """Name the first size or array of ``graph`` that differs from a saved :func:`graph_identity`; None where all are equal.
 
-    Splits that ``graph`` does not have are not asked for. Reads every array once.
+    Where ``graph`` has no splits, saved splits are not compared.
     """
-    current = graph_identity(graph)
-    for name in [*saved, *(key for key in current if key not in saved)]:
-        is_dropped_split = name.startswith("split ") and not graph.splits
-        if saved.get(name) != current.get(name) and not is_dropped_split:
-            return str(name)
-    return None
+    names = (name for name, _, _ in _differences(saved, graph_identity(graph), ""))
+    return next((name for name in names if graph.splits or not name.startswith("split ")), None)
 
 
 def _differences(saved: Any, current: Any, name: str) -> Iterator[tuple[str, str, str]]:

@@ -9,32 +9,25 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class StopRequest:
-    """Whether the user asked the run to stop."""
-
-    def __init__(self) -> None:
-        self.requested = False
-
-
 @contextmanager
-def stop_on_interrupt(on_message: Callable[[str], None]) -> Iterator[StopRequest]:
-    """Turn the first Ctrl-C inside the block into a request; the second one interrupts as usual.
+def stop_on_interrupt(on_message: Callable[[str], None]) -> Iterator[threading.Event]:
+    """Inside the block, the first Ctrl-C sets the event; the second one interrupts as usual.
 
-    Signals reach only the main thread; elsewhere, and where Ctrl-C is ignored already, nothing changes.
+    Signals reach only the main thread. In another thread, and where Ctrl-C is already ignored, nothing changes.
     """
-    request = StopRequest()
+    stop = threading.Event()
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before in (signal.SIG_IGN, None):
-        yield request
+        yield stop
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        request.requested = True
+        stop.set()
         signal.signal(signal.SIGINT, before)
         on_message("Stopping after this epoch. Press Ctrl-C again to stop at once.")
 
     signal.signal(signal.SIGINT, handle)
     try:
-        yield request
+        yield stop
     finally:
         signal.signal(signal.SIGINT, before)

@@ -1,7 +1,6 @@
-"""Policies of a training run: which parameters decay, which optimizer, which learning-rate scheduler.
+"""Policies of a training run: weight decay, optimizer, learning-rate scheduler.
 
-Each is named in TrainConfig, so that a run can be written down and reopened, and each can be replaced by a
-callable of the user's in Trainer.
+TrainConfig names each policy, so that a run can be reopened. A callable of the user's may replace each one in Trainer.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ if TYPE_CHECKING:
     from sagann.train.config import TrainConfig
 
 REFUSALS = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, ArithmeticError, AssertionError)
-"What torch raises for options of a wrong type or value; it checks few of them by itself."
+"Errors that torch raises for options of a wrong type or value."
 
 _TRIED_EPOCHS = 1000
 _LARGEST_LR = torch.finfo(torch.float32).max
 
 ParamGroup = dict[str, Any]
 ParamGroups = Callable[[nn.Module, float], list[ParamGroup]]
-"Split a model's parameters into optimizer groups, given the weight decay."
+"Splits a model's parameters into optimizer groups, given the weight decay."
 OptimizerFactory = Callable[[list[ParamGroup]], torch.optim.Optimizer]
 SchedulerFactory = Callable[[torch.optim.Optimizer], LRScheduler]
 
 
 def decay_all(model: nn.Module, weight_decay: float) -> list[ParamGroup]:
     """Decay every parameter: one group."""
-    return _groups(model, weight_decay, lambda name, parameter: True)
+    return _groups(model, weight_decay, lambda parameter: True)
 
 
 def decay_first_layer(model: nn.Module, weight_decay: float) -> list[ParamGroup]:
@@ -49,12 +48,12 @@ def decay_first_layer(model: nn.Module, weight_decay: float) -> list[ParamGroup]
     layers: list[nn.Module] = [module for module in model.modules() if isinstance(module, SagaLayer)]
     layers = layers or [child for child in model.children() if any(True for _ in child.parameters())]
     first = {id(parameter) for parameter in layers[0].parameters()} if layers else set()
-    return _groups(model, weight_decay, lambda name, parameter: id(parameter) in first)
+    return _groups(model, weight_decay, lambda parameter: id(parameter) in first)
 
 
 def decay_matrices(model: nn.Module, weight_decay: float) -> list[ParamGroup]:
     """Decay weights of two or more dimensions; leave out biases and the scales of normalisation layers."""
-    return _groups(model, weight_decay, lambda name, parameter: parameter.ndim >= 2)
+    return _groups(model, weight_decay, lambda parameter: parameter.ndim >= 2)
 
 
 DECAY_POLICIES: dict[str, ParamGroups] = {
@@ -64,22 +63,34 @@ DECAY_POLICIES: dict[str, ParamGroups] = {
 }
 
 
-def _groups(model: nn.Module, weight_decay: float, decays: Callable[[str, nn.Parameter], bool]) -> list[ParamGroup]:
-    decayed: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            (decayed if decays(name, parameter) else others).append(parameter)
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+def _groups(model: nn.Module, weight_decay: float, decays: Callable[[nn.Parameter], bool]) -> list[ParamGroup]:
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [parameter for parameter in trained if decays(parameter)], "weight_decay": weight_decay},
+        {"params": [parameter for parameter in trained if not decays(parameter)], "weight_decay": 0.0},
+    ]
     return [group for group in groups if group["params"]]
 
 
-def build_optimizer(config: TrainConfig, groups: list[ParamGroup]) -> torch.optim.Optimizer:
-    """Make the optimizer that ``config`` names.
+def build_policies(
+    config: TrainConfig,
+    model: nn.Module,
+    *,
+    maximise: bool,
+    optimizer: OptimizerFactory | None,
+    scheduler: SchedulerFactory | None,
+    param_groups: ParamGroups | None,
+) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
+    """Make optimizer and scheduler for a model: those that ``config`` names, unless a callable takes their place."""
+    # TrainConfig has put a number in place of None.
+    assert config.weight_decay is not None
+    groups = (param_groups or DECAY_POLICIES[config.decay])(model, config.weight_decay)
+    made = optimizer(groups) if optimizer else build_optimizer(config, groups)
+    return made, scheduler(made) if scheduler else build_scheduler(config, made, maximise=maximise)
 
-    Raises:
-        InputError: there is nothing to train, or torch refuses an option or the parameters.
-    """
+
+def build_optimizer(config: TrainConfig, groups: list[ParamGroup]) -> torch.optim.Optimizer:
+    """Make the optimizer that ``config`` names. No groups, or a refusal of torch, is an InputError."""
     if not groups:
         raise InputError(
             "the model has nothing to train",
@@ -98,14 +109,9 @@ def build_optimizer(config: TrainConfig, groups: list[ParamGroup]) -> torch.opti
 
 
 def build_scheduler(config: TrainConfig, optimizer: torch.optim.Optimizer, *, maximise: bool) -> LRScheduler | None:
-    """Make the scheduler that ``config`` names, if it names one.
+    """Make the scheduler that ``config`` names, if it names one. ``maximise`` is the default mode of ReduceLROnPlateau.
 
-    Args:
-        config: names the scheduler and its options.
-        optimizer: whose learning rates it changes.
-        maximise: whether larger is better for the monitored metric; ReduceLROnPlateau's mode, if not given.
-    Raises:
-        InputError: torch refuses an option, or the schedule ends before the last epoch.
+    A refusal of torch, or a schedule that ends before the last epoch, is an InputError.
     """
     if config.scheduler is None:
         return None
@@ -131,57 +137,43 @@ def build_scheduler(config: TrainConfig, optimizer: torch.optim.Optimizer, *, ma
 def try_policies(config: TrainConfig) -> None:
     """Step the optimizer and the scheduler that ``config`` names on a parameter of no use.
 
-    Torch looks at most options only when it uses them, which would be in the middle of training.
-
-    Raises:
-        InputError: torch refuses an option, or a learning rate becomes negative or infinite.
+    Torch checks most options only when it uses them, which may be in the middle of training.
     """
     # Two dimensions, which some optimizers insist on.
     parameter = nn.Parameter(torch.zeros(2, 2))
     optimizer = build_optimizer(config, [{"params": [parameter], "weight_decay": config.weight_decay}])
     scheduler = build_scheduler(config, optimizer, maximise=True)
     if config.optimizer != "SparseAdam":
-        # SparseAdam takes gradients of sparse embeddings only; it steps without one.
+        # SparseAdam takes gradients of sparse embeddings only. It also steps without a gradient.
         parameter.grad = torch.zeros_like(parameter)
     for _ in range(min(config.epochs, _TRIED_EPOCHS) if scheduler else 1):
-        if scheduler is not None:
-            check_rates(scheduler, optimizer)
+        check_rates(scheduler, optimizer)
         try:
             optimizer.step(lambda: 0.0)
         except REFUSALS as error:
             raise torch_refuses("optimizer", config.optimizer, error) from error
-        if scheduler is not None:
-            step_scheduler(scheduler, optimizer, 0.0)
+        step_scheduler(scheduler, 0.0)
 
 
-def step_scheduler(scheduler: LRScheduler, optimizer: torch.optim.Optimizer, monitored: float | None) -> None:
-    """Step the scheduler at the end of an epoch.
+def step_scheduler(scheduler: LRScheduler | None, monitored: float | None) -> None:
+    """Step the scheduler, if there is one, at the end of an epoch.
 
-    Args:
-        scheduler: of ``optimizer``. ReduceLROnPlateau goes by the monitored metric, so it waits for an evaluation.
-        optimizer: whose learning rates it changes.
-        monitored: the monitored metric where it was measured in this epoch, else None.
-    Raises:
-        InputError: torch refuses an option.
+    ReduceLROnPlateau is stepped only where ``monitored``, the value of the monitored metric, was measured in this epoch.
     """
     try:
-        if not isinstance(scheduler, ReduceLROnPlateau):
+        if isinstance(scheduler, ReduceLROnPlateau):
+            if monitored is not None:
+                scheduler.step(monitored)
+        elif scheduler is not None:
             scheduler.step()
-        elif monitored is not None:
-            scheduler.step(monitored)
     except REFUSALS as error:
         raise torch_refuses("scheduler", type(scheduler).__name__, error) from error
 
 
-def check_rates(scheduler: LRScheduler, optimizer: torch.optim.Optimizer) -> None:
-    """Check the learning rates of the next step.
-
-    Args:
-        scheduler: which has set them.
-        optimizer: which will use them.
-    Raises:
-        InputError: one is negative or too large for float32.
-    """
+def check_rates(scheduler: LRScheduler | None, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse a learning rate that a scheduler has made negative or too large for float32."""
+    if scheduler is None:
+        return
     for group in optimizer.param_groups:
         lr = float(group["lr"])
         if not 0 <= lr <= _LARGEST_LR:
@@ -194,20 +186,14 @@ def check_rates(scheduler: LRScheduler, optimizer: torch.optim.Optimizer) -> Non
 
 
 def closest(name: str, known: Collection[str]) -> str:
-    """Advice for an unknown name: the nearest known one and the list."""
+    """Advice for an unknown name: the nearest known name, and all known names."""
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"Did you mean '{near[0]}'? " if near else ""
     return f"{hint}Known: {', '.join(known)}."
 
 
 def torch_refuses(what: str, name: str, error: Exception) -> InputError:
-    """The failure of an optimizer or scheduler in four parts.
-
-    Args:
-        what: 'optimizer' or 'scheduler'.
-        name: its class.
-        error: what it raised.
-    """
+    """The error of an 'optimizer' or 'scheduler' of the class ``name``, for an error that torch raised."""
     return InputError(
         f"torch refuses the {what}",
         value=f"{name}: {error or type(error).__name__}",

@@ -1,4 +1,4 @@
-"""The profile of a streamed run: its last epoch as it ran, beside what was to be expected."""
+"""The profile of a streamed run: its last epoch, as planned and as it ran."""
 
 from __future__ import annotations
 
@@ -20,20 +20,15 @@ from sagann.train.run_folder import PICTURE_FILE, PROFILE_FILE
 def write_profile(
     folder: Path, predictor: Predictor, graph: Graph, measured: Recorder, on_message: Callable[[str], None]
 ) -> None:
-    """Write the trace, and a picture where matplotlib is installed.
+    """Write a trace of the last epoch into the run folder, and a picture where matplotlib is installed.
 
-    Args:
-        folder: of the run.
-        predictor: has streamed the model.
-        graph: that it was streamed over.
-        measured: the last epoch.
-        on_message: is told what could not be written.
+    ``predictor`` has streamed its model over ``graph``. ``measured`` is the last epoch.
     """
     timelines: dict[str, Timeline] = {"measured": measured}
     try:
-        timelines = {"planned": _expected(predictor, graph), **timelines}
+        timelines = {"planned": _planned(predictor, graph), **timelines}
     except SagannError as error:
-        on_message(f"What was to be expected is not in {PROFILE_FILE}: {error}")
+        on_message(f"The planned epoch is not in {PROFILE_FILE}: {error}")
     write_trace(folder / PROFILE_FILE, timelines)
     if can_draw():
         write_picture(folder / PICTURE_FILE, timelines)
@@ -41,7 +36,7 @@ def write_profile(
         on_message(f"{PICTURE_FILE} is not drawn: pip install 'sagann[plots]'")
 
 
-def _expected(predictor: Predictor, graph: Graph) -> Timeline:
+def _planned(predictor: Predictor, graph: Graph) -> Timeline:
     streamed, streaming = predictor.streamed(graph), predictor.streaming
     assert graph.features is not None
     assert streaming is not None

@@ -1,40 +1,45 @@
-"""Reporter: who is told how a run goes. The library itself prints nothing."""
+"""Reporters: objects that are told how a run goes. The library itself prints nothing."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from sagann.errors import MissingDependencyError
 from sagann.train.metrics import Metrics
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 _LOG = logging.getLogger("sagann.train")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunInfo:
-    """What is known of a run when it starts."""
+    """A run at its start."""
 
     model: str
     "The model's name."
     data: str
     "The data's name or path."
     num_vertices: int
-    "Vertices of the graph that the layers walk."
+    "Number of vertices of the prepared graph."
     num_edges: int
-    "Edges of the graph that the layers walk: with the self-loops that the model's ``prepare`` added."
+    "Number of edges of the prepared graph: with the self-loops that the model's ``prepare`` added."
     num_hops: int
-    "Times an epoch's forward pass walks the edges."
+    "Number of times that a forward pass walks the edges."
     epochs: int
-    "Epochs to train, at most."
+    "Largest number of epochs to train."
     first_epoch: int
-    "The first epoch of this call: 1, or more after a resume."
+    "Number of the first epoch of this call: 1, or more after a resume."
     monitor: str
-    "The monitored metric, as 'val/accuracy'."
+    "Name of the monitored metric, as 'val/accuracy'."
     device: str
-    "Where the run computes."
+    "Name of the device that computes."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,18 +47,18 @@ class EpochRecord:
     """One epoch: a line of metrics.jsonl."""
 
     epoch: int
-    "From 1."
+    "Number of the epoch, from 1."
     loss: float
-    "Training loss, in training mode (with dropout)."
+    "Loss of the training vertices, in training mode (with dropout)."
     epoch_s: float
     "Seconds of forward, backward and optimizer step; evaluation and checkpoints are not counted."
     lr: float
-    "Learning rate of the first parameter group in this epoch."
+    "Learning rate of the first parameter group."
     metrics: Mapping[str, Metrics] = field(default_factory=dict)
     "Split to metric to value; empty where the epoch was not evaluated."
 
     def to_json(self) -> dict[str, Any]:
-        """The line as JSON values: the metrics flattened to 'val/accuracy' and the like."""
+        """The line as JSON values; metrics have names such as 'val/accuracy'."""
         flat = {f"{split}/{name}": value for split, found in self.metrics.items() for name, value in found.items()}
         return {"epoch": self.epoch, "loss": self.loss, "epoch_s": self.epoch_s, "lr": self.lr, **flat}
 
@@ -74,57 +79,51 @@ class TrainResult:
     """How a run ended."""
 
     epochs: int
-    "Epochs trained, those before a resume included."
+    "Number of trained epochs, with the epochs before a resume."
     best_epoch: int | None
-    "The epoch whose monitored metric was best; None before the first evaluation."
+    "Number of the epoch whose monitored metric was best; None before the first evaluation."
     weights: str
-    "'best' or 'last': which weights the model has now, and which ``metrics`` are of."
+    "Weights that the model has now and ``metrics`` are of: 'best' or 'last'."
     stopped_early: bool
     "Whether patience ran out."
     interrupted: bool
     "Whether Ctrl-C stopped the run; ``metrics`` are then empty and the model has the last epoch's weights."
     epoch_s: float
-    "Median seconds per epoch."
+    "Median of the seconds of an epoch."
     peak_rss_bytes: int
-    "Largest resident memory of the process so far."
+    "Largest resident memory of the process so far, in bytes."
     metrics: Mapping[str, Metrics]
-    "Split to metric to value, of the weights that the run ended with."
+    "Split to metric to value, for the weights that the run ended with."
     history: Sequence[EpochRecord]
-    "Every epoch."
+    "The records of all epochs."
     run_dir: Path | None
     "The run folder, or None."
 
 
 class Reporter(Protocol):
-    """Is told how a run goes."""
+    """Is told how a run goes. A class that inherits from Reporter overrides the methods that matter to it."""
 
     def on_start(self, info: RunInfo) -> None:
-        """Training begins (or continues)."""
+        """Training begins, or continues."""
+        return
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """An epoch is done."""
+        """An epoch has ended."""
+        return
 
     def on_end(self, result: TrainResult) -> None:
-        """Training is over, by whatever cause but an error."""
+        """Training has ended without an error."""
+        return
 
     def on_message(self, text: str) -> None:
-        """Something the user should know: a damaged checkpoint, a stop ahead of time."""
+        """A message for the user: a damaged checkpoint, a stop ahead of time."""
+        return
 
 
-class LogReporter:
-    """The default: messages go to the logger 'sagann.train' as warnings, everything else nowhere."""
-
-    def on_start(self, info: RunInfo) -> None:
-        """Do nothing."""
-
-    def on_epoch(self, record: EpochRecord) -> None:
-        """Do nothing."""
-
-    def on_end(self, result: TrainResult) -> None:
-        """Do nothing."""
+class LogReporter(Reporter):
+    """The default: messages go to the logger 'sagann.train' as warnings, and nothing else is reported."""
 
     def on_message(self, text: str) -> None:
-        """Log ``text``."""
         _LOG.warning(text)
 
 
@@ -135,21 +134,50 @@ class Reporters:
         self._reporters = tuple(reporters)
 
     def on_start(self, info: RunInfo) -> None:
-        """Tell each."""
         for reporter in self._reporters:
             reporter.on_start(info)
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """Tell each."""
         for reporter in self._reporters:
             reporter.on_epoch(record)
 
     def on_end(self, result: TrainResult) -> None:
-        """Tell each."""
         for reporter in self._reporters:
             reporter.on_end(result)
 
     def on_message(self, text: str) -> None:
-        """Tell each."""
         for reporter in self._reporters:
             reporter.on_message(text)
+
+
+class TensorBoardReporter(Reporter):
+    """Writes the values of every epoch into a folder, as TensorBoard events (extra 'tensorboard')."""
+
+    def __init__(self, path: Path) -> None:
+        require_tensorboard()
+        self._path = path
+        self._writer: SummaryWriter | None = None
+
+    def on_start(self, info: RunInfo) -> None:
+        """Open the events. Earlier events of epochs that a resume runs again are hidden."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(self._path), purge_step=info.first_epoch)
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        assert self._writer is not None
+        for name, value in record.to_json().items():
+            if name != "epoch":
+                self._writer.add_scalar(name if "/" in name else f"run/{name}", value, record.epoch)
+
+    def close(self) -> None:
+        """Close the events file; may be called again."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+def require_tensorboard() -> None:
+    """Raise MissingDependencyError where the package is not installed."""
+    if find_spec("tensorboard") is None:
+        raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")

@@ -1,4 +1,4 @@
-"""What a run uses and runs on: device, peak memory, versions."""
+"""The resources of a run: device, reproducible operators, peak memory, versions."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ _deterministic: Any = torch.utils.deterministic
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device that 'cpu', 'cuda', 'cuda:N' or 'auto' names on this machine, with its index.
-
-    Raises:
-        InputError: there is no such device.
-    """
+    """The device that 'cpu', 'cuda', 'cuda:N' or 'auto' names, with its index; an InputError where it is missing."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() and torch.cuda.device_count() else "cpu"
     return device_named(name, what="no such device", where="TrainConfig.device")
@@ -34,39 +30,30 @@ def resolve_device(name: str) -> torch.device:
 
 @contextmanager
 def reproducible(enabled: bool, device: torch.device) -> Iterator[None]:
-    """Allow only operators that give the same bits in every run on ``device``, inside the block."""
+    """Inside the block, PyTorch allows only operators that give the same bits in every run on ``device``."""
     if not enabled:
         yield
         return
     if device.type == "cuda":
         # cuBLAS is reproducible with a workspace of fixed size only, and torch insists on this variable.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    filled = _deterministic.fill_uninitialized_memory
-    with deterministic_algorithms(True):
-        # Filling every new tensor with NaN is a debugging aid that costs a pass over memory.
-        _deterministic.fill_uninitialized_memory = False
-        try:
-            yield
-        finally:
-            _deterministic.fill_uninitialized_memory = filled
-
-
-@contextmanager
-def deterministic_algorithms(enabled: bool) -> Iterator[None]:
-    """Have PyTorch insist on algorithms that give the same bits in every run, or not, inside the block."""
     before = torch.are_deterministic_algorithms_enabled()
     warned_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(enabled)
+    filled = _deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    # Filling every new tensor with NaN is a debugging aid that costs a pass over memory.
+    _deterministic.fill_uninitialized_memory = False
     try:
         yield
     finally:
+        _deterministic.fill_uninitialized_memory = filled
         torch.use_deterministic_algorithms(before, warn_only=warned_only)
 
 
 def peak_rss_bytes() -> int:
     """Largest resident memory of this process so far, in bytes."""
     status = Path("/proc/self/status")
-    # Of this program alone: getrusage also counts what the process was before it became this program.
+    # getrusage also counts the program that the process ran before this one.
     if status.exists():
         for line in status.read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -76,7 +63,7 @@ def peak_rss_bytes() -> int:
 
 
 def versions() -> dict[str, Any]:
-    """Versions of what a run's bits depend on, and the number of threads."""
+    """Versions that the bits of a run depend on, and the number of threads."""
     try:
         own = version("sagann")
     except PackageNotFoundError:

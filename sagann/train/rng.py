@@ -1,4 +1,4 @@
-"""Random number generators of a run: seeded, saved, restored, and given back to the caller untouched."""
+"""Random number generators of a run: seeded, saved and restored. The caller's states come back untouched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MT_WORDS = 624
 
 
 def capture_rng(device: torch.device) -> dict[str, Tensor]:
-    """The state of torch's (CPU and ``device``), NumPy's and Python's global generators, each uint8 [n]."""
+    """The states of the global generators of torch (CPU and ``device``), NumPy and Python, each uint8 [n]."""
     version, words, gauss = random.getstate()
     assert version == 3
     numpy_state = np.random.get_state(legacy=False)
@@ -35,11 +35,7 @@ def capture_rng(device: torch.device) -> dict[str, Tensor]:
 
 
 def restore_rng(state: Mapping[str, Tensor], device: torch.device) -> None:
-    """Set the generators to what :func:`capture_rng` returned.
-
-    Raises:
-        CheckpointError: a state is missing or of the wrong size.
-    """
+    """Set the generators to a result of :func:`capture_rng`. A missing state is a CheckpointError."""
     wanted = ["torch", "python", "numpy", *(["cuda"] if device.type == "cuda" else [])]
     for name in wanted:
         if name not in state:
@@ -61,7 +57,7 @@ def restore_rng(state: Mapping[str, Tensor], device: torch.device) -> None:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed every global generator inside the block, of other devices none; the caller's states come back after it."""
+    """Seed the global generators inside the block, except those of other devices. Their states come back after the block."""
     before = capture_rng(device)
     for generator in generators_of(device):
         generator.manual_seed(seed)

@@ -1,7 +1,7 @@
-"""RunFolder: what a run leaves on disk.
+"""RunFolder: the files that a run leaves on disk.
 
-Every file is whole or absent, but for ``metrics.jsonl`` and ``events/``, which grow: a kill may cut their end, and a
-resume cuts ``metrics.jsonl`` back to its checkpoint.
+Every file is whole or absent, except ``metrics.jsonl`` and ``events/``, which grow. A kill may cut their end; a resume cuts
+``metrics.jsonl`` back to its checkpoint.
 
 ===================  ============================================================================
 ``run.json``         model, training options, data, versions: enough to reopen the run
@@ -9,12 +9,12 @@ resume cuts ``metrics.jsonl`` back to its checkpoint.
 ``checkpoints/``     the newest checkpoints (see sagann.train.checkpoint)
 ``model.safetensors``  the weights that the run ended with
 ``metrics.json``     the summary, written last
-``profile.json``     what ran when in the last streamed epoch, and was to be expected, where asked for
+``profile.json``     the steps and copies of the last streamed epoch, as planned and as they ran, where asked for
 ``profile.png``      the same as a picture
 ``events/``          TensorBoard events, where asked for
 ===================  ============================================================================
 
-A lock on the folder keeps two processes from training into it at once; the system drops it with the process.
+A lock on the folder keeps two processes from training into it at once; the system drops the lock with the process.
 """
 
 from __future__ import annotations
@@ -32,57 +32,62 @@ from torch import Tensor
 from sagann.errors import CheckpointError, InputError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder
 from sagann.storage.regular_file import require_file
-from sagann.train.atomic import disk_errors, parse_json, remove_folder, remove_leftovers, write_json, write_tensors
-from sagann.train.checkpoint import CheckpointFolder, file_digest
-from sagann.train.codec import encode
+from sagann.train.atomic import (
+    disk_errors,
+    file_digest,
+    parse_json,
+    remove_folder,
+    remove_leftovers,
+    write_json,
+    write_tensors,
+)
+from sagann.train.checkpoint import CheckpointFolder
+from sagann.train.codec import decode, encode
 from sagann.train.reporter import EpochRecord
 
 FORMAT = 1
 RUNS = Path("runs")
-"Folder in which runs get folders of their own, where none is named."
+"Folder of the folders of runs, where no run folder is named."
 RUN_FILE = "run.json"
-"What makes a folder a run: it is written before the first epoch."
-RESULT_FILES = ("metrics.json", "model.safetensors")
-"What a run leaves at its end, in the order in which they are removed."
+"Description of the run, written before the first epoch. A folder with such a file is a run."
 AUTOMATIC = "automatic_memory_bytes"
-"In run.json: the memory budget that the run chose by itself; null for none."
-EXTRA_STATE = "$extra_state"
-"In model.safetensors: the key of what is no tensor; tensors inside it have names that begin so, as no parameter's does."
-PROFILE_FILE, PICTURE_FILE = "profile.json", "profile.png"
-"When steps and copies ran."
-_DESCRIPTION = ("model", "train", "contract", "versions", "identity")
-HISTORY_FILE, LOCK_FILE = "metrics.jsonl", ".lock"
+"Key in run.json: memory budget that the run chose by itself, in bytes; null for none."
 CONFIG_FILE = "config.toml"
-"The settings of the command line: ``sagann train --config RUN/config.toml`` does the same run again."
-_CHECKPOINTS, EVENTS = "checkpoints", "events"
-WRITTEN_ASIDE = (RUN_FILE, *RESULT_FILES, PROFILE_FILE, PICTURE_FILE, CONFIG_FILE, _CHECKPOINTS, EVENTS)
-"What is written, or removed, under another name first."
+"Settings of the command line: ``sagann train --config RUN/config.toml`` does the same run again."
+HISTORY_FILE, LOCK_FILE = "metrics.jsonl", ".lock"
+PROFILE_FILE, PICTURE_FILE = "profile.json", "profile.png"
+EVENTS, _CHECKPOINTS = "events", "checkpoints"
+_SUMMARY_FILE, _WEIGHTS_FILE = "metrics.json", "model.safetensors"
+_RESULT_FILES = (_SUMMARY_FILE, _WEIGHTS_FILE)
+WRITTEN_ASIDE = (RUN_FILE, *_RESULT_FILES, PROFILE_FILE, PICTURE_FILE, CONFIG_FILE, _CHECKPOINTS, EVENTS)
+"Names of files and folders that are written, or removed, under a temporary name."
+_EXTRA_STATE = "$extra_state"
+# Key in the metadata of model.safetensors: values of a state_dict that are no tensors. Names of tensors in such values
+# begin with the key, which no parameter's name does.
+_DESCRIPTION = ("model", "train", "contract", "versions", "identity")
 
 
 class RunFolder:
-    """The folder of one run.
-
-    Args:
-        path: the folder; made by :meth:`locked`.
-        keep_checkpoints: number of newest checkpoints to keep.
-    """
+    """The folder of one run, which keeps the newest checkpoints. The folder is made by :meth:`locked`."""
 
     def __init__(self, path: Path, *, keep_checkpoints: int = 2) -> None:
         self.path = path
         self.checkpoints = CheckpointFolder(path / _CHECKPOINTS, keep=keep_checkpoints)
+        self._history = path / HISTORY_FILE
         self._lines: BinaryIO | None = None
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder for this process.
-
-        Raises:
-            InputError: another process holds it, or there is a file in its place.
-        """
+        """Hold the folder, which is made if it is missing. A folder that another process holds is an InputError."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _unusable(self.path, error) from error
+            raise InputError(
+                "the run folder cannot be made",
+                value=f"{type(error).__name__}: {error.strerror}",
+                where=str(self.path),
+                fix="Choose a folder that you may write to.",
+            ) from error
         with (self.path / LOCK_FILE).open("ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -107,15 +112,18 @@ class RunFolder:
 
     @property
     def has_work(self) -> bool:
-        """Whether an epoch was trained here, so that something would be lost; also where run.json is missing."""
-        history = self.path / HISTORY_FILE
-        return (
-            self.has_result or bool(self.checkpoints.epochs()) or (history.exists() and history.stat().st_size > 0)
-        )
+        """Whether an epoch was trained here, whose results an overwrite would lose; also where run.json is missing."""
+        has_history = self._history.exists() and self._history.stat().st_size > 0
+        return self.has_result or bool(self.checkpoints.epochs()) or has_history
+
+    @property
+    def has_result(self) -> bool:
+        """Whether a run ended here."""
+        return any((self.path / name).exists() for name in _RESULT_FILES)
 
     @property
     def is_described(self) -> bool:
-        """Whether there is a run.json of ours; it goes last."""
+        """Whether there is a run.json of ours. It is the last file that :meth:`clear` removes."""
         try:
             found = parse_json((self.path / RUN_FILE).read_bytes())
         except (OSError, ValueError):
@@ -124,27 +132,23 @@ class RunFolder:
 
     @property
     def foreign(self) -> list[str]:
-        """What a new run would replace, and no run has made."""
+        """Files and folders that a new run would replace, in a folder that holds no run."""
         names = (RUN_FILE, _CHECKPOINTS, EVENTS, PROFILE_FILE, PICTURE_FILE)
         is_run = self.is_described or self.has_work
         return [] if is_run else [name for name in names if (self.path / name).exists()]
 
-    @property
-    def has_result(self) -> bool:
-        """Whether a run ended here."""
-        return any((self.path / name).exists() for name in RESULT_FILES)
-
     def clear(self) -> None:
-        """Remove what a run left. Checkpoints go first, so that a kill leaves nothing to resume wrongly."""
+        """Remove the files of a run. Checkpoints go first, so that after a kill no wrong run is resumed."""
         remove_folder(self.checkpoints.path)
         remove_folder(self.path / EVENTS)
-        for name in (*RESULT_FILES, PROFILE_FILE, PICTURE_FILE, HISTORY_FILE, RUN_FILE):
-            (self.path / name).unlink(missing_ok=True)
-        sync_folder(self.path)
+        self._remove(*_RESULT_FILES, PROFILE_FILE, PICTURE_FILE, HISTORY_FILE, RUN_FILE)
 
     def clear_result(self) -> None:
-        """Remove metrics.json, then the final weights: the run goes on, and they would be of an earlier epoch."""
-        for name in RESULT_FILES:
+        """Remove metrics.json, then the final weights: where the run goes on, both would be of an earlier epoch."""
+        self._remove(*_RESULT_FILES)
+
+    def _remove(self, *names: str) -> None:
+        for name in names:
             (self.path / name).unlink(missing_ok=True)
         sync_folder(self.path)
 
@@ -154,11 +158,7 @@ class RunFolder:
             write_json(self.path / RUN_FILE, {"format": FORMAT, **description})
 
     def read_run(self) -> dict[str, Any]:
-        """Read run.json.
-
-        Raises:
-            CheckpointError: there is none, or it is not one of ours.
-        """
+        """Read run.json. A missing or foreign file is a CheckpointError."""
         path = self.path / RUN_FILE
         require_file(path, error=CheckpointError)
         try:
@@ -180,19 +180,23 @@ class RunFolder:
             )
         missing = [name for name in _DESCRIPTION if not isinstance(found.get(name), dict)]
         if missing:
-            raise CheckpointError(
-                "run.json is damaged",
-                value=f"{', '.join(missing)}: missing, or not a mapping",
-                where=str(path),
-                fix="Restore the file, or train again: --overwrite, or fit(overwrite=True).",
-            )
+            raise self.damaged_description(f"{', '.join(missing)}: missing, or not a mapping")
         return found
+
+    def damaged_description(self, value: str) -> CheckpointError:
+        """The error of a run.json that cannot be understood."""
+        return CheckpointError(
+            "run.json is damaged",
+            value=value,
+            where=str(self.path / RUN_FILE),
+            fix="Restore the file, or train again: --overwrite, or fit(overwrite=True).",
+        )
 
     def append(self, record: EpochRecord) -> None:
         """Add a line to metrics.jsonl."""
         with disk_errors(self.path):
             if self._lines is None:
-                self._lines = (self.path / HISTORY_FILE).open("ab")
+                self._lines = self._history.open("ab")
             self._lines.write((json.dumps(record.to_json(), allow_nan=False) + "\n").encode())
             self._lines.flush()
 
@@ -205,53 +209,35 @@ class RunFolder:
             return self._lines.tell()
 
     def read_history(self, num_epochs: int, num_bytes: int) -> list[EpochRecord]:
-        """The first ``num_epochs`` lines of metrics.jsonl, which are ``num_bytes`` long.
-
-        Raises:
-            CheckpointError: they are not there.
-        """
-        path = self.path / HISTORY_FILE
+        """The first ``num_epochs`` lines of metrics.jsonl, ``num_bytes`` long; a CheckpointError where they are not."""
         try:
-            content = path.read_bytes()[:num_bytes] if num_bytes else b""
+            content = self._history.read_bytes()[:num_bytes] if num_bytes else b""
             records = [EpochRecord.from_json(parse_json(line)) for line in content.splitlines()]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _lost_history(path, f"{type(error).__name__}: {error}") from error
+            raise self._lost_history(f"{type(error).__name__}: {error}") from error
         epochs = [record.epoch for record in records]
         if len(content) != num_bytes or epochs != list(range(1, num_epochs + 1)):
-            raise _lost_history(
-                path, f"{len(records)} epochs in {len(content)} bytes, expected {num_epochs} epochs"
-            )
+            raise self._lost_history(f"{len(records)} epochs in {len(content)} bytes, expected {num_epochs} epochs")
         return records
 
+    def _lost_history(self, value: str) -> CheckpointError:
+        return CheckpointError(
+            "metrics.jsonl does not reach the checkpoint",
+            value=value,
+            where=str(self._history),
+            fix="Restore the file, or start the run anew: fit(overwrite=True).",
+        )
+
     def count_history(self) -> int:
-        """Number of lines of metrics.jsonl; 0 where there is none."""
-        path = self.path / HISTORY_FILE
-        return path.read_bytes().count(b"\n") if path.exists() else 0
+        """Number of lines of metrics.jsonl; 0 where the file is missing."""
+        return self._history.read_bytes().count(b"\n") if self._history.exists() else 0
 
     def cut_history(self, num_bytes: int) -> None:
         """Cut metrics.jsonl back to its first ``num_bytes``."""
         self.close()
-        with (self.path / HISTORY_FILE).open("ab") as file:
+        with self._history.open("ab") as file:
             file.truncate(num_bytes)
             os.fsync(file.fileno())
-
-    def write_result(self, state: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
-        """Write model.safetensors, then metrics.json, which holds the checksum of the weights.
-
-        Args:
-            state: the model's state_dict; what is no tensor in it (the extra state of a module) goes into the metadata of
-                model.safetensors.
-            summary: what metrics.json says.
-        """
-        tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-        extra = {name: value for name, value in state.items() if name not in tensors}
-        metadata = {EXTRA_STATE: json.dumps(encode(extra, tensors, name=EXTRA_STATE))} if extra else {}
-        with disk_errors(self.path):
-            aside = self.path / f"{TEMPORARY_PREFIX}model.safetensors"
-            write_tensors(aside, tensors, metadata)
-            checksum = file_digest(aside)
-            aside.replace(self.path / "model.safetensors")
-            write_json(self.path / "metrics.json", {**summary, "weights_checksum": checksum})
 
     def close(self) -> None:
         """Close metrics.jsonl."""
@@ -259,25 +245,70 @@ class RunFolder:
             self._lines.close()
             self._lines = None
 
+    def write_result(self, state: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
+        """Write model.safetensors, then metrics.json, which holds ``summary`` and the checksum of the weights.
+
+        Values of the state_dict that are no tensors (the extra state of a module) go into the metadata of
+        model.safetensors.
+        """
+        tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+        extra = {name: value for name, value in state.items() if name not in tensors}
+        metadata = {_EXTRA_STATE: json.dumps(encode(extra, tensors, name=_EXTRA_STATE))} if extra else {}
+        with disk_errors(self.path):
+            aside = self.path / f"{TEMPORARY_PREFIX}{_WEIGHTS_FILE}"
+            write_tensors(aside, tensors, metadata)
+            checksum = file_digest(aside)
+            aside.replace(self.path / _WEIGHTS_FILE)
+            write_json(self.path / _SUMMARY_FILE, {**summary, "weights_checksum": checksum})
+
+    def read_summary(self) -> dict[str, Any] | None:
+        """Read metrics.json; None where the run has not ended."""
+        path = self.path / _SUMMARY_FILE
+        require_file(path, error=CheckpointError)
+        if not path.exists():
+            return None
+        try:
+            summary = parse_json(path.read_bytes())
+            if not isinstance(summary, dict):
+                raise TypeError("it is not an object")
+        except (OSError, ValueError, TypeError) as error:
+            raise self._damaged_result(path, f"{type(error).__name__}: {error}") from error
+        return summary
+
+    def read_weights(self) -> dict[str, Any]:
+        """The state_dict that the run ended with; of a run that has not ended, that of its best or last epoch so far."""
+        from safetensors import SafetensorError, safe_open
+
+        path, summary = self.path / _WEIGHTS_FILE, self.read_summary()
+        if summary is not None and path.exists():
+            expected = summary.get("weights_checksum")
+            try:
+                if (found := file_digest(path)) != expected:
+                    raise self._damaged_result(path, f"checksum {found}, metrics.json says {expected}")
+                with safe_open(path, framework="pt") as file:
+                    tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+                    extra = decode(parse_json((file.metadata() or {}).get(_EXTRA_STATE, "{}").encode()), tensors)
+                return {name: value for name, value in tensors.items() if not name.startswith(_EXTRA_STATE)} | extra
+            except (SafetensorError, OSError) as error:
+                raise self._damaged_result(path, str(error)) from error
+        checkpoint = self.checkpoints.newest(on_damaged=lambda text: None)
+        if checkpoint is None:
+            raise CheckpointError(
+                "the run has no weights yet",
+                value="neither model.safetensors nor a checkpoint",
+                where=str(self.path),
+                fix="Wait for its first checkpoint, or resume it.",
+            )
+        state = decode(checkpoint.state, checkpoint.tensors)
+        weights: dict[str, Any] = state["best"]["weights"] or state["model"]
+        return weights
+
+    def _damaged_result(self, path: Path, value: str) -> CheckpointError:
+        return CheckpointError(
+            f"{path.name} is damaged", value=value, where=str(path), fix="Resume the run to write it anew."
+        )
+
 
 def is_of_run(file: Path | None) -> bool:
     """Whether a file lies in the folder of a run."""
     return file is not None and RunFolder(file.parent).exists
-
-
-def _lost_history(path: Path, value: str) -> CheckpointError:
-    return CheckpointError(
-        "metrics.jsonl does not reach the checkpoint",
-        value=value,
-        where=str(path),
-        fix="Restore the file, or start the run anew: fit(overwrite=True).",
-    )
-
-
-def _unusable(path: Path, error: OSError) -> InputError:
-    return InputError(
-        "the run folder cannot be made",
-        value=f"{type(error).__name__}: {error.strerror}",
-        where=str(path),
-        fix="Choose a folder that you may write to.",
-    )

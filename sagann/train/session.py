@@ -1,9 +1,10 @@
-"""TrainSession: everything of a run that changes from epoch to epoch, and its way into a checkpoint and back."""
+"""TrainSession: the state of a run that changes from epoch to epoch. It goes into checkpoints and comes back."""
 
 from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,65 +18,46 @@ from sagann.train.checkpoint import Checkpoint
 from sagann.train.codec import decode, encode
 from sagann.train.config import TrainConfig
 from sagann.train.epoch_source import EpochSource, TrainStep
-from sagann.train.metrics import Metrics
+from sagann.train.metrics import Metrics, evaluate_splits
 from sagann.train.policies import REFUSALS, check_rates, step_scheduler, torch_refuses
-from sagann.train.predictor import evaluate_splits
 from sagann.train.reporter import EpochRecord
 from sagann.train.rng import capture_rng, restore_rng
 
 
+@dataclass(kw_only=True, eq=False)
 class TrainSession:
-    """One run in progress.
+    """One run in progress."""
 
-    Args:
-        model: what is trained.
-        source: gives the work of each epoch.
-        graph: has the labels and splits that the model is measured on.
-        device: where the model computes.
-        config: how to train.
-        optimizer: over the model's parameters.
-        scheduler: of ``optimizer``, or None.
-        tracker: remembers the best epoch.
-    """
-
-    def __init__(
-        self,
-        *,
-        model: nn.Module,
-        source: EpochSource,
-        graph: Graph,
-        device: torch.device,
-        config: TrainConfig,
-        optimizer: torch.optim.Optimizer,
-        scheduler: LRScheduler | None,
-        tracker: BestTracker,
-    ) -> None:
-        self.model = model
-        self.source = source
-        self.graph = graph
-        self.device = device
-        self.config = config
-        self.optimizer = optimizer
-        self.scheduler = scheduler
-        self.tracker = tracker
-        self.epoch = 0
-        self.history: list[EpochRecord] = []
-        light = "micro_f1" if self.graph.multi_label else "accuracy"
-        # Per epoch only what is cheap, and what is monitored; the whole set comes at the end.
-        self._metrics = {"loss", light, tracker.metric}
+    model: nn.Module
+    "The model that is trained."
+    source: EpochSource
+    "Gives the work of each epoch."
+    graph: Graph
+    "Holds the labels and splits that the model is measured on."
+    device: torch.device
+    "Where the model computes."
+    config: TrainConfig
+    "How to train."
+    optimizer: torch.optim.Optimizer
+    "Steps the model's parameters."
+    scheduler: LRScheduler | None
+    "Sets the optimizer's learning rates; None keeps them."
+    tracker: BestTracker
+    "Remembers the best epoch."
+    epoch: int = field(default=0, init=False)
+    "Number of the last trained epoch; 0 before the first one."
+    history: list[EpochRecord] = field(default_factory=list, init=False)
+    "The records of all trained epochs."
 
     def run_epoch(self) -> EpochRecord:
         """Train one epoch, evaluate it where it is due, step the scheduler, and add it to the history.
 
-        Where ``eval_every`` does not divide the number of epochs, the last epoch is evaluated for the history
-        only: a longer run would not have evaluated it, and continuing this one must give the same.
-
-        Raises:
-            InputError: the loss or an evaluated metric became NaN or infinite, or the schedule is over.
+        Where ``eval_every`` does not divide the number of epochs, the last epoch is evaluated for the history only: a
+        longer run does not evaluate this epoch, and continuing this run must give the same. A loss that is NaN or
+        infinite is an InputError.
         """
         epoch = self.epoch + 1
-        if self.scheduler is not None:
-            check_rates(self.scheduler, self.optimizer)
+        check_rates(self.scheduler, self.optimizer)
         lr = float(self.optimizer.param_groups[0]["lr"])
         started_s = self._now_s()
         loss = self._train(epoch)
@@ -86,9 +68,7 @@ class TrainSession:
             metrics = self._evaluate(epoch)
         if is_due:
             self.tracker.update(epoch, metrics, self.model)
-        if self.scheduler is not None:
-            monitored = self.tracker.monitored(metrics) if is_due else None
-            step_scheduler(self.scheduler, self.optimizer, monitored)
+        step_scheduler(self.scheduler, self.tracker.monitored(metrics) if is_due else None)
         record = EpochRecord(epoch=epoch, loss=loss, epoch_s=epoch_s, lr=lr, metrics=metrics)
         self.epoch = epoch
         self.history.append(record)
@@ -96,7 +76,7 @@ class TrainSession:
 
     @property
     def finished(self) -> bool:
-        """Whether there is no further epoch to train."""
+        """Whether no epoch is left to train."""
         return self.tracker.exhausted or self.epoch >= self.config.epochs
 
     def _now_s(self) -> float:
@@ -105,7 +85,7 @@ class TrainSession:
         return time.perf_counter()
 
     def _train(self, epoch: int) -> float:
-        """All steps of an epoch; gives the mean loss of the labelled vertices."""
+        """Take all steps of an epoch; the mean loss of its labelled vertices."""
         self.model.train()
         mean, count = 0.0, 0
         for step in self.source.steps(epoch):
@@ -114,7 +94,7 @@ class TrainSession:
         return mean
 
     def _step(self, step: TrainStep, epoch: int) -> float:
-        """One optimizer step. Every torch optimizer takes a closure; LBFGS calls it several times."""
+        """Take one optimizer step. Every torch optimizer takes a closure; LBFGS calls the closure several times."""
         losses: list[float] = []
         in_model = False
 
@@ -136,22 +116,33 @@ class TrainSession:
 
     def _loss_and_gradients(self, step: TrainStep, epoch: int) -> Tensor:
         self.optimizer.zero_grad()
-        # Of parameters that the optimizer leaves alone as well: they would add up.
+        # Also gradients of parameters that the optimizer does not step: they would add up.
         self.model.zero_grad()
+        where = f"model {type(self.model).__name__}"
         try:
             loss = step.loss()
             if not loss.requires_grad:
-                raise _no_gradient(type(self.model).__name__)
+                raise LayerError(
+                    "the model's output cannot be differentiated",
+                    value="no gradient leads from it to the parameters",
+                    where=where,
+                    fix="Leave out detach(), torch.no_grad() and whatever else cuts the gradient between parameters and output.",
+                )
             _check_finite(loss.item(), f"training loss of epoch {epoch}", self.config)
             loss.backward()
         except RuntimeError as error:
             if "deterministic" in str(error):
-                raise _not_reproducible(error) from error
+                raise InputError(
+                    "an operator of the model is not reproducible",
+                    value=str(error).split("\n")[0],
+                    where="TrainConfig.deterministic",
+                    fix="Replace the operator, or set deterministic = false and accept runs that differ in the last bits.",
+                ) from error
             if "modified by an inplace operation" in str(error):
                 raise LayerError(
                     "the model cannot be differentiated: it overwrites a value that its gradient needs",
                     value=str(error).partition(":")[2].partition(";")[0].strip(),
-                    where=f"model {type(self.model).__name__}",
+                    where=where,
                     fix="Write y = y + 1 instead of y.add_(1) or y += 1.",
                 ) from error
             raise
@@ -161,21 +152,17 @@ class TrainSession:
         return loss.detach()
 
     def _evaluate(self, epoch: int) -> dict[str, Metrics]:
-        metrics = evaluate_splits(self.source.logits(), self.graph, splits=("train", "val"), names=self._metrics)
+        light = "micro_f1" if self.graph.multi_label else "accuracy"
+        # Only the cheap metrics and the monitored one: all metrics are measured at the end of the run.
+        names = {"loss", light, self.tracker.metric}
+        metrics = evaluate_splits(self.source.logits(), self.graph, splits=("train", "val"), names=names)
         for split, found in metrics.items():
             for name, value in found.items():
                 _check_finite(value, f"{split}/{name} of epoch {epoch}", self.config)
         return metrics
 
     def checkpoint(self, *, run: str, history_bytes: int) -> Checkpoint:
-        """The whole state after the last epoch.
-
-        Args:
-            run: digest of the run's identity.
-            history_bytes: length of metrics.jsonl so far.
-        Raises:
-            CheckpointError: the state holds something that is neither tensor, number, string nor container.
-        """
+        """The whole state after the last trained epoch, for a run's digest and a length of metrics.jsonl."""
         tensors: dict[str, Tensor] = {}
         parts = {
             "model": self.model.state_dict(),
@@ -189,23 +176,21 @@ class TrainSession:
         return Checkpoint(epoch=self.epoch, state=state, tensors=tensors)
 
     def restore(self, checkpoint: Checkpoint, history: list[EpochRecord]) -> None:
-        """Continue from ``checkpoint``, as if there had been no interruption."""
+        """Continue from ``checkpoint`` as an uninterrupted run would."""
         state: dict[str, Any] = decode(checkpoint.state, checkpoint.tensors)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         self.tracker.load_state_dict(state["best"])
-        self.tracker.weights = _moved(self.tracker.weights, self.device)
+        if self.tracker.weights is not None:
+            self.tracker.weights = {
+                name: value.to(self.device) if isinstance(value, Tensor) else value
+                for name, value in self.tracker.weights.items()
+            }
         self.epoch = checkpoint.epoch
         self.history = history
         restore_rng(state["rng"], self.device)
-
-
-def _moved(weights: dict[str, Any] | None, device: torch.device) -> dict[str, Any] | None:
-    if weights is None:
-        return None
-    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in weights.items()}
 
 
 def _check_finite(value: float, what: str, config: TrainConfig) -> None:
@@ -217,22 +202,4 @@ def _check_finite(value: float, what: str, config: TrainConfig) -> None:
         value=f"the {what} is {value}",
         where=f"optimizer {config.optimizer} with lr {config.lr:g}",
         fix=f"Lower lr (try {config.lr / 10:g}){clip}; large feature values want normalising first.",
-    )
-
-
-def _no_gradient(model: str) -> LayerError:
-    return LayerError(
-        "the model's output cannot be differentiated",
-        value="no gradient leads from it to the parameters",
-        where=f"model {model}",
-        fix="Leave out detach(), torch.no_grad() and whatever else cuts the gradient between parameters and output.",
-    )
-
-
-def _not_reproducible(error: RuntimeError) -> InputError:
-    return InputError(
-        "an operator of the model is not reproducible",
-        value=str(error).split("\n")[0],
-        where="TrainConfig.deterministic",
-        fix="Replace the operator, or set deterministic = false and accept runs that differ in the last bits.",
     )

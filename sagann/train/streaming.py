@@ -1,37 +1,47 @@
-"""Streaming: how a run is kept inside a memory budget, and where it puts what does not fit."""
+"""Streaming: runs a model inside a memory budget, and knows the folder for blocks that are not in memory."""
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
-from sagann.free_space import is_memory
+from sagann.byte_size import format_bytes
+from sagann.errors import InputError
+from sagann.free_space import free_disk_bytes, is_memory
+from sagann.graph import Graph
 from sagann.graph.large_arrays import made_by
 from sagann.train.config import TrainConfig
 
+if TYPE_CHECKING:
+    from sagann.plan.epoch import Planned
+    from sagann.runtime.streaming.streamed import StreamedModel
+
 OWN_FOLDER = "spill"
-"In the run folder, for what is spilled where no other folder is named."
+"Name of the spill folder in a run folder, where no other spill folder is named."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Streaming:
-    """How a model is run inside a memory budget."""
+    """The budget of a streamed model, and its spill folder."""
 
     memory_bytes: int
     "Budget of an epoch's tensors of vertices and edges, in bytes."
     spill: Path | None
-    "Folder for the others; None for the host's memory, beside a device."
+    "Folder for blocks that are not in memory; None keeps them in the host's memory, beside a device."
     is_own: bool = False
-    "Whether the folder is the run's, and goes with it."
+    "Whether the folder belongs to the run, and is removed at its end."
     is_automatic: bool = False
-    "Whether the budget is what there is, and nobody's wish."
+    "Whether the budget was chosen from the free memory; false where the user stated it."
     trains: bool = True
-    "Whether the model is trained, and not evaluated only, which takes less."
+    "Whether the model is trained. A model that is only evaluated takes less memory."
 
     @classmethod
     def of(
@@ -43,15 +53,10 @@ class Streaming:
         automatic_bytes: int | None = None,
         trains: bool = True,
     ) -> Streaming | None:
-        """What a configuration asks for; None for everything in memory.
+        """The streaming that a configuration asks for; None for everything in memory.
 
-        Args:
-            config: of the run.
-            run_dir: its folder, which blocks are spilled into where no other is named.
-            device: what computes, whose memory the budget is of. Beside a CUDA device blocks stay in the host's memory where
-                no folder is named.
-            automatic_bytes: the budget where the configuration names none.
-            trains: whether the model is trained.
+        ``automatic_bytes`` is the budget where ``config`` names none. Where ``config`` names no spill folder, it lies in
+        ``run_dir``, or is the system's folder for temporary files; beside a CUDA device blocks stay in the host's memory.
         """
         memory_bytes = automatic_bytes if config.memory_bytes is None else config.memory_bytes
         if memory_bytes is None:
@@ -67,20 +72,58 @@ class Streaming:
             trains=trains,
         )
 
+    def stream(self, model: nn.Module, graph: Graph, device: torch.device, *, trains: bool) -> StreamedModel:
+        """The model over a prepared graph, inside the budget. An automatic budget that cannot be met is an InputError."""
+        # Imported here: most runs do not stream, and it loads Numba.
+        from sagann.plan.residency import BudgetError
+        from sagann.runtime.streaming.stream import stream
+
+        try:
+            return stream(
+                model, graph, budget_bytes=self.memory_bytes, spill=self.spill, trains=trains, device=device
+            )
+        except BudgetError as error:
+            if not self.is_automatic:
+                raise
+            raise InputError(
+                "the run does not fit memory, not even streamed",
+                value=f"{'an epoch' if trains else 'an evaluation'} needs at least "
+                f"{format_bytes(error.needed_bytes)}, {format_bytes(self.memory_bytes)} are left for it",
+                where=f"graph '{graph.name}'",
+                fix="Free memory, use a smaller model or a machine with more memory; where you know better, set the "
+                "budget by --memory (TrainConfig.memory).",
+            ) from error
+
+    def require_room(self, evaluation: Planned, device: torch.device) -> None:
+        """Raise SpillError where the disk lacks room for the blocks that an evaluation spills, and for its result."""
+        if self.spill is None or device.type != "cpu":
+            return
+        # Imported here: most runs do not stream, and it loads Numba.
+        from sagann.runtime.blocks.spill import SpillError
+
+        form = evaluation.program.forms[evaluation.program.output]
+        result_bytes = evaluation.plan.bounds[-1] * math.prod(form.shape) * form.dtype.itemsize
+        needed_bytes = evaluation.plan.spilled_bytes + evaluation.schedule.constant_bytes + result_bytes
+        free_bytes = free_disk_bytes(self.spill)
+        if free_bytes < needed_bytes:
+            raise SpillError(
+                "too little room to spill the blocks of an evaluation",
+                value=f"{free_bytes} bytes are free, {needed_bytes} are needed, {result_bytes} of them for its result",
+                where=f"'{self.spill}'",
+                fix="Free some, spill to another disk, or raise the memory budget.",
+            )
+
     def warn(self, say: Callable[[str], None]) -> None:
-        """Say so where what is spilled would take memory again."""
+        """Say so where the spill folder lies in memory."""
         if self.spill is not None and is_memory(self.spill):
             say(
-                f"The spill folder '{self.spill}' lies in memory (tmpfs): what is spilled takes memory beside the budget. "
+                f"The spill folder '{self.spill}' lies in memory (tmpfs): spilled blocks take memory beside the budget. "
                 "--spill (TrainConfig.spill) names a folder on a disk."
             )
 
     @contextmanager
     def large_arrays(self) -> Iterator[None]:
-        """Inside the ``with`` block, arrays with a row per edge that preparing a graph gives lie on the spill folder's disk.
-
-        Where there is no folder, they lie in memory.
-        """
+        """Inside the block, large arrays of a graph that is opened or prepared lie on the spill folder's disk, if any."""
         if self.spill is None:
             yield
             return
@@ -91,14 +134,14 @@ class Streaming:
             yield
 
     def remove(self) -> None:
-        """Remove the folder where it is the run's own and empty; where it holds something, it stays."""
+        """Remove the spill folder where it belongs to the run and is empty."""
         if self.is_own and self.spill is not None:
             with suppress(OSError):
                 self.spill.rmdir()
 
 
 def remove_spilled(run_dir: Path) -> None:
-    """Remove what a killed run left in its spill folder, also where the next one does not stream."""
+    """Remove the spilled blocks of a killed run, also where the next run does not stream."""
     folder = run_dir / OWN_FOLDER
     if folder.is_dir():
         # Imported here: most runs do not stream, and it loads Numba.

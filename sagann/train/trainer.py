@@ -1,8 +1,7 @@
 """Trainer: trains a model on a whole graph, with metrics, early stopping, checkpoints and exact resume.
 
-The same seed gives bitwise the same run, and a resumed run is bitwise the uninterrupted one: a checkpoint holds
-the weights, the optimizer, the scheduler, every random generator and the best weights so far, and the run
-itself is made of operators with a fixed order of summation.
+The same seed gives bitwise the same run, and a resumed run is bitwise the uninterrupted one: operators sum in a fixed
+order, and a checkpoint holds weights, optimizer, scheduler, random generators and the best weights so far.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import os
 import statistics
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +25,28 @@ from sagann.train.automatic import automatic_budget, bytes_in_files
 from sagann.train.best import BestTracker, copy_of, resolve_monitor
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
-from sagann.train.events import TensorBoardReporter, require_tensorboard
-from sagann.train.identity import digest_of, identity_of
+from sagann.train.epoch_source import WholeGraph
+from sagann.train.identity import identity_of
 from sagann.train.interrupt import stop_on_interrupt
 from sagann.train.metrics import Metrics
-from sagann.train.policies import (
-    DECAY_POLICIES,
-    OptimizerFactory,
-    ParamGroups,
-    SchedulerFactory,
-    build_optimizer,
-    build_scheduler,
-    try_policies,
+from sagann.train.policies import OptimizerFactory, ParamGroups, SchedulerFactory, build_policies, try_policies
+from sagann.train.predictor import Predictor
+from sagann.train.preparation import PreparedGraph
+from sagann.train.reporter import (
+    LogReporter,
+    Reporter,
+    Reporters,
+    RunInfo,
+    TensorBoardReporter,
+    TrainResult,
+    require_tensorboard,
 )
-from sagann.train.predictor import Predictor, PreparedGraph
-from sagann.train.reporter import LogReporter, Reporter, Reporters, RunInfo, TrainResult
 from sagann.train.resources import peak_rss_bytes, reproducible, resolve_device, versions
-from sagann.train.restore import restore
 from sagann.train.rng import seeded
-from sagann.train.run import describe_model
 from sagann.train.run_folder import AUTOMATIC, EVENTS, RunFolder
 from sagann.train.session import TrainSession
+from sagann.train.start import continue_run, describe_model, start_run
 from sagann.train.streaming import Streaming, remove_spilled
-from sagann.train.whole_graph import WholeGraph
 
 
 class Trainer:
@@ -59,12 +58,12 @@ class Trainer:
         config: how to train; by default 200 epochs of Adam with learning rate 0.01.
         run_dir: folder for checkpoints, metrics and weights; None keeps everything in memory.
         reporter: is told how the run goes; by default messages go to the logger 'sagann.train'.
-        source: what to call the data in the run folder, a path for instance; by default the graph's name.
-        class_names: names of the classes, for whoever reads predictions of the run later; by default their numbers.
+        source: name of the data in the run folder, such as a path; by default the graph's name.
+        class_names: names of the classes, for later predictions; by default their numbers.
         optimizer: makes the optimizer from parameter groups, instead of ``config.optimizer``.
         scheduler: makes the scheduler from the optimizer, instead of ``config.scheduler``.
         param_groups: splits the parameters into groups, instead of ``config.decay``.
-        validate: check every value of the graph; turn it off only for a graph that was checked before. Labels and splits are always checked.
+        validate: check every value of the graph; turn it off only for a checked graph. Labels and splits are always checked.
 
     Raises:
         InputError: the graph, the model or the configuration cannot be trained as it is.
@@ -103,25 +102,22 @@ class Trainer:
         param_groups: ParamGroups | None = None,
         validate: bool = True,
     ) -> None:
-        require_type(
-            model,
-            (nn.Module, ModelConfig),
-            where="Trainer.model",
-            fix="Pass a module, or ModelConfig(model=...) for a model of the zoo.",
-        )
-        require_type(
-            graph, Graph, where="Trainer.graph", fix="Open it with sagann.load_graph, or make a sagann.Graph."
-        )
+        fix = "Pass a module, or ModelConfig(model=...) for a model of the zoo."
+        require_type(model, (nn.Module, ModelConfig), where="Trainer.model", fix=fix)
+        fix = "Open it with sagann.load_graph, or make a sagann.Graph."
+        require_type(graph, Graph, where="Trainer.graph", fix=fix)
         require_type(config, TrainConfig, where="Trainer.config", fix="Pass TrainConfig(...).", optional=True)
         require_type(run_dir, (str, os.PathLike), where="Trainer.run_dir", fix="Pass a path.", optional=True)
-        require_type(source, str, where="Trainer.source", fix="Pass what to call the data.", optional=True)
+        require_type(source, str, where="Trainer.source", fix="Pass a name of the data.", optional=True)
         self.config = config or TrainConfig()
         self.graph = graph
         self.run_dir = None if run_dir is None else Path(run_dir)
         self._reporter: Reporter = reporter or LogReporter()
         self._source = source or graph.name
         self._class_names = list(class_names)
-        self._optimizer, self._scheduler, self._param_groups = optimizer, scheduler, param_groups
+        self._build_policies = partial(
+            build_policies, self.config, optimizer=optimizer, scheduler=scheduler, param_groups=param_groups
+        )
         if optimizer is None and scheduler is None:
             try_policies(self.config)
         if validate:
@@ -139,16 +135,12 @@ class Trainer:
         if isinstance(model, ModelConfig):
             with seeded(self.config.seed, device):
                 model = build_model(model, graph)
-        self._predictor = Predictor(
-            model,
-            contract,
-            device=device,
-            streaming=Streaming.of(self.config, self.run_dir, device=device),
-        )
+        streaming = Streaming.of(self.config, self.run_dir, device=device)
+        self._predictor = Predictor(model, contract, device=device, streaming=streaming)
         self._prepared = self._prepare(graph)
 
     def _prepare(self, graph: Graph) -> PreparedGraph:
-        """Prepare the graph, with large arrays in files where memory may not hold them beside the run."""
+        """Prepare the graph, with large arrays in files where memory may be too small for both the arrays and the run."""
         self._in_files_bytes = 0
         if self._predictor.streaming is None and self.device.type == "cpu":
             self._in_files_bytes = bytes_in_files(self.model, graph)
@@ -166,7 +158,7 @@ class Trainer:
 
     @property
     def device(self) -> torch.device:
-        """Where the Trainer computes."""
+        """The device that computes."""
         return self._predictor.device
 
     def fit(self, *, resume: bool = False, overwrite: bool = False) -> TrainResult:
@@ -179,10 +171,8 @@ class Trainer:
                 on the same machine with the same versions and number of threads.
             overwrite: remove the run that is in ``run_dir``.
         Raises:
-            InputError: the loss became NaN or infinite; or ``run_dir`` holds a run and neither ``resume`` nor
-                ``overwrite`` was asked for.
-            CheckpointError: there is nothing to resume, or the run was started with another model, graph or
-                configuration.
+            InputError: the loss became NaN or infinite; or ``run_dir`` holds a run that is neither resumed nor overwritten.
+            CheckpointError: there is nothing to resume, or the run was started with another model, graph or configuration.
         """
         folder = self._run_folder(resume)
         with ExitStack() as stack:
@@ -194,16 +184,24 @@ class Trainer:
             stack.enter_context(reproducible(self.config.deterministic, self.device))
             stop = stack.enter_context(stop_on_interrupt(self._reporter.on_message))
             session = self._session()
-            run = "" if folder is None else self._open_run(folder, session, resume, overwrite)
+            run = ""
+            if folder is not None:
+                description = self._description(session)
+                run = (
+                    continue_run(session, folder, description, self._reporter.on_message)
+                    if resume
+                    else start_run(folder, description, overwrite=overwrite)
+                )
             reporter = self._reporter_with_events(folder, stack)
             reporter.on_start(self._info(session))
             saved_epoch = session.epoch
-            while not session.finished and not stop.requested:
+            while not session.finished and not stop.is_set():
                 record = session.run_epoch()
                 if folder is not None:
                     folder.append(record)
                     if session.epoch % self.config.checkpoint_every == 0:
-                        saved_epoch = _save(session, folder, run)
+                        _save(session, folder, run)
+                        saved_epoch = session.epoch
                 reporter.on_epoch(record)
             if folder is not None and saved_epoch != session.epoch:
                 _save(session, folder, run)
@@ -216,19 +214,11 @@ class Trainer:
         return self.fit(resume=True)
 
     def evaluate(self, graph: Graph | None = None) -> dict[str, Metrics]:
-        """Measure the model on each split of the training graph, or of a new one: split to metric to value.
-
-        A graph without splits counts as one split, 'all'.
-        """
+        """Measure the model on the training graph, or on a new one: see :meth:`sagann.train.Predictor.evaluate`."""
         return self._predictor.evaluate(self._prepared if graph is None else graph)
 
     def predict(self, graph: Graph | None = None, *, probabilities: bool = False) -> Tensor:
-        """Class ids int64 [num_vertices], or uint8 [num_vertices, C] of 0/1 for multi-label; on the CPU.
-
-        Args:
-            graph: a new graph; by default the training graph.
-            probabilities: return floats [num_vertices, C] instead.
-        """
+        """Class ids, 0/1 per class or probabilities of every vertex: see :meth:`sagann.train.Predictor.predict`."""
         return self._predictor.predict(self._prepared if graph is None else graph, probabilities=probabilities)
 
     def embed(self, graph: Graph | None = None) -> Tensor:
@@ -236,7 +226,7 @@ class Trainer:
         return self._predictor.embed(self._prepared if graph is None else graph)
 
     def _stream_where_needed(self, folder: RunFolder | None, resume: bool) -> None:
-        """Stream the model where a budget is stated, or where memory would not hold the run."""
+        """Stream the model where a budget is stated, or where memory is too small for the run."""
         if folder is not None:
             remove_spilled(folder.path)
         budget_bytes = None
@@ -254,25 +244,10 @@ class Trainer:
             streaming.warn(self._reporter.on_message)
         self._predictor.streaming = streaming
 
-    @property
-    def _automatic_bytes(self) -> int | None:
-        """The budget of the run, where none was stated."""
-        streaming = self._predictor.streaming
-        return streaming.memory_bytes if streaming is not None and streaming.is_automatic else None
-
     def _session(self) -> TrainSession:
         self._predictor.try_out(self._prepared)
         tracker = BestTracker(self.monitor, keep_weights=self.weights == "best", patience=self.config.patience)
-        policy = self._param_groups or DECAY_POLICIES[self.config.decay]
-        # TrainConfig has put a number in place of None.
-        assert self.config.weight_decay is not None
-        groups = policy(self.model, self.config.weight_decay)
-        optimizer = self._optimizer(groups) if self._optimizer else build_optimizer(self.config, groups)
-        scheduler = (
-            self._scheduler(optimizer)
-            if self._scheduler
-            else build_scheduler(self.config, optimizer, maximise=tracker.maximise)
-        )
+        optimizer, scheduler = self._build_policies(self.model, maximise=tracker.maximise)
         return TrainSession(
             model=self.model,
             source=WholeGraph(self._predictor, self._prepared, profile=self.config.profile),
@@ -298,57 +273,23 @@ class Trainer:
             self._reporter.on_message("TensorBoard events are not written: the Trainer has no run folder.")
         return None
 
-    def _open_run(self, folder: RunFolder, session: TrainSession, resume: bool, overwrite: bool) -> str:
-        """Start a run in ``folder``, or restore it into ``session``; the digest of its identity."""
-        identity = identity_of(
-            self.model,
-            self.graph,
-            self.config,
-            model_config=self.model_config,
-            device=self.device,
-            optimizer=session.optimizer,
-            scheduler=session.scheduler,
-        )
-        if resume:
-            return restore(
-                session,
-                folder,
-                identity,
-                config=self.config,
-                on_message=self._reporter.on_message,
-                noted={AUTOMATIC: self._automatic_bytes},
-            )
-        if folder.has_work and not overwrite:
-            raise InputError(
-                "the run folder holds a run",
-                value="neither resume nor overwrite was asked for",
-                where=str(folder.path),
-                fix="Continue it with fit(resume=True), replace it with fit(overwrite=True), or choose another folder.",
-            )
-        if folder.foreign:
-            raise InputError(
-                "the run folder holds something else than a run",
-                value=f"{', '.join(folder.foreign)}, which no run has made",
-                where=str(folder.path),
-                fix="Choose another folder, or move them away.",
-            )
-        folder.clear()
-        folder.write_run(
-            {
-                "model": describe_model(self.model, self.model_config),
-                "train": self.config.to_json(),
-                "data": self._source,
-                "class_names": self._class_names,
-                "seed": self.config.seed,
-                "monitor": self.monitor,
-                "weights": self.weights,
-                "contract": self._predictor.contract.to_json(),
-                "versions": versions(),
-                "identity": identity,
-                AUTOMATIC: self._automatic_bytes,
-            }
-        )
-        return digest_of(identity)
+    def _description(self, session: TrainSession) -> dict[str, Any]:
+        """The content of run.json."""
+        streaming = self._predictor.streaming
+        automatic_bytes = streaming.memory_bytes if streaming is not None and streaming.is_automatic else None
+        return {
+            "model": describe_model(self.model, self.model_config),
+            "train": self.config.to_json(),
+            "data": self._source,
+            "class_names": self._class_names,
+            "seed": self.config.seed,
+            "monitor": self.monitor,
+            "weights": self.weights,
+            "contract": self._predictor.contract.to_json(),
+            "versions": versions(),
+            "identity": identity_of(session, self.graph, self.model_config),
+            AUTOMATIC: automatic_bytes,
+        }
 
     def _reporter_with_events(self, folder: RunFolder | None, stack: ExitStack) -> Reporter:
         if folder is None or not self.config.tensorboard:
@@ -357,9 +298,13 @@ class Trainer:
         stack.callback(events.close)
         return Reporters([self._reporter, events])
 
+    @property
+    def _model_name(self) -> str:
+        return type(self.model).__name__ if self.model_config is None else self.model_config.model
+
     def _info(self, session: TrainSession) -> RunInfo:
         return RunInfo(
-            model=describe_model(self.model, self.model_config)["name"],
+            model=self._model_name,
             data=self._source,
             num_vertices=session.graph.num_vertices,
             num_edges=session.graph.num_edges,
@@ -371,7 +316,7 @@ class Trainer:
         )
 
     def _finish(self, session: TrainSession, folder: RunFolder | None) -> TrainResult:
-        """Choose the weights and measure them, unless the run was interrupted; the model ends with these weights."""
+        """Give the model its final weights, and measure them unless the run was interrupted."""
         interrupted = not session.finished
         best = session.tracker.weights
         use_best = not interrupted and best is not None
@@ -395,18 +340,13 @@ class Trainer:
                 # Imported here: most runs do not stream, and it loads Numba.
                 from sagann.train.profile import write_profile
 
-                write_profile(
-                    folder.path,
-                    self._predictor,
-                    self._prepared.graph,
-                    session.source.timeline,
-                    self._reporter.on_message,
-                )
+                measured, say = session.source.timeline, self._reporter.on_message
+                write_profile(folder.path, self._predictor, self._prepared.graph, measured, say)
         return result
 
     def _summary(self, result: TrainResult) -> dict[str, Any]:
         return {
-            "model": describe_model(self.model, self.model_config)["name"],
+            "model": self._model_name,
             "data": self._source,
             "num_vertices": self.graph.num_vertices,
             "num_edges": self.graph.num_edges,
@@ -423,10 +363,9 @@ class Trainer:
         }
 
 
-def _save(session: TrainSession, folder: RunFolder, run: str) -> int:
+def _save(session: TrainSession, folder: RunFolder, run: str) -> None:
     history_bytes = folder.sync_history()
     folder.checkpoints.write(session.checkpoint(run=run, history_bytes=history_bytes))
-    return session.epoch
 
 
 def _check_trainable(graph: Graph) -> None:

@@ -347,7 +347,7 @@ def test_damaged_weights(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
     (run / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes()[:50])
     outcome = invoke("evaluate", "--run", run)
     assert outcome.code == 2
-    assert "the weights are damaged" in outcome.err
+    assert "model.safetensors is damaged" in outcome.err
 
 
 @pytest.mark.parametrize(("command", "name"), [("predict", "p.csv"), ("embed", "e.npy")])

@@ -399,7 +399,7 @@ def test_a_model_that_ends_the_program_has_failed(
         (["--device", "tpu"], "training option device is refused"),
         (["--lr", "nan"], "training option lr is refused: nan"),
         (["--dropout", "1.5"], "model setting out of range"),
-        (["--monitor", "test/accuracy"], "the test split cannot be monitored"),
+        (["--monitor", "test/accuracy"], "monitor is refused: 'test/accuracy'"),
         (["--optimizer-option", "momentum=0.9"], "Adam has no such option"),
         (["--scheduler", "StepLR"], "torch refuses the scheduler"),
         (["--scheduler", "StepLR", "--scheduler-option", "step_size=0"], "torch refuses the scheduler: StepLR"),

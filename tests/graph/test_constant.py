@@ -9,7 +9,7 @@ import torch
 
 from sagann.graph import Graph, Topology
 from sagann.graph.constant import _TENSORS, declare_constant, is_constant
-from sagann.graph.rows import csr_tensor
+from tests.graph.graphs import sparse
 
 
 def graph_of(features: torch.Tensor) -> Graph:
@@ -22,7 +22,7 @@ def test_a_graph_declares_its_features() -> None:
     assert not is_constant(features)
     graph = graph_of(features)
     assert is_constant(features)
-    other = csr_tensor(torch.arange(4), torch.zeros(3, dtype=torch.int64), torch.ones(3), num_columns=2)
+    other = sparse(torch.ones(3, 2))
     replace(graph, features=other)
     assert is_constant(other)
 

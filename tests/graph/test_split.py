@@ -113,12 +113,11 @@ def unlabelled():
         ),
         (
             lambda: graph_split(several(), train=["DE", "ES"]),
-            "unknown graph: 'ES', known are DE, FR, RU (in graph_split of graph 'graph'). "
-            "Name one of the known graphs.",
+            "unknown graph: 'ES', known are DE, FR, RU (in graph 'graph'). Name one of the known graphs.",
         ),
         (
             lambda: graph_split(several(), train=["DE"], test=[0]),
-            "a graph stands twice in a split: 0 (in graph_split of graph 'graph'). Name every graph once.",
+            "a graph stands twice in a split: 0 (in graph 'graph'). Name every graph once.",
         ),
     ],
 )

@@ -77,13 +77,13 @@ def test_mixed_graphs_are_refused():
     [
         (
             torch.tensor([0.0]),
-            "vertex ids have the wrong form: torch.float32 [1], expected torch.int64 [M] (in vertices of graph "
+            "array has the wrong form: torch.float32 [1], expected torch.int64 [M] (in vertices of graph "
             "'graph'). Pass ids with .to(torch.int64), or mask.nonzero().squeeze(1) for a mask.",
         ),
         (
             torch.tensor([1, 5]),
-            "vertex id out of range: 5 at position 1, but ids go from 0 to 2 (in vertices of graph 'graph'). "
-            "Pass ids of the graph.",
+            "vertex id out of range: 5, but there are 3 vertices, numbered from 0 (in vertices of graph 'graph', "
+            "position 1). Number the vertices from 0 without gaps, or state the right number of vertices.",
         ),
         (
             torch.tensor([2, 0, 2]),

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from sagann.errors import InputError
-from sagann.graph import Topology, topology as topology_module
+from sagann.graph import Topology, checks as checks_module
 from tests.graph.graphs import edges_of, graphs
 
 
@@ -165,17 +165,17 @@ def csc(indptr, indices, num_src=3, **rest):
 CASES = {
     "offset dtype": (
         lambda: csc([0.0, 1.0], [0]),
-        "CSC offsets have the wrong form: torch.float32 [2], expected torch.int64 [num_dst + 1] "
+        "array has the wrong form: torch.float32 [2], expected torch.int64 [num_dst + 1] "
         "(in Topology.indptr). Convert the offsets with .to(torch.int64).",
     ),
     "no offsets": (
         lambda: csc(torch.empty(0, dtype=torch.int64), []),
-        "CSC offsets have the wrong form: torch.int64 [0], expected torch.int64 [num_dst + 1] "
+        "array has the wrong form: torch.int64 [0], expected torch.int64 [num_dst + 1] "
         "(in Topology.indptr). Convert the offsets with .to(torch.int64).",
     ),
     "id dtype": (
         lambda: Topology(indptr=torch.tensor([0, 1]), indices=torch.tensor([0.0]), num_src=1),
-        "source ids have the wrong form: torch.float32 [1], expected torch.int32 or torch.int64 [num_edges] "
+        "array has the wrong form: torch.float32 [1], expected torch.int32 or torch.int64 [num_edges] "
         "(in Topology.indices). Convert the ids with .to(torch.int32).",
     ),
     "too many destinations": (
@@ -185,28 +185,28 @@ CASES = {
     ),
     "offsets do not span": (
         lambda: csc([0, 1, 2], [0, 1, 2]),
-        "CSC offsets do not span the edges: from 0 to 2, expected 0 to 3 (in Topology.indptr). "
-        "Pass offsets that start at 0 and end at the number of edges.",
+        "CSC offsets have the wrong ends: from 0 to 2, expected 0 to 3 "
+        "(in Topology.indptr). Pass offsets that start at 0, never decrease, and end at the number of entries.",
     ),
     "offsets decrease": (
         lambda: csc([0, 2, 1, 3], [0, 1, 2]),
-        "CSC offsets decrease: 2 then 1 (in Topology.indptr at destination 1). "
-        "Build the topology with Topology.from_coo, or sort the edges by destination.",
+        "CSC offsets decrease: 2 then 1 at position 1 "
+        "(in Topology.indptr). Pass offsets that start at 0, never decrease, and end at the number of entries.",
     ),
     "source out of range": (
         lambda: csc([0, 1, 3], [0, 1, 3]),
-        "source id out of range: 3 at edge 2, but ids go from 0 to 2 (in Topology.indices). "
-        "Number vertices from 0 without gaps, or raise the number of vertices.",
+        "source id out of range: 3, but there are 3 vertices, numbered from 0 "
+        "(in Topology.indices, edge 2). Number the vertices from 0 without gaps, or state the right number of vertices.",
     ),
     "negative destination": (
         lambda: Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([0, -1]), num_src=2),
-        "destination id out of range: -1 at edge 1, but ids go from 0 to 1 (in dst). "
-        "Number vertices from 0 without gaps, or raise the number of vertices.",
+        "destination id out of range: -1, but there are 2 vertices, numbered from 0 "
+        "(in dst, edge 1). Number the vertices from 0 without gaps, or state the right number of vertices.",
     ),
     "an edge without vertices": (
         lambda: Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([0]), num_src=0),
-        "source id out of range: 0 at edge 0, but there are no vertices (in src). "
-        "Number vertices from 0 without gaps, or raise the number of vertices.",
+        "source id out of range: 0, but there are 0 vertices, numbered from 0 "
+        "(in src, edge 0). Number the vertices from 0 without gaps, or state the right number of vertices.",
     ),
     "lengths differ": (
         lambda: Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([0]), num_src=2),
@@ -215,7 +215,8 @@ CASES = {
     ),
     "float ids": (
         lambda: Topology.from_coo(src=torch.tensor([0.0]), dst=torch.tensor([0]), num_src=2),
-        "source ids are not int32 or int64: torch.float32 (in src). Convert the ids with .to(torch.int64).",
+        "array has the wrong form: torch.float32 [1], expected torch.int32 or torch.int64 [num_edges] "
+        "(in src). Convert the ids with .to(torch.int64).",
     ),
     "edge data rows": (
         lambda: example(weight=torch.ones(5)),
@@ -233,7 +234,7 @@ CASES = {
 @pytest.mark.parametrize("at_once", [1, 1 << 22])
 @pytest.mark.parametrize("case", CASES)
 def test_every_broken_invariant_has_its_message(case, at_once, monkeypatch):
-    monkeypatch.setattr(topology_module, "CHECKED_AT_ONCE", at_once)
+    monkeypatch.setattr(checks_module, "CHECKED_AT_ONCE", at_once)
     make, message = CASES[case]
     with pytest.raises(InputError) as error:
         make()

@@ -4,10 +4,8 @@ import pytest
 import torch
 from hypothesis import given
 
-import sagann.graph.topology as topology_module
-import sagann.graph.validate as validate_module
 from sagann.errors import InputError
-from sagann.graph import Graph, Topology
+from sagann.graph import Graph, Topology, checks as checks_module
 from sagann.graph.rows import csr_tensor
 from sagann.graph.validate import validate_graph
 from tests.graph.graphs import graphs, make_graph, sparse
@@ -49,33 +47,32 @@ def features(vertex, column, value, dtype=torch.float32):
 CASES = {
     "nan feature": (
         lambda: good(features=features(2, 1, nan)),
-        "a feature is not finite: nan at vertex 2, column 1 (in features of graph 'toy'). "
-        "Replace NaN and infinite values, with torch.nan_to_num for example.",
+        "feature is not finite: nan in column 1 "
+        "(in features of graph 'toy', vertex 2). Replace NaN and infinite values, with torch.nan_to_num for example.",
     ),
     "infinite half-precision feature": (
         lambda: good(features=features(3, 0, -inf, torch.bfloat16)),
-        "a feature is not finite: -inf at vertex 3, column 0 (in features of graph 'toy'). "
-        "Replace NaN and infinite values, with torch.nan_to_num for example.",
+        "feature is not finite: -inf in column 0 "
+        "(in features of graph 'toy', vertex 3). Replace NaN and infinite values, with torch.nan_to_num for example.",
     ),
     "nan sparse feature": (
         lambda: good(features=sparse(features(1, 2, nan) + features(0, 1, 5.0))),
-        "a feature is not finite: nan at vertex 1, column 2 (in features of graph 'toy'). "
-        "Replace NaN and infinite values, with torch.nan_to_num for example.",
+        "feature is not finite: nan "
+        "(in features of graph 'toy', vertex 1, column 2). Replace NaN and infinite values, with torch.nan_to_num for example.",
     ),
     "sparse column out of range": (
         lambda: good(
             features=csr_tensor(torch.tensor([0, 0, 1, 2, 2]), torch.tensor([2, 3]), torch.ones(2), num_columns=3)
         ),
-        "feature column out of range: 3 at vertex 2, but there are 3 features (in features of graph 'toy'). "
-        "Number the columns from 0, or widen the matrix.",
+        "feature column out of range: 3, but there are 3 features, numbered from 0 "
+        "(in features of graph 'toy', vertex 2, column 3). Number the columns from 0, or widen the matrix.",
     ),
     "sparse offsets": (
         lambda: good(
             features=csr_tensor(torch.tensor([0, 2, 1, 2, 2]), torch.tensor([2, 0]), torch.ones(2), num_columns=3)
         ),
-        "sparse features have broken offsets: from 0 to 2, decreasing, expected 0 to 2, never decreasing "
-        "(in features of graph 'toy'). "
-        "Build the matrix again, with torch.sparse_csr_tensor(..., check_invariants=True).",
+        "offsets of sparse features decrease: 2 then 1 at position 1 "
+        "(in features of graph 'toy'). Pass offsets that start at 0, never decrease, and end at the number of entries.",
     ),
     "features of another layout": (
         lambda: good(features=torch.zeros(4, 3).to_sparse()),
@@ -84,32 +81,32 @@ CASES = {
     ),
     "integer features": (
         lambda: good(features=torch.zeros(4, 3, dtype=torch.int64)),
-        "features have the wrong form: torch.int64 [4, 3], expected floating point [num_vertices, num_features] "
+        "array has the wrong form: torch.int64 [4, 3], expected floating point [num_vertices, num_features] "
         "(in features of graph 'toy'). Convert the features with .float(), one row per vertex.",
     ),
     "label too high": (
         lambda: good(labels=torch.tensor([0, 2, -1, 1])),
-        "label outside the classes: 2 at vertex 1, but labels go from -1 to 1 (in labels of graph 'toy'). "
-        "Number the classes from 0, with -1 for unknown, and state num_classes.",
+        "label out of range: 2, but there are 2 classes, numbered from 0 "
+        "(in labels of graph 'toy', vertex 1). Number the classes from 0, write -1 for an unknown label, and state the right number of classes.",
     ),
     "label too low": (
         lambda: good(labels=torch.tensor([0, 1, -2, 1])),
-        "label outside the classes: -2 at vertex 2, but labels go from -1 to 1 (in labels of graph 'toy'). "
-        "Number the classes from 0, with -1 for unknown, and state num_classes.",
+        "label out of range: -2, but there are 2 classes, numbered from 0 "
+        "(in labels of graph 'toy', vertex 2). Number the classes from 0, write -1 for an unknown label, and state the right number of classes.",
     ),
     "multi-label of 2": (
         lambda: good(labels=torch.tensor([[0, 1], [1, 1], [0, 2], [0, 0]], dtype=torch.uint8)),
-        "label outside the classes: 2 at vertex 2, but several labels are 0 or 1 (in labels of graph 'toy'). "
-        "Store 1 for each label that a vertex has, else 0.",
+        "label out of range: [0, 2], but multi-label rows hold 0 and 1 "
+        "(in labels of graph 'toy', vertex 2). Write 1 for each class that a vertex has, and 0 for the others.",
     ),
     "multi-label width": (
         lambda: good(labels=torch.zeros(4, 3, dtype=torch.uint8)),
-        "labels have the wrong form: torch.uint8 [4, 3], expected torch.uint8 [num_vertices, 2] for several labels "
-        "per vertex (in labels of graph 'toy'). Convert the labels, and state num_classes.",
+        "array has the wrong form: torch.uint8 [4, 3], expected torch.uint8 [num_vertices, 2] for several labels per vertex "
+        "(in labels of graph 'toy'). Convert the labels, and state num_classes.",
     ),
     "label dtype": (
         lambda: good(labels=torch.zeros(4, dtype=torch.int32)),
-        "labels have the wrong form: torch.int32 [4], expected torch.int64 [num_vertices] "
+        "array has the wrong form: torch.int32 [4], expected torch.int64 [num_vertices] "
         "(in labels of graph 'toy'). Convert the labels, and state num_classes.",
     ),
     "overlap": (
@@ -129,7 +126,7 @@ CASES = {
     ),
     "split of ids": (
         lambda: good(splits={"train": torch.tensor([0, 1, 2, 3])}),
-        "a split has the wrong form: torch.int64 [4], expected torch.bool [num_vertices] "
+        "array has the wrong form: torch.int64 [4], expected torch.bool [num_vertices] "
         "(in split 'train' of graph 'toy'). Pass a mask, not vertex ids.",
     ),
     "split name": (
@@ -138,23 +135,23 @@ CASES = {
     ),
     "graph_ptr decreases": (
         lambda: good(graph_ptr=torch.tensor([0, 3, 2, 4]), graph_names=()),
-        "graph offsets decrease: 3 then 2 at graph 1 (in graph_ptr of graph 'toy'). "
-        "Number the vertices of one graph after those of the one before.",
+        "graph offsets decrease: 3 then 2 at position 1 "
+        "(in graph_ptr of graph 'toy'). Pass offsets that start at 0, never decrease, and end at the number of entries.",
     ),
     "graph_ptr too short": (
         lambda: good(graph_ptr=torch.tensor([0, 2, 3])),
-        "graph offsets do not span the vertices: from 0 to 3, expected 0 to 4 (in graph_ptr of graph 'toy'). "
-        "Pass offsets that start at 0 and end at the number of vertices.",
+        "graph offsets have the wrong ends: from 0 to 3, expected 0 to 4 "
+        "(in graph_ptr of graph 'toy'). Pass offsets that start at 0, never decrease, and end at the number of entries.",
     ),
     "graph_ptr dtype": (
         lambda: good(graph_ptr=torch.tensor([0, 2, 4], dtype=torch.int32)),
-        "graph offsets have the wrong form: torch.int32 [3], expected torch.int64 [num_graphs + 1] "
+        "array has the wrong form: torch.int32 [3], expected torch.int64 [num_graphs + 1] "
         "(in graph_ptr of graph 'toy'). Convert the offsets with .to(torch.int64).",
     ),
     "edge joins graphs": (
         lambda: good(graph_ptr=torch.tensor([0, 2, 3, 4]), graph_names=()),
-        "an edge joins two graphs: 2 -> 3 at edge 2, from graph 1 to graph 2 (in edges of graph 'toy'). "
-        "Remove the edge, or mend graph_ptr.",
+        "an edge joins two graphs: 2 -> 3, from graph 1 to graph 2 "
+        "(in edges of graph 'toy', edge 2). Remove the edge, or mend graph_ptr.",
     ),
     "graph names": (
         lambda: good(graph_names=("a",)),
@@ -163,18 +160,18 @@ CASES = {
     ),
     "names without offsets": (
         lambda: good(graph_ptr=None),
-        "graph names without graph offsets: 2 names, no graph_ptr (in graph_names of graph 'toy'). "
-        "Pass graph_ptr, or no names.",
+        "graphs and their names differ in number: 2 names, 0 graphs because there is no graph_ptr "
+        "(in graph_names of graph 'toy'). Pass one name per graph, or none.",
     ),
     "edge type too high": (
         lambda: good(topology=with_edges(type=torch.tensor([0, 2, 1]))),
-        "edge type out of range: 2 at edge 1, but there are 2 edge types (in edge data 'type' of graph 'toy'). "
-        "Number the types from 0, or raise num_edge_types.",
+        "edge type out of range: 2, but there are 2 edge types, numbered from 0 "
+        "(in edge data 'type' of graph 'toy', edge 1). Number the types from 0, or state the right number of edge types.",
     ),
     "edge types not counted": (
         lambda: good(num_edge_types=0),
-        "edge type out of range: 1 at edge 0, but there are 0 edge types (in edge data 'type' of graph 'toy'). "
-        "Number the types from 0, or raise num_edge_types.",
+        "edge type out of range: 1, but there are 0 edge types, numbered from 0 "
+        "(in edge data 'type' of graph 'toy', edge 0). Number the types from 0, or state the right number of edge types.",
     ),
     "edge types missing": (
         lambda: good(topology=make_graph([], 4).topology),
@@ -183,22 +180,22 @@ CASES = {
     ),
     "edge type dtype": (
         lambda: good(topology=with_edges(type=torch.zeros(3))),
-        "edge types have the wrong form: torch.float32 [3], expected integers [num_edges] "
+        "array has the wrong form: torch.float32 [3], expected integers [num_edges] "
         "(in edge data 'type' of graph 'toy'). Convert the types with .to(torch.int64).",
     ),
     "nan weight": (
         lambda: good(topology=with_edges(weight=torch.tensor([1.0, nan, inf]))),
-        "edge data is not finite: nan at edge 1 (in edge data 'weight' of graph 'toy'). "
-        "Replace NaN and infinite values.",
+        "edge data 'weight' is not finite: nan "
+        "(in edge data 'weight' of graph 'toy', edge 1). Replace NaN and infinite values, with torch.nan_to_num for example.",
     ),
     "infinite edge data": (
         lambda: good(topology=with_edges(age=torch.tensor([[1.0, 2.0], [3.0, inf], [0.0, nan]]))),
-        "edge data is not finite: inf at edge 1 (in edge data 'age' of graph 'toy'). "
-        "Replace NaN and infinite values.",
+        "edge data 'age' is not finite: inf in column 1 "
+        "(in edge data 'age' of graph 'toy', edge 1). Replace NaN and infinite values, with torch.nan_to_num for example.",
     ),
     "integer weight": (
         lambda: good(topology=with_edges(weight=torch.tensor([1, 2, 3]))),
-        "edge weights have the wrong form: torch.int64 [3], expected floating point [num_edges] "
+        "array has the wrong form: torch.int64 [3], expected floating point [num_edges] "
         "(in edge data 'weight' of graph 'toy'). Convert the weights with .float(), one per edge.",
     ),
     "source out of range": (
@@ -208,8 +205,8 @@ CASES = {
             ),
             num_edge_types=0,
         ),
-        "source id out of range: 4 at edge 1, but ids go from 0 to 3 (in Topology.indices). "
-        "Number vertices from 0 without gaps, or raise the number of vertices.",
+        "source id out of range: 4, but there are 4 vertices, numbered from 0 "
+        "(in Topology.indices, edge 1). Number the vertices from 0 without gaps, or state the right number of vertices.",
     ),
 }
 
@@ -218,8 +215,7 @@ CASES = {
 @pytest.mark.parametrize("at_once", [1, 1 << 22])
 @pytest.mark.parametrize("case", CASES)
 def test_every_fault_has_its_message(case, at_once, monkeypatch):
-    monkeypatch.setattr(validate_module, "CHECKED_AT_ONCE", at_once)
-    monkeypatch.setattr(topology_module, "CHECKED_AT_ONCE", at_once)
+    monkeypatch.setattr(checks_module, "CHECKED_AT_ONCE", at_once)
     make, message = CASES[case]
     with pytest.raises(InputError) as error:
         validate_graph(make())
@@ -228,7 +224,7 @@ def test_every_fault_has_its_message(case, at_once, monkeypatch):
 
 @pytest.mark.parametrize("at_once", [1, 1 << 22])
 def test_a_good_graph_passes(at_once, monkeypatch):
-    monkeypatch.setattr(validate_module, "CHECKED_AT_ONCE", at_once)
+    monkeypatch.setattr(checks_module, "CHECKED_AT_ONCE", at_once)
     validate_graph(good())
     validate_graph(good(features=sparse(torch.eye(4)), labels=torch.zeros(4, 2, dtype=torch.uint8)))
     validate_graph(Graph(topology=make_graph([], 0).topology, features=torch.zeros(0, 5)))
@@ -252,5 +248,5 @@ def test_as_many_edge_types_as_a_narrow_dtype_holds(dtype, num_types):
 def test_a_fault_on_the_gpu_is_named_like_one_on_the_cpu():
     validate_graph(good().to("cuda"))
     graph = good(features=sparse(torch.tensor([[0.0], [0.0], [nan], [1.0]])))
-    with pytest.raises(InputError, match="nan at vertex 2, column 0"):
+    with pytest.raises(InputError, match=r"not finite: nan .*vertex 2, column 0"):
         validate_graph(graph.to("cuda"))

@@ -86,7 +86,7 @@ def test_multi_label_and_single_column_labels() -> None:
         ({"train_mask": torch.ones(4, 10, dtype=torch.bool)}, r"mask holds several splits.*\[4, 10\]"),
         ({"y": torch.tensor(1)}, r"data has no vertex labels: y \[\], but there are 4 vertices"),
         ({"y": torch.tensor([0.5])}, r"data has no vertex labels: y \[1\], but there are 4 vertices"),
-        ({"y": torch.tensor([0.5, 1, 2, 3])}, r"labels have the wrong form: torch.float32 \[4\]"),
+        ({"y": torch.tensor([0.5, 1, 2, 3])}, r"array has the wrong form: torch.float32 \[4\]"),
         ({"x": torch.full((4, 1), float("nan"))}, r"(?i)nan"),
     ],
 )

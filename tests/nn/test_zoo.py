@@ -1,5 +1,4 @@
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -123,80 +122,3 @@ def test_features_and_encoder_must_fit() -> None:
         build_model(ModelConfig(encoder="linear"), replace(graph, features=None))
     with pytest.raises(InputError, match="no classes to learn"):
         build_model(ModelConfig(), replace(graph, labels=None, num_classes=0))
-
-
-USERS_FILE = """
-import torch
-from torch import nn
-import sagann
-
-class Layer(sagann.SagaLayer):
-    accumulator = "max"
-    def __init__(self, in_dim, out_dim):
-        super().__init__()
-        self.linear = nn.Linear(in_dim, out_dim)
-    def apply_vertex(self, vertex, accum):
-        return self.linear(vertex + accum)
-
-class Model(nn.Module):
-    num_hops = 2
-    def __init__(self, in_dim, out_dim, hidden_dim=4):
-        super().__init__()
-        self.first, self.second = Layer(in_dim, hidden_dim), Layer(hidden_dim, out_dim)
-    def forward(self, hops, x):
-        return self.second(hops[1], torch.relu(self.first(hops[0], x)))
-
-class Odd(nn.Module):
-    def __init__(self, colour):
-        super().__init__()
-
-class Unstackable(sagann.SagaLayer):
-    pass
-
-number = 3
-"""
-
-
-@pytest.fixture
-def users_file(tmp_path: Path) -> Path:
-    path = tmp_path / "mine.py"
-    path.write_text(USERS_FILE)
-    return path
-
-
-def test_a_users_layer_is_stacked(users_file: Path) -> None:
-    graph = labelled_graph()
-    model = build_model(ModelConfig(model=f"{users_file}:Layer", layers=3, hidden=16), graph)
-    assert [layer.linear.out_features for layer in model.layers] == [16, 16, 3]
-    assert model(graph.hops(3), graph.features).shape == (53, 3)
-
-
-def test_a_users_model_gets_the_sizes_it_names(users_file: Path) -> None:
-    graph = labelled_graph()
-    model = build_model(ModelConfig(model=f"{users_file}:Model", hidden=32), graph)
-    assert model.first.linear.out_features == 32
-    assert model(graph.hops(2), graph.features).shape == (53, 3)
-
-
-@pytest.mark.parametrize(
-    ("reference", "message"),
-    [
-        ("nowhere.py:Layer", "model file not found: 'nowhere.py'"),
-        ("{file}:Missing", "no such model in the file: 'Missing'; modules there: Layer, Model, Odd"),
-        ("{file}:number", "no such model in the file"),
-        ("{file}:Odd", "wants arguments that are not offered: colour; offered: in_dim, out_dim"),
-        ("{file}:Unstackable", "the layer cannot be stacked: Unstackable"),
-    ],
-)
-def test_users_classes_that_cannot_be_used_are_refused(users_file: Path, reference: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        build_model(ModelConfig(model=reference.format(file=users_file)), labelled_graph())
-
-
-def test_a_users_file_that_fails_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "broken.py"
-    path.write_text("1 / 0\n")
-    with pytest.raises(
-        InputError, match=r"model file failed to run: ZeroDivisionError: division by zero .*broken.py"
-    ):
-        build_model(ModelConfig(model=f"{path}:Layer"), labelled_graph())

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sagann.graph import Graph, Topology
-from sagann.storage.csr_features import csr_features
+from sagann.graph.rows import csr_tensor
 
 
 @pytest.fixture(autouse=True)
@@ -33,12 +33,11 @@ def make_graph(*, features: str = "dense", labels: str = "single", dtype: torch.
         },
     )
     values = torch.randn(7, 4, generator=generator).to(dtype)
-    sparse = csr_features(
-        torch.tensor([0, 2, 2, 3, 3, 4, 5, 5]),
-        torch.tensor([0, 3, 1, 2, 0]),
+    sparse = csr_tensor(
+        torch.tensor([0, 2, 2, 3, 3, 4, 5, 5], dtype=torch.int32),
+        torch.tensor([0, 3, 1, 2, 0], dtype=torch.int32),
         torch.arange(1, 6, dtype=dtype),
-        num_features=4,
-        where="test",
+        num_columns=4,
     )
 
     def mask(*vertices: int) -> torch.Tensor:

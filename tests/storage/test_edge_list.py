@@ -193,7 +193,7 @@ def test_stated_limits_and_weights(tmp_path: Path) -> None:
     path = csv_file(tmp_path, "0,1,0.5\n1,5,nan\n")
     with pytest.raises(DatasetError, match=r"destination id out of range: 5, but there are 3 vertices.*row 2\)"):
         imported(path, tmp_path, num_vertices=3)
-    with pytest.raises(DatasetError, match=r"edge weight cannot be used: nan is not finite .*row 2\)"):
+    with pytest.raises(DatasetError, match=r"edge data 'weight' is not finite: nan .*row 2\)"):
         imported(path, tmp_path, EdgeListFormat(weight=2))
     large = csv_file(tmp_path, "0,1,0.5\n1,0,-1e39\n", "large.csv")
     with pytest.raises(DatasetError, match=r"'-1e39' in column 2 is not finite in float32, .*large\.csv, row 2\)"):
@@ -203,7 +203,7 @@ def test_stated_limits_and_weights(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"no column 'km'; there are column 0, column 1, column 2"):
         imported(path, tmp_path, EdgeListFormat(weight="km"))
     typed = csv_file(tmp_path, "0,1,0\n1,2,-4\n", "typed.csv")
-    with pytest.raises(DatasetError, match=r"edge type cannot be used: -4 is negative.*row 2\)"):
+    with pytest.raises(DatasetError, match=r"edge type out of range: -4, but types go from 0 .*row 2\)"):
         imported(typed, tmp_path, EdgeListFormat(edge_type=2))
 
 
@@ -282,7 +282,7 @@ def test_memory_that_is_too_small_is_refused() -> None:
 def test_an_edge_type_of_more_than_32_bits_is_refused_by_row(tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_text("s,d,t\n0,1,0\n1,0,4294967296\n")
     form = EdgeListFormat(edge_type="t")
-    with pytest.raises(DatasetError, match=r"edge type cannot be used: 4294967296 is larger than .*row 3"):
+    with pytest.raises(DatasetError, match=r"edge type out of range: 4294967296, but types go from 0 to .*row 3"):
         import_edge_list(tmp_path / "e.csv", tmp_path / "g", form=form)
 
 

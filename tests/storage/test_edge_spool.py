@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sagann.storage.edge_chunk import EdgeChunk, EdgeColumn
+from sagann.storage.edge_source import EdgeChunk, EdgeColumn
 from sagann.storage.edge_spool import EdgeSpool
 
 

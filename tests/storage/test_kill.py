@@ -26,15 +26,16 @@ from sagann.storage import check_dataset, dataset_info, open_graph
 SERVER = """
 import os, sys
 import numpy as np
-import sagann.storage.edge_list, sagann.storage.external_sort
+import sagann.storage.edge_list
 from sagann.storage import ImportOptions, import_edge_list
-from sagann.storage._partition_kernels import count_bins, split_by_part
+from sagann.storage.edge_spool import _count_bins
+from sagann.storage.external_sort import _split_by_part
 
 os.fsync = lambda handle: None
 count, part = np.zeros(1, np.int64), np.zeros(1, np.uint8)
 for ids in (np.zeros(1, np.int64), np.zeros(1, np.int32)):
-    count_bins(ids, 0, 0, count)
-split_by_part(ids, ids, 0, 0, part, count, ids.copy(), ids.copy(), np.empty(0, np.int32))
+    _count_bins(ids, 0, 0, count)
+_split_by_part(ids, ids, 0, 0, part, count, ids.copy(), ids.copy(), np.empty(0, np.int32))
 
 print("ready", flush=True)
 for line in sys.stdin:
@@ -103,7 +104,7 @@ def test_kill_at_random_instants(tmp_path: Path, server: ImportServer, source: P
     expected = open_graph(out).topology.indices.tolist()
     instants = random.Random(3)
     killed = found_partial = 0
-    for attempt in range(25):
+    for attempt in range(16):
         if not replacing and out.exists():
             for file in out.iterdir():
                 file.unlink()
@@ -127,8 +128,8 @@ def test_kill_at_random_instants(tmp_path: Path, server: ImportServer, source: P
         assert server.end() == 0
         assert dataset_info(out)["name"] == "next"
         assert [entry.name for entry in tmp_path.iterdir()] == ["g"]
-    assert killed >= 10
-    assert found_partial >= 5
+    assert killed >= 6
+    assert found_partial >= 3
 
 
 def _assert_whole_or_closed(folder: Path, expected: list[int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,8 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sagann.graph import Graph, Topology
+from sagann.graph.rows import csr_tensor, offsets_of
+from sagann.nn import ModelConfig
 from sagann.saga import SagaLayer
-from sagann.train import TrainResult
+from sagann.train import Contract, Predictor, Reporter, TrainConfig, Trainer, TrainResult
+
+CPU = torch.device("cpu")
 
 
 class Mean(SagaLayer):
@@ -100,3 +105,30 @@ def numbers_of(result: TrainResult) -> list[dict[str, Any]]:
     """The history without what a clock says."""
     lines = [record.to_json() for record in result.history]
     return [{name: value for name, value in line.items() if name != "epoch_s"} for line in lines]
+
+
+def predictor_of(model: nn.Module | None = None, graph: Graph | None = None) -> Predictor:
+    graph = graph if graph is not None else community_graph()
+    return Predictor(model if model is not None else seeded_model(), Contract.of(graph), device=CPU)
+
+
+def sparse_graph() -> Graph:
+    graph = community_graph()
+    x = graph.features * (graph.features > 0.5)
+    vertices, columns = x.nonzero().unbind(1)
+    offsets = offsets_of(torch.bincount(vertices, minlength=len(x)))
+    return replace(graph, features=csr_tensor(offsets, columns, x[vertices, columns], num_columns=x.shape[1]))
+
+
+def trainer_of(
+    model: nn.Module | ModelConfig | None = None,
+    graph: Graph | None = None,
+    *,
+    run_dir: Path | None = None,
+    reporter: Reporter | None = None,
+    **options: Any,
+) -> Trainer:
+    options = {"epochs": 20, "device": "cpu", **options}
+    model = model if model is not None else seeded_model()
+    graph = graph if graph is not None else community_graph()
+    return Trainer(model, graph, TrainConfig(**options), run_dir=run_dir, reporter=reporter)

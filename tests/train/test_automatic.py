@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,6 @@ from sagann.saga.engine import NaiveEngine, using_engine
 from sagann.storage import save_graph
 from sagann.train import Contract, TrainConfig, Trainer, TrainResult, automatic
 from sagann.train.automatic import MARGIN_BYTES, MARGIN_SHARE, Room, automatic_budget
-from sagann.train.streaming import Streaming
 from tests.runtime.memory_driver import generated
 from tests.train.runs import Plain, community_graph, seeded_model
 
@@ -190,18 +188,6 @@ def test_a_streamed_run_holds_no_logits_of_all_vertices(monkeypatch: pytest.Monk
     # What is measured together is a split.
     assert 6 << 30 < room.streamed_bytes < 7 << 30
     assert room.epoch_bytes == max(1, room.streamed_bytes - 4 * num_vertices * num_classes)
-
-
-def test_where_an_automatic_run_spills(tmp_path: Path) -> None:
-    named, unnamed = TrainConfig(spill="elsewhere"), TrainConfig()
-    cpu = torch.device("cpu")
-    assert Streaming.of(named, tmp_path, device=cpu) is None
-    found = Streaming.of(named, tmp_path, device=cpu, automatic_bytes=5)
-    assert found == Streaming(memory_bytes=5, spill=Path("elsewhere").absolute(), is_automatic=True)
-    found = Streaming.of(unnamed, tmp_path, device=cpu, automatic_bytes=5)
-    assert found == Streaming(memory_bytes=5, spill=tmp_path / "spill", is_own=True, is_automatic=True)
-    stated = Streaming.of(TrainConfig(memory="7B"), None, device=cpu)
-    assert stated == Streaming(memory_bytes=7, spill=Path(tempfile.gettempdir()))
 
 
 def test_nobody_is_told_where_there_is_nothing_to_say(free: Free) -> None:

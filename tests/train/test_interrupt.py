@@ -78,8 +78,8 @@ def test_outside_the_main_thread_signals_are_left_alone():
     seen = []
 
     def work():
-        with stop_on_interrupt(seen.append) as request:
-            seen.append(request.requested)
+        with stop_on_interrupt(seen.append) as stop:
+            seen.append(stop.is_set())
 
     before = signal.getsignal(signal.SIGINT)
     thread = threading.Thread(target=work)
@@ -92,8 +92,8 @@ def test_outside_the_main_thread_signals_are_left_alone():
 def test_an_ignored_ctrl_c_stays_ignored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with stop_on_interrupt(pytest.fail) as request:
+        with stop_on_interrupt(pytest.fail) as stop:
             os.kill(os.getpid(), signal.SIGINT)
-        assert not request.requested
+        assert not stop.is_set()
     finally:
         signal.signal(signal.SIGINT, before)

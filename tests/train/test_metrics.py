@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,8 +9,11 @@ from hypothesis import given, settings, strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from sagann.errors import InputError
+from sagann.train import TrainConfig, Trainer
 from sagann.train.metrics import METRICS, compute_metrics, measuring_bytes, predict_classes
-from sagann.train.resources import deterministic_algorithms
+from sagann.train.resources import reproducible
+from tests.train.runs import community_graph, predictor_of, seeded_model
 
 
 def f1(predicted: list[bool], truth: list[bool]) -> float:
@@ -176,7 +180,7 @@ class _Largest(TorchDispatchMode):
 
 def test_no_vertex_is_compared_with_every_pair_of_classes():
     logits, labels = torch.randn(5000, 24), torch.randint(24, (5000,))
-    with deterministic_algorithms(True), _Largest() as largest:
+    with reproducible(True, torch.device("cpu")), _Largest() as largest:
         found = compute_metrics(logits, labels, multi_label=False)
         assert torch.are_deterministic_algorithms_enabled()
     assert found == compute_metrics(logits, labels, multi_label=False)
@@ -189,3 +193,26 @@ def test_no_table_of_every_pair_of_classes_is_made():
     with _Largest() as largest:
         compute_metrics(logits, labels, multi_label=False)
     assert largest.num_bytes <= 2 * logits.nbytes
+
+
+def test_a_graph_without_splits_is_one_split():
+    graph = replace(community_graph(), splits={})
+    assert set(predictor_of().evaluate(graph)) == {"all"}
+
+
+def test_vertices_of_unknown_label_are_not_measured():
+    graph = replace(community_graph(), splits={})
+    wrong = predictor_of().predict(graph) != graph.labels
+    known = replace(graph, labels=graph.labels.masked_fill(wrong, -1))
+    assert predictor_of().evaluate(known)["all"]["accuracy"] == 1.0
+
+
+def test_a_split_without_a_vertex_is_absent():
+    graph = community_graph()
+    nothing = torch.zeros(90, dtype=torch.bool)
+    graph = replace(graph, splits={**graph.splits, "val": nothing})
+    trainer = Trainer(seeded_model(), graph, TrainConfig(epochs=2, device="cpu"))
+    assert (trainer.monitor, trainer.weights) == ("train/loss", "last")
+    assert set(trainer.fit().metrics) == {"train", "test"}
+    with pytest.raises(InputError, match="'val/loss', the graph has the splits train, test"):
+        Trainer(seeded_model(), graph, TrainConfig(monitor="val/loss"))

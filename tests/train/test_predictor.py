@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -8,22 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from sagann.errors import InputError, LayerError
-from sagann.graph import add_self_loops
-from sagann.graph.rows import csr_tensor, offsets_of
-from sagann.nn import MODELS, SAGE, ModelConfig, build_model
+from sagann.errors import InputError
+from sagann.nn import ModelConfig, build_model
+from sagann.runtime.streaming import stream as streaming_room
+from sagann.saga.hops import count_hops
 from sagann.train import Contract, Predictor, TrainConfig, Trainer
-from sagann.train.predictor import count_hops, features_as
 from sagann.train.streaming import Streaming
-from tests.tolerances import assert_close
-from tests.train.runs import Mean, Plain, TwoLayers, community_graph, seeded_model
-
-CPU = torch.device("cpu")
-
-
-def predictor_of(model=None, graph=None):
-    graph = graph if graph is not None else community_graph()
-    return Predictor(model if model is not None else seeded_model(), Contract.of(graph), device=CPU)
+from tests.train.runs import CPU, TwoLayers, community_graph, predictor_of, seeded_model, sparse_graph
 
 
 def test_predictions_are_those_of_the_model_without_dropout():
@@ -52,30 +44,6 @@ def test_an_evaluation_puts_every_module_back_into_its_mode():
     assert not model.norm.training
 
 
-def test_an_embedding_is_the_input_of_the_last_layer():
-    graph, model = community_graph(), seeded_model()
-    expected = torch.relu(model.eval().norm(model.first(graph.topology, graph.features)))
-    predictor = predictor_of(model, graph)
-    embedding = predictor.embed(graph)
-    assert torch.equal(embedding, expected)
-    assert not embedding.requires_grad
-
-
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("is_sparse", [False, True])
-def test_a_streamed_embedding_is_that_of_the_model_in_memory(name, is_sparse, tmp_path):
-    graph = sparse_graph() if is_sparse else community_graph()
-    torch.manual_seed(0)
-    model = build_model(ModelConfig(model=name, hidden=8, layers=3), graph)
-    in_memory = predictor_of(model, graph).embed(graph)
-    predictor = Predictor(
-        model, Contract.of(graph), device=CPU, streaming=Streaming(memory_bytes=60_000, spill=tmp_path)
-    )
-    assert_close(predictor.embed(graph), in_memory)
-    assert in_memory.shape == (graph.num_vertices, 8)
-    assert not list(tmp_path.iterdir())
-
-
 def test_embeddings_and_predictions_may_be_asked_for_at_once(tmp_path):
     graph, both = community_graph(), threading.Barrier(2)
     model = build_model(ModelConfig(hidden=8), graph)
@@ -93,41 +61,39 @@ def test_embeddings_and_predictions_may_be_asked_for_at_once(tmp_path):
         return predictor.predict(graph, probabilities=True)
 
     with ThreadPoolExecutor(2) as threads:
-        for _ in range(20):
+        for _ in range(10):
             found = [each.result() for each in [threads.submit(embed), threads.submit(predict)]]
             assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
     predictor.release()
 
 
-def test_the_last_layer_is_the_last_to_run_not_to_be_registered():
-    class Backwards(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.late = Mean(5, 3)
-            self.early = Mean(8, 5)
+def test_first_threads_share_one_streamed_model(tmp_path, monkeypatch):
+    graph, both, made = community_graph(), threading.Barrier(2), []
+    predictor = Predictor(
+        build_model(ModelConfig(hidden=8), graph),
+        Contract.of(graph),
+        device=CPU,
+        streaming=Streaming(memory_bytes=60_000, spill=tmp_path),
+    )
+    prepared = predictor.prepare(graph).graph
+    stream = streaming_room.stream
 
-        def forward(self, hops, x):
-            return self.late(hops[1], x=self.early(hops[0], x))
+    def counted(*given, **named):
+        made.append(stream(*given, **named))
+        # Long enough that the other thread would find no model yet.
+        time.sleep(0.05)
+        return made[-1]
 
-    graph, model = community_graph(), seeded_model(Backwards)
-    assert_close(predictor_of(model).embed(graph), model.early(graph.topology, graph.features).detach())
+    monkeypatch.setattr(streaming_room, "stream", counted)
 
+    def first():
+        both.wait(60)
+        return predictor.streamed(prepared)
 
-def test_the_embedding_of_a_one_layer_model_is_a_copy_of_its_input():
-    class One(Mean):
-        def forward(self, hops, x):
-            return super().forward(hops[0], x)
-
-    graph = community_graph()
-    embedding = predictor_of(seeded_model(One, in_dim=8, out_dim=3)).embed(graph)
-    assert torch.equal(embedding, graph.features)
-    embedding.zero_()
-    assert graph.features.abs().sum() > 0
-
-
-def test_a_model_without_saga_layers_has_no_embedding():
-    with pytest.raises(LayerError, match="embed needs a SAGA layer: the model ran no SagaLayer"):
-        predictor_of(seeded_model(Plain)).embed(community_graph())
+    with ThreadPoolExecutor(2) as threads:
+        found = [each.result() for each in [threads.submit(first), threads.submit(first)]]
+    assert found == made * 2
+    predictor.release()
 
 
 def test_a_new_graph_of_another_size_is_predicted():
@@ -138,18 +104,6 @@ def test_a_new_graph_of_another_size_is_predicted():
     assert trainer.embed(new).shape == (30, 8)
     assert trainer.evaluate(new)["test"]["accuracy"] > 0.8
     assert trainer.evaluate(new) != trainer.evaluate()
-
-
-def test_a_graph_without_splits_is_one_split():
-    graph = replace(community_graph(), splits={})
-    assert set(predictor_of().evaluate(graph)) == {"all"}
-
-
-def test_vertices_of_unknown_label_are_not_measured():
-    graph = replace(community_graph(), splits={})
-    wrong = predictor_of().predict(graph) != graph.labels
-    known = replace(graph, labels=graph.labels.masked_fill(wrong, -1))
-    assert predictor_of().evaluate(known)["all"]["accuracy"] == 1.0
 
 
 def test_a_graph_without_labels_is_predicted_but_not_evaluated():
@@ -166,58 +120,10 @@ def test_bad_values_in_a_new_graph_are_refused():
         predictor_of().predict(graph)
 
 
-def test_types_that_a_model_adds_are_numbered_as_in_training():
-    class Looped(Mean):
-        prepare = staticmethod(add_self_loops)
-
-    graph = community_graph()
-    types = torch.arange(graph.num_edges) % 3
-    trained = replace(graph, topology=graph.topology.with_edge_data(type=types), num_edge_types=3)
-    # Of a graph that has no edge of the last type, it may not be known that there is one.
-    other = replace(graph, topology=graph.topology.with_edge_data(type=types % 2), num_edge_types=2)
-    predictor = predictor_of(Looped(8, 3), trained)
-    for given in (trained, other):
-        prepared = predictor.prepare(given).graph
-        loops = prepared.topology.indices == prepared.topology.edge_dst()
-        added = prepared.topology.edge_data["type"][loops]
-        assert prepared.num_edge_types == 4
-        assert (added == 3).any()
-        assert prepared.num_edges > given.num_edges
-
-
 def test_features_of_the_wrong_form_are_refused_in_words():
     graph = community_graph()
-    with pytest.raises(InputError, match="features have the wrong form"):
+    with pytest.raises(InputError, match="array has the wrong form"):
         predictor_of(graph=graph).predict(replace(graph, features=torch.randn(graph.num_vertices)))
-
-
-def test_prepare_is_called_once_per_graph():
-    class Counts(TwoLayers):
-        def __init__(self):
-            super().__init__()
-            self.prepared = []
-
-        def prepare(self, graph):
-            self.prepared.append(graph.name)
-            return replace(graph, features=graph.features + 1)
-
-    model = seeded_model(Counts)
-    trainer = Trainer(model, community_graph(), TrainConfig(epochs=3, device="cpu"))
-    trainer.fit()
-    trainer.predict()
-    trainer.evaluate()
-    assert model.prepared == ["communities"]
-    trainer.predict(replace(community_graph(), name="new"))
-    assert model.prepared == ["communities", "new"]
-
-
-def test_prepare_must_return_a_graph():
-    class Forgets(TwoLayers):
-        def prepare(self, graph):
-            graph.hops(2)
-
-    with pytest.raises(LayerError, match="prepare must return a graph: a NoneType"):
-        predictor_of(seeded_model(Forgets)).predict(community_graph())
 
 
 def test_hops_are_counted_or_stated():
@@ -231,38 +137,6 @@ def test_hops_are_counted_or_stated():
         count_hops(model)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
-def test_features_of_every_dtype_are_trained_in_that_of_the_model(dtype, sparse):
-    graph = community_graph()
-    features = graph.features.to(dtype)
-    graph = replace(graph, features=features.to_sparse_csr() if sparse else features)
-    config = TrainConfig(epochs=2, device="cpu", deterministic=False)
-    result = Trainer(ModelConfig(hidden=8), graph, config).fit()
-    expected = Trainer(ModelConfig(hidden=8), features_as(graph, torch.float32), config).fit()
-    assert [record.loss for record in result.history] == [record.loss for record in expected.history]
-
-
-def sparse_graph():
-    graph = community_graph()
-    x = graph.features * (graph.features > 0.5)
-    vertices, columns = x.nonzero().unbind(1)
-    offsets = offsets_of(torch.bincount(vertices, minlength=len(x)))
-    return replace(graph, features=csr_tensor(offsets, columns, x[vertices, columns], num_columns=x.shape[1]))
-
-
-@pytest.mark.parametrize("layers", [1, 2])
-def test_an_embedding_of_sparse_features_is_dense(layers):
-    graph = sparse_graph()
-    found = []
-    for features in (graph.features, graph.features.to_dense()):
-        trainer = Trainer(ModelConfig(hidden=8, layers=layers), replace(graph, features=features), TrainConfig())
-        found.append(trainer.embed())
-    assert found[0].layout == torch.strided
-    assert_close(*found)
-
-
 def test_hooks_of_layers_are_given_tensors():
     graph, seen = sparse_graph(), []
     trainer = Trainer(ModelConfig(hidden=8), graph, TrainConfig(epochs=1, device="cpu"))
@@ -270,25 +144,6 @@ def test_hooks_of_layers_are_given_tensors():
     trainer.fit()
     assert seen
     assert all(isinstance(x, torch.Tensor) and x.layout == torch.strided for x in seen)
-
-
-@pytest.mark.parametrize("takes_sparse", [False, True])
-def test_a_model_of_ones_own_gets_dense_rows_unless_it_takes_sparse_ones(takes_sparse):
-    seen = []
-
-    class Own(nn.Module):
-        takes_sparse_features = takes_sparse
-
-        def __init__(self):
-            super().__init__()
-            self.layer = SAGE(8, 3)
-
-        def forward(self, hops, x):
-            seen.append(x.layout)
-            return self.layer(hops[0], x)
-
-    Trainer(Own(), sparse_graph(), TrainConfig(epochs=1, device="cpu")).fit()
-    assert set(seen) == {torch.sparse_csr if takes_sparse else torch.strided}
 
 
 def test_a_model_of_double_precision_gets_doubles():
@@ -301,14 +156,3 @@ def test_integer_features_are_refused_in_words():
     graph = replace(community_graph(), features=torch.ones(90, 8, dtype=torch.int64))
     with pytest.raises(InputError, match=r"torch.int64 \[90, 8\], expected floating point"):
         Trainer(seeded_model(), graph)
-
-
-def test_a_split_without_a_vertex_is_absent():
-    graph = community_graph()
-    nothing = torch.zeros(90, dtype=torch.bool)
-    graph = replace(graph, splits={**graph.splits, "val": nothing})
-    trainer = Trainer(seeded_model(), graph, TrainConfig(epochs=2, device="cpu"))
-    assert (trainer.monitor, trainer.weights) == ("train/loss", "last")
-    assert set(trainer.fit().metrics) == {"train", "test"}
-    with pytest.raises(InputError, match="'val/loss', the graph has the splits train, test"):
-        Trainer(seeded_model(), graph, TrainConfig(monitor="val/loss"))

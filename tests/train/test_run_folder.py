@@ -41,14 +41,31 @@ def test_a_history_that_is_not_the_checkpoints_is_refused(tmp_path, content):
         folder.read_history(1, size)
 
 
+OTHER_PROCESS = """
+import sys
+from pathlib import Path
+from sagann.errors import InputError
+from sagann.train.run_folder import RunFolder
+
+folder = RunFolder(Path(sys.argv[1]))
+try:
+    with folder.locked():
+        print("got it", flush=True)
+except InputError as error:
+    print(error, flush=True)
+sys.stdin.read()
+with folder.locked():
+    pass
+"""
+
+
 def test_two_processes_do_not_share_a_folder(tmp_path):
-    other = "import sys; from pathlib import Path; from sagann.train.run_folder import RunFolder\n"
-    other += "with RunFolder(Path(sys.argv[1])).locked(): pass"
-    command = [sys.executable, "-c", other, str(tmp_path)]
-    with RunFolder(tmp_path).locked():
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert "the run folder is in use: another process is training into it" in done.stderr
-    assert subprocess.run(command, check=False).returncode == 0
+    command = [sys.executable, "-c", OTHER_PROCESS, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        with RunFolder(tmp_path).locked():
+            assert "the run folder is in use: another process is training into it" in other.stdout.readline()
+        other.communicate("")
+    assert other.returncode == 0
 
 
 def test_a_folder_is_locked_once(tmp_path):

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sagann.free_space import nearest_folder
 from sagann.kernels.memory import SMALLEST_BYTES
 from sagann.runtime.blocks.spill import SpillError
 
@@ -48,8 +49,7 @@ class Scratch:
             return torch.empty(tuple(shape), dtype=dtype, device="cpu")
         folder = self.folder.absolute()
         try:
-            while not folder.exists():
-                folder = folder.parent
+            folder = nearest_folder(folder)
             with tempfile.TemporaryFile(dir=folder) as file:
                 os.posix_fallocate(file.fileno(), 0, num_bytes)
                 memory = mmap.mmap(file.fileno(), num_bytes)

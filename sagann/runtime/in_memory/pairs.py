@@ -16,8 +16,9 @@ from torch import Tensor
 
 from sagann.compiler.program import End
 from sagann.errors import InputError
+from sagann.graph.checks import CHECKED_AT_ONCE
 from sagann.graph.counting_sort import group_by_key
-from sagann.graph.topology import CHECKED_AT_ONCE, Topology, for_training_as_well
+from sagann.graph.topology import Topology, for_training_as_well
 from sagann.graph.widths import id_dtype
 
 

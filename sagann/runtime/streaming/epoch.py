@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from sagann.errors import InputError
+from sagann.errors import InputError, first_line
 from sagann.graph.feature_store import FeatureStore
 from sagann.graph.large_arrays import Allocate
 from sagann.runtime.half import wide
@@ -122,7 +122,7 @@ def loss_of_rows(loss_of: LossOf, rows: Tensor, vertices: slice) -> Tensor:
             raise
         raise InputError(
             "loss_of changes the rows that it is given in place",
-            value=str(error).splitlines()[0],
+            value=first_line(error),
             where="StreamedModel.loss",
             fix="Compute a new tensor (z = z * 2, not z *= 2 or z.mul_(2)), or work on z.clone().",
         ) from error

@@ -55,8 +55,8 @@ def stream(
         graph: prepared for the model, with features; on the CPU. Features and edges may be mapped from files.
         budget_bytes: most bytes of vertex data, edges and temporary memory together. Data that is read where it lies takes none.
         spill: folder for blocks that are not in use; without it, they lie in memory, beyond the budget.
-        trains: whether the model is trained. Without training it takes less memory and fewer intervals, and may have a
-            BatchNorm with running statistics.
+        trains: whether the model is trained. Without training it takes less memory and fewer intervals, its ``loss`` may
+            need more than the budget, and it may have a BatchNorm with running statistics.
         cut: quantity of which all intervals have equally much.
         num_intervals: number of intervals, P. By default the least that fits the budget; where copies run beside steps (with a
             spill folder, on a device), the least that leaves room to load ahead, if there is one.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def test_a_budget_gives_the_numbers_of_a_dense_run(
 
 @pytest.mark.parametrize("eval_every", [1, 2])
 def test_a_streamed_run_continues_bitwise(eval_every: int, tmp_path: Path) -> None:
-    graph = community_graph(600)
+    graph = community_graph(300)
     model = ModelConfig(model="sage", layers=2, hidden=16, dropout=0.3)
 
     def run(name: str, epochs: int, **options: bool) -> TrainResult:
@@ -85,19 +85,6 @@ def test_features_are_needed_and_embeddings_come_from_memory(tmp_path: Path) -> 
     trainer = Trainer(MODEL, community_graph(600), TrainConfig(epochs=1, device="cpu", memory=TIGHT))
     trainer.fit()
     assert trainer.embed().shape == (600, 16)
-
-
-def test_the_last_epoch_is_profiled(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    trained(tmp_path / "run", memory=TIGHT, profile=True)
-    events = json.loads((tmp_path / "run" / "profile.json").read_text())["traceEvents"]
-    spans = [[event["name"] for event in events if (event["ph"], event["pid"]) == ("X", pid)] for pid in (0, 1)]
-    # Planned and measured: forward and backward, and no evaluation, which would emit the result.
-    assert sorted(spans[0]) == sorted(spans[1])
-    names = {name.partition(":")[0] for name in spans[1]}
-    assert {"transform_loss 2", "gather_grad 1", "edges csr"} <= names
-    assert "emit 2" not in names
-    assert (tmp_path / "run" / "profile.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_model_with_a_batch_norm_can_be_evaluated_within_a_budget(tmp_path: Path) -> None:
@@ -163,7 +150,7 @@ def test_trying_out_a_streamed_model_leaves_random_numbers_and_its_mode() -> Non
 
 def test_a_disk_without_room_for_an_evaluation_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     free_bytes = [0]
-    monkeypatch.setattr("sagann.train.predictor.free_disk_bytes", lambda folder: free_bytes[0])
+    monkeypatch.setattr("sagann.train.streaming.free_disk_bytes", lambda folder: free_bytes[0])
     trainer = Trainer(MODEL, community_graph(600), TrainConfig(epochs=1, device="cpu", memory=TIGHT))
     # The result is 600 rows of three numbers.
     with pytest.raises(SpillError, match=r"0 bytes are free, \d+ are needed, 7200 of them") as caught:
@@ -260,3 +247,15 @@ def test_a_feature_store_trains_as_the_tensor_of_its_rows(tmp_path: Path) -> Non
     assert [record.loss for record in converted.history] == pytest.approx(results[2], rel=1e-5)
     save_graph(graph, tmp_path / "graph")
     assert torch.equal(open_graph(tmp_path / "graph").features, tensor_of(store))
+
+
+def test_where_an_automatic_run_spills(tmp_path: Path) -> None:
+    named, unnamed = TrainConfig(spill="elsewhere"), TrainConfig()
+    cpu = torch.device("cpu")
+    assert Streaming.of(named, tmp_path, device=cpu) is None
+    found = Streaming.of(named, tmp_path, device=cpu, automatic_bytes=5)
+    assert found == Streaming(memory_bytes=5, spill=Path("elsewhere").absolute(), is_automatic=True)
+    found = Streaming.of(unnamed, tmp_path, device=cpu, automatic_bytes=5)
+    assert found == Streaming(memory_bytes=5, spill=tmp_path / "spill", is_own=True, is_automatic=True)
+    stated = Streaming.of(TrainConfig(memory="7B"), None, device=cpu)
+    assert stated == Streaming(memory_bytes=7, spill=Path(tempfile.gettempdir()))

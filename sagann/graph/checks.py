@@ -1,0 +1,162 @@
+"""Checks of values: of a graph in memory, and of rows on their way into a dataset.
+
+Each check takes rows as a tensor or as a NumPy array. It names the first offending row by the text that ``where`` gives for
+the row's index, and raises an error of class ``error``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError
+
+Rows: TypeAlias = Any
+"A tensor or a NumPy array."
+Where: TypeAlias = Callable[[int], str]
+"Names the row of an index."
+
+CHECKED_AT_ONCE = 1 << 22
+"Values in one slice: a slice runs at memory speed and takes little memory."
+LARGEST_TYPE = 2**31 - 2
+"Largest edge type: the number of types fits 32 bits."
+
+
+def numbered(name: str, unit: str, first: int = 0) -> Where:
+    """Name rows by number: "NAME, UNIT 17".
+
+    Args:
+        name: the array or file.
+        unit: "row", "vertex", "edge".
+        first: number of the first row.
+    """
+    return lambda at: f"{name}, {unit} {first + at}"
+
+
+def slices(length: int, row_size: int = 1) -> Iterator[slice]:
+    """Cut rows of ``row_size`` values each into slices of about CHECKED_AT_ONCE values.
+
+    A memory-mapped array that is checked slice by slice is read once and never copied whole.
+    """
+    step = max(1, CHECKED_AT_ONCE // max(1, row_size))
+    for first in range(0, length, step):
+        yield slice(first, min(first + step, length))
+
+
+def first_true(wrong: Rows) -> int | None:
+    """Index of the first row that holds a true value; None without one."""
+    # NumPy's nonzero() gives an array of rows first, torch's the position of the first value: [0][0] is its row in both.
+    return int(wrong.nonzero()[0][0]) if wrong.any() else None
+
+
+def wrong_form(
+    array: Rows, expected: str, *, where: str, fix: str, error: type[InputError] = InputError
+) -> InputError:
+    """The error for an array of another dtype or shape than ``expected`` says."""
+    value = f"{array.dtype} {list(array.shape)}, expected {expected}"
+    return error("array has the wrong form", value=value, where=where, fix=fix)
+
+
+def check_ids(
+    ids: Rows, num_vertices: int | None, side: str, *, where: Where, error: type[InputError] = InputError
+) -> None:
+    """Check that vertex ids are at least 0 and below ``num_vertices``; None for no upper limit."""
+    if len(ids) == 0:
+        return
+    low, high = (ids.min(), ids.max()) if isinstance(ids, np.ndarray) else ids.aminmax()
+    if low >= 0 and (num_vertices is None or high < num_vertices):
+        return
+    at = first_true(ids < 0 if num_vertices is None else (ids < 0) | (ids >= num_vertices))
+    assert at is not None
+    limit = "ids start at 0" if num_vertices is None else f"there are {num_vertices} vertices, numbered from 0"
+    raise error(
+        f"{side} id out of range",
+        value=f"{int(ids[at])}, but {limit}",
+        where=where(at),
+        fix="Number the vertices from 0 without gaps, or state the right number of vertices.",
+    )
+
+
+def check_offsets(
+    offsets: Tensor, end: int, what: str, *, where: str, error: type[InputError] = InputError
+) -> None:
+    """Check that offsets start at 0, never decrease, and end at ``end``; ``what`` names them in the plural."""
+    fix = "Pass offsets that start at 0, never decrease, and end at the number of entries."
+    if offsets[0] != 0 or offsets[-1] != end:
+        value = f"from {int(offsets[0])} to {int(offsets[-1])}, expected 0 to {end}"
+        raise error(f"{what} have the wrong ends", value=value, where=where, fix=fix)
+    for part in slices(len(offsets) - 1):
+        at = first_true(offsets[part.start : part.stop + 1].diff() < 0)
+        if at is not None:
+            at += part.start
+            value = f"{int(offsets[at])} then {int(offsets[at + 1])} at position {at}"
+            raise error(f"{what} decrease", value=value, where=where, fix=fix)
+
+
+def check_finite(rows: Tensor, what: str, *, where: Where) -> None:
+    """Check that floating-point rows are finite."""
+    wrong = ~torch.isfinite(rows)
+    at = first_true(wrong)
+    if at is not None:
+        raise not_finite(rows[at], first_true(wrong[at].reshape(-1)), what, where=where(at))
+
+
+def not_finite(
+    row: Rows, column: int | None, what: str, *, where: str, limit: str = "", error: type[InputError] = InputError
+) -> InputError:
+    """The error for a row with a value that is not finite, or beyond a ``limit``."""
+    return error(
+        f"{what} is not finite",
+        value=f"{float(row.reshape(-1)[column or 0])}{f' in column {column}' if row.ndim else ''}{limit}",
+        where=where,
+        fix="Replace NaN and infinite values, with torch.nan_to_num for example.",
+    )
+
+
+def check_columns(columns: Rows, num_columns: int, *, where: Where, error: type[InputError] = InputError) -> None:
+    """Check the column of each entry of sparse features."""
+    at = first_true((columns < 0) | (columns >= num_columns))
+    if at is not None:
+        raise error(
+            "feature column out of range",
+            value=f"{int(columns[at])}, but there are {num_columns} features, numbered from 0",
+            where=where(at),
+            fix="Number the columns from 0, or widen the matrix.",
+        )
+
+
+def check_types(types: Rows, num_types: int | None, *, where: Where, error: type[InputError] = InputError) -> None:
+    """Check edge types, as integers of at least 32 bits; ``num_types`` is None where the types tell their number."""
+    at = first_true((types < 0) | (types >= (LARGEST_TYPE + 1 if num_types is None else num_types)))
+    if at is not None:
+        limit = f"types go from 0 to {LARGEST_TYPE}"
+        raise error(
+            "edge type out of range",
+            value=f"{int(types[at])}, but "
+            + (limit if num_types is None else f"there are {num_types} edge types, numbered from 0"),
+            where=where(at),
+            fix="Number the types from 0, or state the right number of edge types.",
+        )
+
+
+def check_labels(
+    labels: Rows, num_classes: int | None, *, where: Where, error: type[InputError] = InputError
+) -> None:
+    """Check labels: from -1 to ``num_classes - 1`` for [n]; 0 or 1 for [n, C]. None for no upper limit."""
+    if labels.ndim == 2:
+        wrong, limit = (labels < 0) | (labels > 1), "multi-label rows hold 0 and 1"
+        fix = "Write 1 for each class that a vertex has, and 0 for the others."
+    else:
+        wrong, limit = labels < -1, "-1 is for unknown"
+        if num_classes is not None:
+            wrong = wrong | (labels >= num_classes)
+            limit = f"there are {num_classes} classes, numbered from 0"
+        fix = "Number the classes from 0, write -1 for an unknown label, and state the right number of classes."
+    at = first_true(wrong)
+    if at is not None:
+        value = f"{labels[at].tolist()}, but {limit}"
+        raise error("label out of range", value=value, where=where(at), fix=fix)

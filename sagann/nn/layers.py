@@ -1,0 +1,323 @@
+"""The layers of the zoo, from the plainest to the ones that prepare a graph.
+
+Each layer maps [num_src, in_dim] to [num_dst, out_dim]. ``in_dim`` is the number of features per vertex, ``out_dim`` the
+number of outputs.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sagann.errors import InputError
+from sagann.graph import Graph, add_self_loops, normalise
+from sagann.kernels.typed_linear import typed_linear
+from sagann.saga import Edge, SagaLayer
+
+
+class CommNet(SagaLayer):
+    r"""One round of communication: every vertex hears the sum of its in-neighbours.
+
+    .. math:: h_u' = W_H h_u + W_C \sum_{v \to u} h_v + b
+
+    The paper's ReLU stands between layers (:class:`sagann.nn.GNN`). The same as PyG's ``GraphConv``.
+
+    References:
+        Ma et al., NGra, 2018, Fig. 9; Sukhbaatar et al., NeurIPS 2016, Eq. 2 (which has a mean over the other vertices).
+    """
+
+    accumulator = "sum"
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.own = nn.Linear(in_dim, out_dim, bias=False)
+        self.heard = nn.Linear(in_dim, out_dim)
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.own(vertex) + self.heard(accum)
+
+
+class SAGE(SagaLayer):
+    r"""GraphSAGE: a linear map of the vertex plus a linear map of the mean of its in-neighbours.
+
+    .. math:: h_u' = W_S h_u + W_N \frac{1}{|N(u)|} \sum_{v \to u} h_v + b
+
+    The same as PyG's ``SAGEConv``.
+
+    References:
+        Hamilton et al., NeurIPS 2017, Algorithm 1 with the mean aggregator.
+    """
+
+    accumulator = "mean"
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.own = nn.Linear(in_dim, out_dim, bias=False)
+        self.neighbours = nn.Linear(in_dim, out_dim)
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.own(vertex) + self.neighbours(accum)
+
+
+class GIN(SagaLayer):
+    r"""Graph isomorphism network: an MLP on the sum of the vertex and its in-neighbours.
+
+    .. math:: h_u' = \mathrm{MLP}\Bigl((1 + \epsilon) h_u + \sum_{v \to u} h_v\Bigr)
+
+    The MLP is linear, ReLU, linear, and ``out_dim`` wide. :math:`\epsilon` is learned, from 0. The same as PyG's
+    ``GINConv(train_eps=True)``.
+
+    References:
+        Xu et al., ICLR 2019, Eq. 4.1.
+    """
+
+    accumulator = "sum"
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.eps = nn.Parameter(torch.zeros(()))
+        self.mlp = nn.Sequential(nn.Linear(in_dim, out_dim), nn.ReLU(), nn.Linear(out_dim, out_dim))
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.mlp((1 + self.eps) * vertex + accum)
+
+
+class MaxPoolGCN(SagaLayer):
+    r"""The element-wise maximum over in-neighbours that have passed a small network.
+
+    .. math:: h_u' = W \max_{v \to u} \mathrm{ReLU}(W_{pool} h_v + b_{pool}) + b
+
+    The pooling network is ``in_dim`` wide. The same as PyG's ``SAGEConv(aggr="max", project=True, root_weight=False)``.
+
+    References:
+        Hamilton et al., NeurIPS 2017, Eq. 3; Ma et al., NGra, 2018, Fig. 11.
+    """
+
+    accumulator = "max"
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.pool = nn.Linear(in_dim, in_dim)
+        self.linear = nn.Linear(in_dim, out_dim)
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return torch.relu(self.pool(edge.src))
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.linear(accum)
+
+
+class GatedGCN(SagaLayer):
+    r"""G-GCN: each in-neighbour's features pass through a gate that both ends of the edge set.
+
+    .. math:: h_u' = W \sum_{v \to u} \sigma(W_H h_u + W_C h_v + b_C) \odot h_v + b
+
+    PyG's ``ResGatedGraphConv`` with the identity as value map computes the sum.
+
+    References:
+        Marcheggiani and Titov, EMNLP 2017; Ma et al., NGra, 2018, Example 2.1 and Fig. 2.
+    """
+
+    accumulator = "sum"
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.gate_dst = nn.Linear(in_dim, in_dim, bias=False)
+        self.gate_src = nn.Linear(in_dim, in_dim)
+        self.linear = nn.Linear(in_dim, out_dim)
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return torch.sigmoid(self.gate_dst(edge.dst) + self.gate_src(edge.src)) * edge.src
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.linear(accum)
+
+
+class GCN(SagaLayer):
+    r"""Graph convolution with symmetric degree weights.
+
+    .. math:: h_u' = W \sum_{v \to u} \frac{1}{\sqrt{d_u d_v}} h_v + b
+
+    over the graph with self-loops. The same as PyG's ``GCNConv``.
+
+    References:
+        Kipf and Welling, ICLR 2017, Eq. 2; Ma et al., NGra, 2018, Fig. 10.
+    """
+
+    accumulator = "sum"
+    edge_data = "gcn_weight"
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.linear = glorot_linear(in_dim, out_dim)
+
+    @staticmethod
+    def prepare(graph: Graph) -> Graph:
+        """Add self-loops and symmetric degree weights (edge data ``"gcn_weight"``); a graph that has both stays as it is.
+
+        Degrees are sums of edge data ``"weight"`` where the graph has such. Where loops are added, edge data besides
+        ``"weight"`` and ``"type"`` is left out: it has no value for a loop.
+        """
+        dtype = torch.float32 if graph.features is None else graph.features.dtype
+        looped = add_self_loops(graph, leave_out=True)
+        return normalise(looped, "symmetric", name="gcn_weight", dtype=dtype)
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return edge.src * edge.data.unsqueeze(-1)
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.linear(accum)
+
+
+class ResidualGCN(GCN):
+    r"""ROC's layer for deep stacks: a graph convolution plus a shortcut.
+
+    .. math:: h_u' = \sigma(\mathrm{GCN}(h)_u) + S h_u
+
+    S is the identity where ``in_dim == out_dim``, else a learned linear map.
+
+    Args:
+        in_dim: features per vertex.
+        out_dim: outputs per vertex.
+        activated: :math:`\sigma` is ReLU; false for the identity, in the last layer of a stack.
+        linear_shortcut: learn S even where the identity would fit.
+    References:
+        Jia et al., ROC, MLSys 2020, Sec. 7.5 (the equation of "Deeper and Larger GNN Architectures").
+    """
+
+    def __init__(self, in_dim: int, out_dim: int, *, activated: bool = True, linear_shortcut: bool = False) -> None:
+        super().__init__(in_dim, out_dim)
+        self.activated = activated
+        identity = in_dim == out_dim and not linear_shortcut
+        self.shortcut = nn.Identity() if identity else nn.Linear(in_dim, out_dim, bias=False)
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        convolved = self.linear(accum)
+        return (torch.relu(convolved) if self.activated else convolved) + self.shortcut(vertex)
+
+
+class GAT(SagaLayer):
+    r"""Attention over the in-edges, one softmax per destination and head.
+
+    .. math::
+        s_{vu} = \mathrm{LeakyReLU}(a_s^T W h_v + a_d^T W h_u), \qquad
+        h_u' = \sum_{v \to u} \mathrm{softmax}_v(s_{vu})\, W h_v + b
+
+    over the graph with self-loops. Dropout of attention coefficients is applied to the values, which is the same. The
+    result is [num_dst, num_heads * head_dim], or [num_dst, head_dim] where heads are averaged. The same as PyG's
+    ``GATConv``.
+
+    Args:
+        in_dim: features per vertex.
+        head_dim: outputs per vertex and head.
+        num_heads: number of heads.
+        concat: concatenate the heads' outputs; false averages them.
+        negative_slope: slope of the LeakyReLU below 0.
+        attention_dropout: probability of dropping a coefficient.
+    References:
+        Velickovic et al., ICLR 2018, Eq. 1-6.
+    """
+
+    accumulator = "softmax"
+
+    def __init__(
+        self,
+        in_dim: int,
+        head_dim: int,
+        *,
+        num_heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        attention_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim, self.concat = num_heads, head_dim, concat
+        self.negative_slope, self.attention_dropout = negative_slope, attention_dropout
+        self.project = glorot_linear(in_dim, num_heads * head_dim, bias=False)
+        self.attend_src = nn.Parameter(torch.empty(num_heads, head_dim))
+        self.attend_dst = nn.Parameter(torch.empty(num_heads, head_dim))
+        nn.init.xavier_uniform_(self.attend_src)
+        nn.init.xavier_uniform_(self.attend_dst)
+        self.bias = nn.Parameter(torch.zeros(num_heads * head_dim if concat else head_dim))
+
+    @staticmethod
+    def prepare(graph: Graph) -> Graph:
+        """Add self-loops. Where some are missing, edge data besides ``"weight"`` and ``"type"`` is left out."""
+        return add_self_loops(graph, leave_out=True)
+
+    def apply_edge(self, edge: Edge) -> tuple[Tensor, Tensor]:
+        """Scores [num_edges, H] and values [num_edges, H, D]."""
+        value = self.project(edge.src)
+        score = F.linear(value, _per_head(self.attend_src))
+        score = score + F.linear(self.project(edge.dst), _per_head(self.attend_dst))
+        score = F.leaky_relu(score, self.negative_slope)
+        value = value.view(-1, self.num_heads, self.head_dim)
+        if self.attention_dropout:
+            value = value * F.dropout(torch.ones_like(score), self.attention_dropout, self.training).unsqueeze(-1)
+        return score, value
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return (accum.flatten(1) if self.concat else accum.mean(1)) + self.bias
+
+
+class GGNN(SagaLayer):
+    r"""GG-NN: one step of a gated graph network. A model applies the step several times with the same parameters.
+
+    .. math:: h_u' = \mathrm{GRU}\Bigl(\sum_{v \to u} A_{t(v \to u)} h_v,\; h_u\Bigr)
+
+    Reads edge data ``"type"``. With one edge type the same as one step of PyG's ``GatedGraphConv``.
+
+    Args:
+        dim: features per vertex, and outputs per vertex.
+        num_edge_types: number of edge types; 1 for a graph without types.
+    Raises:
+        InputError: ``num_edge_types`` is not positive.
+    References:
+        Li et al., ICLR 2016, Eq. 2-6; Ma et al., NGra, 2018, Fig. 12.
+    """
+
+    accumulator = "sum"
+    edge_data = "type"
+
+    def __init__(self, dim: int, num_edge_types: int) -> None:
+        super().__init__()
+        if num_edge_types < 1:
+            raise InputError(
+                "a GG-NN layer needs edge types",
+                value=f"num_edge_types = {num_edge_types}, at least 1",
+                where="GGNN",
+                fix="Pass 1 for a graph whose edges are all alike.",
+            )
+        self.maps = nn.Parameter(torch.empty(num_edge_types, dim, dim))
+        for matrix in self.maps.detach():
+            nn.init.xavier_uniform_(matrix)
+        self.gru = nn.GRUCell(dim, dim)
+
+    @staticmethod
+    def prepare(graph: Graph) -> Graph:
+        """Give a graph without edge types the type 0 on every edge."""
+        topology = graph.topology
+        if "type" in topology.edge_data:
+            return graph
+        return graph.with_topology(topology.with_edge_data(type=torch.zeros_like(topology.indices)))
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return typed_linear(edge.src, edge.data, self.maps)
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.gru(accum, vertex)
+
+
+def glorot_linear(in_dim: int, out_dim: int, *, bias: bool = True) -> nn.Linear:
+    """A linear map with Glorot-uniform weights and zero bias (Glorot and Bengio, AISTATS 2010, Eq. 16)."""
+    linear = nn.Linear(in_dim, out_dim, bias=bias)
+    nn.init.xavier_uniform_(linear.weight)
+    if bias:
+        nn.init.zeros_(linear.bias)
+    return linear
+
+
+def _per_head(attend: Tensor) -> Tensor:
+    """[H, D] as a linear map [H, H * D] that multiplies each head's values by its own attention."""
+    return torch.diag_embed(attend.T).permute(1, 2, 0).flatten(1)

@@ -1,0 +1,165 @@
+"""Edges on their way into a dataset, in chunks of bounded size, and the checks that each edge passes.
+
+A chunk knows the file and the row of its first edge, so that an error names the row of a bad edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from sagann.errors import DatasetError
+from sagann.graph.checks import check_ids, check_types, numbered
+from sagann.storage.row_source import Array, RowSource, as_stored
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EdgeColumn:
+    """Form of one piece of edge data."""
+
+    dtype: str
+    "Name of a dtype that torch and NumPy have."
+    row_shape: tuple[int, ...] = ()
+    "Shape of the data of one edge; () for a number."
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes for one edge."""
+        return np.dtype(self.dtype).itemsize * int(np.prod(self.row_shape, dtype=np.int64))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EdgeChunk:
+    """Some edges, in the order of their source."""
+
+    src: Array
+    "Source ids, int32 or int64 [n]."
+    dst: Array
+    "Destination ids, int32 or int64 [n]."
+    data: Mapping[str, Array] = field(default_factory=dict)
+    "Edge data [n, ...] by name."
+    file: str
+    "Name of the source of the ids in errors."
+    first_row: int = 0
+    "Row number of the first edge, as the tools of the file's format count rows."
+    data_places: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    "File and first row of the edge data that stands in files of its own, by name."
+
+
+class EdgeSource(Protocol):
+    """The edges to import; read once, from the start."""
+
+    @property
+    def num_edges(self) -> int | None:
+        """Number of edges, where it is known or well estimated beforehand."""
+
+    @property
+    def columns(self) -> Mapping[str, EdgeColumn]:
+        """Edge data that every chunk carries."""
+
+    def chunks(self) -> Iterator[EdgeChunk]:
+        """The edges; about a million in a chunk."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JoinedEdges:
+    """An edge source whose edge data stands beside the ids, in arrays with one row per edge."""
+
+    ends: Iterator[EdgeChunk]
+    "The edges, without data."
+    num_edges: int | None
+    "Number of edges; None where it is not known beforehand."
+    data: Mapping[str, RowSource] = field(default_factory=dict)
+    "Edge data by name."
+
+    @property
+    def columns(self) -> Mapping[str, EdgeColumn]:
+        """Forms of the edge data."""
+        return {name: EdgeColumn(dtype=rows.dtype, row_shape=rows.row_shape) for name, rows in self.data.items()}
+
+    def chunks(self) -> Iterator[EdgeChunk]:
+        """The edges with their data.
+
+        Raises:
+            DatasetError: edge data has fewer or more rows than there are edges.
+        """
+        streams = {name: _Stream(name, rows) for name, rows in self.data.items()}
+        for chunk in self.ends:
+            data = {name: stream.take(len(chunk.src)) for name, stream in streams.items()}
+            yield replace(
+                chunk,
+                data=data,
+                data_places={name: (stream.file, stream.first_row) for name, stream in streams.items()},
+            )
+        for stream in streams.values():
+            stream.finish()
+
+
+class _Stream:
+    """Rows of a source in portions of any size."""
+
+    def __init__(self, name: str, source: RowSource) -> None:
+        self._name = name
+        self._chunks = source.chunks()
+        self._rows: Array = np.empty((0, *source.row_shape), dtype=source.dtype)
+        self._next_row = self._num_taken = 0
+        self.file = source.file
+        self.first_row = 0
+        "Row number of the first row of the last portion."
+
+    def take(self, count: int) -> Array:
+        parts, missing = [self._rows[:count]], count - len(self._rows[:count])
+        self._rows, self.first_row = self._rows[count:], self._next_row
+        while missing > 0:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                raise self._uneven(f"ends after {self._num_taken + count - missing} rows, and more edges follow")
+            if missing == count:
+                self.first_row, parts = chunk.first_row, []
+            parts.append(chunk.rows[:missing])
+            self._rows = chunk.rows[missing:]
+            self._next_row = chunk.first_row
+            missing -= len(parts[-1])
+        self._next_row += len(parts[-1])
+        self._num_taken += count
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def finish(self) -> None:
+        if len(self._rows) or any(len(chunk.rows) for chunk in self._chunks):
+            raise self._uneven(f"goes on after {self._num_taken} rows, the number of edges")
+
+    def _uneven(self, problem: str) -> DatasetError:
+        return DatasetError(
+            "edges and edge data differ in number",
+            value=f"data '{self._name}' {problem}",
+            where=self.file,
+            fix="Bring one row for each edge; a file may be truncated, or of another dataset.",
+        )
+
+
+def checked_chunk(chunk: EdgeChunk, num_vertices: int | None, columns: Mapping[str, EdgeColumn]) -> EdgeChunk:
+    """Check the ids and the edge data of a chunk.
+
+    Args:
+        chunk: the edges.
+        num_vertices: ids must be below this number; None where ids tell the number of vertices.
+        columns: the form in which the edge data is stored.
+    Returns:
+        the chunk, with edge data of the dtypes in which it is stored.
+    Raises:
+        DatasetError: an id or a type is out of range, or a value is not finite; names file and row.
+    """
+    where = numbered(chunk.file, "row", chunk.first_row)
+    check_ids(chunk.src, num_vertices, "source", where=where, error=DatasetError)
+    check_ids(chunk.dst, num_vertices, "destination", where=where, error=DatasetError)
+    data = {}
+    for name, rows in chunk.data.items():
+        file, first_row = chunk.data_places.get(name, (chunk.file, chunk.first_row))
+        where = numbered(file, "row", first_row)
+        if name == "type":
+            check_types(rows, None, where=where, error=DatasetError)
+        data[name] = as_stored(rows, columns[name].dtype, f"edge data '{name}'", where=where)
+    return replace(chunk, data=data)

@@ -1,0 +1,48 @@
+"""Values of JSON, checked by type: each function returns the value, or raises a TypeError that says what was expected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def as_text(value: Any) -> str:
+    """A text."""
+    return _of(value, str, "text")
+
+
+def as_count(value: Any) -> int:
+    """An integer from 0 to 2^56 - 1."""
+    if not 0 <= _of(value, int, "a count") < 2**56:
+        raise _unexpected(value, "a count")
+    return int(value)
+
+
+def as_flag(value: Any) -> bool:
+    """True or false."""
+    return _of(value, bool, "true or false")
+
+
+def as_list(value: Any) -> list[Any]:
+    """A list."""
+    return _of(value, list, "a list")
+
+
+def as_texts(value: Any) -> tuple[str, ...]:
+    """A list of texts."""
+    return tuple(as_text(item) for item in as_list(value))
+
+
+def as_mapping(value: Any) -> dict[str, Any]:
+    """An object."""
+    return _of(value, dict, "an object")
+
+
+def _of(value: Any, kind: type, expected: str) -> Any:
+    # Not isinstance: a bool is no count.
+    if type(value) is not kind:
+        raise _unexpected(value, expected)
+    return value
+
+
+def _unexpected(value: Any, expected: str) -> TypeError:
+    return TypeError(f"expected {expected}, found {value!r:.40}")

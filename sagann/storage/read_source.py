@@ -1,0 +1,100 @@
+"""Sources of imports read into memory, with the checks of an import."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sagann.graph import Graph, Topology, validate_graph
+from sagann.storage.dataset import with_vertex_arrays
+from sagann.storage.edge_source import checked_chunk
+from sagann.storage.importer import (
+    ImportOptions,
+    ImportSource,
+    VertexArrays,
+    count_by_ids,
+    count_types,
+    largest,
+    naming,
+)
+from sagann.storage.row_source import Array
+
+
+def graph_of(source: ImportSource) -> Graph:
+    """Read a source into memory, and check every value.
+
+    Args:
+        source: the graph.
+    Raises:
+        DatasetError: a value of the source is wrong; names file and row, or vertex or edge where only the whole graph
+            shows it.
+    """
+    vertices = VertexArrays(source, ImportOptions(), _MemoryArray)
+    columns = source.edges.columns
+    src, dst = _MemoryArray("src", "int64"), _MemoryArray("dst", "int64")
+    data = {name: _MemoryArray(name, form.dtype, form.row_shape) for name, form in columns.items()}
+    largest_id = largest_type = -1
+    for found in source.edges.chunks():
+        chunk = checked_chunk(found, vertices.num_vertices, columns)
+        src.append(chunk.src)
+        dst.append(chunk.dst)
+        largest_id = max(largest_id, largest(chunk.src), largest(chunk.dst))
+        for name, rows in chunk.data.items():
+            data[name].append(rows)
+        if "type" in chunk.data:
+            largest_type = max(largest_type, largest(chunk.data["type"]))
+    num_vertices = vertices.num_vertices
+    if num_vertices is None:
+        num_vertices = count_by_ids(largest_id, src.num_rows, source.description)
+    num_edge_types = count_types(source, largest_type)
+    with naming(source):
+        topology = Topology.from_coo(
+            src=src.finish(),
+            dst=dst.finish(),
+            num_src=num_vertices,
+            edge_data={name: rows.finish() for name, rows in data.items()},
+        )
+        graph = Graph(
+            topology=topology,
+            num_classes=vertices.num_classes,
+            graph_names=source.graph_names,
+            num_edge_types=num_edge_types,
+            name=source.name,
+        )
+        graph = with_vertex_arrays(graph, vertices.arrays, vertices.num_features)
+        if source.undirected_once:
+            # Imported here: few sources need it.
+            from sagann.graph.transform import symmetrise
+
+            graph = symmetrise(graph)
+        validate_graph(graph)
+    return graph
+
+
+class _MemoryArray:
+    """An array in memory that grows by rows."""
+
+    def __init__(self, name: str, dtype: str, row_shape: tuple[int, ...] = ()) -> None:
+        self._rows: Array = np.empty((0, *row_shape), dtype=dtype)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._rows)
+
+    def append(self, rows: Array) -> None:
+        begin = len(self._rows)
+        # The system moves pages instead of copying them, so no second copy of a large array is ever in memory.
+        self._rows.resize((begin + len(rows), *self._rows.shape[1:]), refcheck=False)
+        self._rows[begin:] = rows
+
+    def finish(self) -> Tensor:
+        return torch.from_numpy(self._rows)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass

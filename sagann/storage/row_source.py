@@ -1,0 +1,195 @@
+"""Arrays with one row per vertex or edge, on their way into a dataset: read in chunks of rows, checked row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from sagann.errors import DatasetError
+from sagann.graph.checks import Where, check_ids, check_labels, first_true, not_finite, numbered, wrong_form
+from sagann.storage.npz import NpzMember
+
+Array = np.ndarray[Any, Any]
+Stored: TypeAlias = Array | NpzMember
+"An array, or the header of an array in an archive."
+
+_FIX_FORM = "Save the array in the form that docs/format.md describes."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowChunk:
+    """Some consecutive rows of an array."""
+
+    rows: Array
+    "Values [n, ...]."
+    first_row: int = 0
+    "Number of the first row, as the tools of the file's format count rows."
+
+
+class RowSource(Protocol):
+    """An array to import; read once, from the start."""
+
+    @property
+    def file(self) -> str:
+        """Name of the source in errors."""
+
+    @property
+    def dtype(self) -> str:
+        """Name of the torch dtype to store."""
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one row: () for labels, (F,) for features."""
+
+    def chunks(self) -> Iterator[RowChunk]:
+        """The rows, in order."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArrayRows:
+    """A row source over an array that is in memory or mapped from a file."""
+
+    array: Array
+    "Values [N, ...]."
+    file: str
+    "Name of the array in errors."
+    dtype: str
+    "Name of the torch dtype to store."
+    chunk_rows: int = 65536
+    "Number of rows in a chunk."
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one row."""
+        return tuple(self.array.shape[1:])
+
+    def chunks(self) -> Iterator[RowChunk]:
+        """The rows, ``chunk_rows`` at a time."""
+        for begin in range(0, len(self.array), self.chunk_rows):
+            yield RowChunk(rows=self.array[begin : begin + self.chunk_rows], first_row=begin)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelRows:
+    """A row source over labels: one class per vertex (NaN and -1 for unknown), or 0 and 1 for each class."""
+
+    rows: RowSource
+    "Labels as the file holds them."
+    row_shape: tuple[int, ...]
+    "() for one class per vertex, (C,) for 0 and 1."
+
+    @property
+    def file(self) -> str:
+        """Name of the labels in errors."""
+        return self.rows.file
+
+    @property
+    def dtype(self) -> str:
+        """Type in which the labels are stored."""
+        return "uint8" if self.row_shape else "int64"
+
+    def chunks(self) -> Iterator[RowChunk]:
+        """Labels as int64 [n], -1 where unknown; or as uint8 [n, C]."""
+        for chunk in self.rows.chunks():
+            where = numbered(self.file, "row", chunk.first_row)
+            if self.row_shape:
+                check_labels(chunk.rows, None, where=where, error=DatasetError)
+                rows = chunk.rows.astype(np.uint8)
+            else:
+                rows = self._classes(chunk)
+            yield RowChunk(rows=rows, first_row=chunk.first_row)
+
+    def _classes(self, chunk: RowChunk) -> Array:
+        values = chunk.rows.reshape(len(chunk.rows))
+        problem, wrong = "", np.zeros(len(values), dtype=np.bool_)
+        if values.dtype.kind == "f":
+            # In double precision, because 2**31 is beyond half precision.
+            known = np.where(np.isnan(values), -1, values.astype(np.float64))
+            wrong, problem = (known != np.floor(known)) | (np.abs(known) > 2**31), "is not an integer of 32 bits"
+            values = np.where(wrong, 0, known)
+        elif values.dtype.kind == "u":
+            # As int64 it would turn negative, and -1 stands for unknown.
+            wrong, problem = values >= 2**63, "does not fit 63 bits"
+        at = first_true(wrong)
+        if at is not None:
+            raise DatasetError(
+                "label is not an integer",
+                value=f"{chunk.rows.reshape(-1)[at]} {problem}",
+                where=f"{self.file}, row {chunk.first_row + at}",
+                fix="Number the classes from 0; NaN and -1 stand for unknown.",
+            )
+        return values.astype(np.int64)
+
+
+def label_rows(rows: RowSource, stored: Stored) -> RowSource:
+    """Read an array as labels: [N] or [N, 1] (integers, or floats with NaN for unknown), or [N, C] of 0 and 1.
+
+    Raises:
+        DatasetError: the array has another form.
+    """
+    single = stored.shape[1:] in ((), (1,))
+    if len(stored.shape) not in (1, 2) or stored.dtype.kind not in ("iuf" if single else "iub"):
+        expected = "integers [num_vertices], or 0 and 1 [num_vertices, num_classes]"
+        raise wrong_form(stored, expected, where=rows.file, fix=_FIX_FORM, error=DatasetError)
+    return LabelRows(rows=rows, row_shape=() if single else stored.shape[1:])
+
+
+def feature_dtype(stored: Stored, where: str) -> str:
+    """The dtype in which features [N, F] are stored: their own if it is floating point, else float32.
+
+    Raises:
+        DatasetError: the array is not a matrix of numbers.
+    """
+    if len(stored.shape) != 2 or stored.dtype.kind not in "fiub":
+        expected = "numbers [num_vertices, num_features]"
+        raise wrong_form(stored, expected, where=where, fix=_FIX_FORM, error=DatasetError)
+    return stored.dtype.name if stored.dtype.name in ("float16", "float32", "float64") else "float32"
+
+
+def masks_of(split_ids: Mapping[str, Sequence[RowSource]], num_vertices: int) -> dict[str, RowSource]:
+    """Turn lists of vertex ids into masks.
+
+    Args:
+        split_ids: row sources of integer ids [n] for each split.
+        num_vertices: length of the masks.
+    Raises:
+        DatasetError: an id is out of range; names file and row.
+    """
+    masks: dict[str, RowSource] = {}
+    for name, sources in split_ids.items():
+        mask = np.zeros(num_vertices, dtype=np.bool_)
+        for source in sources:
+            for chunk in source.chunks():
+                where = numbered(source.file, "row", chunk.first_row)
+                check_ids(chunk.rows, num_vertices, f"split '{name}': vertex", where=where, error=DatasetError)
+                mask[chunk.rows] = True
+        files = ", ".join(source.file for source in sources)
+        masks[name] = ArrayRows(array=mask, file=files, dtype="bool", chunk_rows=2**24)
+    return masks
+
+
+def as_stored(rows: Array, dtype: str, what: str, *, where: Where) -> Array:
+    """Cast rows to the dtype in which they are stored.
+
+    Args:
+        rows: numbers [n, ...].
+        dtype: name of a dtype that torch and NumPy have.
+        what: subject of the error's text.
+        where: names a row.
+    Raises:
+        DatasetError: a floating-point number is not finite, or too large for ``dtype``.
+    """
+    with np.errstate(over="ignore"):
+        stored = rows.astype(dtype, copy=False)
+    if rows.dtype.kind == "f" and stored.dtype.kind == "f":
+        wrong = ~np.isfinite(stored)
+        at = first_true(wrong)
+        if at is not None:
+            column = first_true(wrong[at].reshape(-1)) or 0
+            is_finite = np.isfinite(rows[at].reshape(-1)[column])
+            limit = f", beyond {dtype}, which ends at {np.finfo(stored.dtype).max:.3g}" if is_finite else ""
+            raise not_finite(rows[at], column, what, where=where(at), limit=limit, error=DatasetError)
+    return stored

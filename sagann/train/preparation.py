@@ -1,0 +1,78 @@
+"""Preparation: a graph as a model reads it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from sagann.errors import InputError, LayerError
+from sagann.graph import Graph
+from sagann.graph.checks import slices
+from sagann.graph.feature_store import feature_store, read_slice
+from sagann.graph.large_arrays import empty_array
+from sagann.graph.rows import csr_tensor, is_sparse, made_dense
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedGraph:
+    """A checked graph on the device, as the model reads it. Made by :meth:`sagann.train.Predictor.prepare`."""
+
+    graph: Graph
+    "The graph that the layers walk."
+
+
+def prepared_by(model: nn.Module, graph: Graph) -> Graph:
+    """The graph as ``model.prepare`` returns it; with dense features, unless the model takes sparse ones."""
+    prepare = getattr(model, "prepare", None)
+    prepared = graph if prepare is None else prepare(graph)
+    if not isinstance(prepared, Graph):
+        raise LayerError(
+            "prepare must return a graph",
+            value=f"a {type(prepared).__name__}",
+            where=f"{type(model).__name__}.prepare",
+            fix="Return the prepared sagann.graph.Graph.",
+        )
+    features = prepared.features
+    if not is_sparse(features) or takes_sparse_features(model):
+        return prepared
+    fix = "Set takes_sparse_features = True in its class if it hands them to SAGA layers or LinearEncoder."
+    return replace(prepared, features=made_dense(features, f"The model {type(model).__name__}", fix))
+
+
+def takes_sparse_features(model: nn.Module) -> bool:
+    """Whether the model declares that it reads ``torch.sparse_csr`` features."""
+    return getattr(model, "takes_sparse_features", False)
+
+
+def parameter_dtype(model: nn.Module) -> torch.dtype:
+    """The dtype of the model's first floating-point parameter; float32 where it has none."""
+    dtypes = (parameter.dtype for parameter in model.parameters())
+    return next((dtype for dtype in dtypes if dtype.is_floating_point), torch.float32)
+
+
+def features_as(graph: Graph, dtype: torch.dtype) -> Graph:
+    """The graph with its dense or sparse features as ``dtype``. A feature too large for ``dtype`` is an InputError."""
+    features = graph.features
+    if features is None or features.dtype == dtype:
+        return graph
+    store = feature_store(features.values() if is_sparse(features) else features)
+    cast = empty_array((store.num_rows, *store.row_shape), dtype, graph.topology.device)
+    infinite = False
+    for part in slices(store.num_rows, math.prod(store.row_shape)):
+        rows = read_slice(store, part.start, part.stop).to(dtype)
+        infinite = infinite or bool(rows.isinf().any())
+        cast[part] = rows
+    if infinite:
+        raise InputError(
+            "a feature is too large for the numbers that the model computes in",
+            value=f"{features.dtype} features, {dtype} ends at {torch.finfo(dtype).max:.3g}",
+            where=f"graph '{graph.name}'",
+            fix="Scale the features, for instance to mean 0 and deviation 1.",
+        )
+    if is_sparse(features):
+        # .to() would check the offsets and ids again.
+        cast = csr_tensor(features.crow_indices(), features.col_indices(), cast, num_columns=graph.num_features)
+    return replace(graph, features=cast)

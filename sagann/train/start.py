@@ -1,0 +1,134 @@
+"""Starts a run in its folder, or continues the run that is there.
+
+A run is continued from its newest whole checkpoint. Another model, graph or configuration is refused before anything is
+restored, and so are a checkpoint of another run and a folder that has lost its description or its checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from torch import nn
+
+from sagann.errors import CheckpointError, InputError
+from sagann.nn import ModelConfig
+from sagann.nn.user_model import class_in_file
+from sagann.train.checkpoint import Checkpoint
+from sagann.train.identity import FREE_OPTIONS, check_same, digest_of
+from sagann.train.resources import versions
+from sagann.train.run_folder import AUTOMATIC, RunFolder
+from sagann.train.session import TrainSession
+
+
+def start_run(folder: RunFolder, description: Mapping[str, Any], *, overwrite: bool) -> str:
+    """Write ``description`` as run.json into a locked folder, and return the digest of its identity.
+
+    An earlier run is removed. With ``overwrite`` false, a run that has trained an epoch is refused, and so are foreign
+    files.
+    """
+    if folder.has_work and not overwrite:
+        raise InputError(
+            "the run folder holds a run",
+            value="neither resume nor overwrite was asked for",
+            where=str(folder.path),
+            fix="Continue it with fit(resume=True), replace it with fit(overwrite=True), or choose another folder.",
+        )
+    if folder.foreign:
+        raise InputError(
+            "the run folder holds something else than a run",
+            value=f"{', '.join(folder.foreign)}, which no run has made",
+            where=str(folder.path),
+            fix="Choose another folder, or move them away.",
+        )
+    folder.clear()
+    folder.write_run(description)
+    return digest_of(description["identity"])
+
+
+def continue_run(
+    session: TrainSession, folder: RunFolder, description: Mapping[str, Any], on_message: Callable[[str], None]
+) -> str:
+    """Continue the run of a locked folder in a new session, and return the digest of the run's identity.
+
+    The session has the same model, graph and configuration, and has not trained yet. ``description`` is the run.json of a
+    run that would start now: its automatic budget and its options of ``FREE_OPTIONS`` replace those of the folder. The
+    folder's history is cut back to the checkpoint. ``on_message`` is told of other versions and of damaged checkpoints.
+    """
+    if folder.has_work and not folder.exists:
+        raise _lost(
+            "run.json",
+            "nothing tells which model and graph its checkpoints and metrics belong to",
+            str(folder.path),
+        )
+    saved, identity = folder.read_run(), description["identity"]
+    # Runs of earlier versions may have had any engine.
+    known = {**saved["identity"], "engine": saved["identity"].get("engine", identity["engine"])}
+    check_same(known, identity, where=str(folder.path))
+    for name, now in versions().items():
+        before = saved["versions"].get(name)
+        if before != now:
+            on_message(f"The run was started with {name} {before}, this is {now}: its last bits may differ.")
+    # The saved identity: an option may be 1 now that was 1.0 then.
+    run = digest_of(saved["identity"])
+    checkpoint = folder.checkpoints.newest(on_damaged=on_message)
+    if checkpoint is None:
+        _refuse_lost_checkpoints(folder, saved)
+        on_message("There is no checkpoint yet; the run starts from its first epoch.")
+        folder.cut_history(0)
+    else:
+        _restore(session, folder, checkpoint, run)
+    free = {name: description["train"][name] for name in FREE_OPTIONS}
+    folder.write_run({**saved, "train": {**saved["train"], **free}, AUTOMATIC: description[AUTOMATIC]})
+    if not session.finished:
+        folder.clear_result()
+    return run
+
+
+def _refuse_lost_checkpoints(folder: RunFolder, saved: Mapping[str, Any]) -> None:
+    num_epochs, every = folder.count_history(), saved["train"].get("checkpoint_every")
+    # A run that was killed before its first checkpoint starts anew. A run that got further has had a checkpoint.
+    if folder.has_result or not isinstance(every, int) or num_epochs > every:
+        value = f"{num_epochs} epochs were trained, and there is no checkpoint of any"
+        raise _lost("checkpoints", value, str(folder.checkpoints.path))
+
+
+def _lost(what: str, value: str, where: str) -> CheckpointError:
+    fix = "Restore the lost files, or start anew: --overwrite, or fit(overwrite=True)."
+    return CheckpointError(f"the run has lost its {what}", value=value, where=where, fix=fix)
+
+
+def _restore(session: TrainSession, folder: RunFolder, checkpoint: Checkpoint, run: str) -> None:
+    where = f"checkpoint of epoch {checkpoint.epoch} in {folder.path}"
+    if checkpoint.state["run"] != run:
+        raise CheckpointError(
+            "the checkpoint belongs to another run",
+            value="its identity differs from run.json's",
+            where=where,
+            fix="Remove it from the folder.",
+        )
+    epochs = session.config.epochs
+    if checkpoint.epoch > epochs:
+        raise CheckpointError(
+            "the run is past its last epoch",
+            value=f"epoch {checkpoint.epoch}, epochs is {epochs}",
+            where=where,
+            fix=f"Set epochs to at least {checkpoint.epoch}.",
+        )
+    history_bytes = checkpoint.state["history_bytes"]
+    history = folder.read_history(checkpoint.state["history_epochs"], history_bytes)
+    session.restore(checkpoint, history)
+    folder.cut_history(history_bytes)
+
+
+def describe_model(model: nn.Module, config: ModelConfig | None) -> dict[str, Any]:
+    """The entry of run.json for a model: its name, its class, and the configuration that it was built from."""
+    kind = f"{type(model).__module__}.{type(model).__qualname__}"
+    if config is None:
+        return {"name": type(model).__name__, "class": kind, "config": None}
+    values = asdict(config)
+    if named := class_in_file(config.model):
+        # The run folder may be opened from another working directory.
+        values["model"] = f"{named[0].absolute()}:{named[1]}"
+    return {"name": config.model, "class": kind, "config": values}

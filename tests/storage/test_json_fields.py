@@ -1,0 +1,34 @@
+"""Values of JSON are of the expected type, or the error says which type was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sagann.storage.json_fields import as_count, as_flag, as_list, as_mapping, as_text, as_texts
+
+
+@pytest.mark.parametrize(
+    ("read", "good", "bad", "expected"),
+    [
+        (as_text, "a", 1, "text, found 1"),
+        (as_count, 2**56 - 1, 2**56, "a count"),
+        (as_count, 0, -1, "a count"),
+        (as_count, 0, True, "a count, found True"),
+        (as_flag, False, 0, "true or false"),
+        (as_list, [1], {}, "a list"),
+        (as_mapping, {}, [], "an object"),
+    ],
+)
+def test_types_are_strict(read: Callable[[Any], Any], good: Any, bad: Any, expected: str) -> None:
+    assert read(good) == good
+    with pytest.raises(TypeError, match=f"expected {expected}"):
+        read(bad)
+
+
+def test_a_list_of_texts_holds_nothing_else() -> None:
+    assert as_texts(["a", "b"]) == ("a", "b")
+    with pytest.raises(TypeError, match="expected text, found 1"):
+        as_texts(["a", 1])
