@@ -1,7 +1,7 @@
-"""Functions that Numba compiles, whose machine code is kept for later processes.
+"""Functions that Numba compiles, with machine code kept for later processes.
 
-Numba's own caching fails a call where no folder can be written to, where the disk is full, and where a file that it kept is
-damaged. Here each of these costs no more than to compile again.
+Numba's own cache raises where no folder is writable, where the disk is full, and where a kept file is damaged. Here the function
+is compiled again instead.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(*, parallel: bool = False, inline: Literal["never", "always"] = "never") -> Callable[[F], F]:
-    """Decorate a function that Numba compiles at its first call, and that runs without Python's lock.
+    """Decorate a function: Numba compiles it at its first call, and it runs without Python's lock.
 
     Args:
-        parallel: whether Numba's threads share its ``prange`` loops.
-        inline: "always" puts it into whatever calls it.
+        parallel: whether Numba's threads share the function's ``prange`` loops.
+        inline: "always" inlines the function into its callers.
     """
 
     def decorated(function: F) -> F:
@@ -41,7 +41,7 @@ def compiled(*, parallel: bool = False, inline: Literal["never", "always"] = "ne
 
 
 def compiled_callback(function: Callable[[Any], None]) -> CFunc:
-    """Compile a C function of one pointer, or load what was compiled before."""
+    """Compile a C function of one pointer, or load its kept machine code."""
     callback = CFunc(function, sigutils.normalize_signature(types.void(types.voidptr)), {}, {})
     _keep(callback, function)
     callback.compile()
@@ -49,13 +49,13 @@ def compiled_callback(function: Callable[[Any], None]) -> CFunc:
 
 
 def _keep(compiler: Any, function: Callable[..., Any]) -> None:
-    # As enable_caching() of both does. Where nothing can be kept, nothing is.
+    # As enable_caching() of dispatchers and C functions does. Without a writable folder nothing is kept.
     with suppress(OSError, RuntimeError):
         compiler._cache = _Kept(function)
 
 
 class _Locator(_SourceFileBackedLocatorMixin, _CacheLocator):
-    """Beside the source, as Numba does, or in the cache folder; where the user has told Numba a folder, there."""
+    """Keeps machine code in a folder that the user has told Numba, else beside the source, else in sagann's cache folder."""
 
     def __init__(self, py_func: Callable[..., Any], py_file: str, path: Path) -> None:
         self._py_file, self._lineno, self._path = py_file, py_func.__code__.co_firstlineno, path
@@ -89,8 +89,8 @@ class _Kept(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
-        except Exception:  # noqa: BLE001 - to unpickle what is damaged may raise anything
-            # So that what is compiled now is found by the next process.
+        except Exception:  # noqa: BLE001 - unpickling a damaged file may raise any error
+            # An empty index lets the next process find the machine code that is compiled now.
             with suppress(OSError):
                 self.flush()
             return None

@@ -1,6 +1,6 @@
 """The compiler: from a layer's two functions to a layer program.
 
-trace -> classify -> typed, split_concat, commute, scale, edge_maps (each where it applies) -> hoist -> lower -> share ->
+trace -> classify -> typed, split_concat, commute (each where it applies) -> hoist -> lower -> share ->
 fuse_rows; the backward of the edges, and of rows that are fused, by vjp.
 
 References:

@@ -1,9 +1,10 @@
-"""Classify: where each node of a traced layer can be computed, by what it depends on.
+"""Classify: where each node of a traced layer can be computed. The place follows from what the node depends on.
 
-``param``: on parameters alone. ``src``, ``dst``: on the rows of one side (and parameters): once per vertex.
-``edge``: on edge data, on both sides, or on random numbers of an edge. ``vertex``: on what was gathered, or random numbers of
-a vertex.
-``constant``: on nothing but the number of rows (and parameters), so it is made anew wherever it is read.
+- ``param``: parameters alone.
+- ``src``, ``dst``: rows of one end, and parameters. The node is computed once per vertex.
+- ``edge``: edge data, both ends, or random numbers of an edge.
+- ``vertex``: gathered rows, or random numbers of a vertex.
+- ``constant``: the number of rows, and parameters. The node is computed again wherever it is read.
 
 References:
     Ma et al., NGra, 2018, Sec. 3.2: the analysis before operator hoisting.
@@ -59,18 +60,23 @@ def is_random(node: fx.Node) -> bool:
 
 
 def has_tensor(node: fx.Node) -> bool:
-    """Whether the node is a tensor or several."""
-    value = node.meta.get("val")
-    return isinstance(value, Tensor) or (
-        isinstance(value, (tuple, list)) and any(isinstance(v, Tensor) for v in value)
-    )
+    """Whether the node's value is a tensor, or several tensors."""
+    return bool(_tensors(node))
 
 
 def has_row_each(node: fx.Node) -> bool:
     """Whether the node's tensors have one row for each vertex or edge, as their first dimension."""
+    return all(map(is_of_rows, _tensors(node)))
+
+
+def has_rows(node: fx.Node) -> bool:
+    """Whether one of the node's tensors has rows, in any dimension."""
+    return any(is_rows(size) for tensor in _tensors(node) for size in tensor.shape)
+
+
+def _tensors(node: fx.Node) -> list[Tensor]:
     value = node.meta.get("val")
-    tensors = value if isinstance(value, (tuple, list)) else [value]
-    return all(is_of_rows(tensor) for tensor in tensors if isinstance(tensor, Tensor))
+    return [each for each in (value if isinstance(value, (tuple, list)) else [value]) if isinstance(each, Tensor)]
 
 
 def row_bytes(node: fx.Node) -> int:
@@ -80,10 +86,3 @@ def row_bytes(node: fx.Node) -> int:
     for dim in value.shape:
         size *= dim // ROWS if is_rows(dim) else dim
     return size
-
-
-def has_rows(node: fx.Node) -> bool:
-    """Whether one of the node's tensors has rows, in whatever dimension."""
-    value = node.meta.get("val")
-    tensors = value if isinstance(value, (tuple, list)) else [value]
-    return any(is_rows(size) for tensor in tensors if isinstance(tensor, Tensor) for size in tensor.shape)

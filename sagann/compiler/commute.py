@@ -1,11 +1,13 @@
-"""Commute: a linear map and a sum over edges change places where that moves fewer bytes.
+"""Commute: a linear map changes places with a sum over edges, or with a parameter that scales its operand.
 
-``W (sum of c_e x_e) = sum of c_e (W x_e)`` for numbers c_e, so a linear map that opens ApplyVertex may be applied
-to the sources before they are gathered (narrower rows travel over the edges), and one in ApplyEdge to what was
-gathered (wider rows do not). Where x is constant, what is gathered from it is too, so the map goes last and the
-gather is done once. A sum with the vertex's own row in between (GIN) is distributed over where the map halves the
-width at least; even of constants the map goes first then, if a parameter scales the vertex's row: its gradient would
-take that of the wide sum, a product that costs more than gathering narrow rows anew.
+``W (sum of c_e x_e) = sum of c_e (W x_e)`` for numbers c_e. The order that moves narrower rows over the edges is taken: a
+map that opens ApplyVertex moves before the gather, to the sources, or a map in ApplyEdge moves after the gather.
+
+- If x is constant, the map goes last: what is gathered is constant too, and is gathered once.
+- A sum with the vertex's own row (GIN) is distributed if the map at least halves the width. If a parameter scales the
+  vertex's row, the map goes first even for constant x: the scale's gradient would otherwise take the gradient of the wide
+  sum, a product that costs more than gathering narrow rows again.
+- ``W (s x) = s (W x)`` for a parameter s (1 + eps of GIN): the map goes first, for the same reason.
 
 References:
     Ma et al., NGra, 2018, Sec. 3.2. PyTorch Geometric fixes one order per layer; here the widths decide.
@@ -27,10 +29,12 @@ from sagann.compiler.rewrite import (
     is_constant,
     linear_parts,
     one_dtype,
+    only_user,
+    operands_of,
     parameters_first,
+    shape_of,
     width,
 )
-from sagann.compiler.scale import scaled
 
 _aten = torch.ops.aten
 
@@ -40,21 +44,25 @@ class Message:
     """A message that is linear in one row of the source: the row, times or divided by a number."""
 
     row: fx.Node
+    "The source's row."
     operator: Any
-    "Operator of the message, or None where the message is the row itself."
+    "Operator of the message; None if the message is the row itself."
     number: fx.Node | None
+    "The number, if there is one."
 
 
 def commute(
     module: fx.GraphModule, *, keep_constant: bool, map_first: bool = True, at_any_width: bool = False
 ) -> list[Note]:
-    """Rewrite the graph in place; returns what was done.
+    """Let a linear map and the gather change places in the graph.
 
     Args:
         module: a classified graph.
-        keep_constant: what is gathered from constant rows is kept, so it should not depend on parameters.
-        map_first: the map may move before the gather. Not so where there are many more sources than destinations.
-        at_any_width: the map does so even where it widens the rows: what it maps is read by linear maps alone.
+        keep_constant: whether rows gathered from constant rows are kept, so that they should not depend on parameters.
+        map_first: whether the map may move before the gather. With many more sources than destinations it should not.
+        at_any_width: whether the map moves first even if it widens the rows: linear maps alone may read its operand.
+    Returns:
+        What was done.
     """
     gather = gather_of(module)
     values = gather.args[0]
@@ -73,32 +81,28 @@ def commute(
 
 
 def message_of(node: Any) -> Message | None:
-    """The message as a row of the source, or one times a number; None where it is neither."""
-    assert isinstance(node, fx.Node)
-    if node.meta["val"].ndim != 2:
+    """The message as a row of the source, or a row times a number; None if it is neither."""
+    if len(shape_of(node)) != 2:
         return None
     if node.meta["place"] == "src":
         return Message(row=node, operator=None, number=None)
-    if node.target not in (_aten.mul.Tensor, _aten.div.Tensor) or len(node.all_input_nodes) != 2 or node.kwargs:
+    operands = operands_of(node, _aten.mul.Tensor) or operands_of(node, _aten.div.Tensor)
+    if operands is None:
         return None
-    row, number = node.args
-    assert isinstance(row, fx.Node)
-    assert isinstance(number, fx.Node)
+    row, number = operands
     if node.target is _aten.mul.Tensor and not _is_row(row, node):
         row, number = number, row
-    # Row and number are both the source's where a map picked by type made the row.
-    is_number = (
-        number.meta["place"] in ("edge", "dst", "src") and number.meta["val"].ndim == 2 and width(number) == 1
-    )
+    # The number is the source's if a map picked by edge type made the row.
+    is_number = number.meta["place"] in ("edge", "dst", "src") and len(shape_of(number)) == 2 and width(number) == 1
     return Message(row=row, operator=node.target, number=number) if _is_row(row, node) and is_number else None
 
 
 def _is_row(row: fx.Node, message: fx.Node) -> bool:
-    return row.meta["place"] == "src" and row.meta["val"].shape == message.meta["val"].shape
+    return row.meta["place"] == "src" and shape_of(row) == shape_of(message)
 
 
 def gathered_rows(module: fx.GraphModule, gather: fx.Node, message: Message, row: fx.Node) -> fx.Node:
-    """The same gather of another row."""
+    """Gather another row in the same way."""
     like = message.row
     value = row if message.operator is None else insert(module, like, message.operator, row, message.number)
     return insert(module, gather, gather.target, [value], *gather.args[1:])
@@ -126,30 +130,25 @@ def _map_last(module: fx.GraphModule, gather: fx.Node, message: Message, keep_co
 def _map_first(
     module: fx.GraphModule, gather: fx.Node, message: Message, *, kept: bool, at_any_width: bool
 ) -> list[Note]:
-    reader = _only_user(gather)
-    if reader is None:
-        return []
-    other = None
-    if reader.target is _aten.add.Tensor and not reader.kwargs and _only_user(reader) is not None:
-        other = reader.args[1] if reader.args[0] is gather else reader.args[0]
-    if other is gather:
-        return []
-    target = reader if other is None else _only_user(reader)
+    """Map before the gather. ``other`` is the vertex's own row, added to what was gathered; None if there is none."""
+    summed, other = only_user(gather), None
+    if summed is not None and (terms := operands_of(summed, _aten.add.Tensor)) and only_user(summed) is not None:
+        other = terms[1] if terms[0] is gather else terms[0]
+    mapped_node = gather if other is None else summed
+    target = None if mapped_node is None else only_user(mapped_node)
     linear = linear_parts(target)
-    if target is None or linear is None or linear[0] is not (gather if other is None else reader):
+    if target is None or linear is None or linear[0] is not mapped_node:
         return []
     weight = linear[1]
     if not one_dtype(gather, target, weight, other):
         return []
-    # A second product, for the other summand, must pay as well.
-    factor = 1 if other is None else 2
-    if other is not None and not (
-        isinstance(other, fx.Node) and other.meta["val"].shape == gather.meta["val"].shape
-    ):
+    if other is not None and shape_of(other) != shape_of(gather):
         return []
-    if kept and (other is None or scaled(other)[1] is None):
+    if kept and (other is None or _scaled(other) is None):
         return []
-    if not at_any_width and factor * width(target) > width(gather) - (1 if other is None else 0):
+    # Mapping the other summand is a second product, which must pay as well.
+    pays = width(target) < width(gather) if other is None else 2 * width(target) <= width(gather)
+    if not at_any_width and not pays:
         return []
     parameters_first(module, weight, gather)
     with module.graph.inserting_before(gather):
@@ -165,5 +164,40 @@ def _map_first(
     return [Note(kind="commuted", text=text, line=target.meta["line"])]
 
 
-def _only_user(node: fx.Node) -> fx.Node | None:
-    return next(iter(node.users)) if len(node.users) == 1 else None
+def scale_last(module: fx.GraphModule, *, at_any_width: bool = False) -> list[Note]:
+    """Let a parameter scale the result of a linear map instead of its operand.
+
+    Args:
+        module: a classified graph.
+        at_any_width: whether this is done even if the map widens the rows.
+    Returns:
+        What was done.
+    """
+    notes = []
+    for node in list(module.graph.nodes):
+        linear = linear_parts(node)
+        if linear is None or len(linear[0].users) != 1:
+            continue
+        if width(node) > width(linear[0]) and not at_any_width:
+            continue
+        found = _scaled(linear[0])
+        if found is None or not one_dtype(node, linear[1], *found):
+            continue
+        row, number = found
+        with module.graph.inserting_before(node):
+            mapped = insert(module, node, node.target, row, linear[1])
+            node.replace_all_uses_with(insert(module, node, _aten.mul.Tensor, mapped, number))
+        text = "a linear map of what a parameter scales: scaled afterwards"
+        notes.append(Note(kind="commuted", text=text, line=node.meta["line"]))
+    module.graph.eliminate_dead_code()
+    return notes
+
+
+def _scaled(term: fx.Node) -> tuple[fx.Node, fx.Node] | None:
+    """A row and the number that a parameter scales the row by; None for anything else."""
+    operands = operands_of(term, _aten.mul.Tensor)
+    for number, row in (operands, operands[::-1]) if operands is not None else ():
+        is_number = number.meta["place"] == "param" and shape_of(number) == ()
+        if is_number and shape_of(row) == shape_of(term):
+            return row, number
+    return None

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING
 from torch import Tensor, fx
 
 from sagann.compiler.classify import classify, has_rows, has_tensor, is_random, row_bytes
-from sagann.compiler.commute import commute
-from sagann.compiler.edge_maps import transpose_matrices
+from sagann.compiler.commute import commute, scale_last
 from sagann.compiler.fuse_rows import fuse_rows
-from sagann.compiler.hoist import hoist
+from sagann.compiler.hoist import hoist, transpose_matrices
 from sagann.compiler.lower import NotFusedError, lower
 from sagann.compiler.operators import GATHER, TYPED_LINEAR
 from sagann.compiler.options import CompilerOptions
 from sagann.compiler.program import EdgeWork, LayerProgram, Note, Stage, Typed
 from sagann.compiler.rewrite import gather_of, gathered, gathering_of, leading_to, name_of
-from sagann.compiler.scale import scale_last
 from sagann.compiler.share import shared_rows
 from sagann.compiler.spec import verify
 from sagann.compiler.split_concat import split_concat

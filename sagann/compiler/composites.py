@@ -1,14 +1,14 @@
-"""Composite operators of PyTorch in terms of simple ones, for what is fused at the edges.
+"""Composites: operators of PyTorch in terms of simple ones, for the passes over edges.
 
-Written so that the branch not taken never overflows: its derivative would turn 0 times infinity into NaN, which
-PyTorch's own formulas of the backward avoid. The rest of the table is PyTorch's.
+The branch that is not taken must not overflow: its derivative, 0 times infinity, would be NaN. PyTorch's decompositions
+are taken where they obey this rule.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -45,21 +45,6 @@ def _log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
     return small - torch.log1p(torch.exp(-size)), x
 
 
-def _gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
-    if approximate == "tanh":
-        inner = 0.7978845608028654 * (x + 0.044715 * (x * x * x))
-        return 0.5 * x * (1 + torch.tanh(inner))
-    return x * 0.5 * (1 + torch.erf(x * 0.7071067811865476))
-
-
-def _silu(x: Tensor) -> Tensor:
-    return x * torch.sigmoid(x)
-
-
-def _mish(x: Tensor) -> Tensor:
-    return x * torch.tanh(_softplus(x))
-
-
 def _clamp(x: Tensor, low: Any = None, high: Any = None) -> Tensor:
     # At a bound the slope is 1, as in PyTorch, and NaN stays.
     if low is not None:
@@ -80,7 +65,7 @@ def _hardsigmoid(x: Tensor) -> Tensor:
 
 
 def _hardswish(x: Tensor) -> Tensor:
-    # Of minus infinity NaN, as in PyTorch.
+    # Minus infinity gives NaN, as in PyTorch.
     return x * _hardsigmoid(x)
 
 
@@ -120,7 +105,7 @@ def _tan(x: Tensor) -> Tensor:
 
 
 def _root(x: Tensor, power: float = 0.5) -> Tensor:
-    """A root whose slope at 0 is 0, as PyTorch has it for norms and deviations."""
+    """A root with slope 0 at 0, which PyTorch uses for norms and deviations."""
     zero = x == 0
     inner = torch.where(zero, 1.0, x)
     return torch.where(zero, 0.0, torch.sqrt(inner) if power == 0.5 else inner**power)
@@ -152,20 +137,6 @@ def _std(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim
     return _root(_var(x, dim, correction=correction, keepdim=keepdim))
 
 
-def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
-    return torch.where(mask, value, x)
-
-
-def _softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
-    exponential = torch.exp(x - torch.amax(x, dim, keepdim=True))
-    return exponential / exponential.sum(dim, keepdim=True)
-
-
-def _log_softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
-    shifted = x - torch.amax(x, dim, keepdim=True)
-    return shifted - torch.log(torch.exp(shifted).sum(dim, keepdim=True))
-
-
 def _logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     largest = torch.amax(x, dim, keepdim=True).detach()
     largest = torch.where(torch.abs(largest) == math.inf, 0.0, largest)
@@ -177,21 +148,19 @@ def _mean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dty
     if not dim:
         return NotImplemented
     dims = [dim] if isinstance(dim, int) else list(dim)
-    count = 1
-    for each in dims:
-        count = count * x.shape[each]
-    return torch.sum(x, dims, keepdim=keepdim, dtype=dtype) / count
+    return torch.sum(x, dims, keepdim=keepdim, dtype=dtype) / _count(x, dims)
+
+
+def _count(x: Tensor, dims: Iterable[int]) -> int:
+    return math.prod(x.shape[dim] for dim in dims)
 
 
 def _var(x: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
     if not dim:
         return NotImplemented
-    count = 1
-    for each in dim:
-        count = count * x.shape[each]
     centred = x - _mean(x, dim, True)
     total = (centred * centred).sum(dim, keepdim=keepdim)
-    return total / max(count - (1 if correction is None else correction), 0)
+    return total / max(_count(x, dim) - (1 if correction is None else correction), 0)
 
 
 def _layer_norm(
@@ -207,20 +176,22 @@ def _layer_norm(
 
 
 def _bmm(a: Tensor, b: Tensor) -> Tensor:
-    # Small products, one per edge. Those of parameters never stand here: they are no work of an edge.
+    # Small products, one per edge. Products of parameters alone are no work of an edge.
     if not is_rows(a.shape[0]):
         return NotImplemented
     return (a.unsqueeze(3) * b.unsqueeze(1)).sum(2)
 
 
 def most_entries(device: torch.device) -> int:
-    """Of a matrix that every edge's row is multiplied by, to be part of a fused pass. It lies in registers and the nearest cache;
-    of a larger one, PyTorch's products over tiles are faster. (Not measured on CUDA, where a warp has fewer registers.)"""
+    """The largest number of entries of a matrix that a fused pass multiplies every edge's row by.
+
+    Such a matrix fits registers and the nearest cache. With a larger one, PyTorch's products over tiles are faster.
+    """
     return _MOST_ENTRIES if device.type == "cpu" else _MOST_ENTRIES_ON_DEVICE
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``torch.nn.functional.linear`` of edges' rows, in terms of simple operators where the matrix is small."""
+    """``torch.nn.functional.linear`` of edges' rows, in terms of simple operators if the matrix is small."""
     if weight.numel() > most_entries(weight.device):
         return F.linear(x, weight, bias)
     out = _map(x, weight.t())
@@ -245,11 +216,6 @@ def _cross(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     return torch.stack([b * f - c * e, c * d - a * f, a * e - b * d], dim)
 
 
-def _split(x: Tensor, size: int, dim: int = 0) -> tuple[Tensor, ...]:
-    starts = range(0, x.shape[dim], size)
-    return tuple(torch.narrow(x, dim, start, min(size, x.shape[dim] - start)) for start in starts)
-
-
 def _split_with_sizes(x: Tensor, sizes: list[int], dim: int = 0) -> tuple[Tensor, ...]:
     starts = itertools.accumulate([0, *sizes[:-1]])
     return tuple(torch.narrow(x, dim, start, size) for start, size in zip(starts, sizes, strict=True))
@@ -259,39 +225,34 @@ def _square(x: Tensor) -> Tensor:
     return x * x
 
 
-_TORCHS = (
-    "addcmul",
-    "addcdiv",
-    "addmm",
-    "addmv",
-    "baddbmm",
-    "lerp",
-    "unbind.int",
-    "stack",
-    "rsub",
-    "logaddexp",
-    "select.int",
-    "glu",
+_PYTORCHS = (
+    _aten._log_softmax,
+    _aten._softmax,
+    _aten.addcdiv,
+    _aten.addcmul,
+    _aten.addmm,
+    _aten.addmv,
+    _aten.baddbmm,
+    _aten.gelu,
+    _aten.glu,
+    _aten.lerp,
+    _aten.logaddexp,
+    _aten.masked_fill,
+    _aten.mish,
+    _aten.rsub,
+    _aten.select.int,
+    _aten.silu,
+    _aten.split.Tensor,
+    _aten.stack,
+    _aten.unbind.int,
 )
 
-
-def _table() -> dict[Any, Callable[..., Any]]:
-    operators = []
-    for name in _TORCHS:
-        packet, _, overload = name.partition(".")
-        operators.append(getattr(getattr(_aten, packet), overload) if overload else getattr(_aten, packet))
-    return dict(get_decompositions(operators))
-
-
 COMPOSITES: dict[Any, Callable[..., Any]] = {
-    **_table(),
+    **get_decompositions(_PYTORCHS),
     _aten.elu.default: _elu,
     _aten.leaky_relu.default: _leaky_relu,
     _aten.softplus.default: _softplus,
     _aten.log_sigmoid_forward.default: _log_sigmoid,
-    _aten.gelu.default: _gelu,
-    _aten.silu.default: _silu,
-    _aten.mish.default: _mish,
     _aten.clamp.default: _clamp,
     _aten.clamp.Tensor: _clamp,
     _aten.clamp_min.default: lambda x, low: _clamp(x, low),
@@ -311,10 +272,6 @@ COMPOSITES: dict[Any, Callable[..., Any]] = {
     _aten.linalg_vector_norm.default: _vector_norm,
     _aten.norm.ScalarOpt_dim: lambda x, order, *args: _vector_norm(x, 2 if order is None else order, *args),
     _aten.std.correction: _std,
-    _aten.masked_fill.Scalar: _masked_fill,
-    _aten.masked_fill.Tensor: _masked_fill,
-    _aten._softmax.default: _softmax,
-    _aten._log_softmax.default: _log_softmax,
     _aten.mean.dim: _mean,
     _aten.var.correction: _var,
     _aten.native_layer_norm.default: _layer_norm,
@@ -322,9 +279,8 @@ COMPOSITES: dict[Any, Callable[..., Any]] = {
     _aten.bmm.default: _bmm,
     _aten.mm.default: _mm,
     _aten.mv.default: _mv,
-    _aten.square.default: _square,
-    _aten.split.Tensor: _split,
     _aten.split_with_sizes.default: _split_with_sizes,
+    _aten.square.default: _square,
     _aten.celu.default: lambda x, alpha=1.0: _elu(x, alpha, 1.0, 1 / alpha),
 }
-"For :func:`sagann.compiler.trace.make_graph`: what stands on the left never reaches the lowering."
+"Decompositions for :func:`sagann.compiler.trace.make_graph`."

@@ -1,8 +1,8 @@
 """Derivatives of edge operations: from the gradient of an op's result to those of its arguments.
 
-Each rule gets the op and its gradient and returns one gradient per argument, in the result's shape or the
-argument's own (broadcasting is undone by the caller), or None where there is none. Conventions at kinks are
-PyTorch's: relu has slope 0 at 0, a tie of maximum or minimum is shared by halves, a tie of amax or amin evenly.
+A rule gets an op and the gradient of its result. It returns one gradient per argument, in the shape of the result or of the
+argument (the caller undoes broadcasting), or None if the argument has none. Conventions at kinks are PyTorch's: relu has slope
+0 at 0; a tie of maximum or minimum is shared by halves, a tie of amax or amin evenly.
 """
 
 from __future__ import annotations
@@ -191,4 +191,4 @@ RULES: dict[str, Rule] = {
     "amax": _extremum,
     "amin": _extremum,
 }
-"What is absent (comparisons, sign, floor, detach, constants, random values) has no derivative."
+"Rules by op. Other ops (comparisons, sign, floor, detach, constants, random values) have no derivative."

@@ -1,4 +1,4 @@
-"""Explain a layer program in words: what runs where, what the edges read, what was done to the layer and why."""
+"""Explain: a layer program in words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TITLES = {
 
 
 def explain(program: LayerProgram) -> str:
-    """Describe a program, a line for each stage, decision and operation on the edges."""
+    """Describe a program in one line for each stage, decision and operation on the edges."""
     edges = program.edges
     lines = [f"{program.layer}: {edges.gathering.name} over the edges"]
     lines += [f"  {_bytes(program)}"]
@@ -47,7 +47,7 @@ def _bytes(program: LayerProgram) -> str:
 
 
 def _either_order(first: LayerProgram, last: LayerProgram) -> list[str]:
-    """What both orders of a map by edge type cost: which one it is depends on the pairs that a graph has."""
+    """The costs of both orders of a map by edge type. The number of pairs in a graph decides between the orders."""
     lines = [
         "  or after the gather, once per pair of destination and type, where that moves fewer bytes in a graph:"
     ]
@@ -68,7 +68,7 @@ def _notes(notes: tuple[Note, ...]) -> list[str]:
 
 
 def _operators(stage: Stage) -> str:
-    # Numbers of rows are no work.
+    # Nodes without a tensor are numbers of rows.
     nodes = [node for node in stage.module.graph.nodes if node.op == "call_function" and has_tensor(node)]
     return ", ".join(name_of(node) for node in nodes)
 

@@ -1,8 +1,8 @@
-"""Fuse rows: work of vertices between matrix products, pointwise or within a vertex, becomes one pass over the rows.
+"""Fuse rows: a region of pointwise operators and of reductions within rows becomes one pass over the vertices.
 
-PyTorch reads and writes whole tensors for each operator; a GRU's gates alone are a dozen. Such a region of a stage is
-lowered as the edges are, over the graph in which every vertex has one edge, to itself. Its backward is derived in the
-same way and computes again what lies between, so only what the region reads is kept.
+PyTorch reads and writes whole tensors for each operator; a GRU's gates are a dozen operators. A region is lowered like the
+edges, over a graph in which every vertex has one edge, to itself. The backward is derived in the same way and computes the
+intermediate values again, so only the region's inputs are kept.
 
 References:
     Ours; Ma et al., NGra, 2018, Sec. 3.2 and NeuGraph, 2019, Sec. 3.4 fuse ApplyEdge only.
@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, fx
 
-from sagann.compiler.classify import has_rows, is_random, row_bytes
-from sagann.compiler.lower import NotFusedError, has_form, lower
+from sagann.compiler.classify import has_rows, row_bytes
+from sagann.compiler.lower import NotFusedError, as_traced, is_pointwise, lower
 from sagann.compiler.program import EdgeWork, Note, Stage
 from sagann.compiler.rewrite import name_of
-from sagann.compiler.stages import OVERWRITING, fused_rows
+from sagann.compiler.stages import fused_rows
 from sagann.compiler.trace import is_of_rows
 from sagann.compiler.vjp import Backward
 from sagann.kernels.accumulators import SUM, Gathering
@@ -42,13 +42,12 @@ _VIEWS = frozenset(
     ]
 )
 _REDUCTIONS = frozenset([_aten.sum.dim_IntList, _aten.mean.dim, _aten.amax.default, _aten.amin.default])
-_KEEPING: dict[Any, Any] = {overwriting: target for target, overwriting in OVERWRITING.items()}
-# Computed again in the backward, and reading its own inputs there: a region must save this much in the forward.
+# The backward computes a region again and reads its inputs again, so the forward must save at least this factor of bytes.
 _SAVED = 2
 
 
 def fuse_rows(stage: Stage) -> tuple[Stage, list[Note]]:
-    """The stage with its regions as one call each, and what was done. Changes the stage's module."""
+    """The stage with one call for each region, and what was done. Changes the stage's module."""
     graph = stage.module.graph
     works: list[EdgeWork] = []
     notes, gone = [], set[fx.Node]()
@@ -82,7 +81,7 @@ def fuse_rows(stage: Stage) -> tuple[Stage, list[Note]]:
 
 
 def _region(root: fx.Node, graph: fx.Graph) -> tuple[list[fx.Node], list[fx.Node]] | None:
-    """The nodes that only ``root`` needs, and what they read; None where they are not worth a pass."""
+    """The nodes that only ``root`` needs, and the nodes that they read; None if a pass does not pay."""
     inside = {root}
     for node in reversed(list(graph.nodes)):
         if (
@@ -104,7 +103,7 @@ def _moved_bytes(node: fx.Node) -> int:
 
 
 def _work(module: fx.GraphModule, region: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> EdgeWork | None:
-    """The region as work of an edge from each vertex to itself; None where it has no fused form."""
+    """The region as work on an edge from each vertex to itself; None if the region has no fused form."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in inputs:
@@ -112,7 +111,7 @@ def _work(module: fx.GraphModule, region: Sequence[fx.Node], inputs: Sequence[fx
         copies[node].meta = dict(node.meta)
     for node in region:
         copies[node] = graph.node_copy(node, copies.__getitem__)
-        copies[node].target = _KEEPING.get(node.target, node.target)
+        copies[node].target = as_traced(node.target)
     graph.output((copies[region[-1]],))
     alone = fx.GraphModule(module, graph)
     names = tuple(node.name for node in inputs)
@@ -141,15 +140,10 @@ def _work(module: fx.GraphModule, region: Sequence[fx.Node], inputs: Sequence[fx
 
 def _is_within_rows(node: fx.Node) -> bool:
     """Whether the node is pointwise, or reduces features of each row."""
-    target = node.target
-    if target in _REDUCTIONS:
+    if node.target in _REDUCTIONS:
         (operand,) = node.all_input_nodes
         return _of_tensors(node) and _has_rows(operand) and operand.meta["val"].is_floating_point()
-    if target in _KEEPING:
-        return _of_tensors(node)
-    if not has_form(target) or torch.Tag.pointwise not in getattr(target, "tags", ()) or is_random(node):
-        return False
-    return _of_tensors(node)
+    return is_pointwise(node.target) and _of_tensors(node)
 
 
 def _is_view(node: fx.Node) -> bool:
@@ -157,12 +151,12 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def _of_tensors(node: fx.Node) -> bool:
-    """Whether the node has rows, and reads nothing but rows, parameters and constants."""
+    """Whether the node has rows, and reads rows, parameters and constants alone."""
     return _has_rows(node) and all(_has_rows(each) or _is_parameter(each) for each in node.all_input_nodes)
 
 
 def _has_rows(node: fx.Node) -> bool:
-    """Whether the node has a row per vertex, of a type that is computed in as it is."""
+    """Whether the node has a row per vertex, of a type that passes compute in without conversion."""
     value = node.meta.get("val")
     return is_of_rows(value) and value.dtype in (torch.float32, torch.float64, torch.bool)
 

@@ -1,8 +1,8 @@
-"""Hoist: where the work of vertices ends and that of edges begins.
+"""Hoist: decide what vertices compute and what edges compute.
 
-Whatever depends on one end of an edge alone can be computed once per vertex. The edges then read its result, so a
-node is left on the edges where that makes them read fewer bytes: a cheap pointwise operator that widens its row, or
-one whose operands the edges read anyway (a minimum cut). Matrix products and costly functions always leave.
+A value that depends on one end of an edge alone can be computed once per vertex; the edges then read its row. A cheap
+pointwise operator stays on the edges if they read fewer bytes then: it widens its row, or the edges read its operands
+anyway. A minimum cut finds the fewest bytes. Matrix products and costly functions always leave the edges.
 
 References:
     Ma et al., NGra, 2018, Sec. 3.2: operators on vertices leave the edge stage. We differ in leaving some of them.
@@ -16,11 +16,13 @@ import torch
 from torch import fx
 
 from sagann.compiler.classify import has_row_each, has_tensor, row_bytes
+from sagann.compiler.composites import most_entries
 from sagann.compiler.min_cut import min_cut
-from sagann.compiler.rewrite import gathered
+from sagann.compiler.operators import LINEAR
+from sagann.compiler.rewrite import gathered, insert, linear_parts
 
 _aten = torch.ops.aten
-# No dearer at an edge than the read it saves.
+# Computing one of these at an edge costs no more than the read that is saved.
 _CHEAP = frozenset(
     [
         _aten.add,
@@ -61,13 +63,13 @@ _CHEAP = frozenset(
 
 
 def hoist(module: fx.GraphModule, *, enabled: bool = True) -> list[fx.Node]:
-    """Decide what the edges compute, and return the nodes that they read: the frontier.
+    """The nodes that the edges read, in order: the frontier. The edges compute every node between the frontier and the gather.
 
-    A node that the edges compute and the vertices need as well gets computed twice.
+    A node that both edges and vertices need is computed twice.
 
     Args:
         module: a classified graph.
-        enabled: if False, the edges compute all that ApplyEdge says, from the raw rows.
+        enabled: False leaves all of ApplyEdge on the edges, which read raw rows then.
     """
     values = gathered(module)
     frontier: dict[fx.Node, None] = {}
@@ -93,13 +95,13 @@ def on_edges(node: fx.Node, enabled: bool) -> bool:
     if node.op in ("placeholder", "get_attr"):
         return False
     if node.meta["place"] in ("src", "dst"):
-        # What edges read of an end is looked up by its number.
+        # Edges look up rows of an end by the vertex's id.
         return not enabled or not has_row_each(node)
     return node.meta["place"] in ("edge", "constant")
 
 
 def _cheapest(frontier: Iterable[fx.Node]) -> set[fx.Node]:
-    """The nodes to read instead, such that an edge reads the fewest bytes."""
+    """The frontier with which an edge reads the fewest bytes."""
     operands: dict[fx.Node, list[fx.Node]] = {}
     pending = list(frontier)
     while pending:
@@ -124,3 +126,22 @@ def _may_sink(node: fx.Node) -> bool:
     of_rows = all(has_row_each(argument) for argument in operands if argument.meta["place"] in ("src", "dst"))
     cheap = getattr(node.target, "overloadpacket", None) in _CHEAP
     return cheap and isinstance(node.meta["val"], torch.Tensor) and of_rows and not constant
+
+
+def transpose_matrices(module: fx.GraphModule) -> None:
+    """Transpose the small matrices that edges multiply by before the pass instead of at every edge, in place.
+
+    Args:
+        module: a classified graph, after the passes that take linear maps off the edges.
+    """
+    for node in list(module.graph.nodes):
+        linear = linear_parts(node)
+        if linear is None or node.target is not LINEAR or node.meta["place"] != "edge":
+            continue
+        x, weight = linear
+        if weight.meta["val"].numel() <= most_entries(weight.meta["val"].device):
+            with module.graph.inserting_before(node):
+                matrix = insert(module, node, _aten.t.default, weight)
+                mapped = insert(module, node, _aten.mm.default, x, matrix)
+            node.replace_all_uses_with(mapped)
+    module.graph.eliminate_dead_code()

@@ -1,8 +1,8 @@
-"""Lower: the operators left on the edges become the ops of one edge function.
+"""Lower: translate the operators of an edge stage into the ops of one edge function.
 
-The edge stage is traced once more with composite operators taken apart, then translated node by node. Dimension 0
-of every tensor that is no parameter must be the rows; what breaks that, and any operator without a translation,
-raises :class:`NotFusedError`, and the stage runs over edge tiles instead.
+The edge stage is traced again with composite operators taken apart, then translated node by node. Dimension 0 of every
+tensor that is no parameter must be the rows. Another layout, or an operator without a translation, raises
+:class:`NotFusedError`; the stage runs over edge tiles then.
 """
 
 from __future__ import annotations
@@ -17,24 +17,29 @@ from torch.fx.traceback import set_stack_trace
 
 from sagann.compiler.composites import COMPOSITES, linear, most_entries
 from sagann.compiler.operators import DROPOUT, TYPED_LINEAR
+from sagann.compiler.stages import OVERWRITING
 from sagann.compiler.trace import ROWS, TraceError, is_rows, make_graph
 from sagann.kernels import dense
 from sagann.kernels.accumulators import Gathering
 from sagann.kernels.edge.builder import HALF, Builder, arithmetic_dtype
-from sagann.kernels.edge.function import COMPARISONS, UNARY, Arg, EdgeFunction, Input, Shape, Side
+from sagann.kernels.edge.function import BINARY, COMPARISONS, UNARY, Arg, EdgeFunction, Input, Shape, Side
 from sagann.kernels.edge.kinds import KINDS
 from sagann.kernels.row_dropout import dropout
 
 _aten = torch.ops.aten
-# What stages run in the place of an operator, as it is to be traced.
-_AS_TRACED: dict[Any, Any] = {dropout: DROPOUT, dense.linear: linear}
-# The dialects agree on these where they compute in integers; the rest of the language is for floating numbers.
+# Functions that stages run, and the operators that are traced in their place.
+_AS_TRACED: dict[Any, Any] = {
+    dropout: DROPOUT,
+    dense.linear: linear,
+    **{overwriting: target for target, overwriting in OVERWRITING.items()},
+}
+# Ops that all dialects compute alike on integers; other ops are for floating numbers.
 _ON_INTEGERS = COMPARISONS | {"add", "sub", "mul", "neg", "sum", "detach"}
 _LOGICAL = frozenset(["and", "or", "not"])
 
 
 class NotFusedError(Exception):
-    """Something on the edges has no place in a fused pass; the message says what, and where it stands."""
+    """An operator on the edges has no fused form; the message names the operator and the user's line."""
 
 
 def lower(
@@ -47,7 +52,7 @@ def lower(
     Args:
         stage: computes the values of the messages from the inputs in order.
         inputs: side and an example (fake) of every input, by name.
-        gathering: what becomes of the messages.
+        gathering: the accumulators of the messages.
     Raises:
         NotFusedError: it cannot be translated.
     """
@@ -62,24 +67,31 @@ def lower(
     return _Lowering(module, inputs).run(gathering)
 
 
-def has_form(target: Any) -> bool:
-    """Whether there is a translation of an operator that stands in a stage, for some operands at least."""
-    return target in COMPOSITES or (target in _RULES and target not in _REFUSED)
+def as_traced(target: Any) -> Any:
+    """The operator in the place of a function that stages run; other targets as they are."""
+    return _AS_TRACED.get(target, target)
+
+
+def is_pointwise(target: Any) -> bool:
+    """Whether a pointwise operator of a stage has a translation, for some operands at least."""
+    target = as_traced(target)
+    has_form = target in COMPOSITES or (target in _RULES and target not in _REFUSED)
+    return has_form and torch.Tag.pointwise in getattr(target, "tags", ())
 
 
 class _Annotated(fx.Interpreter):
-    """Runs a stage so that new nodes inherit the user's lines, with PyTorch's linear map, and dropout as the marker that it was."""
+    """Runs a stage for a trace: new nodes get the user's lines, and functions of stages become operators again."""
 
     def run_node(self, n: fx.Node) -> Any:
         set_stack_trace([n.meta.get("line", "")])
         return super().run_node(n)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return super().call_function(_AS_TRACED.get(target, target), args, kwargs)
+        return super().call_function(as_traced(target), args, kwargs)
 
 
 class _Lowering:
-    """Walks the traced stage and fills a builder."""
+    """Translates a traced stage into the ops of a builder."""
 
     def __init__(self, module: fx.GraphModule, inputs: Mapping[str, tuple[Side, Tensor]]) -> None:
         self.module = module
@@ -104,7 +116,7 @@ class _Lowering:
                 for message in gathering.reduced:
                     *score, _ = values[message.values]
                     if score and self.b.dtype(score[0]) == torch.float64:
-                        # Both are reduced in the values' type.
+                        # Score and value are reduced in the value's type.
                         last = message.values.stop - 1
                         values[last] = self.b.cast(values[last], torch.float64)
                 return self.b.build(gathering.outputs(values), "dst")
@@ -132,16 +144,16 @@ class _Lowering:
         return self.b.full(value.item(), tuple(value.shape), arithmetic_dtype(value.dtype))
 
     def is_row(self, value: Any) -> bool:
-        """Whether the value has a row per edge; fails where the rows are not its first dimension."""
+        """Whether the value has a row per edge. Fails if the rows are another dimension than the first."""
         if not isinstance(value, fx.Node):
             return False
         shape = value.meta["val"].shape
         if any(is_rows(size) for size in shape[1:]) or (shape and is_rows(shape[0]) and shape[0] != ROWS):
-            raise NotFusedError(f"operator {value.target} moves the dimension of the rows")
+            raise _moves_rows(value)
         return bool(shape) and shape[0] == ROWS
 
     def shape(self, node: fx.Node) -> Shape:
-        """The node's feature shape; the whole shape of what has no rows."""
+        """The node's feature shape; the whole shape if the node has no rows."""
         shape = node.meta["val"].shape
         return tuple(shape[1:] if self.is_row(node) else shape)
 
@@ -153,11 +165,11 @@ class _Lowering:
         return self.names[node]
 
     def dim(self, node: fx.Node, dim: int) -> int:
-        """A dimension of a tensor as one of its features."""
+        """A dimension of the node's tensor, counted among its feature dimensions."""
         ndim, rows = node.meta["val"].ndim, self.is_row(node)
         dim = dim % max(ndim, 1)
         if rows and dim == 0:
-            raise NotFusedError("an operator works along the dimension of the rows")
+            raise _along_rows()
         return dim - 1 if rows else dim
 
     def arg(self, value: Any, node: fx.Node) -> Arg:
@@ -169,14 +181,20 @@ class _Lowering:
         name = self.names[value]
         if (splat := self.b.splat(name)) is not None:
             return splat
-        if self.is_row(node) and not self.is_row(value) and len(self.b.shape(name)) == node.meta["val"].ndim:
-            name = self.b.reshape(name, self.b.shape(name)[1:])
+        name = self.beside_rows(value, node)
         if self.is_row(value) and node.meta["val"].ndim != value.meta["val"].ndim:
-            raise NotFusedError(f"operator {node.target} moves the dimension of the rows")
+            raise _moves_rows(node)
+        return name
+
+    def beside_rows(self, value: fx.Node, node: fx.Node) -> str:
+        """A value as an operand of ``node``: a parameter that is broadcast along the rows loses that dimension."""
+        name = self.names[value]
+        if self.is_row(node) and not self.is_row(value) and len(self.b.shape(name)) == node.meta["val"].ndim:
+            return self.b.reshape(name, self.b.shape(name)[1:])
         return name
 
     def pointwise(self, op: str, node: fx.Node, *values: Any) -> str:
-        """An op on broadcast operands; operands that are constants throughout are folded into it."""
+        """An op on broadcast operands. Operands that are constants throughout are folded into the op."""
         args = [self.arg(value, node) for value in values]
         dtype, shape = self.dtype(node), self.shape(node)
         if dtype is torch.bool:
@@ -196,7 +214,7 @@ class _Lowering:
         return self.b.op("broadcast", self.b.op(op, *args, dtype=dtype), shape=shape)
 
     def compared(self, node: fx.Node, values: Sequence[Any], args: list[Arg]) -> tuple[torch.dtype, list[Arg]]:
-        """The type that PyTorch compares the operands in, and the operands with numbers rounded to it."""
+        """The type in which PyTorch compares the operands, and the operands with numbers rounded to that type."""
         operands = [each.meta["val"] if isinstance(each, fx.Node) else each for each in values]
         common = torch.result_type(*operands)
         if common in HALF:
@@ -217,8 +235,16 @@ class _Lowering:
         return arithmetic_dtype(_known(node.meta["val"].dtype))
 
 
+def _moves_rows(node: fx.Node) -> NotFusedError:
+    return NotFusedError(f"operator {node.target} moves the dimension of the rows")
+
+
+def _along_rows() -> NotFusedError:
+    return NotFusedError("an operator works along the dimension of the rows")
+
+
 def _known(dtype: torch.dtype) -> torch.dtype:
-    """The type, if values on the edges may have it. Narrow integers may not: their sums wrap around."""
+    """The type, if values on the edges may have it. Narrow integers are refused: their sums wrap around."""
     if dtype not in KINDS:
         raise NotFusedError(f"values of type {dtype} have no fused form; convert them to int64 or a floating type")
     return dtype
@@ -256,7 +282,7 @@ def _logical(op: str) -> Callable[..., str]:
     return rule
 
 
-def _div(low: _Lowering, node: fx.Node, x: Any, y: Any, *, rounding_mode: str | None = None) -> str:
+def _rounded_div(low: _Lowering, node: fx.Node, x: Any, y: Any, *, rounding_mode: str | None = None) -> str:
     quotient = low.pointwise("div", node, x, y)
     if rounding_mode is not None:
         # PyTorch corrects the rounded quotient by the remainder.
@@ -304,21 +330,14 @@ def _same(low: _Lowering, node: fx.Node, x: fx.Node, *args: Any, **kwargs: Any) 
 
 
 def _reshape(low: _Lowering, node: fx.Node, x: fx.Node, *args: Any) -> str:
+    # The shape of the result tells which of a parameter's dimensions are meant.
     if low.is_row(x) != low.is_row(node):
-        raise NotFusedError(f"operator {node.target} moves the dimension of the rows")
+        raise _moves_rows(node)
     return low.b.reshape(low.names[x], low.shape(node))
 
 
-def _insert(low: _Lowering, node: fx.Node, x: fx.Node, *dims: Any) -> str:
-    # A parameter's first dimension may be meant as the rows'; the shape of the result tells.
-    return _reshape(low, node, x)
-
-
 def _expand(low: _Lowering, node: fx.Node, x: fx.Node, sizes: Any, *, implicit: bool = False) -> str:
-    name = low.names[x]
-    if low.is_row(node) and not low.is_row(x) and len(low.b.shape(name)) == node.meta["val"].ndim:
-        name = low.b.reshape(name, low.b.shape(name)[1:])
-    return low.b.op("broadcast", name, shape=low.shape(node))
+    return low.b.op("broadcast", low.beside_rows(x, node), shape=low.shape(node))
 
 
 def _permute(low: _Lowering, node: fx.Node, x: fx.Node, dims: Sequence[int]) -> str:
@@ -326,7 +345,7 @@ def _permute(low: _Lowering, node: fx.Node, x: fx.Node, dims: Sequence[int]) -> 
     order = [dim % ndim for dim in dims]
     if low.is_row(x):
         if order[0] != 0:
-            raise NotFusedError(f"operator {node.target} moves the dimension of the rows")
+            raise _moves_rows(node)
         order = [dim - 1 for dim in order[1:]]
     return low.b.op("permute", low.names[x], dims=tuple(order))
 
@@ -345,7 +364,7 @@ def _slice(
     if low.is_row(x) and dim % x.meta["val"].ndim == 0:
         if start in (None, 0) and step == 1 and node.meta["val"].shape[0] == x.meta["val"].shape[0]:
             return low.names[x]
-        raise NotFusedError("an operator works along the dimension of the rows")
+        raise _along_rows()
     dim = low.dim(x, dim)
     size = low.b.shape(low.names[x])[dim]
     first = range(size)[slice(start, end, step)]
@@ -364,7 +383,7 @@ def _select(low: _Lowering, node: fx.Node, x: fx.Node, dim: int, index: int) -> 
 
 def _cat(low: _Lowering, node: fx.Node, parts: Sequence[fx.Node], dim: int = 0) -> str:
     if any(low.is_row(part) != low.is_row(node) for part in parts):
-        raise NotFusedError(f"operator {node.target} moves the dimension of the rows")
+        raise _moves_rows(node)
     dim, dtype = low.dim(node, dim), low.dtype(node)
     names = [low.b.cast(low.names[part], dtype) for part in parts if part.meta["val"].ndim == node.meta["val"].ndim]
     names = [name for name in names if low.b.shape(name)[dim]] or names[:1]
@@ -378,7 +397,7 @@ def _reduction(op: str) -> Callable[..., str]:
         dims = [dims] if isinstance(dims, int) else dims
         if not dims:
             if low.is_row(x):
-                raise NotFusedError("an operator works along the dimension of the rows")
+                raise _along_rows()
             dims = range(x.meta["val"].ndim)
         if not low.dtype(node).is_floating_point:
             _refuse_on_integers(op, node)
@@ -389,18 +408,10 @@ def _reduction(op: str) -> Callable[..., str]:
     return rule
 
 
-def _full(low: _Lowering, node: fx.Node, size: Any, value: float, **kwargs: Any) -> str:
-    return low.b.full(_of_type(node, value), low.shape(node), low.dtype(node))
-
-
-def _scalar(low: _Lowering, node: fx.Node, value: float, **kwargs: Any) -> str:
-    return low.b.full(_of_type(node, value), (), low.dtype(node))
-
-
-def _of_type(node: fx.Node, value: float) -> float:
-    """The number as a tensor of the node's type holds it: constants are folded into what reads them."""
-    number: float = torch.full((), value, dtype=node.meta["val"].dtype, device="cpu").item()
-    return number
+def _full(low: _Lowering, node: fx.Node, *size_and_value: Any, **kwargs: Any) -> str:
+    # Constants are folded into their readers, so they are rounded to the node's type here.
+    value = torch.full((), size_and_value[-1], dtype=node.meta["val"].dtype, device="cpu").item()
+    return low.b.full(value, low.shape(node), low.dtype(node))
 
 
 def _dropout(low: _Lowering, node: fx.Node, x: fx.Node, p: float, number: int = 0) -> str:
@@ -410,24 +421,21 @@ def _dropout(low: _Lowering, node: fx.Node, x: fx.Node, p: float, number: int = 
     return low.b.op("mul", low.names[x] if splat is None else splat, drawn)
 
 
-_BINARIES = {"add": "add", "sub": "sub", "mul": "mul", "pow": "pow"} | {
-    c: c for c in ["lt", "le", "gt", "ge", "eq", "ne"]
-}
+# Of a tensor and another tensor or a number, under the same name in PyTorch.
+_WITH_NUMBERS = BINARY - {"and", "or", "maximum", "minimum"}
 
 _RULES: dict[Any, Callable[..., str]] = {
     **{getattr(_aten, name).default: _unary(name) for name in sorted(UNARY - {"not"})},
     **{
-        getattr(getattr(_aten, name), kind): _binary(op)
-        for name, op in _BINARIES.items()
+        getattr(getattr(_aten, name), kind): _binary(name)
+        for name in sorted(_WITH_NUMBERS)
         for kind in ("Tensor", "Scalar")
         if hasattr(getattr(_aten, name), kind)
     },
     _aten.pow.Tensor_Scalar: _binary("pow"),
     _aten.pow.Tensor_Tensor: _binary("pow"),
-    _aten.div.Tensor: _div,
-    _aten.div.Scalar: _div,
-    _aten.div.Tensor_mode: _div,
-    _aten.div.Scalar_mode: _div,
+    _aten.div.Tensor_mode: _rounded_div,
+    _aten.div.Scalar_mode: _rounded_div,
     _aten.maximum.default: _binary("maximum"),
     _aten.minimum.default: _binary("minimum"),
     _aten.logical_and.default: _binary("and"),
@@ -449,10 +457,10 @@ _RULES: dict[Any, Callable[..., str]] = {
     _aten.view.default: _reshape,
     _aten.reshape.default: _reshape,
     _aten._unsafe_view.default: _reshape,
-    _aten.unsqueeze.default: _insert,
-    _aten.squeeze.default: _insert,
-    _aten.squeeze.dim: _insert,
-    _aten.squeeze.dims: _insert,
+    _aten.unsqueeze.default: _reshape,
+    _aten.squeeze.default: _reshape,
+    _aten.squeeze.dim: _reshape,
+    _aten.squeeze.dims: _reshape,
     _aten.expand.default: _expand,
     _aten.permute.default: _permute,
     _aten.transpose.int: _transpose,
@@ -464,8 +472,8 @@ _RULES: dict[Any, Callable[..., str]] = {
     _aten.amax.default: _reduction("amax"),
     _aten.amin.default: _reduction("amin"),
     _aten.full.default: _full,
-    _aten.scalar_tensor.default: _scalar,
+    _aten.scalar_tensor.default: _full,
     DROPOUT: _dropout,
 }
-# Their rules say why there is no fused form.
+# The rules of these operators raise an error that says why there is no fused form.
 _REFUSED = frozenset([TYPED_LINEAR, _aten.div.Tensor_mode, _aten.div.Scalar_mode])

@@ -1,11 +1,12 @@
-"""The cheapest set of nodes that separates a graph's origins from its readers.
+"""Minimum cut: the cheapest set of nodes that separates a graph's origins from its readers.
 
-Minimum vertex cut by augmenting paths (Edmonds and Karp): a node's capacity is its cost, edges between nodes are
-unlimited. Of several cheapest cuts the one nearest to the readers is taken.
+Augmenting paths (Edmonds and Karp) find the cut. A node's capacity is its cost; edges between nodes are unlimited. Of
+several cheapest cuts, the one nearest to the readers is taken.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Collection, Hashable, Mapping
 from typing import TypeVar
@@ -20,14 +21,15 @@ def min_cut(
     """Choose nodes such that every path from an origin to a reader's end passes a chosen one.
 
     Args:
-        costs: of choosing each node, not negative.
+        costs: cost of choosing each node, at least 0.
         operands: the nodes that each node reads; an origin has none.
         readers: the nodes whose values are needed.
     Returns:
         The chosen nodes; they may be readers or origins themselves.
     """
     # Every node is an arc from its entry (node, 0) to its exit (node, 1).
-    source, sink = ("source", -1), ("sink", -1)
+    source: object = ("source", -1)
+    sink: object = ("sink", -1)
     capacity: dict[object, dict[object, int]] = {source: {}, sink: {}}
     for node in costs:
         capacity[node, 0], capacity[node, 1] = {}, {}
@@ -39,13 +41,16 @@ def min_cut(
             _connect(capacity, source, (node, 0), _UNLIMITED)
     for node in readers:
         _connect(capacity, (node, 1), sink, _UNLIMITED)
-    while path := _path(capacity, source, sink):
-        flow = min(capacity[a][b] for a, b in path)
-        for a, b in path:
+    while source in (following := _following(capacity, sink)):
+        path = [source]
+        while path[-1] != sink:
+            path.append(following[path[-1]])
+        arcs = list(itertools.pairwise(path))
+        flow = min(capacity[a][b] for a, b in arcs)
+        for a, b in arcs:
             capacity[a][b] -= flow
             capacity[b][a] += flow
-    near = _reaching(capacity, sink)
-    return {node for node in costs if (node, 1) in near and (node, 0) not in near}
+    return {node for node in costs if (node, 1) in following and (node, 0) not in following}
 
 
 def _connect(capacity: dict[object, dict[object, int]], a: object, b: object, limit: int) -> None:
@@ -53,31 +58,14 @@ def _connect(capacity: dict[object, dict[object, int]], a: object, b: object, li
     capacity[b].setdefault(a, 0)
 
 
-def _path(capacity: dict[object, dict[object, int]], source: object, sink: object) -> list[tuple[object, object]]:
-    """A shortest path with capacity left, as arcs; empty where there is none."""
-    before: dict[object, object] = {source: source}
-    queue = deque([source])
-    while queue and sink not in before:
+def _following(capacity: dict[object, dict[object, int]], sink: object) -> dict[object, object]:
+    """For every end of an arc from which flow can still reach the sink, the next one on a shortest way there."""
+    following = {sink: sink}
+    queue = deque([sink])
+    while queue:
         here = queue.popleft()
-        for there, left in capacity[here].items():
-            if left > 0 and there not in before:
-                before[there] = here
-                queue.append(there)
-    path: list[tuple[object, object]] = []
-    here = sink
-    while here in before and here != source:
-        path.append((before[here], here))
-        here = before[here]
-    return path[::-1]
-
-
-def _reaching(capacity: dict[object, dict[object, int]], sink: object) -> set[object]:
-    """What can still send flow to the sink."""
-    found, pending = {sink}, [sink]
-    while pending:
-        here = pending.pop()
         for there in capacity[here]:
-            if there not in found and capacity[there][here] > 0:
-                found.add(there)
-                pending.append(there)
-    return found
+            if there not in following and capacity[there][here] > 0:
+                following[there] = here
+                queue.append(there)
+    return following

@@ -1,7 +1,6 @@
-"""Model stages: a model's graph of row-wise operators and gathers, cut into stages with the gathers between them.
+"""Model stages: a model's graph of row-wise operators and gathers, cut into stages between the gathers.
 
-A node belongs to the first stage that can compute it: the one after the last gather that it depends on. A value that later
-stages need as well is stored where it is made.
+A node belongs to the stage after the last gather that the node depends on. A stage stores values that later stages read.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from sagann.compiler.operators import DROPOUT, GATHERED, LINEAR
 from sagann.compiler.program import Stage
 from sagann.compiler.recording import Recorder
 from sagann.compiler.rewrite import name_of
-from sagann.compiler.row_check import draws, is_integral, mixing_node
+from sagann.compiler.row_check import check_stage, draws, is_integral, line_of
 from sagann.compiler.stages import cut
 from sagann.compiler.trace import is_of_rows
 from sagann.errors import LayerError
@@ -30,9 +29,9 @@ def cut_into_stages(module: fx.GraphModule, recorder: Recorder, *, fuses_rows: b
     """The program of a model's graph.
 
     Args:
-        module: row-wise operators and gathers, without layers.
-        recorder: has what is gathered, by the numbers that stand in the gathers.
-        fuses_rows: whether stages' pointwise work becomes one pass.
+        module: graph of row-wise operators and gathers.
+        recorder: has the edges' computations, by the numbers in the gather nodes.
+        fuses_rows: whether regions of pointwise operators become passes.
     Raises:
         LayerError: an operator mixes vertices, or the model returns no row per vertex.
     """
@@ -40,7 +39,7 @@ def cut_into_stages(module: fx.GraphModule, recorder: Recorder, *, fuses_rows: b
 
 
 class _Assembly:
-    """Places every node in a stage, then cuts."""
+    """Places every node in a stage, then cuts the stages out."""
 
     def __init__(self, module: fx.GraphModule, recorder: Recorder, *, fuses_rows: bool) -> None:
         self.module = module
@@ -50,11 +49,11 @@ class _Assembly:
         self.gathers = [node for node in self.nodes if node.target is GATHERED]
         self.stage_of: dict[fx.Node, int] = {}
         self.made_anywhere: set[fx.Node] = set()
-        "Rows that depend on no vertex: any stage makes them."
+        "Nodes with rows that depend on no vertex: every stage computes them itself."
         self.integers: dict[str, Tensor] = {}
-        "The model's own, by name."
+        "Integer tensors of the model, by name."
         self.seeds: dict[fx.Node, int] = {}
-        "By node that draws from a seed of its own, which one: in the order in which the model in memory draws them."
+        "Number of the seed of each node that draws from a seed of its own, in the order in which the model in memory draws seeds."
         for node in self.nodes:
             self._place(node)
             self._number(node)
@@ -67,7 +66,7 @@ class _Assembly:
             node.args = (*node.args[:2], self.seeds[node])
 
     def _place(self, node: fx.Node) -> None:
-        """Note whether the node is a parameter's or the vertices', and the first stage that can compute it."""
+        """Set the node's place, ``param`` or ``vertex``, and the first stage that can compute it."""
         read = node.all_input_nodes
         self.stage_of[node] = max((self._available(each) for each in read), default=0)
         if node.op == "placeholder":
@@ -86,7 +85,7 @@ class _Assembly:
         return self.gathers.index(node) + 1 if node.target is GATHERED else self.stage_of[node]
 
     def run(self) -> ModelProgram:
-        """Cut."""
+        """Cut the stages out."""
         (output,) = (node.args[0] for node in self.nodes if node.op == "output")
         assert isinstance(output, fx.Node)
         if output.meta["place"] != "vertex":
@@ -136,7 +135,7 @@ class _Assembly:
         )
 
     def _integers(self, shared: list[fx.Node], parameters: list[fx.Node]) -> dict[str, Tensor]:
-        """What is of integers among the nodes that all vertices share."""
+        """Values of the integer nodes among those that all vertices share, by name."""
         stage = cut(self.module, list(filter(is_integral, shared)), parameters)
         tensors = {node.name: self.recorder.tensors[node.meta["parameter"]] for node in parameters}
         with torch.no_grad():
@@ -145,43 +144,32 @@ class _Assembly:
 
     def _stage(self, wanted: list[fx.Node], given: list[fx.Node]) -> Stage:
         for node in wanted:
-            # What has no rows at all was mixed.
+            # The check of the stage refuses nodes that have lost their rows.
             if has_rows(node) and not is_of_rows(node.meta["val"]):
                 raise LayerError(
                     "what layers and later operators read must have a row per vertex as its first dimension",
                     value=f"operator {name_of(node)} puts them elsewhere",
-                    where=self._where(node),
+                    where=line_of(node, self.recorder.where),
                     fix="Move that dimension back to the front before the next layer.",
                 )
         stage = cut(self.module, wanted, given, in_place=True)
-        mixing = mixing_node(stage.module, self.integers, self.recorder.where)
-        if mixing is not None:
-            raise LayerError(
-                "a model that is streamed must treat vertices independently between its layers",
-                value=f"operator {name_of(mixing)} mixes them, or depends on their number",
-                where=self._where(mixing),
-                fix="Reduce over feature dimensions only; to normalise, use LayerNorm instead of BatchNorm.",
-            )
+        check_stage(stage.module, self.integers, self.recorder.where)
         return fuse_rows(stage)[0] if self.fuses_rows else stage
 
     def _require_maps(self, x: fx.Node, stages: Sequence[Stage], gathers: Sequence[Gather]) -> None:
-        """Refuse a model that reads sparse features otherwise than by dropout and linear maps."""
+        """Refuse a model in which other operators than dropout and linear maps read sparse features."""
         if all(stage.maps({x.name}) for stage in stages) and all(x.name not in gather.inputs for gather in gathers):
             return
         reader = next((user for user in x.users if user.target not in (LINEAR, DROPOUT)), x)
         raise LayerError(
             "a model that is streamed reads sparse features by linear maps alone",
             value=f"operator {name_of(reader)} reads them" if reader is not x else "edges read them",
-            where=self._where(reader),
+            where=line_of(reader, self.recorder.where),
             fix="Put a linear encoder before the first layer (encoder = 'linear'), or make the features dense.",
         )
 
-    def _where(self, node: fx.Node) -> str:
-        line: str = node.meta.get("line") or node.meta.get("stack_trace") or self.recorder.where
-        return line
-
     def _is_stored(self, node: fx.Node, stage: int, output: fx.Node) -> bool:
-        """Whether the stage computes the node for somebody else: a gather, a later stage, the caller."""
+        """Whether the stage computes the node, and a gather, a later stage or the caller reads it."""
         if node.op != "call_function" or node.meta["place"] != "vertex" or self.stage_of[node] != stage:
             return False
         if node.target is GATHERED or not isinstance(node.meta.get("val"), Tensor):
@@ -212,7 +200,7 @@ class _Assembly:
 
 
 def _gathered_parts(node: fx.Node) -> tuple[Sequence[fx.Node], int]:
-    """What a gather reads, and its number."""
+    """The nodes that a gather reads, and the gather's number."""
     arguments: Any = node.args
     read, number = arguments
     return read, number

@@ -1,15 +1,15 @@
-"""Operators of traces, each one node: what the passes look for, free of ATen's decompositions.
+"""Operators of traces: nodes that the passes look for, in place of ATen's decompositions.
 
-``sagann::gather`` stands between the edges and the vertices; ``sagann::linear`` is a linear map without its bias;
-``sagann::dropout`` is dropout with its training flag resolved; in the trace of a model ``sagann::saga_layer`` is a call of a
-layer, and ``sagann::gathered`` what is left of it between the vertices' stages. They exist in traces only: stages that PyTorch
-runs get its functions in their place (:mod:`sagann.compiler.stages`). ``sagann::typed_linear``, a linear map picked by type, is
-an operator of :mod:`sagann.kernels` and runs as it is.
+``sagann::gather`` stands between the edges and the vertices. ``sagann::linear`` is a linear map without its bias.
+``sagann::dropout`` is dropout in training. In the trace of a model, ``sagann::saga_layer`` is a call of a layer, and
+``sagann::gathered`` is the work of its edges between two stages. These operators exist in traces only: stages run functions
+in their place (:mod:`sagann.compiler.stages`). ``sagann::typed_linear``, a linear map picked by type, is an operator of
+:mod:`sagann.kernels` and runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,57 +18,49 @@ from sagann.kernels import typed_linear as typed_linear
 from sagann.kernels.accumulators import gathering
 
 
-@torch.library.custom_op("sagann::gather", mutates_args=())
+def _of_traces(form: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Define an operator by a function that gives the form of its result. The operator cannot run."""
+
+    def refuse(*_: object) -> Tensor:
+        raise AssertionError("stands in traces only")
+
+    schema = torch.library.infer_schema(form, mutates_args=())
+    operator = torch.library.custom_op(f"sagann::{form.__name__}", refuse, mutates_args=(), schema=schema)
+    operator.register_fake(form)
+    return form
+
+
+@_of_traces
 def gather(values: Sequence[Tensor], accumulator: str, max_degree: int) -> Tensor:
-    """What ApplyEdge returned, reduced: the values of all messages -> accum."""
-    raise AssertionError("stands in traces only")
-
-
-@gather.register_fake
-def _(values: Sequence[Tensor], accumulator: str, max_degree: int) -> Tensor:
+    """Reduce the values of all messages of an edge: -> accum."""
     shape = gathering(accumulator, max_degree).shape([value.shape[1:] for value in values])
     return values[-1].new_empty(values[-1].shape[0], *shape)
 
 
-@torch.library.custom_op("sagann::linear", mutates_args=())
+@_of_traces
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """``x @ weight.T``."""
-    raise AssertionError("stands in traces only")
-
-
-@linear.register_fake
-def _(x: Tensor, weight: Tensor) -> Tensor:
     if x.shape[-1] != weight.shape[-1]:
         raise RuntimeError(f"a linear map of {weight.shape[-1]} features got {x.shape[-1]}")
     return x.new_empty(*x.shape[:-1], weight.shape[0])
 
 
-@torch.library.custom_op("sagann::dropout", mutates_args=())
+@_of_traces
 def dropout(x: Tensor, p: float, number: int = 0) -> Tensor:
-    """``x`` with entries set to 0 with probability ``p``, the rest scaled by 1 / (1 - p); ``number`` is its in a model."""
-    raise AssertionError("stands in traces only")
-
-
-@dropout.register_fake
-def _(x: Tensor, p: float, number: int = 0) -> Tensor:
+    """Set entries of ``x`` to 0 with probability ``p``, and scale the others by 1 / (1 - p); ``number`` is that in a model."""
     return torch.empty_like(x)
 
 
-@torch.library.custom_op("sagann::saga_layer", mutates_args=())
+@_of_traces
 def saga_layer(x: Sequence[Tensor], call: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """What a layer of a model returns for the rows ``x``; ``call`` is its number, ``shape`` that of a row, ``dtype`` of its values."""
-    raise AssertionError("stands in traces only")
-
-
-@saga_layer.register_fake
-def _(x: Sequence[Tensor], call: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """The result of a layer's call for the rows ``x``: ``call`` is the call's number, ``shape`` and ``dtype`` are a row's."""
     return x[0].new_empty(x[0].shape[0], *shape, dtype=dtype)
 
 
-@torch.library.custom_op("sagann::gathered", mutates_args=())
+@_of_traces
 def gathered(values: Sequence[Tensor], call: int) -> Tensor:
-    """What the edges of a layer's call give, from the rows ``values`` that they read."""
-    raise AssertionError("stands in traces only")
+    """The gathered rows of a layer's call, from the rows ``values`` that the edges read. Placed in graphs, never traced."""
+    raise AssertionError("stands in graphs only")
 
 
 GATHER = torch.ops.sagann.gather.default

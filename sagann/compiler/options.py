@@ -1,4 +1,4 @@
-"""CompilerOptions: every optimisation can be switched off, for measuring what it gives."""
+"""Compiler options: every optimisation can be switched off, to measure its gain."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ MapOrder = Literal["cheaper", "first", "last"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompilerOptions:
-    """What the compiler may do. All of it by default."""
+    """Optimisations that the compiler may use; by default all."""
 
     hoist: bool = True
-    "Compute what depends on one end of an edge once per vertex."
+    "Compute values that depend on one end of an edge once per vertex."
     split_concat: bool = True
     "Split a linear map of a concatenation into maps of its parts, so that they can be hoisted."
     commute: bool = True
     "Swap linear maps and linear accumulators where that moves fewer bytes."
     invariant: bool = True
-    "Keep what was gathered from constant features."
+    "Keep rows that were gathered from constant features."
     fuse: bool = True
-    "One pass over the edges without edge tensors; else every edge tensor is materialised."
+    "Run the edges as one pass without edge tensors; otherwise every edge tensor is materialised."
     typed_maps: MapOrder = "cheaper"
-    """Maps by edge type before the gather ("first"), after it where they may ("last"), or what moves fewer bytes in
-    the topology at hand. They move at all where ``hoist`` is on, and to the end where ``commute`` is, too."""
+    """Where maps by edge type run: before the gather ("first"), after the gather if possible ("last"), or where fewer bytes move
+    in the topology ("cheaper"). "first" needs ``hoist``; "last" needs ``hoist`` and ``commute``."""
 
     def __post_init__(self) -> None:
         if self.typed_maps not in get_args(MapOrder):

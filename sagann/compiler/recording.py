@@ -42,8 +42,8 @@ from sagann.compiler.whole_operators import WholeOperators
 from sagann.errors import InputError, LayerError, in_one_line
 from sagann.graph.topology import Topology
 from sagann.saga.engine import EdgeData, VertexRows, using_engine
-from sagann.saga.independence import NUM_ROWS
 from sagann.saga.layer import SagaLayer
+from sagann.saga.row_runs import NUM_ROWS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

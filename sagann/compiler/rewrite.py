@@ -1,4 +1,4 @@
-"""What passes that change the graph share: new nodes with their meta, and questions about what stands where."""
+"""Rewrite: helpers of the passes that change a graph. They insert nodes with their meta, and recognise patterns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from sagann.compiler.classify import is_random, place_of
@@ -18,7 +18,7 @@ _aten = torch.ops.aten
 
 
 def insert(module: fx.GraphModule, like: fx.Node, target: Any, *args: Any) -> fx.Node:
-    """Add a node before the current insertion point, with value and place; phase and line are those of ``like``."""
+    """Add a node with value and place at the current insertion point; phase and line are those of ``like``."""
     node = module.graph.call_function(target, args)
     values = fx.node.map_arg(args, lambda argument: argument.meta["val"])
     fake = next(
@@ -32,10 +32,10 @@ def insert(module: fx.GraphModule, like: fx.Node, target: Any, *args: Any) -> fx
 
 
 def gather_of(module: fx.GraphModule) -> fx.Node:
-    """The node between the edges and the vertices.
+    """The gather node, which stands between the edges and the vertices.
 
     Raises:
-        TraceError: there is none, as no result depends on it.
+        TraceError: there is none, because no result depends on it.
     """
     for node in module.graph.nodes:
         if node.target is GATHER:
@@ -44,7 +44,7 @@ def gather_of(module: fx.GraphModule) -> fx.Node:
 
 
 def gathering_of(gather: fx.Node) -> Gathering:
-    """What a gather node means."""
+    """The accumulators of a gather node."""
     _, accumulator, max_degree = gather.args
     assert isinstance(accumulator, str)
     assert isinstance(max_degree, int)
@@ -57,19 +57,32 @@ def gathered(module: fx.GraphModule) -> list[fx.Node]:
     return list(values)
 
 
-def linear_parts(node: object) -> tuple[fx.Node, fx.Node] | None:
-    """Operand and weight of a linear map without bias: ``linear(x, weight)`` or ``x @ weight``; else None."""
-    if not isinstance(node, fx.Node) or node.target not in (LINEAR, _aten.mm.default):
+def only_user(node: fx.Node) -> fx.Node | None:
+    """The one node that reads a node; None if there are none or several."""
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def operands_of(node: fx.Node, target: Any) -> tuple[fx.Node, fx.Node] | None:
+    """The operands of an operator on two different nodes, if that is what the node is."""
+    if node.target is not target or node.kwargs or len(node.all_input_nodes) != 2:
         return None
-    x, weight = node.args
-    assert isinstance(x, fx.Node)
-    assert isinstance(weight, fx.Node)
-    is_map = weight.meta["place"] == "param" and x.meta["val"].ndim == 2
-    return (x, weight) if is_map else None
+    first, second = node.args
+    assert isinstance(first, fx.Node)
+    assert isinstance(second, fx.Node)
+    return first, second
+
+
+def linear_parts(node: object) -> tuple[fx.Node, fx.Node] | None:
+    """Operand and weight of a linear map without bias: ``linear(x, weight)`` or ``x @ weight``; None for other nodes."""
+    if not isinstance(node, fx.Node):
+        return None
+    found = operands_of(node, LINEAR) or operands_of(node, _aten.mm.default)
+    is_map = found is not None and found[1].meta["place"] == "param" and len(shape_of(found[0])) == 2
+    return found if is_map else None
 
 
 def leading_to(wanted: Iterable[fx.Node], given: Collection[fx.Node] = ()) -> dict[fx.Node, None]:
-    """The nodes that lead to ``wanted``, these included; what leads to ``given`` is not looked at."""
+    """``wanted`` and all nodes that they depend on; the search stops at ``given``."""
     found: dict[fx.Node, None] = {}
     pending = list(wanted)
     while pending:
@@ -89,7 +102,7 @@ def is_constant(node: fx.Node) -> bool:
 
 
 def parameters_first(module: fx.GraphModule, node: fx.Node, before: fx.Node) -> None:
-    """Move a node that depends on parameters alone, and what it depends on, before another."""
+    """Move a node that depends on parameters alone, with all nodes that it depends on, before another."""
     needed = leading_to([node])
     order = list(module.graph.nodes)
     late = order[order.index(before) :]
@@ -98,15 +111,18 @@ def parameters_first(module: fx.GraphModule, node: fx.Node, before: fx.Node) -> 
             before.prepend(current)
 
 
+def shape_of(node: fx.Node) -> tuple[int, ...]:
+    """Shape of a node's tensor."""
+    return tuple(node.meta["val"].shape)
+
+
 def width(node: fx.Node) -> int:
     """Size of the last dimension."""
-    value = node.meta["val"]
-    assert isinstance(value, Tensor)
-    return int(value.shape[-1])
+    return shape_of(node)[-1]
 
 
 def one_dtype(*values: Any) -> bool:
-    """Whether no type is promoted on the way: a matrix product, unlike a sum, does not promote its operands."""
+    """Whether nodes have one type. A matrix product, unlike a sum, does not promote its operands."""
     return len({value.meta["val"].dtype for value in values if isinstance(value, fx.Node)}) == 1
 
 

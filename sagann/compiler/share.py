@@ -1,7 +1,7 @@
-"""Share: what is computed once per source need not be computed again for destinations.
+"""Share: a value of the sources is not computed again for the destinations.
 
-Destinations are the first of the sources, so where a layer does the same to both ends of an edge (attention that
-projects either), the destinations' rows are the first of the sources' results.
+Destinations are the first of the sources. If a layer does the same to both ends of an edge (attention that projects both),
+the destinations' rows are the first rows of the sources' result.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from sagann.compiler.classify import has_row_each, is_random
 def shared_rows(
     module: fx.GraphModule, computed: Iterable[fx.Node], wanted: Iterable[fx.Node], given: Iterable[fx.Node]
 ) -> dict[fx.Node, fx.Node]:
-    """The nodes of destinations' rows that ``wanted`` needs and that repeat one of the sources', and which.
+    """By node of the destinations that ``wanted`` depends on, the node of the sources with the same rows.
 
     Args:
         module: a classified graph.
-        computed: what is computed for the sources.
-        wanted: what has to be computed.
-        given: where the search ends.
+        computed: nodes that are computed for the sources.
+        wanted: nodes that must be computed.
+        given: nodes at which the search stops.
     """
     numbers: dict[Hashable, int] = {}
     forms: dict[fx.Node, int] = {}
@@ -48,11 +48,11 @@ def shared_rows(
 
 
 def _form(node: fx.Node, forms: dict[fx.Node, int]) -> Hashable:
-    """Equal for nodes that do the same, be it to sources or to destinations."""
+    """A key that is equal for nodes that do the same to sources and to destinations."""
     given = node.meta.get("input")
     if node.op == "placeholder" and given is not None and given.end != "edge":
         return "rows of vertices", given.key
-    # Random numbers are drawn anew by every node.
+    # Every node draws its own random numbers.
     if node.op != "call_function" or is_random(node):
         return node
 

@@ -1,8 +1,8 @@
-"""Sizes: whether a model reads the number of vertices as anything but a size.
+"""Size check: a model may read the number of vertices as a size only.
 
-A trace keeps the numbers that it was made with. Sizes among them are told by being multiples of its number of rows, and are
-read anew wherever a stage runs; a root or an inverse of that number would stay what it was. Two traces with different numbers
-of rows tell: they differ in sizes alone.
+A trace keeps the numbers that it was made with. Multiples of its number of rows are sizes, which stages read again when they
+run. A root or an inverse of that number would stay constant. Two traces with different numbers of rows must therefore differ
+in sizes alone.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from sagann.compiler.rewrite import name_of
 from sagann.compiler.trace import ROWS, TraceError, is_rows
 
 OTHER_ROWS = 987_654_323
-"The number of rows in a second trace."
+"Number of rows in the second trace."
 CHANGES = "it does something else when it is traced again, with another number of vertices"
 
 
 def check_sizes(module: fx.GraphModule, other: fx.GraphModule) -> None:
-    """Refuse what two traces of one model differ in, but for sizes.
+    """Refuse a model whose two traces differ in more than sizes.
 
     Args:
         module: traced with :data:`sagann.compiler.trace.ROWS` rows.
         other: traced with :data:`OTHER_ROWS`.
     Raises:
-        TraceError: they differ; the message names the operator.
+        TraceError: the traces differ; the message names the operator.
     """
     nodes = list(zip(module.graph.nodes, other.graph.nodes, strict=False))
     other_of = dict(nodes)
@@ -54,7 +54,7 @@ def _kind(node: fx.Node) -> tuple[object, ...]:
 
 
 def _read(module: fx.GraphModule, node: fx.Node) -> list[Any]:
-    """What stands in a node: its arguments, or the constant that it is."""
+    """A node's arguments; or its value, if the node is a constant."""
     if node.op == "get_attr":
         return [getattr(module, str(node.target))]
     return pytree.tree_leaves((node.args, node.kwargs))

@@ -1,8 +1,7 @@
 """Split: a linear map of a concatenation becomes the sum of linear maps of its parts.
 
-``linear(cat(src, dst), W)`` is ``linear(src, W[:, :k]) + linear(dst, W[:, k:])``, whose terms can be hoisted; an
-edge network in the form that most people write it would otherwise multiply matrices on every edge. The bias joins
-the first term that leaves the edges.
+``linear(cat(src, dst), W)`` is ``linear(src, W[:, :k]) + linear(dst, W[:, k:])``. The terms can be hoisted, so an edge
+network multiplies no matrix on the edges. The bias is added to the first term that leaves the edges.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from torch import fx
 
 from sagann.compiler.operators import LINEAR
 from sagann.compiler.program import Note
-from sagann.compiler.rewrite import insert, linear_parts, width
+from sagann.compiler.rewrite import insert, linear_parts, only_user, operands_of, shape_of, width
 
 _aten = torch.ops.aten
 
 
 def split_concat(module: fx.GraphModule) -> list[Note]:
-    """Rewrite the graph in place; returns what was done."""
+    """Split the maps of a classified graph, in place; returns what was done."""
     notes = []
     for node in list(module.graph.nodes):
         parts = _parts(node)
@@ -35,7 +34,7 @@ def split_concat(module: fx.GraphModule) -> list[Note]:
 
 
 def _parts(node: fx.Node) -> list[fx.Node]:
-    """The concatenated operands of a linear map, where they stand in several places."""
+    """The parts of a linear map's concatenated operand, if the parts have different places."""
     linear = linear_parts(node)
     if linear is None or node.meta["place"] != "edge" or linear[0].target is not _aten.cat.default:
         return []
@@ -64,7 +63,7 @@ def _split(module: fx.GraphModule, node: fx.Node, parts: list[fx.Node]) -> None:
         terms.sort(key=lambda term: term.meta["place"] in ("edge", "constant"))
         if bias is not None:
             terms[0] = insert(module, node, _aten.add.Tensor, terms[0], bias[1])
-        # Terms of one end first, so that their sum is computed there; what has the same row everywhere joins the first.
+        # Terms of one end come first, so that their sum is computed there. A constant term is added to the first of them.
         terms.sort(key=lambda term: ("src", "constant", "dst", "edge").index(term.meta["place"]))
         total = terms[0]
         for term in terms[1:]:
@@ -73,13 +72,10 @@ def _split(module: fx.GraphModule, node: fx.Node, parts: list[fx.Node]) -> None:
 
 
 def _bias_of(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
-    """The node that adds a bias to a linear map's only use, and the bias."""
-    if len(node.users) != 1:
+    """The node that adds a bias to a linear map, if nothing else reads the map; and the bias."""
+    user = only_user(node)
+    terms = None if user is None else operands_of(user, _aten.add.Tensor)
+    if user is None or terms is None:
         return None
-    (user,) = node.users
-    if user.target is not _aten.add.Tensor or user.kwargs or len(user.all_input_nodes) != 2:
-        return None
-    bias = user.args[1] if user.args[0] is node else user.args[0]
-    if not isinstance(bias, fx.Node) or bias.meta["place"] != "param":
-        return None
-    return (user, bias) if bias.meta["val"].ndim <= 1 else None
+    bias = terms[1] if terms[0] is node else terms[0]
+    return (user, bias) if bias.meta["place"] == "param" and len(shape_of(bias)) <= 1 else None

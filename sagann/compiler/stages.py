@@ -1,11 +1,12 @@
-"""Stages: parts of a layer's graph that PyTorch runs, cut out as modules of their own.
+"""Stages: parts of a layer's graph that PyTorch runs, cut out as modules.
 
-A stage computes some nodes of the layer's graph from others that are given. Its number of rows is that of its own
-inputs, so row counts are read anew from those; markers of the trace become PyTorch's functions.
+A stage computes some nodes of the graph from other nodes that are given. Numbers of rows in the trace become those of the
+stage's inputs. Operators that exist in traces only become functions that run.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from sagann.compiler.operators import DROPOUT, LINEAR
 from sagann.compiler.program import Stage
-from sagann.compiler.rewrite import leading_to
+from sagann.compiler.rewrite import leading_to, operands_of
 from sagann.compiler.trace import ROWS, TraceError, is_of_rows, is_rows
 from sagann.kernels.dense import add_, linear, relu_
 from sagann.kernels.row_dropout import dropout
@@ -26,23 +27,23 @@ _aten = torch.ops.aten
 def cut(
     module: fx.GraphModule, wanted: Sequence[fx.Node], given: Iterable[fx.Node], *, in_place: bool = False
 ) -> Stage:
-    """Cut out what computes ``wanted`` from ``given``; nodes of ``given`` that are not needed are left out.
+    """Cut out the nodes that compute ``wanted`` from ``given``. Inputs are those of ``given`` that are needed.
 
     Args:
         module: a classified graph.
-        wanted: what the stage returns.
-        given: what it is given.
-        in_place: operators may take the memory of operands that nothing else reads.
+        wanted: nodes that the stage returns.
+        given: nodes that the stage may read.
+        in_place: whether operators may overwrite operands that nothing else reads.
     """
     return _Cut(module, set(given), in_place).run(wanted)
 
 
 def fused_rows(run: Callable[..., Tensor], number: int, *arrays: Tensor) -> Tensor:
-    """The stage's region within rows of that number."""
+    """Run the stage's region of rows with that number."""
     return run(number, *arrays)
 
 
-# A view of what was contiguous in the trace may not be one of what comes.
+# A tensor that was contiguous in the trace may not be contiguous when the stage runs, so views become reshapes.
 _REPLACED: dict[Any, Any] = {
     LINEAR: linear,
     DROPOUT: dropout,
@@ -52,7 +53,7 @@ _REPLACED: dict[Any, Any] = {
 
 
 OVERWRITING: dict[Any, Callable[..., Tensor]] = {_aten.relu.default: relu_, _aten.add.Tensor: add_}
-"By an operator, what gives the same in the memory of its first operand."
+"By operator, the function that gives the same result in the memory of its first operand."
 
 
 class _Cut:
@@ -68,7 +69,8 @@ class _Cut:
 
     def run(self, wanted: Sequence[fx.Node]) -> Stage:
         self.wanted = set(wanted)
-        order = self._needed(wanted)
+        needed = leading_to(wanted, self.given)
+        order = [node for node in self.module.graph.nodes if node in needed]
         inputs = [node for node in order if node in self.given]
         if any(map(self._reads_rows, order)) and not any(map(_is_node_of_rows, inputs)):
             inputs = [*self._any_rows(), *inputs]
@@ -87,16 +89,12 @@ class _Cut:
             outputs=tuple(node.name for node in wanted),
         )
 
-    def _needed(self, wanted: Sequence[fx.Node]) -> list[fx.Node]:
-        needed = leading_to(wanted, self.given)
-        return [node for node in self.module.graph.nodes if node in needed]
-
     def _reads_rows(self, node: fx.Node) -> bool:
-        """Whether a number of rows stands in a node that is copied."""
+        """Whether an argument of a node that is copied is a number of rows."""
         return node not in self.given and any(map(is_rows, pytree.tree_leaves((node.args, node.kwargs))))
 
     def _any_rows(self) -> list[fx.Node]:
-        """One of the nodes that are given, for its number of rows: what is wanted depends on nothing else of them."""
+        """A given node whose number of rows is read, if no input has rows."""
         return [node for node in self.module.graph.nodes if node in self.given and _is_node_of_rows(node)][:1]
 
     def _copy(self, node: fx.Node) -> Any:
@@ -116,7 +114,7 @@ class _Cut:
         return copy
 
     def _overwritten(self, node: fx.Node) -> fx.Node | None:
-        """The operand whose memory the result may take: made here for nobody else, and not read by its own gradient."""
+        """The operand that the result may overwrite: the stage computes it for this node alone, and no gradient reads it."""
         if not self.in_place or node.target not in OVERWRITING or node.kwargs:
             return None
         operands = [each for each in node.args if isinstance(each, fx.Node)]
@@ -131,12 +129,9 @@ class _Cut:
         return made_here and for_node_alone and operand.meta["val"].shape == node.meta["val"].shape
 
     def _biased(self, node: fx.Node) -> fx.Node | None:
-        """A linear map and the bias added to it, as one call."""
-        if node.target is not _aten.add.Tensor or node.kwargs or len(node.all_input_nodes) != 2:
-            return None
-        for mapped, bias in (node.args, node.args[::-1]):
-            assert isinstance(mapped, fx.Node)
-            assert isinstance(bias, fx.Node)
+        """A linear map and its bias as one call."""
+        terms = operands_of(node, _aten.add.Tensor)
+        for mapped, bias in (terms, terms[::-1]) if terms is not None else ():
             weight = mapped.args[1] if mapped.target is LINEAR else None
             if weight is None or mapped in self.given or bias.meta["place"] != "param":
                 continue
@@ -150,7 +145,7 @@ class _Cut:
         return None
 
     def _argument(self, argument: Any) -> Any:
-        """A node's copy; for a number of rows, or a multiple of one, that of the first input that has rows."""
+        """The copy of a node; a number of rows, or a multiple, becomes that of the first input with rows."""
         if isinstance(argument, fx.Node):
             return self.copies[argument]
         if not is_rows(argument):
@@ -161,13 +156,9 @@ class _Cut:
                 if not rows:
                     raise TraceError("the number of rows is read where there are none")
                 self.rows = self.graph.call_function(_aten.sym_size.int, (rows[0], 0))
-            self.sizes[argument] = self.graph.call_function(_times, (self.rows, argument // ROWS))
+            self.sizes[argument] = self.graph.call_function(operator.mul, (self.rows, argument // ROWS))
         return self.sizes[argument]
 
 
 def _is_node_of_rows(node: fx.Node) -> bool:
     return is_of_rows(node.meta.get("val"))
-
-
-def _times(rows: int, factor: int) -> int:
-    return rows * factor

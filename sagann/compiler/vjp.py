@@ -1,14 +1,16 @@
-"""The backward of an edge pass, as further edge passes that recompute what they need.
+"""VJP: the backward of an edge pass, as edge passes that compute intermediate values again.
 
-The gradient of what was gathered arrives at the destinations. From it each accumulator gives a gradient to every
-edge's message, and reverse-mode differentiation of the forward ops gives one to every array that the pass read:
-summed over CSR for arrays of sources, over CSC for arrays of destinations, left as they are for edge data, summed
-over all edges for parameters. At most two passes, and nothing is atomic. Both compute every edge's part again, so no
-edge tensor is written, unless it is much narrower than the rows that a pass would read to compute it: an attention's
-gradient of the scores is written by the pass over CSR, one number per head, and only summed by the one over CSC.
+The gradient of the gathered rows arrives at the destinations. Each accumulator derives the gradient of every edge's message
+from it. Reverse-mode differentiation of the forward ops gives the gradient of every array that the pass read. Gradients are
+summed over CSR for arrays of sources, over CSC for arrays of destinations, over all edges for parameters; gradients of edge
+data stay as they are. There are at most two passes, and nothing is atomic.
 
-Extra inputs, of destinations, or of edges where nothing was reduced: what the reductions' records say
-(:attr:`sagann.kernels.edge.reductions.Reduction.reads`).
+Both passes compute every edge's part again, so that no edge tensor is written. The exception is an edge tensor much narrower
+than the rows that a pass would read to compute it: attention's gradient of the scores has one number per head, so the pass
+over CSR writes it and the pass over CSC sums it.
+
+:attr:`sagann.kernels.edge.reductions.Reduction.reads` names the extra inputs of the passes: rows of destinations, or of edges
+if nothing was reduced.
 
 References:
     Ma et al., NGra, 2018, Sec. 3.3. We differ in that the backward is derived from the program, not written by hand.
@@ -32,16 +34,16 @@ CACHE_LINE_BYTES = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BackwardPass:
-    """One pass of the backward, and whose gradients its outputs are."""
+    """One pass of the backward."""
 
     function: EdgeFunction
-    "The pass."
+    "Function of the pass."
     results: tuple[str, ...]
-    "One per output: the forward's input whose gradient it is, or the name by which the next pass reads it."
+    "For each output, the forward's input that it is the gradient of, or the name by which the next pass reads it."
 
 
 class Backward:
-    """The backward of a pass, derived when it is first asked for and once per set of wanted gradients."""
+    """The backward of a pass, derived once for each set of wanted gradients, on first use."""
 
     def __init__(self, forward: EdgeFunction) -> None:
         self.forward = forward
@@ -64,13 +66,12 @@ def backward_passes(forward: EdgeFunction, wanted: Iterable[str]) -> tuple[Backw
 
     An input that the result does not depend on (or only through comparisons) is left out.
     """
-    wanted = tuple(wanted)
     builder = Builder(forward.inputs, forward.ops)
     gradients = adjoints(builder, forward, _seeds(builder, forward), wanted)
     sides = {given.name: given.side for given in forward.inputs}
-    at_dst = {name: gradients[name] for name in wanted if name in gradients and sides[name] == "dst"}
-    at_src = {name: gradients[name] for name in wanted if name in gradients and sides[name] == "src"}
-    rest = {name: gradients[name] for name in wanted if name in gradients and sides[name] in ("edge", "param")}
+    at_dst = {name: value for name, value in gradients.items() if sides[name] == "dst"}
+    at_src = {name: value for name, value in gradients.items() if sides[name] == "src"}
+    rest = {name: value for name, value in gradients.items() if sides[name] in ("edge", "param")}
     if at_src and at_dst and _hands_on(builder, at_dst):
         handed = {f"{name}_at_edges": value for name, value in at_dst.items()}
         return (
@@ -97,9 +98,9 @@ def _pass(
 
 
 def _hands_on(builder: Builder, at_dst: Mapping[str, str]) -> bool:
-    """Whether writing the edges' parts, and reading them to sum, moves less than computing them anew.
+    """Whether writing the edges' parts and reading them to sum moves fewer bytes than computing them again.
 
-    CSR order writes rows of edges at random: a line of the cache is read and written for each.
+    CSR order writes rows of edges at random, so a cache line is read and written for each row.
     """
     rows = [builder.size(value) * builder.dtype(value).itemsize for value in at_dst.values()]
     anew = builder.build([Output(reduce="sum", values=(value,)) for value in at_dst.values()], "dst")
@@ -108,7 +109,7 @@ def _hands_on(builder: Builder, at_dst: Mapping[str, str]) -> bool:
 
 
 def _sum_of(builder: Builder, handed: Mapping[str, str], names: Iterable[str]) -> BackwardPass:
-    """The pass that sums what an earlier one has written for every edge."""
+    """The pass that sums the rows that an earlier pass wrote for every edge."""
     inputs = [
         Input(name=name, side="edge", shape=builder.shape(value), dtype=builder.dtype(value))
         for name, value in handed.items()
@@ -126,7 +127,7 @@ def message_gradients(forward: EdgeFunction) -> EdgeFunction:
 
 
 def _seeds(b: Builder, forward: EdgeFunction) -> dict[str, str]:
-    """The gradients of the edges' values, from what the backward reads besides the forward's inputs."""
+    """The gradients of the edges' values, from the backward's extra inputs."""
     seeds: dict[str, str] = {}
     for output, names in zip(forward.outputs, read_names(forward), strict=True):
         reduction, message = output.reduction, output.values[-1]

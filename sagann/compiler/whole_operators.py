@@ -1,7 +1,7 @@
-"""Whole operators: while a function is traced, PyTorch's calls become the operators that passes look for.
+"""Whole operators: while a function is traced, calls of PyTorch become the operators that the passes look for.
 
-Linear maps and dropout stay whole, recurrent cells are taken apart, and the user's lines are noted. What a program would leave out
-is refused: modes that the function switches, hooks of tensors, numbers that leave PyTorch.
+Linear maps and dropout stay whole; recurrent cells are taken apart; every node gets the user's line. Calls that a program
+would leave out are refused: switched modes, hooks of tensors, values that leave PyTorch.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from sagann.saga.independence import users_line
 
 
 class NotShown(Exception):  # noqa: N818 - not an error of its own: the tracer turns it into one.
-    """The function does something that a trace does not show; the message says what."""
+    """The function makes a call that a trace does not show; the message names the call."""
 
 
 def _modes() -> tuple[object, ...]:
-    """What changes operators and their backward without being one of them."""
+    """Modes that change operators and their backward."""
     autocast = [torch.is_autocast_enabled(device) for device in ("cpu", "cuda")]
     hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return (*autocast, torch.is_inference_mode_enabled(), hooks)
 
 
 class WholeOperators(TorchFunctionMode):
-    """The mode that a function is traced in.
+    """The mode in which a function is traced.
 
     Raises:
-        NotShown: the function does what a program would leave out.
+        NotShown: the function makes a call that a program would leave out.
     """
 
     def __enter__(self) -> WholeOperators:
@@ -60,7 +60,7 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def _einsum(equation: Any, *operands: Any) -> Tensor:
-    """A linear map that is written as a sum of products is one."""
+    """``torch.einsum``; a linear map written as a sum of products becomes one."""
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
     form = (
@@ -76,7 +76,7 @@ def _einsum(equation: Any, *operands: Any) -> Tensor:
 
 
 def _matmul(input: Tensor, other: Tensor, **kwargs: Any) -> Tensor:
-    """With one matrix for rows that have several dimensions, a linear map."""
+    """``torch.matmul``; the product of rows of several dimensions and one matrix becomes a linear map."""
     if input.ndim > 2 and other.ndim == 2 and not kwargs:
         return _linear(input, other.t())
     return torch.matmul(input, other, **kwargs)
@@ -85,7 +85,7 @@ def _matmul(input: Tensor, other: Tensor, **kwargs: Any) -> Tensor:
 def _rms_norm(
     input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    """Without the operators in place of PyTorch's decomposition."""
+    """``F.rms_norm`` without the in-place operators of PyTorch's decomposition."""
     wide = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
     square = wide.square().mean(list(range(-len(normalized_shape), 0)), keepdim=True)
     out = wide * torch.rsqrt(square + (torch.finfo(wide.dtype).eps if eps is None else eps))
@@ -93,7 +93,7 @@ def _rms_norm(
 
 
 def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """Without the write in place: as there, a norm below ``eps`` counts as that, and keeps its slope."""
+    """``torch.cosine_similarity`` without the write in place. A norm below ``eps`` counts as ``eps`` and keeps its slope."""
     if not x1.is_floating_point() or not x2.is_floating_point():
         return torch.cosine_similarity(x1, x2, dim, eps)
     x1, x2 = torch.broadcast_tensors(x1, x2)
@@ -103,9 +103,9 @@ def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) 
 
 
 def _cell(gates: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
-    """A recurrent cell: ``gates`` of the maps of input and hidden state, and of the hidden state."""
+    """A recurrent cell: ``gates`` gets the maps of input and hidden state, and the hidden state."""
 
-    # Named as PyTorch's.
+    # Arguments have PyTorch's names.
     def cell(
         input: Tensor,
         hx: Tensor,
@@ -149,10 +149,6 @@ def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool
     return input.copy_(dropped) if inplace else dropped
 
 
-def _torch_dropout(input: Tensor, p: float, train: bool) -> Tensor:
-    return _dropout(input, p, train)
-
-
 _DATA: Any = Tensor.data
 _REQUIRES_GRAD: Any = Tensor.requires_grad
 _REPLACED: dict[Any, Callable[..., Any]] = {
@@ -160,30 +156,30 @@ _REPLACED: dict[Any, Callable[..., Any]] = {
     F.dropout: _dropout,
     F.rms_norm: _rms_norm,
     torch.cosine_similarity: _cosine_similarity,
-    torch.dropout: _torch_dropout,
+    torch.dropout: lambda input, p, train: _dropout(input, p, train),
     torch.einsum: _einsum,
     **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__), _matmul),
-    # PyTorch's own decomposition of these asks for a concrete number of rows, or writes in place.
+    # PyTorch's decompositions of the cells ask for a concrete number of rows, or write in place.
     torch.gru_cell: _cell(_gru),
     torch.lstm_cell: _lstm_cell,
     torch.rnn_tanh_cell: _cell(lambda of_x, of_hidden, _: torch.tanh(of_x + of_hidden)),
     torch.rnn_relu_cell: _cell(lambda of_x, of_hidden, _: torch.relu(of_x + of_hidden)),
-    # Functional tensors would hand on themselves, and their gradients.
+    # A functional tensor would return itself, with its gradient.
     _DATA.__get__: lambda tensor, *_: tensor.detach(),
 }
 _ASKS = "it asks whether a tensor gets a gradient, or has it changed by a hook"
 _REFUSED: dict[Any, str] = {
     _DATA.__set__: "it sets the data of a tensor",
     torch._C._set_grad_enabled: "it switches gradients off or on",
-    # Nothing of a trace gets one.
+    # No tensor of a trace gets a gradient.
     _REQUIRES_GRAD.__get__: _ASKS,
     Tensor.register_hook: _ASKS,
-    # A trace would have every step of it.
+    # A trace would contain every step of the sequence.
     **{
         rnn: f"it runs {rnn.__name__} over a sequence"
         for rnn in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
     },
-    # Given a tensor of a trace, they would read memory that is not there.
+    # A tensor of a trace has no memory to read.
     **{
         read: f"it takes values out of PyTorch by Tensor.{read.__name__}"
         for read in (Tensor.numpy, Tensor.__array__, Tensor.tolist, Tensor.__dlpack__)

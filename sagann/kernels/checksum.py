@@ -1,9 +1,8 @@
-"""Checksum of memory, about as fast as the memory is read, by one thread that does not hold Python's lock.
+"""Checksum of memory: one thread, without Python's lock, about as fast as the memory can be read.
 
-Each kilobyte is hashed with a fixed table of random keys, by NH: half words are added to halves of keys, and multiplied in
-pairs. Two different kilobytes have the same hash for one in 2^32 tables. The hashes are chained by steps that are each
-one-to-one, so that a single kilobyte that differs is lost by no later step. It finds what was damaged or overwritten, not
-what was forged.
+The checksum finds damaged or overwritten bytes, not forged ones. Each kilobyte is hashed by NH with a fixed table of random
+keys: half words are added to halves of keys, and multiplied in pairs. Two different kilobytes have the same hash for one in 2^32
+tables. The hashes are chained by one-to-one steps, so no later step hides a single kilobyte that differs.
 
 References:
     Black, Halevi, Krawczyk, Krovetz and Rogaway, UMAC: Fast and Secure Message Authentication, CRYPTO 1999, Sec. 4: NH.
@@ -16,7 +15,7 @@ import numpy as np
 from sagann.machine_code import compiled
 
 _WORDS = 128
-"Of 64 bits in a kilobyte, and keys."
+"Number of 64-bit words in a kilobyte, and of keys."
 _WORD_BYTES = 8
 _LOW_HALF, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 # Odd, so that a product with it can be undone.
@@ -25,11 +24,11 @@ _KEYS = np.random.default_rng(0).integers(2**64, size=_WORDS, dtype=np.uint64)
 
 
 def checksum(memory: np.ndarray, start: int = 0) -> int:
-    """The checksum of some bytes, 64 bits.
+    """The 64-bit checksum of some bytes.
 
     Args:
         memory: uint8 [num_bytes], contiguous.
-        start: the checksum of what comes before them.
+        start: checksum of the bytes before.
 
     Example:
         >>> a, b = np.arange(5000, dtype=np.uint8), np.ones(9, dtype=np.uint8)
@@ -39,7 +38,7 @@ def checksum(memory: np.ndarray, start: int = 0) -> int:
         False
     """
     num_whole = len(memory) // _WORD_BYTES * _WORD_BYTES
-    # The length tells apart what zeros at the end would not.
+    # The length distinguishes memory from the same memory with zeros at the end.
     found = _chained(memory[:num_whole].view(np.uint64), _KEYS, np.uint64(start ^ len(memory)))
     if num_whole < len(memory):
         rest = np.zeros(_WORD_BYTES, np.uint8)

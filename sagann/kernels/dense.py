@@ -1,12 +1,12 @@
-"""Dense work of many rows: results take memory from the pool, and rows are taken by blocks that caches hold.
+"""Dense work of many rows: results take memory from the pool, and rows are multiplied in blocks that fit the caches.
 
-With wide rows that get a gradient, PyTorch's products of all rows at once fall behind those over blocks, and the gradient of
-a weight, a product over the rows, behind the sum of products over parts of them. ``python -m bench.dense`` measures both.
+Where wide rows get a gradient, PyTorch's product of all rows is slower than products of blocks, and the gradient of a weight, a
+product over the rows, is slower than the sum of products over parts of the rows. ``python -m bench.dense`` measures both.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -15,27 +15,22 @@ from torch import Tensor
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.kernels.memory import SMALLEST_BYTES, empty
 
+if TYPE_CHECKING:
+    from sagann.kernels.feature_rows import FeatureRows
+
 BLOCK_BYTES = 5 << 20
-"Of operand and result: what the caches of two cores hold."
+"Bytes of operand and result in a block: the caches of two cores."
 NUM_PARTS = 8
-"Of the rows, in the gradient of a weight."
+"Number of parts of the rows, in the gradient of a weight."
 
 
-class Mapped(Protocol):
-    """Rows that are no tensor, and know how to be mapped."""
-
-    def linear(self, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """See :func:`linear`."""
-        ...
-
-
-def linear(x: Tensor | Mapped, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(x: Tensor | FeatureRows, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``torch.nn.functional.linear``, to rounding.
 
     Args:
-        x: [..., F]; or rows that are no tensor, [rows, F].
+        x: [..., F], or feature rows [rows, F].
         weight: [F', F].
-        bias: [F'], or none.
+        bias: [F'], or None.
     Returns:
         [..., F'].
     """
@@ -50,19 +45,29 @@ def linear(x: Tensor | Mapped, weight: Tensor, bias: Tensor | None = None) -> Te
     return out
 
 
+def block_rows(x: Tensor, out_dim: int) -> int:
+    """Number of rows of ``x`` in a block of :data:`BLOCK_BYTES`, with ``out_dim`` results for each row."""
+    return max(1, BLOCK_BYTES // (x.dtype.itemsize * (x.shape[1] + out_dim)))
+
+
+def multiply(rows: Tensor, matrix: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """Write ``rows @ matrix + bias`` to ``out``."""
+    if bias is None:
+        torch.mm(rows, matrix, out=out)
+    else:
+        torch.addmm(bias, rows, matrix, out=out)
+
+
 def _product(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
     out = empty((len(x), matrix.shape[1]), x.dtype)
-    step = max(1, BLOCK_BYTES // (x.dtype.itemsize * (x.shape[1] + out.shape[1])))
+    step = block_rows(x, out.shape[1])
     for rows, into in zip(x.split(step), out.split(step), strict=True):
-        if bias is None:
-            torch.mm(rows, matrix, out=into)
-        else:
-            torch.addmm(bias, rows, matrix, out=into)
+        multiply(rows, matrix, bias, into)
     return out
 
 
 def _inner_product(grad: Tensor, x: Tensor) -> Tensor:
-    """``grad.T @ x``, as the sum of a few products that threads share out."""
+    """``grad.T @ x``, as the sum of a few products that threads compute side by side."""
     size = len(x) // NUM_PARTS
     if size < min(x.shape[1], grad.shape[1]):
         return torch.mm(grad.t(), x)

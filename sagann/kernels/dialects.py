@@ -1,4 +1,4 @@
-"""Dialects: which kernels run an edge function."""
+"""Dialects: the kernels that run an edge function, by name and by kind of device."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.state import Run
 
 DIALECTS = ("auto", "naive", "cpu", "gpu")
-# Others run in plain PyTorch.
+# By kind of device. Other kinds run plain PyTorch.
 _FASTEST = {"cpu": "cpu", "cuda": "gpu"}
+# The memory that a dialect's kernels read, and its kind of device.
+_MEMORY = {"cpu": ("the processor's memory", "cpu"), "gpu": ("a CUDA device's memory", "cuda")}
 _SUPPORTED: WeakKeyDictionary[EdgeFunction, bool] = WeakKeyDictionary()
 
 
@@ -44,10 +46,10 @@ class ScattersExtrema(Protocol):
 
 
 def check_dialect(name: str) -> None:
-    """Refuse what is no dialect's name.
+    """Refuse a name that no dialect has.
 
     Raises:
-        InputError: it is none.
+        InputError: no dialect has the name.
     """
     if name not in DIALECTS:
         raise InputError(
@@ -60,35 +62,29 @@ def check_dialect(name: str) -> None:
 
 @cache
 def dialect_for(device_type: str, name: str = "auto") -> Dialect:
-    """The dialect of that name; "auto" takes the fastest one that a kind of device has.
+    """The dialect of that name; "auto" takes the fastest dialect for the kind of device.
 
     Raises:
-        InputError: its kernels do not run on such a device.
-        MissingDependencyError: its kernels need Triton.
+        InputError: the dialect does not run on such a device.
+        MissingDependencyError: the dialect needs Triton, which is not installed.
     """
-    if name == "cpu" and device_type != "cpu":
-        raise InputError(
-            "the kernels of dialect 'cpu' read the processor's memory alone",
-            value=f"edges on a device of type '{device_type}'",
-            where="dialect",
-            fix="Choose 'auto', or move topology and features with .to('cpu').",
-        )
-    # Triton's interpreter, by which the kernels are tested, runs them beside tensors of the CPU.
+    # Triton's interpreter, which tests use, runs kernels on tensors of the CPU.
     is_interpreted = device_type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
-    if name == "gpu" and device_type != "cuda" and not is_interpreted:
+    has_triton = importlib.util.find_spec("triton") is not None
+    if name in _MEMORY and device_type != _MEMORY[name][1] and not (name == "gpu" and is_interpreted):
+        memory, needed = _MEMORY[name]
         raise InputError(
-            "the kernels of dialect 'gpu' read a CUDA device's memory alone",
+            f"the kernels of dialect '{name}' read {memory} alone",
             value=f"edges on a device of type '{device_type}'",
             where="dialect",
-            fix="Choose 'auto', or move topology and features with .to('cuda').",
+            fix=f"Choose 'auto', or move topology and features with .to('{needed}').",
         )
-    if name == "gpu" and importlib.util.find_spec("triton") is None:
+    if name == "gpu" and not has_triton:
         raise MissingDependencyError("triton", extra="cuda", feature="dialect 'gpu'")
     if name == "auto":
         name = _FASTEST.get(device_type, "naive")
         # Triton is an extra.
-        if name == "gpu" and importlib.util.find_spec("triton") is None:
-            name = "naive"
+        name = "naive" if name == "gpu" and not has_triton else name
     return importlib.import_module(f"sagann.kernels.edge.{name}")
 
 
@@ -102,11 +98,11 @@ def run_pass(
     into: Sequence[Tensor] | None = None,
     edge_offset: int = 0,
 ) -> tuple[Tensor, ...]:
-    """Run a pass by the dialect, or in plain PyTorch where the dialect says by ``supports`` that it cannot.
+    """Run a pass by the dialect, or in plain PyTorch where the dialect's ``supports`` refuses the function.
 
-    With the dialect bound (``functools.partial``) it is what a gather state runs.
+    With the dialect bound (``functools.partial``) the function is a :class:`Run`.
     """
-    # To ask whether it follows a protocol would take as long as a small pass.
+    # An isinstance check of a protocol takes as long as a small pass.
     supports: Callable[[EdgeFunction], str | None] | None = getattr(dialect, "supports", None)
     if supports is not None:
         if function not in _SUPPORTED:

@@ -1,8 +1,8 @@
-"""FeatureRows: rows of features, sparse or dense, that linear maps read where they lie, with dropout applied while reading.
+"""FeatureRows: features for a linear map, which reads sparse rows as they lie and drops dense rows while it reads them.
 
-Most layers apply a linear map to the features first. If the map reads the features directly, sparse features cost as much as
-their non-zeros, and dropout of dense features needs no tensor of their size: a slab of rows that fits the caches is dropped,
-multiplied and forgotten, and dropped again for the gradient of the weight.
+Most layers begin with a linear map of the features. A map of sparse rows costs their non-zeros. Dropout of dense rows needs no
+tensor of the features' size: a slab of rows that fits the caches is dropped and multiplied, and the gradient of the weight
+drops the slab again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sagann.graph.rows import csr_slice, csr_tensor, dense_rows
-from sagann.kernels.dense import BLOCK_BYTES
+from sagann.kernels.dense import block_rows, multiply
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.kernels.memory import empty
 from sagann.kernels.row_dropout import Mask, drawn_mask, drop, dropped
@@ -26,8 +26,8 @@ class FeatureRows:
 
     Args:
         rows: dense, or ``torch.sparse_csr``.
-        mask: dropout of the rows, or of the non-zeros of sparse rows; None for no dropout.
-        first: id of the first row, or of the first non-zero of sparse rows.
+        mask: the values that dropout keeps, or the non-zeros of sparse rows; None without dropout.
+        first: id of the first row; of sparse rows, id of the first non-zero.
     """
 
     __slots__ = ("first", "mask", "rows")
@@ -62,7 +62,7 @@ class FeatureRows:
 
     @property
     def requires_grad(self) -> bool:
-        """False: features that get a gradient are tensors."""
+        """False: feature rows get no gradient."""
         return False
 
     @property
@@ -82,7 +82,7 @@ class FeatureRows:
 
     @classmethod
     def of_interval(cls, rows: Tensor, vertices: slice) -> FeatureRows:
-        """An interval's rows of sparse features, whose non-zeros keep their ids."""
+        """The sparse rows of an interval of vertices. Their non-zeros keep their ids."""
         return cls(csr_slice(rows, vertices.start, vertices.stop), first=int(rows.crow_indices()[vertices.start]))
 
     def dropped(self, p: float, number: int = 0) -> FeatureRows:
@@ -124,10 +124,7 @@ class _DroppedLinear(torch.autograd.Function):
         out = empty((len(rows), len(weight)), weight.dtype, weight.device)
         matrix = weight.detach().t()
         for at, slab in _slabs(rows, mask, len(weight)):
-            if bias is None:
-                torch.mm(slab, matrix, out=out[at])
-            else:
-                torch.addmm(bias.detach(), slab, matrix, out=out[at])
+            multiply(slab, matrix, None if bias is None else bias.detach(), out[at])
         return out
 
     @staticmethod
@@ -143,8 +140,8 @@ class _DroppedLinear(torch.autograd.Function):
 
 
 def _slabs(rows: Tensor, mask: Mask, out_dim: int) -> Any:
-    """Ranges of rows, and these rows after dropout, in memory that the next slab reuses."""
-    step = max(1, BLOCK_BYTES // (rows.element_size() * (rows.shape[1] + out_dim)))
+    """Ranges of rows, and the dropped rows of each, in memory that the next slab overwrites."""
+    step = block_rows(rows, out_dim)
     scratch = torch.empty((min(step, len(rows)), rows.shape[1]), dtype=rows.dtype, device=rows.device)
     for start in range(0, len(rows), step):
         at = slice(start, min(start + step, len(rows)))

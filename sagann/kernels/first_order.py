@@ -1,7 +1,7 @@
-"""Backward functions that cannot be differentiated again, and say so.
+"""Backward functions that refuse to be differentiated again.
 
-PyTorch's ``once_differentiable`` lets a gradient of a gradient come out as zero where the incoming gradient is a
-constant. Here the gradients stay attached, to something that refuses.
+With PyTorch's ``once_differentiable``, a gradient of a gradient is zero where the incoming gradient is a constant. Here the
+gradients stay attached to the graph, at a function whose backward raises.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from sagann.errors import InputError
 
 Saved = tuple[Tensor, ...]
-"The tensors of ``ctx.save_for_backward``; None where None was saved."
+"Tensors of ``ctx.save_for_backward``; None where None was saved."
 Gradients = tuple[Tensor | None, ...]
 
 
@@ -25,8 +25,8 @@ def first_order_only(backward: Callable[[Any, Saved, Tensor], Gradients]) -> Cal
     """Make the backward of an autograd function run without recording, and refuse a second derivative.
 
     Args:
-        backward: takes the context, what was saved and the gradient. What was saved is read here, once: a checkpoint
-            allows no more, and other hooks load it anew each time.
+        backward: takes the context, the saved tensors and the gradient. The saved tensors are read once, because a checkpoint
+            allows no second read, and other hooks load them anew each time.
     """
 
     @functools.wraps(backward)
@@ -34,7 +34,7 @@ def first_order_only(backward: Callable[[Any, Saved, Tensor], Gradients]) -> Cal
         recording = torch.is_grad_enabled()
         saved: Saved = ctx.saved_tensors
         kind = grad.device.type
-        # The forward has not run under autocast.
+        # The forward runs without autocast.
         with (
             torch.no_grad(),
             torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext(),

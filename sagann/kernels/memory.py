@@ -1,12 +1,12 @@
-"""Memory for large results on the CPU, used again when they are freed.
+"""Pool: memory for large results on the CPU, reused when a tensor is freed.
 
-What a layer returns is tens of megabytes that live for a part of an epoch. The C library gives blocks of that size
-back to the system, and asked for again every page of them is made and cleared anew. Here blocks are kept for the
-next result of about the same size. Blocks come back when the tensor on them is freed.
+A layer's result is tens of megabytes and lives for a part of an epoch. The C library returns blocks of that size to the system,
+which has to make and clear every page again for the next result. The pool keeps blocks for the next result of about the same
+size. A block comes back to the pool when its tensor is freed.
 
-The blocks held never take more than the blocks once in use at the same time: rather than have others make room for a new
-one, a tensor takes a larger block, and if there is none, those longest unused make room. So a block in use may take several
-times what is on it, and the tensors themselves less than the blocks.
+Used and free blocks together never exceed the most bytes that were in use at once. If no free block has the right size, a tensor
+takes a larger free block, up to 8 times larger. A new block would exceed the bound, and evict free blocks. If no larger block
+fits, the free blocks that are longest unused are evicted. So a block may be several times larger than its tensor.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 SMALLEST_BYTES = 1 << 20
-"Smaller tensors are left to PyTorch."
+"Smaller tensors come from PyTorch."
 _HUGE_PAGE_BYTES = 2 << 20
 # Sizes are rounded up to a multiple of an eighth of the power of two below.
 _STEPS = 8
@@ -35,22 +35,20 @@ _NUMPY = {torch.float64: np.float64, torch.float32: np.float32, torch.int64: np.
 
 
 class Pool:
-    """Blocks of memory by size, in use and free.
-
-    Any thread may ask, and tensors may be freed anywhere.
+    """Blocks of memory by size, used and free. Any thread may allocate and free tensors.
 
     Args:
-        most_times: how many times a tensor's size a block may take, where others would have to make room for a new one.
+        most_times: a tensor takes a free block of up to so many times its size where a new block would evict others.
     """
 
     def __init__(self, most_times: int = _MOST_TIMES) -> None:
         self._most_times = most_times
         self.enabled = hasattr(mmap, "MADV_HUGEPAGE")
-        "Whether new tensors come from here; only Linux has what it takes."
-        # What is in use and free together may not exceed, as far as that is for the free blocks to decide.
+        "Whether new tensors come from the pool; only on Linux."
+        # Free blocks are evicted while used and free bytes together exceed the least limit.
         self._limits: list[int] = []
         self._lock = Lock()
-        # Filled by finalizers, which run anywhere, also in the midst of this class: they do nothing more.
+        # Finalizers fill the queue and do no more, because they may run in the middle of any method of this class.
         self._returned: deque[_Block] = deque()
         self._free: OrderedDict[int, _Block] = OrderedDict()
         self._used_bytes = self._free_bytes = self._most_used_bytes = 0
@@ -59,8 +57,8 @@ class Pool:
         """An uninitialised tensor on the CPU, as of ``torch.empty``; its storage cannot be resized.
 
         Args:
-            shape: its shape.
-            dtype: its type; tensors of less than :data:`SMALLEST_BYTES`, and of types that NumPy does not know, are
+            shape: shape of the tensor.
+            dtype: type of the tensor. Tensors of less than :data:`SMALLEST_BYTES`, and of types without a NumPy twin, are
                 PyTorch's own.
         """
         count = math.prod(shape)
@@ -70,14 +68,14 @@ class Pool:
         try:
             block = self._take(_rounded(num_bytes))
         except OSError:
-            # PyTorch says in its own words that there is no memory.
+            # PyTorch raises its own error if there is no memory.
             return torch.empty(shape, dtype=dtype, device="cpu")
         array = np.frombuffer(block.memory, _NUMPY[dtype], count, block.offset).reshape(shape)
         finalize(array, self._put_back, block).atexit = False
         return torch.from_numpy(array)
 
     def release(self) -> None:
-        """Give all free blocks back to the system, and forget how many there once were."""
+        """Return all free blocks to the system, and forget the most bytes that were in use."""
         with self._lock:
             self._settle()
             self._free.clear()
@@ -85,7 +83,7 @@ class Pool:
             self._most_used_bytes = self._used_bytes
 
     def shrink(self, num_bytes: int) -> None:
-        """Give free blocks back to the system, those longest unused first, until they take so many bytes or fewer."""
+        """Return free blocks to the system, the longest unused first, until free blocks take at most ``num_bytes``."""
         with self._lock:
             self._settle()
             while self._free_bytes > num_bytes:
@@ -93,9 +91,9 @@ class Pool:
 
     @contextmanager
     def limited(self, num_bytes: int) -> Iterator[None]:
-        """Inside the ``with`` block, make new blocks only in the place of free ones beyond ``num_bytes`` in all.
+        """Inside the ``with`` block, a new block evicts free blocks while all blocks together exceed ``num_bytes``.
 
-        Every byte is taken to be planned: no tensor gets a larger block than it needs.
+        No tensor gets a larger block than it needs, because a budget counts every byte.
         """
         self._limits.append(num_bytes)
         try:
@@ -104,12 +102,12 @@ class Pool:
             self._limits.remove(num_bytes)
 
     def close(self) -> None:
-        """Leave new tensors to PyTorch, and give back what is free now and later."""
+        """Leave new tensors to PyTorch, and return blocks to the system when they are free."""
         self.enabled = False
         self.release()
 
     def unlock(self) -> None:
-        """Forget who holds the lock."""
+        """Make a new lock."""
         self._lock = Lock()
 
     def _put_back(self, block: _Block) -> None:
@@ -131,12 +129,12 @@ class Pool:
             return block
 
     def _reused(self, num_bytes: int) -> _Block | None:
-        """The free block of that size used last, which caches may still hold; or the least larger one, for a new one."""
+        """The free block of that size used last, which caches may still hold; or the smallest larger block."""
         for key in reversed(self._free):
             if self._free[key].num_bytes == num_bytes:
                 return self._unfree(key)
         room = self._most_used_bytes - self._used_bytes
-        # Where there is room, a new block is kept with the others.
+        # Where there is room, a new block evicts no other.
         if self._limits or num_bytes + self._free_bytes <= room:
             return None
         largest = min(self._most_times * num_bytes, room)
@@ -146,7 +144,7 @@ class Pool:
         return self._unfree(min(fitting)[1]) if fitting else None
 
     def _made(self, num_bytes: int) -> _Block:
-        """A new block, in the place of free ones where the system has no more."""
+        """A new block. Free blocks are evicted where the system has no more memory."""
         while True:
             try:
                 return _Block(num_bytes)
@@ -172,14 +170,14 @@ class Pool:
 
 
 class _Block:
-    """Memory of the process alone, on huge pages where the system has them."""
+    """Private memory of the process, on huge pages where the system has them."""
 
     def __init__(self, num_bytes: int) -> None:
         self.num_bytes = num_bytes
         self.memory = mmap.mmap(-1, num_bytes + _HUGE_PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         address = np.frombuffer(self.memory, np.uint8).ctypes.data
         self.offset = -address % _HUGE_PAGE_BYTES
-        # Not the rest, which would have a huge page of its own. A system without huge pages refuses.
+        # The rest would take another huge page. A system without huge pages refuses.
         whole = num_bytes // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES
         if whole:
             with suppress(OSError):
@@ -187,7 +185,7 @@ class _Block:
 
 
 def allocated_bytes(num_bytes: int) -> int:
-    """What a tensor of so many bytes takes, at most: the pool rounds up."""
+    """Most bytes of memory that a tensor of so many bytes takes: the pool rounds up."""
     return num_bytes if num_bytes < SMALLEST_BYTES else _rounded(num_bytes)
 
 
@@ -198,12 +196,12 @@ def _rounded(num_bytes: int) -> int:
 
 POOL = Pool()
 "The pool of this process."
-# A thread that held the lock does not live on in a child.
+# A child process has no thread that would release a lock held during the fork.
 os.register_at_fork(after_in_child=POOL.unlock)
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
-    """An uninitialised tensor, on the CPU of this process's pool."""
+    """An uninitialised tensor; on the CPU, from the pool of this process."""
     if torch.device(device).type == "cpu":
         return POOL.empty(shape, dtype)
     return torch.empty(shape, dtype=dtype, device=device)

@@ -1,4 +1,4 @@
-"""Packed: several tensors in one piece of memory, or in one file."""
+"""Packed: several tensors in one piece of memory or one file."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class _Place(NamedTuple):
 
 
 class Layout:
-    """Where each of some tensors lies.
+    """The places of several tensors in one piece of memory.
 
     Args:
-        tensors: by name; their values are not read.
+        tensors: tensors by name, of which only shape and type are read.
     """
 
     __slots__ = ("_counts", "_form", "num_bytes")
@@ -55,7 +55,7 @@ class Layout:
         return places
 
     def offset(self, name: str) -> int:
-        """Where a tensor begins, in bytes."""
+        """First byte of a tensor."""
         return self._places()[name].offset
 
     def of_rows(self, num_rows: int) -> Layout:
@@ -69,11 +69,7 @@ class Layout:
         return pool.empty((self.num_bytes // _WORD.itemsize,), _WORD).view(torch.uint8)
 
     def views(self, memory: Tensor) -> dict[str, Tensor]:
-        """The tensors that lie in a piece of memory.
-
-        Args:
-            memory: uint8 [num_bytes].
-        """
+        """The tensors in a piece of memory, uint8 [num_bytes], by name."""
         return {
             name: memory[place.offset : place.offset + place.num_bytes].view(place.dtype).view(place.shape)
             for name, place in self._places().items()
@@ -81,7 +77,7 @@ class Layout:
 
 
 def packed_bytes(parts: Iterable[int]) -> int:
-    """What tensors of so many bytes each take together."""
+    """Bytes that packed tensors take together, from the bytes of each."""
     return allocated_bytes(sum(map(_aligned, parts)))
 
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import torch
 
 _SEEDING = threading.RLock()
-"Held while :func:`seeded` has set the process's generators, so that no other thread draws from them."
+"Held while a :func:`seeded` block is open, so that no other thread draws seeds from the seeded generators."
 NUM_SEEDS = 2**31
-"Seeds are 0 to this number, exclusive."
+"Seeds are below this number, and at least 0."
 
 
 def drawn_seed() -> int:
@@ -24,8 +24,8 @@ def drawn_seed() -> int:
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Seed the generators inside the ``with`` block, and restore their states afterwards.
 
-    Blocks of several threads run one after the other. A thread that draws outside of any block while another thread is
-    inside one may draw from the seeded generators.
+    Blocks of several threads run one after the other. A thread that draws from PyTorch's generators outside of any block may
+    draw from generators that another thread has seeded.
     """
     generators = generators_of(device)
     with _SEEDING:
@@ -40,9 +40,9 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def generators_of(device: torch.device) -> list[torch.Generator]:
-    """PyTorch's generators that operators on ``device`` draw from: that of the CPU, and the device's own.
+    """PyTorch's generators that operators on ``device`` draw from: the generator of the CPU, and the device's own.
 
-    ``torch.manual_seed`` seeds every device there is, and takes long where there is none.
+    ``torch.manual_seed`` seeds all devices, and is slow on machines without one.
     """
     generators = [torch.default_generator]
     if device.type == "cuda":

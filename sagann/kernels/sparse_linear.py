@@ -1,9 +1,8 @@
-"""A linear map of sparse rows: a weighted sum of the weight's columns for each row, in the passes that run over edges.
+"""A linear map of sparse rows, by passes over edges.
 
-A non-zero is an edge from its feature to its vertex, its value the edge's weight. The forward pass gathers rows of the
-transposed weight at the vertices, the gradient of the weight gathers rows of the incoming gradient at the features, so
-neither needs an atomic operation and both give the same bits whatever the number of threads. Dropout of non-zeros is
-drawn within both passes.
+A non-zero is an edge from its feature to its vertex, weighted by its value. The forward pass gathers rows of the transposed
+weight at the vertices. The gradient of the weight gathers rows of the incoming gradient at the features. So no pass needs an
+atomic operation, and the bits do not depend on the number of threads. Both passes draw the dropout of non-zeros.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from sagann.graph.large_arrays import slabs
 from sagann.graph.rows import csr_slice
 from sagann.graph.versions import version_of
 from sagann.kernels.dialects import dialect_for, run_pass
+from sagann.kernels.edge.builder import arithmetic_dtype
 from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output
 from sagann.kernels.edge.pass_edges import PassEdges
 from sagann.kernels.edge.random import random_rows
@@ -31,7 +31,7 @@ PIECE = 1 << 20
 "Non-zeros that are grouped by feature at a time, where the groups are not kept."
 _WEIGHT, _VALUE = "rows", "value"
 _EDGES = WeakTensorKeyDictionary()
-"By sparse rows, and the end that groups them: how often the rows were changed in place, and their non-zeros as edges."
+"By sparse rows, and the end that groups edges: the version of the rows (changes in place), and their non-zeros as edges."
 
 
 def sparse_linear(x: Tensor, weight: Tensor, bias: Tensor | None, mask: Mask | None) -> Tensor:
@@ -41,7 +41,7 @@ def sparse_linear(x: Tensor, weight: Tensor, bias: Tensor | None, mask: Mask | N
         x: ``torch.sparse_csr`` [rows, F]; gets no gradient.
         weight: [F', F].
         bias: [F'], or None.
-        mask: of the non-zeros, in their order, or None.
+        mask: mask of the non-zeros, in their order, or None.
     Returns:
         [rows, F'].
     """
@@ -50,7 +50,7 @@ def sparse_linear(x: Tensor, weight: Tensor, bias: Tensor | None, mask: Mask | N
 
 
 def dropped_values(x: Tensor, mask: Mask | None) -> Tensor:
-    """The non-zeros of ``x``, with those dropped that ``mask`` drops."""
+    """The non-zeros of ``x``, set to 0 where ``mask`` drops them."""
     values = x.values()
     if mask is None:
         return values
@@ -61,7 +61,7 @@ def dropped_values(x: Tensor, mask: Mask | None) -> Tensor:
 class _SparseLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bias: Tensor | None, x: Tensor, mask: Mask | None) -> Tensor:
-        # Not by save_for_backward, which takes no sparse tensors.
+        # save_for_backward takes no sparse tensors.
         ctx.x, ctx.mask, ctx.dtype = x, mask, weight.dtype
         rows = _gathered(_edges(x, "dst"), weight.detach().t().contiguous(), mask).to(weight.dtype)
         return rows if bias is None else rows.add_(bias.detach())
@@ -99,22 +99,18 @@ def _gathered(edges: PassEdges, rows: Tensor, mask: Mask | None, total: Tensor |
     given = {_WEIGHT: rows, _VALUE: edges.edge_data[_VALUE]}
     dialect = dialect_for(rows.device.type)
     seed, first = (0, 0) if mask is None else (mask.seed, mask.first)
-    # A pass counts entries from a number of its own only where it goes on from earlier results.
+    # Only a pass that continues from earlier results can number its edges from `first`.
     if first and total is None:
-        total = rows.new_zeros(edges.num_rows, rows.shape[1], dtype=_accumulated(rows.dtype))
+        total = rows.new_zeros(edges.num_rows, rows.shape[1], dtype=arithmetic_dtype(rows.dtype))
     into = None if total is None else [total]
     return run_pass(dialect, function, edges, given, seed=seed, into=into, edge_offset=first)[0]
 
 
-def _accumulated(dtype: torch.dtype) -> torch.dtype:
-    return dtype if dtype == torch.float64 else torch.float32
-
-
 @cache
 def _function(at: End, width: int, dtype: torch.dtype, p: float | None) -> EdgeFunction:
-    """Sum value times row at "dst", the vertices, or "src", the features."""
+    """The sum of value times row at the vertices ("dst") or at the features ("src")."""
     other: End = "src" if at == "dst" else "dst"
-    kind = _accumulated(dtype)
+    kind = arithmetic_dtype(dtype)
     ops = []
     factor = _VALUE
     if p is not None:
@@ -135,7 +131,7 @@ def _function(at: End, width: int, dtype: torch.dtype, p: float | None) -> EdgeF
 
 
 def _edges(x: Tensor, at: End) -> PassEdges:
-    """The non-zeros grouped by vertex ("dst") or feature ("src"); made once, and again where the tensor was changed."""
+    """The non-zeros grouped by vertex ("dst") or feature ("src"); made once, and again when the tensor changes."""
     known: dict[End, tuple[int, PassEdges]] = _EDGES.setdefault(x, {})
     version = version_of(x)
     if at not in known or known[at][0] != version or version < 0:

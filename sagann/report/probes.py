@@ -44,8 +44,7 @@ def _naive_kernels() -> str:
     import torch
 
     from sagann.graph import Topology
-    from sagann.kernels.gather.naive import gather_sum
-    from sagann.kernels.scatter.naive import scatter_src
+    from sagann.kernels.naive import gather_sum, scatter_src
 
     topology = Topology(indptr=torch.tensor([0, 2, 2, 3]), indices=torch.tensor([0, 2, 1]).int(), num_src=3)
     x = torch.tensor([[1.0], [10.0], [100.0]], requires_grad=True)

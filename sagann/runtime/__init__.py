@@ -1,1 +1,1 @@
-"""The runtime: runs what the compiler made."""
+"""The runtime: runs the programs of layers and obeys the plans of epochs."""

@@ -1,8 +1,8 @@
-"""Give freed memory back to the system, where memory is short or stated.
+"""Give freed memory back to the system, where memory is short or a budget is set.
 
-By default the C library keeps freed blocks of up to 32 MiB for later ones, and gaps between them that none fits: on a
-graph whose epoch has 180 MiB alive the process grows to 270. Given back, the process is as large as what is alive, and
-every block's pages are made anew.
+The C library keeps freed blocks of up to 32 MiB for later, and the gaps between them fit no new block. A process whose epoch
+needs 180 MiB grows to 270 MiB. If the C library gives blocks back, the process is as large as the memory in use, but the
+system makes the pages of each block anew.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from sagann.kernels.memory import POOL
 
 # Parameters of mallopt in <malloc.h>.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-# Blocks from this size on are asked of the system one by one.
+# The C library asks the system for each larger block by itself.
 _LARGE_BYTES = 1 << 20
 _STATM = Path("/proc/self/statm")
-# So much more than after the last time must have come together to try again.
+# Least growth since the last attempt that makes another attempt worth its time.
 _WORTH_IT_BYTES = 4 << 20
 
 
 @cache
 def give_back_freed_memory() -> bool:
-    """Tell the C library and the pool to return large blocks as soon as they are freed, once per process.
+    """Make the C library and the pool return large blocks as soon as they are freed, once per process.
 
     Returns:
-        Whether the C library was told: only the GNU C library can be.
+        Whether the C library obeys. Only the GNU C library can.
     """
     POOL.close()
     return return_large_blocks()
@@ -37,23 +37,22 @@ def give_back_freed_memory() -> bool:
 
 @cache
 def return_large_blocks() -> bool:
-    """Tell the C library to return large blocks as soon as they are freed, once per process.
+    """Make the C library return large blocks as soon as they are freed, once per process.
 
     Returns:
-        Whether it was told: only the GNU C library can be.
+        Whether it obeys. Only the GNU C library can.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    settings = [(_M_MMAP_THRESHOLD, _LARGE_BYTES), (_M_TRIM_THRESHOLD, _LARGE_BYTES)]
-    return all(mallopt(parameter, value) == 1 for parameter, value in settings)
+    return all(mallopt(parameter, _LARGE_BYTES) == 1 for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD))
 
 
 class HeapGuard:
-    """Has the C library give back what it keeps of small blocks, when the process takes more than it may.
+    """Makes the C library give back the small blocks that it keeps, when the process exceeds its budget.
 
     Args:
-        budget_bytes: by so much the process's anonymous memory may exceed what it is now.
+        budget_bytes: anonymous memory that the process may take beyond what it has now, in bytes.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -61,14 +60,14 @@ class HeapGuard:
         self._limit_bytes = (_anonymous_bytes() if self._is_able else 0) + budget_bytes
 
     def check(self) -> None:
-        """Look whether the process takes too much, and do what can be done about it."""
+        """Trim the heap if the process exceeds its budget."""
         if self._is_able and _anonymous_bytes() > self._limit_bytes:
             ctypes.CDLL(None).malloc_trim(0)
-            # What is still there is in use: there is no point in trying again at once.
+            # The rest is in use, so another attempt at once would gain nothing.
             self._limit_bytes = max(self._limit_bytes, _anonymous_bytes() + _WORTH_IT_BYTES)
 
 
 def _anonymous_bytes() -> int:
-    """Resident memory of the process that is no file's."""
+    """Resident memory of the process without pages of files."""
     _, resident, of_files, *_ = _STATM.read_text().split()
     return (int(resident) - int(of_files)) * mmap.PAGESIZE

@@ -1,7 +1,4 @@
-"""Places: a graph that is streamed lies on the host, and the model on the device that computes.
-
-Devices are named for runs in memory too, which no compiler is needed for.
-"""
+"""Places: a streamed graph lies on the host, and its model on the device that computes."""
 
 from __future__ import annotations
 
@@ -14,48 +11,44 @@ from sagann.errors import InputError, first_line
 from sagann.graph.topology import Topology
 
 
-def device_named(
-    device: torch.device | str, *, what: str = "no such device to stream to", where: str = "stream.device"
-) -> torch.device:
+def device_named(device: torch.device | str, *, where: str = "stream.device") -> torch.device:
     """The device that computes, with its index.
 
     Args:
         device: 'cpu', 'cuda' or 'cuda:N'.
-        what: the error's first words.
-        where: whose device it is, for the error.
+        where: setting that names the device, for the error.
     Raises:
-        InputError: there is none of that name, or it is neither a CPU nor a CUDA device.
+        InputError: there is no such device, or it is neither a CPU nor a CUDA device.
     """
+
+    def refused(why: str) -> InputError:
+        fix = "Pass 'cpu', or install a CUDA build of torch and its driver, and pass 'cuda' or 'cuda:N'."
+        return InputError("no such device", value=f"{str(device)!r}; {why}", where=where, fix=fix)
+
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise _no_device(what, device, f"PyTorch says: {first_line(error)}", where) from error
+        raise refused(f"PyTorch says: {first_line(error)}") from error
     if found.type == "cpu":
         return torch.device("cpu")
     if found.type != "cuda":
-        raise _no_device(what, device, "models run on the CPU and on CUDA devices", where)
+        raise refused("models run on the CPU and on CUDA devices")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    # Read from the name: torch.device keeps an index in 8 bits, and takes 'cuda:256' for 'cuda:0'.
+    # Read from the name: torch.device keeps an index in 8 bits, and reads 'cuda:256' as 'cuda:0'.
     _, _, index = (device if isinstance(device, str) else str(found)).partition(":")
     if int(index or 0) >= count:
-        raise _no_device(what, device, f"PyTorch sees {count} CUDA devices", where)
+        raise refused(f"PyTorch sees {count} CUDA devices")
     return torch.device("cuda", int(index) if index else torch.cuda.current_device())
 
 
-def _no_device(what: str, device: object, why: str, where: str) -> InputError:
-    return InputError(
-        what,
-        value=f"{str(device)!r}; {why}",
-        where=where,
-        fix="Pass 'cpu', or install a CUDA build of torch and its driver, and pass 'cuda' or 'cuda:N'.",
-    )
-
-
 def require_on_host(device: torch.device, what: str) -> None:
-    """Refuse what lies on a device, of a graph that is streamed.
+    """Refuse a part of a streamed graph that lies on a device.
 
+    Args:
+        device: device of the part.
+        what: name of the part, for the error.
     Raises:
-        InputError: it does.
+        InputError: the part does not lie on the host.
     """
     if device.type != "cpu":
         raise InputError(
@@ -67,18 +60,18 @@ def require_on_host(device: torch.device, what: str) -> None:
 
 
 def require_places(model: nn.Module, hops: Sequence[Topology], device: torch.device) -> None:
-    """Refuse a model that lies elsewhere than where it computes, and edges that do not lie on the host.
+    """Refuse a model that lies elsewhere than on the device that computes, and edges that do not lie on the host.
 
     Raises:
-        InputError: so it is.
+        InputError: the model or the edges lie elsewhere.
     """
-    # Imported here: it loads PyTorch's tracer, for which nobody who names a device should wait.
+    # The import loads PyTorch's tracer, and naming a device must stay fast.
     from sagann.compiler.trace import tensors_of
 
     for topology in hops:
         require_on_host(topology.device, "edges")
     for name, tensor in tensors_of(model).items():
-        # What has no memory yet, or no values, is refused elsewhere.
+        # The capture of the model refuses tensors without memory or values.
         if tensor.device.type in ("cpu", "cuda") and tensor.device != device:
             raise InputError(
                 "a model that is streamed must lie where it computes",

@@ -1,4 +1,4 @@
-"""Facts of the processor that this process runs on. Read from the system's files on Linux, else as Python knows them."""
+"""Facts of the processor that runs this process, from the system's files on Linux and from Python elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 DEFAULT_CACHE_BYTES = 32 << 20
-"The last-level cache where the system does not tell it."
+"Size of the last-level cache where the system does not tell it, in bytes."
 _CPUINFO = Path("/proc/cpuinfo")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _SIZE = re.compile(r"(\d+)([KMG]?)")
@@ -18,10 +18,10 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def processor_name(cpuinfo: Path = _CPUINFO) -> str:
-    """What the processor calls itself; where it has no name, its architecture.
+    """The processor's name, or its architecture where it has no name.
 
     Args:
-        cpuinfo: the system's description; another file only in tests.
+        cpuinfo: the system's description of processors; tests pass another file.
     """
     with suppress(OSError):
         for line in cpuinfo.read_text(errors="replace").splitlines():
@@ -31,26 +31,26 @@ def processor_name(cpuinfo: Path = _CPUINFO) -> str:
 
 
 def num_cores() -> int:
-    """Cores that this process may run on."""
+    """Number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def cache_bytes(caches: Path = _CACHES) -> int:
-    """Size of the cache nearest to memory, as the first core sees it; :data:`DEFAULT_CACHE_BYTES` where it is unknown.
+    """Size of the last-level cache of the first core, in bytes; :data:`DEFAULT_CACHE_BYTES` where it is unknown.
 
     Args:
-        caches: the system's folder of caches; another one only in tests.
+        caches: the system's folder of caches; tests pass another one.
     """
     _, size = max(_levels(caches), default=(0, 0))
     return size or DEFAULT_CACHE_BYTES
 
 
 def _levels(caches: Path) -> Iterator[tuple[int, int]]:
-    """(level, bytes) of every cache."""
+    """Level and bytes of each cache."""
     for cache in caches.glob("index*"):
-        # A virtual machine may show a cache without telling all of it.
+        # A virtual machine may show a cache without its level or its size.
         with suppress(OSError, ValueError):
             size = _SIZE.fullmatch((cache / "size").read_text().strip())
             if size is not None:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from torch import Tensor
 
 from sagann.graph.topology import Topology
+from sagann.kernels import naive
 from sagann.kernels.feature_rows import FeatureRows
-from sagann.kernels.scatter import naive
 from sagann.registry import DEFAULTS
 from sagann.saga.accumulator import accumulate
 from sagann.saga.edge import Edge, unnamed

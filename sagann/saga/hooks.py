@@ -1,4 +1,4 @@
-"""Hooks of modules: what a compiled or captured layer would not call, and what expects tensors."""
+"""Hooks of modules, which a compiled or captured layer would not call."""
 
 from __future__ import annotations
 

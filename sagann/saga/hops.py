@@ -1,4 +1,4 @@
-"""How many topologies a model walks."""
+"""Hops: the number of topologies that a model walks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def count_hops(model: nn.Module) -> int:
     """Number of topologies a model walks: its ``num_hops``, or its number of SAGA layers.
 
     Raises:
-        InputError: ``num_hops`` is no count.
+        InputError: ``num_hops`` is not an integer of at least 0.
     """
     num_hops = getattr(model, "num_hops", None)
     if num_hops is None:

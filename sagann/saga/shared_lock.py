@@ -1,7 +1,7 @@
-"""MODELS: the lock that keeps threads apart where a model is changed for a while.
+"""Shared lock: no thread reads or runs a model while another thread changes a model for a while.
 
-A trace puts other tensors in the place of a model's parameters, and a check runs a layer's functions and takes back what they
-change. No other thread may read or run a model meanwhile. Threads that only read or run models do so side by side.
+A trace replaces a model's parameters by other tensors. A check runs a layer's functions and takes their side effects back.
+Threads that only read or run models do so at the same time.
 
 A holder is a context (:mod:`contextvars`), not a thread: work that is handed to another thread with
 ``contextvars.copy_context().run`` belongs to the holder.
@@ -18,9 +18,9 @@ from typing import Literal
 
 
 class SharedLock:
-    """Many holders that read, or one that changes. Both may be entered again by their holder.
+    """A lock for many readers or one writer. A holder may enter it again.
 
-    A holder that reads may go on to change: it does not count as a reader until the change is done, so that two of them do not
+    A reader may start to change. It does not count as a reader until the change is done; otherwise two such readers would
     wait for each other.
 
     Example:
@@ -35,7 +35,7 @@ class SharedLock:
         os.register_at_fork(after_in_child=self._restart)
 
     def _restart(self) -> None:
-        # Threads that held it do not live on in a child.
+        # Threads that hold the lock do not exist in a child process.
         self._condition = threading.Condition(threading.Lock())
         self._num_readers = 0
         self._num_waiting = 0
@@ -43,7 +43,7 @@ class SharedLock:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Hold it beside others that read."""
+        """Hold the lock beside other readers."""
         if self._held.get() != "no":
             yield
             return
@@ -57,7 +57,7 @@ class SharedLock:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Hold it alone."""
+        """Hold the lock alone."""
         before = self._held.get()
         if before == "changing":
             yield
@@ -78,7 +78,7 @@ class SharedLock:
 
     def _begin_reading(self) -> None:
         with self._condition:
-            # Those that wait to change go first: otherwise readers that take turns would keep them waiting for ever.
+            # Writers go first; otherwise readers that take turns would keep a writer waiting forever.
             while self._is_changing or self._num_waiting:
                 self._condition.wait()
             self._num_readers += 1
@@ -98,7 +98,7 @@ class SharedLock:
                 self._is_changing = True
             finally:
                 self._num_waiting -= 1
-                # A wait that is interrupted must not leave readers behind.
+                # If the wait was interrupted, readers may go on.
                 self._condition.notify_all()
 
     def _end_changing(self) -> None:
@@ -108,4 +108,4 @@ class SharedLock:
 
 
 MODELS = SharedLock()
-"The lock of all models of the process."
+"The lock of all models in the process."

@@ -1,7 +1,7 @@
-"""Side effects: what a user's function changes besides tensors, seen and taken back.
+"""Side effects: attributes and containers that a user's function changes are found and put back.
 
-Functions of layers and models run on made-up rows to be checked, and on fake ones to be traced. What they set or append then
-is of no use to the user, and a program that was made of a trace does neither.
+A check runs functions of layers and models on made-up rows, a trace on fake tensors. Neither may leave such values behind, and
+a program that is made from a trace would not repeat the change.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from torch import nn
 
 _KINDS = (list, OrderedDict, dict, set, deque)
 _DEPTH = 3
-"So far containers are followed into containers."
+"Levels to which containers inside containers are followed."
 _MOST_ITEMS = 100_000
-"Larger ones are not looked at: they would have to be copied."
+"Number of items; larger containers are left alone, because they would have to be copied."
 _OF_MODULES = frozenset(vars(nn.Module())) - {"_buffers"}
-"Attributes that PyTorch keeps a module's parameters, hooks and so on in."
+"Attributes in which PyTorch keeps a module's parameters, hooks and so on."
 
 
 @contextmanager
 def taken_back(root: nn.Module) -> Iterator[list[str]]:
-    """Put back afterwards what is changed inside the ``with`` block, by functions of a module and of those in it.
+    """Put back, when the ``with`` block ends, what functions of a module and of its submodules changed inside the block.
 
-    Looked at are attributes of modules, and lists, dictionaries, sets and deques: those that attributes hold, and those that
-    the modules' own functions find in their closures and globals; not what functions that these call find there.
+    This covers attributes of the modules, and lists, dictionaries, sets and deques that are held by attributes or by closures
+    and globals of the modules' own functions. It does not cover closures and globals of functions that those call.
 
     Args:
         root: the module.
     Yields:
-        What was changed, in words: filled when the block ends.
+        The changes in words, filled in when the block ends.
     """
     changed: list[str] = []
     attributes = [(vars(module), dict(vars(module))) for module in root.modules()]
@@ -45,7 +45,7 @@ def taken_back(root: nn.Module) -> Iterator[list[str]]:
             for name in sorted(held.keys() - saved.keys()):
                 changed.append(f"it sets the attribute '{name}'")
                 del held[name]
-            # One by one: other threads may read the others meanwhile.
+            # Attribute by attribute: other threads may read the unchanged ones meanwhile.
             for name, value in saved.items():
                 if held.get(name, attributes) is not value:
                     changed.append(f"it {'sets' if name in held else 'deletes'} the attribute '{name}'")
@@ -57,7 +57,7 @@ def taken_back(root: nn.Module) -> Iterator[list[str]]:
 
 
 def _containers(root: nn.Module) -> dict[int, tuple[str, Any]]:
-    """Containers with their names, each once: by their addresses."""
+    """Names and containers, by the containers' addresses."""
     found: dict[int, tuple[str, Any]] = {}
     for module in root.modules():
         for name in vars(module).keys() - _OF_MODULES:
@@ -68,7 +68,7 @@ def _containers(root: nn.Module) -> dict[int, tuple[str, Any]]:
 
 
 def _follow(name: str, value: object, found: dict[int, tuple[str, Any]], depth: int = _DEPTH) -> None:
-    # Of proxies, types are their own, whatever they stand for.
+    # The type of a proxy is its own, not that of its target.
     base = _base(value)
     if base is None or id(value) in found or base.__len__(value) > _MOST_ITEMS:
         return
@@ -79,7 +79,7 @@ def _follow(name: str, value: object, found: dict[int, tuple[str, Any]], depth: 
 
 
 def _seen_by_functions(module: nn.Module) -> Iterator[tuple[str, object]]:
-    """What functions of the module's class, or in its attributes, may change outside of it, by name."""
+    """Names and values in closures and globals of the functions that the module's class and attributes hold."""
     owners = [owner for owner in type(module).__mro__ if not owner.__module__.startswith(("torch.", "sagann."))]
     members: list[object] = [member for owner in owners for member in vars(owner).values()]
     for member in (*members, *vars(module).values()):
@@ -90,7 +90,7 @@ def _seen_by_functions(module: nn.Module) -> Iterator[tuple[str, object]]:
             try:
                 yield name, cell.cell_contents
             except ValueError:
-                # It is not filled yet.
+                # The closure's cell is not filled yet.
                 continue
         for name in _global_names(function.__code__):
             yield name, function.__globals__.get(name)
@@ -104,12 +104,12 @@ def _global_names(code: CodeType) -> Iterator[str]:
 
 
 def _base(value: object) -> Any:
-    """Of which kind a container is; None of anything else."""
+    """The kind of a container; None for other values."""
     return next((kind for kind in _KINDS if issubclass(type(value), kind)), None)
 
 
 def _items(held: Any) -> list[tuple[Any, ...]]:
-    """A container's items, or pairs of keys and values, whatever its class makes of asking for them."""
+    """A container's items, or its pairs of keys and values, read without the methods of a subclass."""
     if issubclass(type(held), dict):
         return list(dict.items(held))
     return [(item,) for item in _base(held).__iter__(held)]

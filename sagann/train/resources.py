@@ -25,7 +25,7 @@ def resolve_device(name: str) -> torch.device:
     """The device that 'cpu', 'cuda', 'cuda:N' or 'auto' names, with its index; an InputError where it is missing."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() and torch.cuda.device_count() else "cpu"
-    return device_named(name, what="no such device", where="TrainConfig.device")
+    return device_named(name, where="TrainConfig.device")
 
 
 @contextmanager

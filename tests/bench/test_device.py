@@ -60,7 +60,7 @@ def test_without_a_device_it_says_so(capsys: pytest.CaptureFixture[str], monkeyp
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert script.main([]) == 1
     captured = capsys.readouterr()
-    assert "There is nothing to measure. no such device to stream to: 'cuda'" in captured.err
+    assert "There is nothing to measure. no such device: 'cuda'" in captured.err
     assert not captured.out
 
 

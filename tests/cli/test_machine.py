@@ -48,7 +48,7 @@ def probed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def test_a_device_that_is_not_there(invoke: Invoke, probed: list[Path]) -> None:
     outcome = invoke("machine", "--device", "cuda:99")
     assert outcome.code == 2
-    assert "no such device to stream to: 'cuda:99'" in outcome.err
+    assert "no such device: 'cuda:99'" in outcome.err
     assert not probed
 
 

@@ -11,37 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sagann.compiler.capture import capture
-from sagann.compiler.model_program import ModelProgram
 from sagann.errors import LayerError
 from sagann.graph import Topology
 from sagann.nn import GIN, SAGE, build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.saga import Edge, SagaLayer
+from tests.compiler.models import Model, captured, plain
 from tests.graphs import labelled_graph, random_topology
-
-
-class Model(nn.Module):
-    """Two layers, and a function of a test that says how they are used."""
-
-    def __init__(self, forward: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self.first, self.second, self.plain = SAGE(4, 6), SAGE(6, 3), SagaLayer()
-        self.table = nn.Embedding(30, 6)
-        self.norm, self.batch_norm = nn.LayerNorm(6), nn.BatchNorm1d(6)
-        self.function = forward
-
-    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
-        return self.function(self, hops, x)
-
-
-def captured(forward: Callable[..., Any]) -> ModelProgram:
-    topology = random_topology(30, 90)
-    return capture(Model(forward), [topology, topology], torch.randn(30, 4))
-
-
-def plain(m: Any, hops: Any, x: Tensor) -> Tensor:
-    result: Tensor = m.second(hops[1], torch.relu(m.norm(m.first(hops[0], x))))
-    return result
 
 
 def test_stages_stand_between_gathers() -> None:
@@ -173,19 +149,6 @@ def test_the_line_of_a_mixing_operator_is_the_users() -> None:
         captured(lambda m, h, x: m.second(h[1], m.first(h[0], x).roll(1, 0)))
 
 
-MIXING: dict[str, Callable[[Tensor], Tensor]] = {
-    "roll": lambda z: z.roll(1, 0),
-    "flip": lambda z: z.flip(0),
-    "sort": lambda z: z.sort(0).values,
-}
-
-
-@pytest.mark.parametrize("name", MIXING)
-def test_rows_that_are_mixed_are_found_in_what_two_inputs_differ_in(name: str) -> None:
-    with pytest.raises(LayerError, match=f"operator {name} mixes them"):
-        captured(lambda m, h, x: MIXING[name](x - m.plain(h[0], x)))
-
-
 def test_modules_with_two_names_are_left_as_they_were() -> None:
     layer = SAGE(4, 4)
     layer.again = layer.own
@@ -215,58 +178,10 @@ def test_a_model_may_ask_whether_there_is_edge_data() -> None:
     assert program.forms[program.output].shape == (2,)
 
 
-class Embedded(nn.Module):
-    """A layer over rows of a table, by ids that stand in the features."""
-
-    def __init__(self, scale: int) -> None:
-        super().__init__()
-        self.table, self.layer, self.scale = nn.Embedding(3, 4), SAGE(4, 2), scale
-
-    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
-        return self.layer(hops[0], self.table(self.scale * x[:, 0].long()))
-
-
-def test_rows_of_a_table_are_looked_up() -> None:
-    program = capture(Embedded(1), [random_topology(30, 90)], torch.ones(30, 1))
-    assert program.forms[program.output].shape == (2,)
-
-
-def test_ids_that_few_rows_can_be_are_refused_by_name() -> None:
-    with pytest.raises(LayerError, match=r"on made-up ones: IndexError: .* \(in Embedded.forward\). Clamp"):
-        capture(Embedded(100), [random_topology(30, 90)], torch.zeros(30, 1))
-
-
-PICKED: dict[str, Callable[[Any, Tensor], Tensor]] = {
-    "as they are": lambda m, x: x.index_select(1, m.order)[:, :4],
-    "what is made of them": lambda m, x: x.index_select(1, 3 - m.order)[:, :4],
-    "divisors": lambda m, x: x + x.long() // (1 + m.order[:4]),
-}
-
-
-@pytest.mark.parametrize("name", PICKED)
-def test_integers_of_the_models_own_are_not_made_up(name: str) -> None:
-    model = Model(lambda m, h, x: m.first(h[0], PICKED[name](m, x)))
-    model.register_buffer("order", torch.arange(40) % 4)
-    program = capture(model, [random_topology(30, 90)], torch.randn(30, 4))
-    assert program.forms[program.output].shape == (6,)
-
-
-def test_errors_without_a_text_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_that_cannot_be_copied_is_named() -> None:
     class Bare(SagaLayer):
         def __deepcopy__(self, memo: object) -> Bare:
             raise RuntimeError
 
     with pytest.raises(LayerError, match=r"must be copyable: RuntimeError \(in Bare\)"):
         capture(Bare(), [random_topology(30, 90)], torch.randn(30, 4))
-
-    def refuse(*_: object) -> None:
-        raise ValueError
-
-    monkeypatch.setattr("sagann.compiler.row_check._differing", refuse)
-    with pytest.raises(LayerError, match=r"on made-up ones: ValueError \(in Model.forward\)"):
-        captured(plain)
-
-
-def test_rows_that_are_mixed_are_found_beside_ids() -> None:
-    with pytest.raises(LayerError, match="roll"):
-        captured(lambda m, h, x: m.first(h[0], x.long().to(x.dtype).roll(1, 0)))

@@ -12,8 +12,7 @@ from torch import fx
 
 from sagann.compiler.program import EdgeWork, Stage
 from sagann.compiler.vjp import Backward, adjoints, backward_passes
-from sagann.kernels.accumulators import Gathering, gathering
-from sagann.kernels.accumulators.sums import CONCAT
+from sagann.kernels.accumulators import ACCUMULATORS, Gathering, gathering
 from sagann.kernels.edge import builder as edge_builder, naive
 from sagann.kernels.edge.function import EdgeFunction, Output
 from sagann.runtime.in_memory.edge_pass import gather_fused
@@ -25,7 +24,7 @@ TOPOLOGIES = odd_topologies()
 REDUCTIONS: list[Any] = ["sum", "max", "min", "softmax", "edge"]
 
 
-EDGE_ROWS = Gathering(messages=((replace(CONCAT, is_sized=False),),))
+EDGE_ROWS = Gathering(messages=((replace(ACCUMULATORS["concat"], is_sized=False),),))
 "Rows of edges as they are, without padding."
 
 

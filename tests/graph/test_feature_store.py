@@ -100,7 +100,7 @@ def test_stores_with_bad_rows_are_refused() -> None:
         graph_of(ComputedRows(5, 3))
     bad = ComputedRows(4, 3)
     bad.scale = float("inf")
-    with pytest.raises(InputError, match="feature is not finite: nan in column 0 .*vertex 0"):
+    with pytest.raises(InputError, match=r"feature is not finite: nan in column 0 .*vertex 0"):
         validate_graph(graph_of(bad))
     bad.width = 2
     for read in (lambda: read_slice(bad, 0, 3), lambda: read_rows(bad, torch.arange(3)), lambda: tensor_of(bad)):

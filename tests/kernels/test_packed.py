@@ -1,35 +1,28 @@
-"""Layouts: tensors side by side in one piece of memory."""
+"""Tensors packed into one piece of memory."""
 
 from __future__ import annotations
 
 import torch
 
-from sagann.kernels.packed import Layout
+from sagann.kernels.packed import Layout, packed_bytes
 
 
-def test_tensors_come_back_from_their_places() -> None:
-    tensors = {
-        "a": torch.arange(5, dtype=torch.int16),
-        "": torch.randn(3, 2),
-        "none": torch.ones(0, 4),
-        "one": torch.tensor(7),
-    }
+def test_views_are_apart_aligned_and_of_their_form() -> None:
+    tensors = {"a": torch.zeros(5, 3), "b": torch.zeros(0, 2), "c": torch.zeros(7, dtype=torch.int16)}
     layout = Layout(tensors)
-    memory = layout.allocate()
-    for name, view in layout.views(memory).items():
-        view.copy_(tensors[name])
-        assert layout.offset(name) % 64 == 0
-    for name, view in layout.views(memory).items():
-        assert torch.equal(view, tensors[name])
-        assert view.dtype == tensors[name].dtype
-    assert layout.num_bytes == 3 * 64
-
-
-def test_a_layout_of_fewer_rows_has_the_same_tensors() -> None:
-    layout = Layout({"a": torch.ones(9, 3), "b": torch.ones(9, dtype=torch.int64)}).of_rows(2)
     views = layout.views(layout.allocate())
-    assert {name: (view.shape, view.dtype) for name, view in views.items()} == {
-        "a": ((2, 3), torch.float32),
-        "b": ((2,), torch.int64),
+    for number, (name, view) in enumerate(views.items()):
+        assert (view.shape, view.dtype) == (tensors[name].shape, tensors[name].dtype)
+        assert layout.offset(name) % 64 == 0
+        view.fill_(number)
+    assert all(bool((view == number).all()) for number, view in enumerate(views.values()))
+    assert layout.num_bytes == packed_bytes(tensor.nbytes for tensor in tensors.values()) == 128
+
+
+def test_the_same_tensors_with_other_rows() -> None:
+    layout = Layout({"a": torch.zeros(5, 16), "b": torch.zeros(5)}).of_rows(2)
+    assert layout.offset("b") == 128
+    assert {name: tuple(view.shape) for name, view in layout.views(layout.allocate()).items()} == {
+        "a": (2, 16),
+        "b": (2,),
     }
-    assert layout.num_bytes == 2 * 64

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sagann.kernels.edge.random import random_rows
-from sagann.kernels.row_dropout import Mask, drop, dropout, dropped, rows_of
+from sagann.kernels.row_dropout import Mask, cpu, drop, dropout, dropped, rows_of
 
 MASKS = [
     None,
@@ -130,3 +130,8 @@ def test_functions_of_pytorch_transform_it() -> None:
     x = torch.ones(8, 8)
     gradient = torch.func.grad(lambda x: dropout(x, 0.5).sum())(x)
     assert set(gradient.unique().tolist()) <= {0.0, 2.0}
+
+
+def test_values_that_a_kernel_leaves_unwritten_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "launch", lambda *_, **__: None)
+    assert dropped(torch.ones(3, 5), MASKS[2]).isnan().all()

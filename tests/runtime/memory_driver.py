@@ -1,27 +1,32 @@
-"""Runs epochs of a model over a generated graph in this process: streamed within a budget, in memory, or both.
+"""Streams an epoch of each of some models in this process, then runs an epoch of the last model in memory.
 
-``python -m tests.runtime.memory_driver MODEL BUDGET_MIB SPILL WAY...``, a way being ``streamed`` or ``dense``. Prints
-JSON, by way.
+``python -m tests.runtime.memory_driver SPILL MODEL...``. Before and after each epoch the driver prints a line of JSON and
+waits for a line from its parent, which may set a limit meanwhile.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from sagann.graph import Graph, Topology
 from sagann.kernels.memory import POOL
-from sagann.nn import GNN, ModelConfig, build_model
-from sagann.runtime.streaming.stream import stream
+from sagann.nn import ModelConfig, build_model
+from sagann.runtime.streaming.stream import dense_bytes, stream
 
-NUM_VERTICES, NUM_EDGES, NUM_FEATURES, NUM_CLASSES = 150_000, 1_200_000, 128, 16
+NUM_VERTICES, NUM_EDGES, NUM_FEATURES, NUM_CLASSES = 80_000, 480_000, 128, 16
+SHARE = 3
+"The budget is this part of the memory that an epoch takes with everything in memory."
 
 
 def generated(num_vertices: int, num_edges: int) -> Graph:
@@ -37,7 +42,7 @@ def generated(num_vertices: int, num_edges: int) -> Graph:
 
 
 def anonymous_bytes() -> int:
-    """Memory of the process that is no file's."""
+    """Memory of the process without pages of files."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon"):
             return int(line.split()[1]) * 1024
@@ -45,7 +50,7 @@ def anonymous_bytes() -> int:
 
 
 class Watch:
-    """The most anonymous memory while it is open, above what there was when it was opened."""
+    """The most anonymous memory inside the ``with`` block, beyond the memory at its start."""
 
     def __enter__(self) -> Watch:
         self.start_bytes = self.most_bytes = anonymous_bytes()
@@ -68,49 +73,57 @@ class Watch:
 
 
 def loss_of(z: Tensor, vertices: slice, *, labels: Tensor) -> Tensor:
-    """The share of some vertices in the mean loss."""
+    """The part of some vertices in the mean loss."""
     return F.cross_entropy(z, labels[vertices], reduction="sum") / NUM_VERTICES
 
 
-def dense(model: GNN, graph: Graph) -> dict[str, float]:
-    """An epoch in memory."""
-    assert graph.features is not None
-    assert graph.labels is not None
+def measured(epoch: Callable[[], Tensor], **told: int) -> None:
+    """Tell the parent about an epoch, run the epoch when it answers, tell the memory that it took, and wait again."""
+    gc.collect()
     POOL.release()
+    # Free memory of the heap would let the epoch take more than its limit.
+    ctypes.CDLL(None).malloc_trim(0)
+    tell_and_wait({"anonymous_bytes": anonymous_bytes(), **told})
     with Watch() as watch:
-        z = model(graph.hops(model.num_hops), graph.features)
-        loss = loss_of(z, slice(0, NUM_VERTICES), labels=graph.labels)
-        loss.backward()  # type: ignore[no-untyped-call]
-    return {"above_bytes": watch.above_bytes, "loss": loss.item()}
+        epoch().backward()  # type: ignore[no-untyped-call]
+    tell_and_wait({"above_bytes": watch.above_bytes})
 
 
-def streamed(model: GNN, graph: Graph, *, budget_bytes: int, spill: Path) -> dict[str, float]:
-    """A streamed epoch, after one in which kernels are compiled and what comes once is made."""
+def tell_and_wait(told: dict[str, int]) -> None:
+    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
+
+
+def streamed(model: nn.Module, graph: Graph, spill: Path) -> None:
+    """A streamed epoch, after one that compiles kernels and computes constants."""
     assert graph.features is not None
-    assert graph.labels is not None
-    part = partial(loss_of, labels=graph.labels)
+    budget_bytes = dense_bytes(model, graph) // SHARE
     made = stream(model, graph, budget_bytes=budget_bytes, spill=spill)
     plan = made.plan(graph.features, folded=True).plan
-    made.loss(graph.features, part).backward()  # type: ignore[no-untyped-call]
-    POOL.release()
-    with Watch() as watch:
-        loss = made.loss(graph.features, part)
-        loss.backward()  # type: ignore[no-untyped-call]
-    found = {"above_bytes": watch.above_bytes, "peak_bytes": plan.peak_bytes, "loss": loss.item()}
-    return found | {"num_intervals": plan.num_intervals, "stored_bytes": plan.stored_bytes}
+    epoch = partial(made.loss, graph.features, partial(loss_of, labels=graph.labels))
+    epoch().backward()  # type: ignore[no-untyped-call]
+    told = {"peak_bytes": plan.peak_bytes, "num_intervals": plan.num_intervals, "stored_bytes": plan.stored_bytes}
+    measured(epoch, budget_bytes=budget_bytes, **told)
+    made.close()
+
+
+def in_memory(model: nn.Module, graph: Graph) -> Tensor:
+    """The loss of an epoch in memory."""
+    assert graph.labels is not None
+    z = model(graph.hops(model.num_hops), graph.features)
+    return loss_of(z, slice(0, NUM_VERTICES), labels=graph.labels)
 
 
 def main() -> None:
-    """Measure."""
-    name, budget_bytes = sys.argv[1], int(sys.argv[2]) << 20
+    """Run the epochs."""
     torch.set_num_threads(1)
-    graph = generated(NUM_VERTICES, NUM_EDGES)
-    model = build_model(ModelConfig(model=name, hidden=128, heads=4, dropout=0.0), graph)
-    graph = model.prepare(graph)
-    assert graph.features is not None
-    assert graph.labels is not None
-    run = {"streamed": partial(streamed, budget_bytes=budget_bytes, spill=Path(sys.argv[3])), "dense": dense}
-    json.dump({way: run[way](model, graph) for way in sys.argv[4:]}, sys.stdout)
+    plain = generated(NUM_VERTICES, NUM_EDGES)
+    for name in sys.argv[2:]:
+        model = build_model(ModelConfig(model=name, hidden=64, heads=4, dropout=0.0), plain)
+        graph = model.prepare(plain)
+        streamed(model, graph, Path(sys.argv[1]))
+    measured(partial(in_memory, model, graph))
 
 
 if __name__ == "__main__":

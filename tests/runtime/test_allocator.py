@@ -34,6 +34,19 @@ import torch, sagann
 block = torch.ones(64 << 20, dtype=torch.uint8)
 print(sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("AnonHugePages")))
 """
+TRIMMED = """
+from sagann.runtime.allocator import HeapGuard, _anonymous_bytes
+tight, roomy = HeapGuard(8 << 20), HeapGuard(1 << 30)
+# Blocks that are too small for the C library to ask the system for each. The last one keeps the heap's end where it is.
+blocks = [bytearray(40_000) for _ in range(1500)]
+last = bytearray(40_000)
+del blocks
+before = _anonymous_bytes()
+roomy.check()
+assert before - _anonymous_bytes() < 1 << 20
+tight.check()
+print(before - _anonymous_bytes())
+"""
 
 
 def printed_by(program: str, **environment: str) -> int:
@@ -61,3 +74,8 @@ def test_large_tensors_lie_on_huge_pages_unless_the_user_says_no() -> None:
     assert printed_by(HUGE) > 32 << 10
     if "[madvise]" in HUGE_PAGES.read_text():
         assert printed_by(HUGE, THP_MEM_ALLOC_ENABLE="0") < 16 << 10
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs the GNU C library")
+def test_the_heap_is_trimmed_when_the_process_exceeds_its_budget() -> None:
+    assert printed_by(TRIMMED) > 30 << 20

@@ -1,4 +1,4 @@
-"""Trains for an epoch in this process, on a graph whose epoch takes a gigabyte of memory.
+"""Trains for an epoch in this process, on a graph whose epoch takes half a gigabyte of memory.
 
 ``python -m tests.train.automatic_driver WAY RUN_DIR [DATA]``. WAY is automatic; in-memory to leave out the automatic budget; or
 prepared-in-memory to have no array of the prepared graph in files. DATA is a dataset to train on instead.
@@ -17,7 +17,7 @@ from sagann.train import TrainConfig, Trainer, trainer
 from tests.runtime.memory_driver import generated
 from tests.train.test_automatic import Heard
 
-MOST_LABELLED = 80_000
+MOST_LABELLED = 40_000
 MODEL = ModelConfig(model="maxpool-gcn", layers=3, hidden=256, dropout=0.0)
 
 
@@ -28,7 +28,7 @@ def main() -> None:
         trainer.automatic_budget = lambda *given, **known: None
     if sys.argv[1] == "prepared-in-memory":
         trainer.bytes_in_files = lambda *given: 0
-    graph, model = generated(80_000, 320_000), MODEL
+    graph, model = generated(40_000, 160_000), MODEL
     if len(sys.argv) == 4:
         # The model takes little: it is the graph that is large.
         graph, model = load_graph(sys.argv[3]), replace(MODEL, layers=2, hidden=8)

@@ -200,10 +200,10 @@ def test_nobody_is_told_where_there_is_nothing_to_say(free: Free) -> None:
 def test_features_that_do_not_fit_as_the_model_reads_them_are_converted_in_files(
     limited: Callable[[int], Callable[[], None]], tmp_path: Path
 ) -> None:
-    graph = generated(500_000, 500_000)
+    graph = generated(300_000, 300_000)
     assert graph.features is not None
     save_graph(replace(graph, features=graph.features.half()), tmp_path / "data")
-    start = limited(800 << 20)
+    start = limited(720 << 20)
 
     def run(way: str) -> int:
         return subprocess.run(
@@ -221,7 +221,7 @@ def test_features_that_do_not_fit_as_the_model_reads_them_are_converted_in_files
 def test_a_process_lives_that_would_be_killed_in_memory(
     limited: Callable[[int], Callable[[], None]], tmp_path: Path
 ) -> None:
-    start = limited(1000 << 20)
+    start = limited(720 << 20)
 
     def run(way: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

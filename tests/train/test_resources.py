@@ -38,7 +38,7 @@ def test_an_index_is_not_taken_for_a_smaller_one(monkeypatch):
     for name in ("cuda:1", "cuda:256"):
         with pytest.raises(InputError, match=rf"no such device: '{name}'; PyTorch .*TrainConfig\.device"):
             resolve_device(name)
-        with pytest.raises(InputError, match=rf"no such device to stream to: '{name}'; PyTorch .*stream\.device"):
+        with pytest.raises(InputError, match=rf"no such device: '{name}'; PyTorch .*stream\.device"):
             device_named(name)
     assert resolve_device("cuda:0") == device_named("cuda:0") == torch.device("cuda", 0)
     assert device_named(torch.device("cuda", 0)) == torch.device("cuda", 0)

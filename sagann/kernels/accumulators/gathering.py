@@ -1,14 +1,14 @@
-"""Gathering: what a layer's gather means, in memory, over tiles, and streamed.
+"""Gathering: the gather of a layer, the same in memory, over tiles, and streamed.
 
-An edge has one message or several. Each message is reduced by one accumulator or several. The results of one message
-stand side by side in the last dimension; the results of several messages are flattened and stand side by side as well, so
-that a gather has one result whatever it gathers.
+An edge has one message or several. One accumulator or several reduce each message. The results of one message stand side by
+side in the last dimension. The results of several messages are flattened and stand side by side, so a gather always has one
+result.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,14 +16,16 @@ import torch
 from torch import Tensor
 
 from sagann.graph.topology import Topology
-from sagann.kernels.accumulators.record import Accumulator, Counts
+from sagann.kernels.accumulators.records import ACCUMULATORS, Accumulator, Counts
 from sagann.kernels.edge.function import EdgeFunction, Output, read_names
 
 SEPARATOR = "+"
-"Between the names of several accumulators of one message."
+"Stands between the names of several accumulators of one message."
 MESSAGE_SEPARATOR = ", "
-"Between the accumulators of several messages."
+"Stands between the accumulators of several messages."
 Shape = tuple[int, ...]
+Names = str | Sequence[str]
+"Names of the accumulators of one message: one name, or several."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,11 +33,11 @@ class Reduced:
     """One message reduced by one accumulator."""
 
     accumulator: Accumulator
-    "How the message is reduced."
+    "The accumulator."
     values: slice
     "Positions of the message's values among all values of an edge."
     state: slice
-    "Positions of the accumulator's tensors among those of the whole state."
+    "Positions of the accumulator's tensors in the whole state."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,7 @@ class Gathering:
     """The accumulators of a layer's messages."""
 
     messages: tuple[tuple[Accumulator, ...], ...]
-    "Accumulators of each message. Several accumulators of one message take one value each."
+    "Accumulators of each message. Several accumulators of a message reduce the same single value."
     max_degree: int = 0
     "Rows that concat has room for at a destination; 0 for the other accumulators."
 
@@ -74,7 +76,7 @@ class Gathering:
 
     @property
     def name(self) -> str:
-        """The accumulators' names, joined."""
+        """Names of the accumulators, joined."""
         names = (SEPARATOR.join(each.name for each in accumulators) for accumulators in self.messages)
         return MESSAGE_SEPARATOR.join(names)
 
@@ -85,12 +87,12 @@ class Gathering:
 
     @property
     def num_values(self) -> int:
-        """Number of values that are read of an edge."""
+        """Number of values of an edge that are read."""
         return self.reduced[-1].values.stop
 
     @property
     def is_reduced(self) -> bool:
-        """Whether edges are reduced to a state that can be merged, rather than kept."""
+        """Whether edges are reduced to a state that can be merged; concat keeps their rows."""
         return all(accumulator.reduction.rows == "row" for accumulator in self.accumulators)
 
     @property
@@ -110,21 +112,21 @@ class Gathering:
 
     @property
     def names_edges(self) -> bool:
-        """Whether a state holds ids of edges, to which the gradient goes."""
+        """Whether a state holds ids of edges."""
         return any(accumulator.reduction.names_edges for accumulator in self.accumulators)
 
     @property
     def reads_result(self) -> bool:
-        """Whether the backward reads the result."""
+        """Whether the backward pass reads the result."""
         return any(accumulator.reads_result for accumulator in self.accumulators)
 
     @property
     def keeps(self) -> tuple[int, ...]:
-        """Positions of the tensors of the state that the backward reads."""
+        """Positions of the state's tensors that the backward pass reads."""
         return tuple(each.state.start + position for each in self.reduced for position in each.accumulator.keeps)
 
     def outputs(self, values: Sequence[str]) -> list[Output]:
-        """The outputs of a pass over edges with these values."""
+        """The outputs of a pass over edges with values of these names."""
         return [
             Output(reduce=each.accumulator.reduction.name, values=tuple(values[each.values]))
             for each in self.reduced
@@ -157,11 +159,11 @@ class Gathering:
         )
 
     def finish(self, state: Sequence[Tensor], counts: Counts) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The result, and the tensors of the state that the backward reads.
+        """The result, and the tensors of the state that the backward pass reads.
 
         Args:
-            state: all tensors of a state; used up.
-            counts: of the rows.
+            state: all tensors of a state; may be overwritten.
+            counts: numbers of in-edges.
         """
         kept = tuple(state[position] for position in self.keeps)
         results = [each.accumulator.finish(state[each.state], counts) for each in self.reduced]
@@ -170,14 +172,14 @@ class Gathering:
     def arrive(
         self, function: EdgeFunction, grad: Tensor, kept: Sequence[Tensor], result: Tensor, counts: Counts
     ) -> dict[str, Tensor]:
-        """What the backward's passes read besides the forward's inputs, by name.
+        """The tensors that the backward's passes read besides the forward's inputs, by name.
 
         Args:
-            function: the forward's pass.
-            grad: of the result; in half precision too.
-            kept: what :meth:`finish` gave.
-            result: what was gathered, where the accumulators read it; else any tensor of its shape.
-            counts: of the rows.
+            function: edge function of the forward pass.
+            grad: gradient of the result; may be in half precision.
+            kept: tensors that :meth:`finish` returned.
+            result: the result, where the accumulators read it; else any tensor of its shape.
+            counts: numbers of in-edges.
         """
         found: dict[str, Tensor] = {}
         known = iter(kept)
@@ -190,19 +192,14 @@ class Gathering:
         return found
 
     def split(self, rows: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:
-        """The part of each message in rows like the result's.
-
-        Args:
-            rows: [rows, ...], as the result.
-            shapes: feature shape of each part.
-        """
+        """Cut rows of the result's form, [rows, ...], into a part for each message, of these feature shapes."""
         if len(shapes) == 1:
             return [rows]
         parts = rows.split([math.prod(shape) for shape in shapes], -1)
         return [part.reshape(len(rows), *shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def _parts(self, function: EdgeFunction, rows: Tensor) -> list[Tensor]:
-        """The part of each accumulator in rows like the result's."""
+        """Cut rows of the result's form into a part for each accumulator."""
         if self.is_one:
             return [rows]
         values = [function.value(name).shape for output in self._first_outputs(function) for name in output.values]
@@ -214,7 +211,7 @@ class Gathering:
         ]
 
     def _first_outputs(self, function: EdgeFunction) -> list[Output]:
-        """One output of each message: several accumulators of a message read the same values."""
+        """The first output of each message."""
         first, found = 0, []
         for accumulators in self.messages:
             found.append(function.outputs[first])
@@ -234,3 +231,27 @@ class Gathering:
 
 def _flat(rows: Tensor) -> Tensor:
     return rows.reshape(len(rows), math.prod(rows.shape[1:]))
+
+
+def gathering(names: Names | Mapping[str, Names], max_degree: int = 0) -> Gathering:
+    """The gather by the accumulators of these names.
+
+    Args:
+        names: names for one message (one name, several, or several joined by :data:`SEPARATOR`), or for each message (a
+            mapping, or one string joined by :data:`MESSAGE_SEPARATOR`).
+        max_degree: rows that concat has room for.
+    Raises:
+        ValueError: no accumulator has one of the names.
+    """
+    if isinstance(names, Mapping):
+        messages = list(names.values())
+    else:
+        messages = list(names.split(MESSAGE_SEPARATOR)) if isinstance(names, str) else [names]
+    return Gathering(messages=tuple(map(_records, messages)), max_degree=max_degree)
+
+
+def _records(names: Names) -> tuple[Accumulator, ...]:
+    several = names.split(SEPARATOR) if isinstance(names, str) else names
+    if unknown := [name for name in several if name not in ACCUMULATORS]:
+        raise ValueError(f"There is no accumulator '{unknown[0]}'; choose one of {', '.join(ACCUMULATORS)}.")
+    return tuple(ACCUMULATORS[name] for name in several)

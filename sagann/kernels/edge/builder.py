@@ -1,4 +1,4 @@
-"""Builds edge functions op by op: shapes and types inferred, equal ops once, trivial ones not at all."""
+"""Builder of edge functions, op by op. It infers shapes and types, merges equal ops, and leaves out trivial ops."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ from sagann.kernels.edge.function import (
 )
 
 HALF = (torch.float16, torch.bfloat16)
+# By op, the second operand that leaves the first one as it is.
+_NEUTRAL = {"mul": 1, "div": 1, "add": 0, "sub": 0}
 
 
 def arithmetic_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What values of ``dtype`` are computed in: half precision is storage only."""
+    """The type in which values of ``dtype`` are computed. Half precision is storage only."""
     return torch.float32 if dtype in HALF else dtype
 
 
@@ -56,19 +58,19 @@ class Builder:
         return self._values[value].shape if isinstance(value, str) else ()
 
     def dtype(self, value: Arg) -> torch.dtype:
-        """The type that a value has while it is computed with."""
+        """The type in which a value is computed."""
         assert isinstance(value, str)
         return arithmetic_dtype(self._values[value].dtype)
 
     def op(self, op: str, *args: Arg, shape: Shape = (), dtype: torch.dtype | None = None, **attrs: Any) -> str:
-        """Add an op and return its value's name; an equal one that stands already is returned instead.
+        """Add an op, unless an equal op exists, and return the name of its value.
 
         Args:
             op: one of OPS.
             args: names of values, or constants.
-            shape: the result's, for ops that take it as given.
-            dtype: the result's; by default that of the arguments.
-            attrs: what the op needs besides.
+            shape: shape of the result, for ops that state their shape.
+            dtype: type of the result; by default the promoted type of the arguments.
+            attrs: attributes of the op.
         """
         shape = shape_of(op, [self.shape(arg) for arg in args], attrs, shape)
         if op in COMPARISONS:
@@ -103,7 +105,7 @@ class Builder:
         return self.reshape(self.op("sum", value, dims=dims) if dims else value, shape)
 
     def build(self, outputs: Iterable[Output], at: Literal["dst", "src"]) -> EdgeFunction:
-        """The function that computes ``outputs``, without what they do not read."""
+        """The function that computes ``outputs``, without inputs and ops that no output reads."""
         outputs = tuple(outputs)
         needed = {name for output in outputs for name in output.values}
         ops = []
@@ -138,40 +140,39 @@ class Builder:
     def _trivial(
         self, op: str, args: tuple[Arg, ...], shape: Shape, dtype: torch.dtype, attrs: dict[str, Any]
     ) -> str | None:
-        """The value that the op would only repeat."""
+        """The existing value that the op would only repeat, if any."""
         first = args[0] if args else None
-        if op == "reshape" and isinstance(first, str):
+        if not isinstance(first, str):
+            # Only 1 * x and 0 + x repeat their second argument.
+            first, args = (args[1], args[::-1]) if op in ("mul", "add") else (None, args)
+        if not isinstance(first, str):
+            return None
+        if op == "reshape":
+            return self._reshaped(first, shape)
+        same = self.shape(first) == shape and self.dtype(first) == dtype
+        if op in REDUCTIONS and attrs["dims"] and all(self.shape(first)[dim] == 1 for dim in attrs["dims"]):
+            return self.reshape(first, shape)
+        repeats = (
+            (op in ("broadcast", "cast", "slice") and same)
+            or (op in REDUCTIONS and not attrs["dims"])
+            or (op == "permute" and attrs["dims"] == tuple(range(len(shape))))
+            or (op == "cat" and len(args) == 1)
+            or (op in _NEUTRAL and same and not isinstance(args[1], str) and args[1] == _NEUTRAL[op])
+        )
+        return first if repeats else None
+
+    def _reshaped(self, value: str, shape: Shape) -> str | None:
+        """A reshape of reshapes as one, or as none; None for the reshape of another value."""
+        first, earlier = value, self._values[value]
+        while isinstance(earlier, Op) and earlier.op == "reshape":
+            first = str(earlier.args[0])
             earlier = self._values[first]
-            while isinstance(earlier, Op) and earlier.op == "reshape":
-                first = str(earlier.args[0])
-                earlier = self._values[first]
-            if first != args[0] or self.shape(first) == shape:
-                return first if self.shape(first) == shape else self.op("reshape", first, shape=shape)
-            return None
-        same = isinstance(first, str) and self.shape(first) == shape and self.dtype(first) == dtype
-        if op in ("broadcast", "cast") and same:
-            return str(first)
-        if op in REDUCTIONS and not attrs["dims"]:
-            return str(first)
-        if op in REDUCTIONS and all(self.shape(str(first))[dim] == 1 for dim in attrs["dims"]):
-            return self.reshape(str(first), shape)
-        if op == "permute" and attrs["dims"] == tuple(range(len(shape))):
-            return str(first)
-        if op == "slice" and same:
-            return str(first)
-        if op == "cat" and len(args) == 1:
-            return str(first)
-        neutral = {"mul": 1, "div": 1, "add": 0, "sub": 0}.get(op)
-        if neutral is None:
-            return None
-        if same and _is_number(args[1], neutral):
-            return str(first)
-        swapped = op in ("mul", "add") and _is_number(args[0], neutral)
-        second = str(args[1])
-        return second if swapped and self.shape(second) == shape and self.dtype(second) == dtype else None
+        if self.shape(first) == shape:
+            return first
+        return None if first == value else self.op("reshape", first, shape=shape)
 
     def splat(self, value: str) -> float | int | bool | None:
-        """The constant that a value consists of, or None."""
+        """The constant of a value made by ``full``, or None."""
         op = self._values[value]
         if isinstance(op, Op) and op.op == "full" and not isinstance(op.args[0], str):
             return op.args[0]
@@ -185,9 +186,5 @@ class Builder:
 def _key(
     op: str, args: tuple[Arg, ...], shape: Shape, dtype: torch.dtype, attrs: Mapping[str, Any]
 ) -> tuple[object, ...]:
-    """Equal for equal ops. Constants are told apart as they are written: 1, 1.0 and True, 0.0 and -0.0."""
+    """A key that is equal for equal ops. Constants differ where they are written differently: 1, 1.0, True, 0.0, -0.0."""
     return op, tuple(map(repr, args)), shape, dtype, tuple(sorted(attrs.items()))
-
-
-def _is_number(arg: Arg, number: int) -> bool:
-    return not isinstance(arg, str) and arg == number

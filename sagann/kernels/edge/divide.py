@@ -1,7 +1,7 @@
-"""Divide: the rows of a pass cut into work items, by one look at each row.
+"""Divide: the rows of a pass cut into work items.
 
-A chunk that is copied for one pass is cut anew each time, while others compute: so it is compiled, and does not hold
-Python's lock.
+The cut is compiled and does not hold Python's lock, because a chunk copied for one pass is cut each time, while other threads
+compute.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from sagann.machine_code import compiled
 
 
 def divide(indptr: NDArray[np.integer], grain: Grain) -> Work:
-    """Cut the rows of ``indptr`` [num_rows + 1] into items; a row costs as much as an edge.
+    """Cut the rows of ``indptr`` [num_rows + 1] into items. A row costs as much as an edge.
 
-    Those of rows that are cut come first, in order of their slots.
+    Items of cut rows come first, in order of their slots.
 
     Example:
         >>> work = divide(np.array([0, 1, 2, 9]), Grain(num_items=4, smallest=1))
@@ -34,7 +34,7 @@ def divide(indptr: NDArray[np.integer], grain: Grain) -> Work:
 
 @compiled()
 def _count_cut(indptr: NDArray[np.integer], size: int) -> tuple[int, int]:
-    """How many rows are cut, and into how many items."""
+    """Number of rows that are cut, and number of their items."""
     num_splits, num_slots = 0, 0
     for row in range(len(indptr) - 1):
         degree = indptr[row + 1] - indptr[row]
@@ -53,7 +53,7 @@ def _cut(
     split_rows: NDArray[np.int64],
     split_indptr: NDArray[np.int64],
 ) -> int:
-    """Fill in the items, and which rows are cut; gives the number of items."""
+    """Write the items and the cut rows, and return the number of items."""
     num_rows = len(indptr) - 1
     splits, slot, count = 0, 0, num_slots
     first, share_ends = 0, size

@@ -1,16 +1,15 @@
-"""EdgeFunction: what one pass over the edges loads, computes and reduces. The input of every kernel dialect.
+"""EdgeFunction: the loads, operations and reductions of one pass over the edges. The input of every kernel dialect.
 
-A pass goes over the edges grouped by destination (``at="dst"``, CSC) or by source (``at="src"``, CSR). For every
-edge it loads rows of its inputs, computes ops on them, and reduces the outputs to one row per group. Rows have a
-feature shape, without the dimension of the edges; ``()`` is a scalar per edge. Values broadcast as in PyTorch,
-from the right.
+A pass goes over the edges grouped by destination (``at="dst"``, CSC) or by source (``at="src"``, CSR). For every edge the pass
+loads rows of its inputs, computes ops on them, and reduces the outputs to one row per group. Rows have a feature shape, without
+the dimension of the edges; ``()`` is a scalar per edge. Values broadcast as in PyTorch, from the right.
 
-Invariants (:func:`verify`): names are unique; an op reads only what stands before it; shapes follow from the op's
-arguments; every reduction gets as many values as it takes.
+Invariants (:func:`verify`): names are unique; an op reads only earlier values; shapes follow from the op's arguments; every
+reduction gets the number of values that it takes.
 
 References:
-    Ma et al., NGra, 2018, Sec. 3.3: the fused Scatter-ApplyEdge-Gather. We differ in that the pass is data, not a
-    template, and that its backward is a pass of the same form.
+    Ma et al., NGra, 2018, Sec. 3.3: the fused Scatter-ApplyEdge-Gather. We differ: a pass is data, not a template, and its
+    backward is a pass of the same form.
 """
 
 from __future__ import annotations
@@ -27,32 +26,11 @@ from sagann.kernels.edge.reductions import Reduction, reduction
 
 Shape = tuple[int, ...]
 Side = Literal["src", "dst", "edge", "param"]
-"Which row an edge reads: its source's, its destination's, its own; a parameter has no rows."
+"The row that an edge reads: of its source, of its destination, or its own. A parameter has no rows."
 Arg = str | float | int | bool
 
-UNARY = frozenset(
-    [
-        "neg",
-        "abs",
-        "exp",
-        "expm1",
-        "log",
-        "log1p",
-        "sqrt",
-        "rsqrt",
-        "reciprocal",
-        "tanh",
-        "sigmoid",
-        "relu",
-        "erf",
-        "sign",
-        "floor",
-        "sin",
-        "cos",
-        "detach",
-        "not",
-    ]
-)
+_FUNCTIONS = ["exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "sin", "cos"]
+UNARY = frozenset(["neg", "abs", "reciprocal", "relu", "sign", "floor", "detach", "not", *_FUNCTIONS])
 BINARY = frozenset(
     ["add", "sub", "mul", "div", "pow", "maximum", "minimum", "lt", "le", "gt", "ge", "eq", "ne", "and", "or"]
 )
@@ -69,21 +47,21 @@ class Input:
     name: str
     "Unique name."
     side: Side
-    "End or kind of the row that an edge reads."
+    "The row that an edge reads."
     shape: Shape
-    "Feature shape of a row; of a parameter, its shape."
+    "Feature shape of a row; shape of a parameter."
     dtype: torch.dtype
-    "float32, float64, float16, bfloat16, bool, or an integer type; an array may have another integer type."
+    "float32, float64, float16, bfloat16, bool, or an integer type. The array may have another integer type."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Op:
     """One operation on rows.
 
-    ``attrs`` by op: reshape, broadcast and full: none (the shape says it; full's one argument is the constant);
-    permute: dims; slice: dim, start, step; cat: dim; sum, amax, amin: dims (removed from the shape); cast: none
-    (the dtype says it); random: p and salt: 0 with probability p, else 1 / (1 - p), the same in every pass of
-    one seed; edge_id: none; no arguments, an int64 scalar, the edge's position in CSC order.
+    ``attrs`` by op: permute has dims; slice has dim, start and step; cat has dim; sum, amax and amin have dims, which leave
+    the shape; random has p and salt. Other ops have none. reshape, broadcast and full take their shape from ``shape``, cast
+    takes its type from ``dtype``, and the one argument of full is a constant. random gives 0 with probability p, else
+    1 / (1 - p), the same in every pass of one seed. edge_id gives the edge's position in CSC order, an int64 scalar.
     """
 
     name: str
@@ -97,24 +75,22 @@ class Op:
     dtype: torch.dtype
     "Type of the result: torch.bool for comparisons."
     attrs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    "What the op needs besides arguments."
+    "Attributes of the op, by name."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Output:
-    """A value reduced, and what the pass returns for it.
+    """A value that a pass reduces.
 
-    ``sum``: [rows, *shape]. ``max``, ``min``: the extremum and the id of the first edge in CSC order that attains it
-    (-1 without edges; int32 where that holds every id, else int64): two tensors. ``softmax``: the weighted sum, the largest
-    score, and the sum of the exponentials of the scores less the largest, both of the score's shape (-inf and 0
-    without edges): three tensors. ``edge``: not reduced, [num_edges, *shape] in CSC order.
-    ``total``: summed over all edges, [*shape].
+    The pass returns the tensors of the reduction's state (:mod:`sagann.kernels.edge.reductions`), [rows, *shape] each. Ids of
+    edges are -1 in rows without edges, and int32 where int32 holds every id, else int64. Exceptions: ``edge`` returns
+    [num_edges, *shape] in CSC order, ``total`` returns the sum over all edges, [*shape].
     """
 
     reduce: str
-    "How the rows of a group become one: the name of a reduction."
+    "Name of a reduction."
     values: tuple[str, ...]
-    "The value, or score and value, as the reduction takes them."
+    "Name of the value, or names of score and value, as the reduction takes them."
 
     @property
     def reduction(self) -> Reduction:
@@ -123,22 +99,22 @@ class Output:
 
     @property
     def num_results(self) -> int:
-        """How many tensors the pass returns for it."""
+        """Number of tensors that the pass returns for the output."""
         return len(self.reduction.state)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, weakref_slot=True, eq=False)
 class EdgeFunction:
-    """A pass over the edges; compared by identity, so that kernels can be kept with it."""
+    """A pass over the edges. Functions are compared by identity, so that kernels can be kept by function."""
 
     inputs: tuple[Input, ...]
-    "What it loads."
+    "Arrays that the pass loads."
     ops: tuple[Op, ...]
-    "What it computes, in order."
+    "Operations, in order."
     outputs: tuple[Output, ...]
-    "What it reduces."
+    "Values that the pass reduces."
     at: Literal["dst", "src"]
-    "End whose edges form a group."
+    "The end of the edges by which the pass groups them."
 
     def value(self, name: str) -> Input | Op:
         """The input or op of that name."""
@@ -151,7 +127,7 @@ class EdgeFunction:
 
     @property
     def content(self) -> tuple[object, ...]:
-        """All of it, to be compared."""
+        """The whole function, for comparisons."""
         return (*self.values, *self.outputs, self.at)
 
     @property
@@ -161,20 +137,19 @@ class EdgeFunction:
 
     @property
     def numbers_edges(self) -> bool:
-        """Whether what it gives depends on the edges' ids."""
+        """Whether the results depend on the edges' ids."""
         return any(op.op in ("random", "edge_id") for op in self.ops) or any(
             output.reduction.names_edges for output in self.outputs
         )
 
     @property
     def asks_for_ids(self) -> bool:
-        """Whether a pass that does not go in CSC order has to know which edge is which."""
-        of_edges = any(output.reduction.rows == "edge" for output in self.outputs)
-        return self.numbers_edges or of_edges
+        """Whether a pass that does not go in CSC order needs the edges' ids."""
+        return self.numbers_edges or any(output.reduction.rows == "edge" for output in self.outputs)
 
 
 def read_names(function: EdgeFunction) -> list[list[str]]:
-    """What the backward reads for each output, by the names of its passes' inputs; numbered where there are several."""
+    """For each output, the names of the inputs that its backward passes read. Names of several outputs are numbered."""
     several = len(function.outputs) > 1
     return [
         [f"{read.name}_{number}" if several else read.name for read in output.reduction.reads]
@@ -186,7 +161,7 @@ def verify(function: EdgeFunction) -> None:
     """Check the invariants of an edge function.
 
     Raises:
-        ValueError: one does not hold; the message names the value.
+        ValueError: an invariant does not hold; the message names the value.
     """
     known: dict[str, Input | Op] = {}
     for value in function.values:
@@ -219,7 +194,7 @@ def _verify_op(op: Op, known: Mapping[str, Input | Op]) -> None:
 
 
 def shape_of(op: str, shapes: list[Shape], attrs: Mapping[str, Any], stated: Shape) -> Shape:
-    """The feature shape that follows from an op's arguments; ``stated`` where the op takes its shape as given."""
+    """The feature shape that follows from an op's arguments; ``stated`` where the op itself states its shape."""
     if op == "edge_id":
         return ()
     if op in ("full", "random"):

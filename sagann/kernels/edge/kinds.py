@@ -1,7 +1,7 @@
-"""What every kernel dialect has to know of a function's values: their kind, their lanes, what they are reduced to.
+"""Facts of an edge function that every dialect needs: kinds and lanes of its values, and the tensors that a pass writes.
 
-A row's features are lanes. Where no op moves values between lanes, a wide row can be done tile by tile, so that
-accumulators and operands stay in registers (:func:`feature_width`); otherwise rows are resident.
+A row's features are lanes. Where no op moves values between lanes, a kernel does a wide row tile by tile, so that
+accumulators and operands stay in registers (:func:`feature_width`). Otherwise rows are resident: all lanes at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sagann.kernels.edge.function import REDUCTIONS, EdgeFunction, Input, Op
+from sagann.kernels.edge.function import REDUCTIONS, EdgeFunction, Input, Op, Output
 from sagann.kernels.edge.reductions import Reduction
 
 KINDS = {
@@ -32,11 +32,17 @@ class Result:
     """A tensor that a kernel writes."""
 
     rows: str
-    "row: one per group; edge: one per edge; item: one per work item, to be summed."
+    'The tensor\'s rows: "row" for one per group, "edge" for one per edge, "item" for one per work item, then summed.'
     shape: tuple[int, ...]
     "Feature shape."
     dtype: torch.dtype | None
     "float32 or float64; None for ids of edges."
+    neutral: float
+    "Number in every entry before the first edge."
+
+    def full_shape(self, num_rows: int) -> tuple[int, ...]:
+        """Shape of a tensor that edges are reduced to, over so many groups."""
+        return self.shape if self.rows == "item" else (num_rows, *self.shape)
 
 
 def lanes(value: Input | Op) -> int:
@@ -45,7 +51,7 @@ def lanes(value: Input | Op) -> int:
 
 
 def kind_of(value: Input | Op) -> str:
-    """Kind of a value's lanes in registers: half precision is widened when it is loaded."""
+    """Kind of a value's lanes in registers. Half precision is widened when a kernel loads the value."""
     kind = KINDS[value.dtype]
     return "f4" if kind in ("f2", "bf") else kind
 
@@ -64,28 +70,44 @@ def results_of(function: EdgeFunction) -> list[Result]:
         shapes = {"value": value.shape, "score": function.value(output.values[0]).shape, "row": ()}
         reduction = output.reduction
         results += [
-            Result(rows=reduction.rows, shape=shapes[part.of], dtype=None if part.is_edge else dtype)
+            Result(
+                rows=reduction.rows,
+                shape=shapes[part.of],
+                dtype=None if part.is_edge else dtype,
+                neutral=part.neutral,
+            )
             for part in reduction.state
         ]
     return results
 
 
 def reduced_results(function: EdgeFunction) -> list[Result]:
-    """Those of them that the edges of a pass are reduced to: the state of a gather."""
+    """The tensors that edges are reduced to: the state of a gather."""
     return [result for result in results_of(function) if result.rows != "edge"]
 
 
+def placed(outputs: Iterable[Output]) -> Iterator[tuple[Output, slice]]:
+    """Each output, and the places of its tensors among the tensors of all these outputs."""
+    first = 0
+    for output in outputs:
+        yield output, slice(first, first + output.num_results)
+        first += output.num_results
+
+
+def reduced_outputs(function: EdgeFunction) -> list[Output]:
+    """The outputs to which edges are reduced."""
+    return [output for output in function.outputs if output.reduction.rows != "edge"]
+
+
 def merged_results(function: EdgeFunction) -> Iterator[tuple[Reduction, slice]]:
-    """How rows are reduced, output by output, and where their tensors stand among all results."""
-    result = 0
-    for output in function.outputs:
+    """The reduction of each output with a row per group, and the places of its tensors among all results."""
+    for output, here in placed(function.outputs):
         if output.reduction.rows == "row":
-            yield output.reduction, slice(result, result + output.num_results)
-        result += output.num_results
+            yield output.reduction, here
 
 
 def feature_width(function: EdgeFunction) -> int | None:
-    """The one number of lanes that values have besides 1, where lane i depends on lanes i alone; None elsewhere."""
+    """Number of lanes of every value with more than one lane, where lane i depends on lanes i alone; else None."""
     widths = {lanes(value) for value in function.values} - {1}
     if len(widths) != 1 or any(_moves_lanes(function, op) for op in function.ops):
         return None
@@ -97,8 +119,8 @@ def _moves_lanes(function: EdgeFunction, op: Op) -> bool:
         return lanes(op) != lanes(function.value(str(op.args[0])))
     if op.op == "permute":
         shape = function.value(str(op.args[0])).shape
-        # Only dimensions of size 1 may change their place.
+        # Lanes stay where only dimensions of size 1 change their place.
         order = [dim for dim in op.attrs["dims"] if shape[dim] != 1]
         return order != sorted(order)
-    # With a single width, the other structural ops copy all lanes or spread one.
+    # With a single width, the other structural ops copy all lanes or spread one lane.
     return op.op == "cat" and len(op.args) > 1

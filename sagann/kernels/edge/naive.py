@@ -1,6 +1,6 @@
-"""Edge functions in plain PyTorch: every value is a tensor with one row per edge. The twin of every dialect.
+"""Edge functions in plain PyTorch, with a tensor per value and a row per edge: the twin that every dialect is compared with.
 
-The result is differentiable, and :func:`evaluate` alone is what a backward is traced from.
+The result is differentiable. Backward passes are traced from :func:`evaluate`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
-from sagann.kernels.edge.function import BINARY, UNARY, EdgeFunction, Input, Op, Output
+from sagann.kernels.edge.builder import HALF
+from sagann.kernels.edge.function import BINARY, UNARY, EdgeFunction, Op, Output
 from sagann.kernels.edge.pass_edges import Edges, PassEdges
 from sagann.kernels.edge.random import random_rows
 from sagann.kernels.edge.walk import check_into
@@ -37,17 +38,17 @@ def run(
     """Run a pass, or continue one with more edges.
 
     Args:
-        function: what to compute.
-        edges: the edges, as a topology or as such a pass reads them.
-        arrays: the inputs by name: src [num_src, ...], dst [num_dst, ...], edge [num_edges, ...] in CSC order,
-            or data of ``edges`` as it lies there, param without rows.
-        seed: of the random values.
-        into: what earlier edges of the same rows gave, without outputs that are not reduced; these edges are added
-            in place, and what comes of it is not differentiable. There may be more rows, if they have no
-            edges. By default the pass starts anew.
+        function: the edge function.
+        edges: a topology, or edges for one pass.
+        arrays: the inputs by name. "src" [num_src, ...], "dst" [num_dst, ...], "edge" [num_edges, ...] in CSC order or as
+            the data of ``edges`` lies, "param" without rows.
+        seed: seed of the random values.
+        into: results of earlier edges of the same rows, without outputs that are not reduced. The pass adds its edges to
+            these tensors in place, and is not differentiable. ``edges`` may have more rows, if those have no edges. By
+            default the pass starts anew.
         edge_offset: id of the first edge, where the pass continues.
     Returns:
-        The tensors of every output (:class:`Output`); those of ``into`` where given.
+        The tensors of every output (:class:`Output`); where ``into`` is given, its tensors.
     Raises:
         ValueError: ``into`` does not fit; the message names the tensor.
     """
@@ -62,7 +63,7 @@ def run(
 
 
 def _in_csc_order(array: Tensor, edges: PassEdges, topology: Topology) -> Tensor:
-    """Data of the edges as the topology has it; any other array as it is."""
+    """Data of ``edges`` as the topology orders it; any other array as it is."""
     return next((topology.edge_data[name] for name, rows in edges.edge_data.items() if rows is array), array)
 
 
@@ -75,40 +76,35 @@ def _continued(
     edge_offset: int,
 ) -> tuple[Tensor, ...]:
     results: list[Tensor] = []
-    taken = 0
-    parts = _results(function, topology, arrays, seed, edge_offset)
-    for output, part in zip(function.outputs, parts, strict=True):
+    known = iter(into)
+    for output, part in zip(function.outputs, _results(function, topology, arrays, seed, edge_offset), strict=True):
         if output.reduction.rows == "edge":
             results += part
             continue
-        known = into[taken : taken + output.num_results]
+        earlier = [next(known) for _ in part]
         part = tuple(
             torch.where(rows < 0, -1, rows.long() + edge_offset) if form.is_edge else rows
             for rows, form in zip(part, output.reduction.state, strict=True)
         )
         if output.reduction.rows == "row":
-            part = tuple(rows[: len(known[0])] for rows in part)
-        output.reduction.merge(known, part)
-        results += known
-        taken += output.num_results
+            part = tuple(rows[: len(earlier[0])] for rows in part)
+        output.reduction.merge(earlier, part)
+        results += earlier
     return tuple(results)
 
 
 def _results(
     function: EdgeFunction, topology: Topology, arrays: Mapping[str, Tensor], seed: int, edge_offset: int
 ) -> list[tuple[Tensor, ...]]:
-    """What these edges give, by output; extrema name their edges by position."""
+    """The results of these edges, by output. Extrema name their edges by position."""
     num_edges = topology.num_edges
     edge_dst, edge_src = topology.edge_dst().long(), topology.indices.long()
     rows: dict[str, Tensor] = {}
     for given in function.inputs:
         array = arrays[given.name]
-        rows[given.name] = {
-            "src": lambda array=array: array.index_select(0, edge_src),
-            "dst": lambda array=array: array.index_select(0, edge_dst),
-            "edge": lambda array=array: array,
-            "param": lambda array=array: array.unsqueeze(0),
-        }[given.side]()
+        if given.side in ("src", "dst"):
+            array = array.index_select(0, edge_src if given.side == "src" else edge_dst)
+        rows[given.name] = array.unsqueeze(0) if given.side == "param" else array
     edge_ids = torch.arange(edge_offset, edge_offset + num_edges, device=topology.device)
     values = evaluate(function, rows, edge_ids=edge_ids, seed=seed)
     results: list[tuple[Tensor, ...]] = []
@@ -126,23 +122,19 @@ def evaluate(
     """Every value of the function, [num_edges, ...] each; parameters and constants may have 1 row instead.
 
     Args:
-        function: what to compute.
+        function: the edge function.
         rows: the inputs, [num_edges, *shape] each, or [1, *shape] for parameters.
         edge_ids: id of each row's edge, for random and edge_id; None where the function has neither.
-        seed: of the random values.
+        seed: seed of the random values.
     """
     values: dict[str, Tensor] = {}
     for given in function.inputs:
-        values[given.name] = _widen(given, rows[given.name])
+        # Half precision is storage only: arithmetic is in float32.
+        values[given.name] = rows[given.name].float() if given.dtype in HALF else rows[given.name]
     for op in function.ops:
         args = [_aligned(values[arg], op) if isinstance(arg, str) else arg for arg in op.args]
         values[op.name] = _apply(op, args, edge_ids, seed, values)
     return values
-
-
-def _widen(given: Input, rows: Tensor) -> Tensor:
-    # Half precision is storage only: arithmetic is in float32.
-    return rows.float() if given.dtype in (torch.float16, torch.bfloat16) else rows
 
 
 def _aligned(value: Tensor, op: Op) -> Tensor:

@@ -1,8 +1,8 @@
-"""PassEdges: edges grouped by one end, as a pass that reduces to that end reads them, and nothing else.
+"""PassEdges: edges grouped by one end, for passes that reduce to that end.
 
-A topology serves passes to either end. A chunk of a grid is copied for one pass at a time, so it comes with what that
-pass reads: offsets, the other ends, edge data in the order of the pass, and the edges' ids only for a pass that asks for
-them. Ids and offsets are as narrow as the chunk allows.
+A topology serves passes to either end. A chunk of a grid is copied for one pass at a time, so it has only the arrays of that
+pass: offsets, the other ends, edge data in the order of the pass, and the edges' ids where the pass asks for ids. Ids and
+offsets are as narrow as the chunk allows.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class PassEdges:
     """
 
     at: Literal["dst", "src"]
-    "The end by which they are grouped."
+    "The end by which the edges are grouped."
     indptr: Tensor
     "int32 or int64 [num_rows + 1]: offsets of the rows at that end."
     indices: Tensor
-    "int16, int32 or int64 [num_edges]: the other ends."
+    "int16, int32 or int64 [num_edges]: vertex at the other end of every edge."
     num_others: int
-    "Vertices at the other end."
+    "Number of vertices at the other end."
     edge_ids: Tensor | None = None
-    "Position of every edge in CSC order [num_edges]; None in CSC order, and where no pass asks for it."
+    "Position of every edge in CSC order [num_edges]; None in CSC order, and where no pass asks for ids."
     edge_data: Mapping[str, Tensor] = field(default_factory=dict)
-    "By name, a row for every edge, in the order in which they lie here."
+    "Edge data by name, a row for every edge, in the order of ``indices``."
     _derived: dict[object, Any] = field(default_factory=dict)
 
     @classmethod
@@ -65,7 +65,7 @@ class PassEdges:
 
     @property
     def num_rows(self) -> int:
-        """Vertices at the end by which they are grouped."""
+        """Number of vertices at the end by which the edges are grouped."""
         return len(self.indptr) - 1
 
     @property
@@ -85,24 +85,21 @@ class PassEdges:
 
     @property
     def device(self) -> torch.device:
-        """Where the arrays lie."""
+        """Device of the arrays."""
         return self.indices.device
 
     def holds(self, array: Tensor) -> bool:
-        """Whether an array is data of these edges, and thus in their order."""
+        """Whether an array is data of these edges, in their order."""
         return any(array is rows for rows in self.edge_data.values())
 
     def derived(self, key: object, build: Callable[[], Any]) -> Any:
-        """What follows from these edges, built at the first call and kept as long as they are."""
+        """The result of ``build``, which runs at the first call; kept with these edges."""
         if key not in self._derived:
             self._derived[key] = build()
         return self._derived[key]
 
     def mapped(self, move: Callable[[Tensor], Tensor]) -> PassEdges:
-        """The same edges with every array replaced by what ``move`` makes of it: a copy on a device, say.
-
-        What was derived from them does not come along.
-        """
+        """The same edges with every array replaced by ``move(array)``: a copy on a device, say. Derived results are left out."""
         return PassEdges(
             at=self.at,
             indptr=move(self.indptr),
@@ -113,13 +110,13 @@ class PassEdges:
         )
 
     def topology(self) -> Topology:
-        """The same edges as a topology, with the same ids where they have any."""
+        """The same edges as a topology, with the same ids if they have ids."""
         if self.at == "dst":
             return self._topology(self.indptr.long(), self.indices, self.edge_data)
         rows = torch.arange(self.num_rows, device=self.device)
         sources = torch.repeat_interleave(rows, self.indptr.diff().long(), output_size=self.num_edges)
         others = self.indices.long()
-        # Without ids any numbering does, if a destination's edges are side by side.
+        # Without ids any order is right in which a destination's edges are side by side.
         places = others.argsort(stable=True).argsort() if self.edge_ids is None else self.edge_ids.long()
         counts = torch.bincount(others, minlength=self.num_others)
         topology = self._topology(
@@ -127,7 +124,7 @@ class PassEdges:
             _placed(sources, places),
             {name: _placed(data, places) for name, data in self.edge_data.items()},
         )
-        # A topology says that its destinations are among its sources.
+        # The destinations of a topology are its first sources.
         missing = topology.num_src - self.num_rows
         indptr = torch.nn.functional.pad(self.indptr.long(), (0, missing), value=self.num_edges)
         topology.set_csr(Csr(indptr=indptr, indices=self.indices.int(), edge_ids=places))
@@ -144,7 +141,7 @@ class PassEdges:
 
 
 Edges = Topology | PassEdges
-"What a pass goes over."
+"The edges of a pass."
 
 
 def _placed(rows: Tensor, places: Tensor) -> Tensor:

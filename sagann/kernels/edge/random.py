@@ -1,9 +1,7 @@
 """Counter-based random numbers for rows of edges or vertices: a function of seed, op, row and feature.
 
-Any pass can draw them again, in any order, on any part of the rows.
-
-Two rounds of a 32-bit finaliser (xor-shift and odd multiplication) over the counters. Kernels compute the same
-in their dialect; this is the twin in plain PyTorch.
+Any pass can draw the numbers again, in any order, on any part of the rows. A number is two rounds of a 32-bit finaliser
+(xor-shift and odd multiplication) over the counters. This module is the twin of the kernels in plain PyTorch.
 
 References:
     Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011 (counter-based generators). The finaliser
@@ -30,7 +28,7 @@ def threshold(p: float) -> int:
 
 
 def scale(p: float) -> float:
-    """What a kept value is multiplied by."""
+    """Factor of a kept value."""
     return 1 / (1 - p) if p < 1 else 0.0
 
 
@@ -38,12 +36,12 @@ def random_rows(ids: Tensor, shape: tuple[int, ...], p: float, salt: int, seed: 
     """Draw 0 with probability ``p``, else 1 / (1 - p): [num_rows, *shape].
 
     Args:
-        ids: integer [num_rows], ids of the rows: of edges in CSC order, or of vertices.
+        ids: integer [num_rows], ids of edges or of vertices.
         shape: feature shape.
         p: probability of 0.
-        salt: tells the random ops of one function apart.
-        seed: of this call, 0 <= seed < 2^32.
-        dtype: of the result.
+        salt: number of the random op within its function, so that two ops draw different numbers.
+        seed: seed of the call, from 0 to 2^32 - 1.
+        dtype: type of the result.
     """
     features = torch.arange(math.prod(shape), device=ids.device)
     ids = ids.long()

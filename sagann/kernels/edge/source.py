@@ -1,16 +1,13 @@
-"""Generated sources in a cache folder, imported from there, so that they can be read and found again.
+"""Generated sources, kept in a cache folder for people to read and for later processes to find.
 
-A source's name is the hash of its text and of the library that it is built on, so a changed library never meets an
-old kernel.
+A source's name is the hash of its text and of the library that it imports, so a changed library never meets an old kernel.
 """
 
 from __future__ import annotations
 
 import hashlib
 import linecache
-import re
 import sys
-from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -24,25 +21,19 @@ def import_source(text: str, library: str) -> ModuleType:
     """Keep a generated module in the cache folder and import it.
 
     Args:
-        text: its source.
-        library: hash of what it is built on (:func:`library_hash`).
+        text: source of the module.
+        library: hash of the library that the module imports (:func:`library_hash`).
     """
     path = cache_folder() / f"edge_{hashlib.sha256((library + text).encode()).hexdigest()[:20]}.py"
-    # What is kept is for people to read, and tells Numba which machine code is the text's: it works without.
+    # A kernel works without the file, which is for people to read and for Numba to find machine code by.
     with suppress(OSError):
         _store(text, path)
     return _imported(text, path)
 
 
-def mention(lines: Iterable[str], name: str) -> bool:
-    """Whether lines of a source mention a variable; one whose name has this name in it is another."""
-    found = re.compile(rf"\b{re.escape(name)}\b")
-    return any(found.search(line) for line in lines)
-
-
 @cache
 def library_hash(compiler: str, folder: Path, *others: Path) -> str:
-    """Hash of a dialect: its compiler's versions, the modules in its folder, those above that it shares, and others."""
+    """Hash of a dialect: versions of its compiler, modules in its folder, modules that dialects share, and other files."""
     library = hashlib.sha256(compiler.encode())
     for path in [*sorted(Path(__file__).parent.glob("*.py")), *sorted(folder.glob("*.py")), *others]:
         library.update(path.read_bytes())
@@ -54,7 +45,7 @@ def _store(text: str, path: Path) -> None:
         if path.read_text(encoding="utf-8") == text:
             return
     except (OSError, UnicodeDecodeError):
-        # Not there, not to be read by this user, or damaged.
+        # The file is missing, unreadable or damaged.
         pass
     aside = path.with_suffix(f".{uuid4().hex}.tmp")
     try:

@@ -1,14 +1,12 @@
-"""GatherState: what the edges met so far give a range of rows. In memory there is one chunk; streamed there are many.
+"""GatherState: the results of a range of rows, over the chunks of edges so far: one chunk in memory, many streamed.
 
-A chunk is a topology over the same rows, with edges and other ends of its own: a block of a grid, say, of
-destination intervals by source intervals. Chunks are accumulated one after the other, in place, by whichever dialect
-runs them; states that several workers have accumulated are merged. The forward's rows are destinations; a backward
-pass over CSR has sources for rows and is accumulated in the same way.
+A chunk is a topology over the same rows, with edges and other ends of its own: a chunk of a grid, say. A state accumulates
+chunks one after the other, in place, by any dialect. States that several workers have accumulated are merged. The rows are
+destinations in a forward pass, and sources in a backward pass over CSR.
 
-Invariants: a state without chunks holds nothing, and the first chunk is a pass as it is in memory, so one chunk
-costs what :func:`sagann.kernels.edge.naive.run` and its kin cost, and gives the same bits. Edges have ids below
-``num_edges``: position in their chunk, plus the chunk's offset. Where chunks come in the order of these, ties of
-extrema go to the lowest id, and results do not depend on how the edges are cut, but for rounding.
+Invariants: a state without chunks holds no tensor. The first chunk is an ordinary pass, so a single chunk has the cost and the
+bits of a pass in memory. An edge's id is its position in the chunk plus the chunk's offset, and is below ``num_edges``. Where
+chunks come in the order of the ids, ties of extrema go to the lowest id, and results depend on the cut only by rounding.
 
 References:
     Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2: edge chunks of a grid, accumulated into an interval of vertices.
@@ -25,8 +23,9 @@ from torch import Tensor
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
 from sagann.kernels.edge.function import EdgeFunction
-from sagann.kernels.edge.kinds import reduced_results
+from sagann.kernels.edge.kinds import placed, reduced_outputs, reduced_results
 from sagann.kernels.edge.pass_edges import Edges
+from sagann.kernels.edge.walk import num_groups
 
 
 class Run(Protocol):
@@ -50,11 +49,11 @@ class GatherState:
     """Partial results of an edge function for a range of rows.
 
     Args:
-        function: what is computed and reduced. Its "edge" outputs are not part of the state.
-        num_rows: rows at ``function.at``.
-        num_edges: of all chunks together; ids are below it, and as wide as it needs.
-        device: where the results lie.
-        tensors: what :meth:`tensors` of such a state gave, to go on from; they become this state's own.
+        function: the edge function. Its "edge" outputs are not part of the state.
+        num_rows: number of rows at ``function.at``.
+        num_edges: number of edges of all chunks together.
+        device: device of the results.
+        tensors: results of :meth:`tensors` of an equal state, to go on from. They become this state's own.
 
     Raises:
         ValueError: the tensors are not those of such a state.
@@ -87,7 +86,7 @@ class GatherState:
         self.num_rows = num_rows
         self.num_edges = num_edges
         self.device = torch.device(device)
-        # None stands for the neutral element, so that no pass has to read it.
+        # None stands for neutral results, so that no pass has to read them.
         self._results: tuple[Tensor, ...] | None = self._taken(tensors) if tensors else None
 
     def accumulate(
@@ -102,10 +101,10 @@ class GatherState:
         """Add the edges of a chunk.
 
         Args:
-            run: of the dialect.
-            edges: the chunk. It has the state's rows; a topology may have more without edges.
+            run: ``run`` of a dialect.
+            edges: the chunk. It has the state's rows; a topology may have more rows, without edges.
             arrays: the chunk's inputs by name, as the dialect takes them.
-            seed: of the random values; the same for every chunk.
+            seed: seed of the random values, the same for every chunk.
             edge_offset: id of the chunk's first edge.
         Returns:
             The chunk's "edge" outputs, in order.
@@ -117,11 +116,10 @@ class GatherState:
                 f"The chunk's edges have the ids {edge_offset} to {edge_offset + edges.num_edges - 1}, but the state "
                 f"is of {self.num_edges} edges; pass the number of all chunks' edges together."
             )
-        num_groups = edges.num_dst if self.function.at == "dst" else edges.num_src
-        # What comes for one pass comes in chunks: to begin anew would take a kernel more, and gain a part of one chunk.
+        # PassEdges are chunks. To start anew for the first chunk would take another kernel and save a part of one chunk.
         as_in_memory = (
             isinstance(edges, Topology)
-            and num_groups == self.num_rows
+            and num_groups(edges, self.function.at) == self.num_rows
             and (edge_offset == 0 or not self.function.numbers_edges)
         )
         if self._results is None and as_in_memory:
@@ -137,7 +135,7 @@ class GatherState:
         return self._split(results, of_edges=True)
 
     def merge(self, other: GatherState) -> None:
-        """Add what another state of the same function and rows has met; that one is left as it is.
+        """Add the edges of another state of the same function and rows. The other state stays as it is.
 
         Raises:
             ValueError: the functions, rows, numbers of edges or devices differ.
@@ -154,35 +152,23 @@ class GatherState:
         if self._results is None:
             self._results = tuple(result.clone() for result in other._results)
             return
-        taken = 0
-        for output in self.function.outputs:
-            if output.reduction.rows != "edge":
-                here = slice(taken, taken + output.num_results)
-                output.reduction.merge(self._results[here], other._results[here])
-                taken += output.num_results
+        for output, here in placed(reduced_outputs(self.function)):
+            output.reduction.merge(self._results[here], other._results[here])
 
     def finish(self) -> tuple[Tensor, ...]:
-        """The results of all chunks so far, as a pass over all of their edges gives them, but for "edge" outputs.
-
-        They are the state's own tensors: accumulating more changes them.
-        """
+        """The results of all chunks so far, without "edge" outputs: the state's own tensors, which later chunks change."""
         return self._begun()
 
     def tensors(self) -> dict[str, Tensor]:
-        """The results so far, to be kept elsewhere and gone on from in another state; none where there are no chunks.
-
-        They are the state's own tensors: accumulating more changes them.
-        """
+        """The results so far, for another state to go on from: the state's own tensors, or none before the first chunk."""
         return {str(number): result for number, result in enumerate(self._results or ())}
 
     def _begun(self) -> tuple[Tensor, ...]:
         """The results, neutral where there are none."""
         if self._results is None:
-            reductions = [output.reduction for output in self.function.outputs]
-            numbers = [part.neutral for each in reductions if each.rows != "edge" for part in each.state]
             self._results = tuple(
-                torch.full(shape, number, dtype=dtype, device=self.device)
-                for number, (shape, dtype) in zip(numbers, self._forms(), strict=True)
+                torch.full(shape, result.neutral, dtype=dtype, device=self.device)
+                for result, (shape, dtype) in zip(reduced_results(self.function), self._forms(), strict=True)
             )
         return self._results
 
@@ -199,19 +185,15 @@ class GatherState:
     def _forms(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """Shape and dtype of each result."""
         return [
-            (
-                result.shape if result.rows == "item" else (self.num_rows, *result.shape),
-                result.dtype or id_dtype(self.num_edges),
-            )
+            (result.full_shape(self.num_rows), result.dtype or id_dtype(self.num_edges))
             for result in reduced_results(self.function)
         ]
 
     def _split(self, results: Sequence[Tensor], *, of_edges: bool) -> tuple[Tensor, ...]:
-        """Those of a pass's results that are of edges, or the others."""
-        taken: list[Tensor] = []
-        position = 0
-        for output in self.function.outputs:
-            if (output.reduction.rows == "edge") == of_edges:
-                taken += results[position : position + output.num_results]
-            position += output.num_results
-        return tuple(taken)
+        """A pass's results with a row per edge, or all other results."""
+        return tuple(
+            result
+            for output, here in placed(self.function.outputs)
+            if (output.reduction.rows == "edge") == of_edges
+            for result in results[here]
+        )

@@ -1,13 +1,11 @@
-"""Walk: the edges grouped as a pass goes over them, cut into work items; and a pass's arrays made ready for it."""
+"""Walk: the edges grouped as a pass goes over them, cut into work items; and the arrays that a pass reads and writes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from sagann.graph.topology import Topology
@@ -28,11 +26,11 @@ class Walk:
     indices: Tensor
     "The other endpoint of every edge [num_edges]."
     edge_ids: Tensor | None
-    "Position of every edge in CSC order [num_edges]; None where the pass goes in that order, or asks for no ids."
+    "Position of every edge in CSC order [num_edges]; None where the pass goes in CSC order, or asks for no ids."
     work: Work
     "The items."
     ordered: dict[object, tuple[Tensor, int, Tensor]] = field(default_factory=dict)
-    "By address and form, edge data that is kept in the order of the pass: the data, its version then, its rows."
+    "Edge data kept in the order of the pass, by address and form: the data, its version when copied, the copy."
 
     @property
     def num_rows(self) -> int:
@@ -45,13 +43,8 @@ class Walk:
         return id_dtype(self.indices.size(0))
 
 
-def walk_over(edges: Edges, at: str, divide: Callable[[NDArray[np.integer]], Work]) -> Walk:
-    """The walk over edges grouped at "dst" or "src"; ``divide`` cuts the rows of its offsets."""
-    return walk_by(edges, at, divide(offsets_of(edges, at).cpu().numpy()))
-
-
-def walk_by(edges: Edges, at: str, work: Work) -> Walk:
-    """The walk over edges grouped at "dst" or "src", whose rows were cut before."""
+def walk_over(edges: Edges, at: str, work: Work) -> Walk:
+    """The walk over edges grouped at "dst" or "src", whose rows were cut into the items of ``work``."""
     if isinstance(edges, PassEdges):
         indices, edge_ids = edges.indices, edges.edge_ids
     elif at == "dst":
@@ -59,12 +52,8 @@ def walk_by(edges: Edges, at: str, work: Work) -> Walk:
     else:
         csr = edges.csr()
         indices, edge_ids = csr.indices, csr.edge_ids
-    return Walk(
-        indptr=offsets_of(edges, at).contiguous(),
-        indices=indices.contiguous(),
-        edge_ids=edge_ids,
-        work=work,
-    )
+    indptr = offsets_of(edges, at).contiguous()
+    return Walk(indptr=indptr, indices=indices.contiguous(), edge_ids=edge_ids, work=work)
 
 
 def offsets_of(edges: Edges, at: str) -> Tensor:
@@ -72,20 +61,35 @@ def offsets_of(edges: Edges, at: str) -> Tensor:
     return edges.indptr if isinstance(edges, PassEdges) or at == "dst" else edges.csr().indptr
 
 
+def num_groups(edges: Edges, at: str) -> int:
+    """Number of rows at "dst" or "src"."""
+    return edges.num_dst if at == "dst" else edges.num_src
+
+
 def used_rows(edges: Edges, at: str) -> int:
     """One more than the last row that has an edge; looked up once."""
-
-    def found() -> int:
-        return int(torch.searchsorted(offsets_of(edges, at), edges.num_edges))
-
-    rows: int = edges.derived(("used rows", at), found)
+    rows: int = edges.derived(
+        ("used rows", at), lambda: int(torch.searchsorted(offsets_of(edges, at), edges.num_edges))
+    )
     return rows
 
 
-def prepare(given: Input, array: Tensor, walk: Walk, edges: Edges) -> tuple[Tensor, bool]:
-    """The array with each row's features side by side, and whether edge rows lie in the order of the pass."""
+def prepared(
+    function: EdgeFunction, arrays: Mapping[str, Tensor], walk: Walk, edges: Edges
+) -> tuple[list[Tensor], frozenset[str]]:
+    """The inputs with each row's features side by side, and the names of those that lie in the order of the pass."""
+    inputs, in_order = [], []
+    for given in function.inputs:
+        array, is_in_order = _prepared(given, arrays[given.name], walk, edges)
+        inputs.append(array)
+        if is_in_order:
+            in_order.append(given.name)
+    return inputs, frozenset(in_order)
+
+
+def _prepared(given: Input, array: Tensor, walk: Walk, edges: Edges) -> tuple[Tensor, bool]:
     is_in_order = walk.edge_ids is None or (isinstance(edges, PassEdges) and edges.holds(array))
-    # A kernel reads the memory alone, in which PyTorch's negation bit does not stand.
+    # A kernel reads the memory alone, which does not contain PyTorch's negation bit.
     array = array.detach().resolve_neg()
     if given.dtype == torch.bool:
         array = array.int()
@@ -99,7 +103,7 @@ def prepare(given: Input, array: Tensor, walk: Walk, edges: Edges) -> tuple[Tens
 
 
 def _in_pass_order(array: Tensor, walk: Walk, topology: Topology) -> tuple[Tensor, bool]:
-    """The topology's own edge data is put in the order of a pass once; what changes is read where it lies."""
+    """The topology's own edge data in the order of the pass, kept until it changes; any other array as it lies."""
     address = array.data_ptr()
     if array.is_inference() or all(address != data.data_ptr() for data in topology.edge_data.values()):
         return array, False
@@ -113,69 +117,65 @@ def _in_pass_order(array: Tensor, walk: Walk, topology: Topology) -> tuple[Tenso
 
 
 def _allocate(result: Result, walk: Walk, num_totals: int) -> Tensor:
-    """An uninitialised tensor for a result."""
     rows = {"row": walk.num_rows, "edge": len(walk.indices), "item": num_totals}[result.rows]
     return empty((rows, *result.shape), result.dtype or walk.id_dtype, walk.indices.device)
+
+
+def _earlier(results: Sequence[Result], into: Sequence[Tensor] | None) -> list[Tensor | None]:
+    """For each result of a pass, the earlier result that the pass continues from, if any."""
+    if into is None:
+        return [None] * len(results)
+    known = iter(into)
+    return [next(known) if result.rows != "edge" else None for result in results]
 
 
 def targets(
     results: Sequence[Result], walk: Walk, into: Sequence[Tensor] | None, *, num_totals: int
 ) -> list[Tensor]:
-    """What a kernel writes its results to: rows to earlier results where there are any, else to new tensors.
+    """The tensors that a kernel writes: earlier results with a row per group, and new tensors.
 
     Args:
-        results: of the pass.
+        results: results of the pass.
         walk: the edges.
         into: earlier results, where the pass continues.
-        num_totals: rows of a total: one of each item, say, that are still to be summed.
+        num_totals: rows of a total before they are summed: one per work item, say.
     """
-    if into is None:
-        return [_allocate(result, walk, num_totals) for result in results]
-    known = iter(into)
-    given = [next(known) if result.rows != "edge" else None for result in results]
     return [
         earlier if earlier is not None and result.rows == "row" else _allocate(result, walk, num_totals)
-        for result, earlier in zip(results, given, strict=True)
+        for result, earlier in zip(results, _earlier(results, into), strict=True)
     ]
 
 
-def fill_neutral(function: EdgeFunction, slots: Sequence[Tensor]) -> None:
-    """Begin partial results, one tensor for each result of the pass."""
-    position = 0
-    for output in function.outputs:
-        for part in output.reduction.state:
-            if output.reduction.rows != "edge":
-                slots[position].fill_(part.neutral)
-            position += 1
+def fill_neutral(results: Sequence[Result], slots: Sequence[Tensor]) -> None:
+    """Fill the slots of partial results, one tensor for each result of the pass, with neutral numbers."""
+    for result, slot in zip(results, slots, strict=True):
+        if result.rows != "edge":
+            slot.fill_(result.neutral)
 
 
-def add_totals(results: Sequence[Result], outs: Sequence[Tensor], into: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The results of a pass that has continued: totals, which kernels begin anew, are added to earlier ones."""
-    known = iter(into)
-    continued = []
-    for result, out in zip(results, outs, strict=True):
-        earlier = next(known) if result.rows != "edge" else out
-        continued.append(earlier.add_(out) if result.rows == "item" else out)
-    return tuple(continued)
+def finished(
+    results: Sequence[Result], outs: Sequence[Tensor], walk: Walk, into: Sequence[Tensor] | None
+) -> tuple[Tensor, ...]:
+    """The results of a pass, from the tensors that a kernel wrote, with totals summed.
 
-
-def name_edges(function: EdgeFunction, results: list[Tensor], walk: Walk) -> None:
-    """Turn the positions that a pass over CSR has found extrema at into ids of edges, in place."""
-    if walk.edge_ids is None:
-        return
-    parts = [part for output in function.outputs for part in output.reduction.state]
-    for number, part in enumerate(parts):
-        if part.is_edge:
-            where = results[number]
-            ids = walk.edge_ids[where.clamp(min=0)]
-            results[number] = torch.where(where < 0, where, ids.to(where.dtype))
+    A kernel that continues starts totals anew, so they are added to the earlier totals. A kernel that starts anew over CSR
+    writes positions of extrema in CSR order, which become ids of edges.
+    """
+    found = []
+    for result, out, earlier in zip(results, outs, _earlier(results, into), strict=True):
+        if into is None and result.dtype is None and walk.edge_ids is not None:
+            ids = walk.edge_ids[out.clamp(min=0)]
+            found.append(torch.where(out < 0, out, ids.to(out.dtype)))
+        else:
+            found.append(earlier.add_(out) if earlier is not None and result.rows == "item" else out)
+    return tuple(found)
 
 
 def check_into(function: EdgeFunction, edges: Edges, into: Sequence[Tensor] | None, edge_offset: int) -> None:
     """Check that a pass can go over the edges, and continue from ``into``.
 
     Raises:
-        ValueError: it cannot; the message names the tensor.
+        ValueError: the pass cannot; the message names the tensor.
     """
     if isinstance(edges, PassEdges):
         _check_order(function, edges)
@@ -191,31 +191,34 @@ def check_into(function: EdgeFunction, edges: Edges, into: Sequence[Tensor] | No
             f"The function has {len(expected)} results to continue from (got {len(into)}); pass all that the pass so far "
             f"returned, but for outputs on edges."
         )
-    num_rows = next((len(rows) for rows, result in zip(into, expected, strict=True) if result.rows == "row"), None)
-    if num_rows is not None:
+    num_rows = next((len(rows) for rows, result in zip(into, expected, strict=True) if result.rows == "row"), 0)
+    if any(result.rows == "row" for result in expected):
         _check_rows(function, edges, num_rows)
+    last = edge_offset + edges.num_edges - 1
     for number, (given, result) in enumerate(zip(into, expected, strict=True)):
-        shape = result.shape if result.rows == "item" else (num_rows, *result.shape)
-        if given.shape != shape or not given.is_contiguous() or given.device != edges.device:
-            form = "contiguous" if given.is_contiguous() else "strided"
-            raise ValueError(
-                f"Result {number} of the pass so far has shape {list(given.shape)} ({form}, on {given.device}), "
-                f"expected {list(shape)}, contiguous, on {edges.device}; pass it as a pass over edges of these rows "
-                f"returned it."
-            )
-        last = edge_offset + edges.num_edges - 1
-        if given.dtype not in (torch.int32, torch.int64) if result.dtype is None else given.dtype != result.dtype:
-            wanted = result.dtype or "int32 or int64"
-            raise ValueError(
-                f"Result {number} of the pass so far has type {given.dtype}, expected {wanted}; pass it as the pass "
-                f"returned it."
-            )
-        if result.dtype is None and torch.iinfo(given.dtype).max < last:
-            raise ValueError(f"Result {number} has type {given.dtype}, too narrow for edge {last}; pass int64.")
+        _check_result(number, given, result, result.full_shape(num_rows), edges.device, last)
     widths = {given.dtype for given, result in zip(into, expected, strict=True) if result.dtype is None}
     if len(widths) > 1:
         found = " and ".join(sorted(map(str, widths)))
         raise ValueError(f"The ids of edges in the pass so far have the types {found}; pass all of them in one.")
+
+
+def _check_result(
+    number: int, given: Tensor, result: Result, shape: tuple[int, ...], device: torch.device, last: int
+) -> None:
+    if given.shape != shape or not given.is_contiguous() or given.device != device:
+        form = "contiguous" if given.is_contiguous() else "strided"
+        raise ValueError(
+            f"Result {number} of the pass so far has shape {list(given.shape)} ({form}, on {given.device}), "
+            f"expected {list(shape)}, contiguous, on {device}; pass it as a pass over edges of these rows returned it."
+        )
+    if given.dtype not in (torch.int32, torch.int64) if result.dtype is None else given.dtype != result.dtype:
+        raise ValueError(
+            f"Result {number} of the pass so far has type {given.dtype}, expected {result.dtype or 'int32 or int64'}; "
+            f"pass it as the pass returned it."
+        )
+    if result.dtype is None and torch.iinfo(given.dtype).max < last:
+        raise ValueError(f"Result {number} has type {given.dtype}, too narrow for edge {last}; pass int64.")
 
 
 def _check_order(function: EdgeFunction, edges: PassEdges) -> None:
@@ -229,10 +232,8 @@ def _check_order(function: EdgeFunction, edges: PassEdges) -> None:
 
 
 def _check_rows(function: EdgeFunction, edges: Edges, num_rows: int) -> None:
-    num_groups = edges.num_dst if function.at == "dst" else edges.num_src
-    if num_groups == num_rows:
-        return
-    if num_groups < num_rows or used_rows(edges, function.at) > num_rows:
+    groups = num_groups(edges, function.at)
+    if groups != num_rows and (groups < num_rows or used_rows(edges, function.at) > num_rows):
         raise ValueError(
-            f"The pass so far has {num_rows} rows, but these edges are of {num_groups}; rows beyond must have no edges."
+            f"The pass so far has {num_rows} rows, but these edges are of {groups}; rows beyond must have no edges."
         )

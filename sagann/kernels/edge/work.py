@@ -1,8 +1,8 @@
-"""Work items: a pass over the edges cut into pieces of equal cost, the same whatever computes them.
+"""Work items: a pass over the edges cut into pieces of about equal cost.
 
-An item is a range of rows with about as many edges as any other; a row with very many edges is cut into several
-items, whose partial results go to slots and are merged in order. Since the cut depends on the offsets alone, so
-does every rounding: results are bitwise the same for any number of threads or processors.
+An item is a range of rows. A row with very many edges is cut into several items, whose partial results go to slots and are
+merged in order. The cut, and so every rounding, depends on the offsets alone: results are bitwise the same for any number of
+threads or processors.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ FIELDS = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grain:
-    """How finely a dialect wants its work cut; in edges, a row costing as much as one."""
+    """How finely a dialect's work is cut. A row costs as much as an edge."""
 
     num_items: int
-    "Enough items for a balanced end."
+    "Number of items of a large pass: enough to keep all threads busy to the end."
     smallest: int
-    "None so small that starting it costs more than doing it."
+    "Least cost of an item, in edges, so that starting an item costs less than its work."
     largest: int | None = None
-    "None so large that others wait for it; no limit by default."
+    "Most cost of an item, in edges, so that no other program waits for it long; None for no limit."
 
 
 DEVICE_GRAIN = Grain(num_items=1 << 14, smallest=64, largest=512)
-"Of CUDA devices: several waves of programs on the largest; an item is short enough that none waits for the last."
+"Grain of CUDA devices: several waves of programs on the largest device, and short items."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,24 +49,24 @@ class Work:
 
 
 def most_items(num_rows: int, num_edges: int, grain: Grain) -> int:
-    """No cut of so many rows and edges has more items, whatever the degrees."""
+    """Most items of any cut of so many rows and edges, whatever the degrees."""
     size = item_size(num_rows + num_edges, grain)
-    # A row that is cut has more than two items' edges: a piece more than whole ones, and a bound at either end.
+    # A cut row has more than two items' edges. It adds one piece besides whole ones, and an item's end on either side.
     return (num_rows + num_edges) // size + most_splits(num_rows, num_edges, grain) * 3 + 2
 
 
 def most_splits(num_rows: int, num_edges: int, grain: Grain) -> int:
-    """No cut of so many rows and edges cuts more rows."""
+    """Most rows that a cut of so many rows and edges cuts."""
     return min(num_rows, num_edges // (2 * item_size(num_rows + num_edges, grain)))
 
 
 def most_slots(num_rows: int, num_edges: int, grain: Grain) -> int:
-    """No cut of so many rows and edges has more partial results of rows."""
+    """Most slots of any cut of so many rows and edges."""
     size = item_size(num_rows + num_edges, grain)
     return num_edges // size + most_splits(num_rows, num_edges, grain)
 
 
 def item_size(cost: int, grain: Grain) -> int:
-    """Edges and rows of an item, of so many in all."""
+    """Cost of an item, in edges and rows, of a pass of cost ``cost``."""
     size = max(grain.smallest, -(-cost // grain.num_items))
     return size if grain.largest is None else min(size, grain.largest)

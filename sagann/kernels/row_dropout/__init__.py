@@ -1,10 +1,11 @@
-"""Dropout of vertices' rows: one pass, no stored mask, and the same values whichever rows are computed together.
+"""Dropout of vertices' rows in one pass, without a stored mask.
 
-Whether feature j of row v stays is :func:`sagann.kernels.edge.random.random_rows` of the dropout's seed, v and j. So the
-backward pass draws the mask again, and an interval, a block or a worker's part drops what the whole graph would drop.
+Whether a value stays is a function of the dropout's seed, the row and the feature
+(:func:`sagann.kernels.edge.random.random_rows`). So the backward pass draws the mask again, and an interval of the vertices
+drops the same values as the whole graph.
 
-In memory each call draws its seed from PyTorch's generator. A streamed model draws the seeds of an epoch beforehand, in
-the order in which the model in memory would, and states rows and seeds with :func:`rows_of`.
+In memory each call draws its seed from PyTorch's generator. A streamed model draws the seeds of an epoch beforehand, in the
+order of the model in memory, and states rows and seeds with :func:`rows_of`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 import torch.nn.functional as F
@@ -25,28 +26,31 @@ from torch import Tensor, nn
 from sagann.kernels.edge.random import random_rows
 from sagann.kernels.seeds import drawn_seed
 
+if TYPE_CHECKING:
+    from sagann.kernels.feature_rows import FeatureRows
+
 _ARITHMETIC = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mask:
-    """Which values a dropout keeps."""
+    """The values that a dropout keeps."""
 
     p: float
     "Probability of dropping a value, from 0 to 1."
     seed: int
     "Seed of the dropout, from 0 to 2**31 - 1."
     first: int = 0
-    "Id of the first row; ids ascend by one."
+    "Id of the first row. The next rows have the next ids."
 
     def after(self, num_rows: int) -> Mask:
         """The mask of the rows that follow the first ``num_rows``."""
-        return Mask(p=self.p, seed=self.seed, first=self.first + num_rows)
+        return replace(self, first=self.first + num_rows)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Part:
-    """The rows that a stage of a streamed model computes."""
+    """Vertices that a stage of a streamed model computes, and seeds of the model's dropouts."""
 
     vertices: slice
     seeds: Sequence[int]
@@ -57,11 +61,11 @@ _PART: ContextVar[_Part | None] = ContextVar("part", default=None)
 
 @contextmanager
 def rows_of(vertices: slice, seeds: Sequence[int]) -> Iterator[None]:
-    """Inside the ``with`` block, dropout is of these vertices' rows.
+    """Inside the ``with`` block, dropouts drop rows of these vertices.
 
     Args:
         vertices: ids of the vertices.
-        seeds: seeds of the model's dropouts, by their numbers.
+        seeds: seeds of the model's dropouts, by number.
     """
     token = _PART.set(_Part(vertices=vertices, seeds=seeds))
     try:
@@ -70,28 +74,17 @@ def rows_of(vertices: slice, seeds: Sequence[int]) -> Iterator[None]:
         _PART.reset(token)
 
 
-class Dropped(Protocol):
-    """Rows that are no tensor, and know how to be dropped."""
-
-    def dropped(self, p: float, number: int = 0) -> Self:
-        """See :func:`dropout`."""
-        ...
-
-
-T = TypeVar("T", bound=Dropped)
-
-
 @overload
 def dropout(x: Tensor, p: float, number: int = 0) -> Tensor: ...
 @overload
-def dropout(x: T, p: float, number: int = 0) -> T: ...
-def dropout(x: Tensor | T, p: float, number: int = 0) -> Tensor | T:
+def dropout(x: FeatureRows, p: float, number: int = 0) -> FeatureRows: ...
+def dropout(x: Tensor | FeatureRows, p: float, number: int = 0) -> Tensor | FeatureRows:
     """Set values to 0 with probability ``p``, and scale the others by 1 / (1 - p).
 
     Args:
-        x: [rows, ...]. Inside :func:`rows_of`, the same number of rows for each vertex. Or rows that are no tensor.
+        x: [rows, ...], or feature rows. Inside :func:`rows_of`, the same number of rows for each vertex.
         p: probability of a zero, from 0 to 1.
-        number: number of the dropout within its model; only :func:`rows_of` asks for it.
+        number: number of the dropout within its model. Only calls inside :func:`rows_of` use the number.
     """
     if not isinstance(x, Tensor):
         return x.dropped(p, number)
@@ -101,20 +94,14 @@ def dropout(x: Tensor | T, p: float, number: int = 0) -> Tensor | T:
 
 
 def is_plain(x: Tensor) -> bool:
-    """Whether ``x`` holds values of its own: it is no tensor of a trace, and of no function transform."""
+    """Whether ``x`` is an ordinary tensor, not a tensor of a trace or of a function transform."""
     return type(x) in (Tensor, nn.Parameter) and not (
         torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x)
     )
 
 
 def drawn_mask(num_rows: int, p: float, number: int = 0) -> Mask:
-    """The mask of a dropout that begins now.
-
-    Args:
-        num_rows: rows that it is of.
-        p: probability of a zero.
-        number: number of the dropout within its model.
-    """
+    """The mask of a new dropout of ``num_rows`` rows; other arguments as in :func:`dropout`."""
     part = _PART.get()
     if part is None:
         return Mask(p=p, seed=drawn_seed())
@@ -123,7 +110,7 @@ def drawn_mask(num_rows: int, p: float, number: int = 0) -> Mask:
 
 
 def drop(x: Tensor, mask: Mask) -> Tensor:
-    """Drop what ``mask`` says; differentiable any number of times."""
+    """Drop the values that ``mask`` drops; differentiable any number of times."""
     out: Tensor = _Drop.apply(x, mask)  # type: ignore[no-untyped-call]
     return out
 
@@ -133,8 +120,8 @@ def dropped(x: Tensor, mask: Mask, out: Tensor | None = None) -> Tensor:
 
     Args:
         x: [rows, ...], of a floating type.
-        mask: of these rows.
-        out: where to write to, contiguous and of ``x``'s form; by default memory of its own.
+        mask: mask of these rows.
+        out: destination, contiguous, of the shape and type of ``x``; by default a new tensor.
     """
     if mask.p == 0.0 and out is None:
         return x.clone()
@@ -143,19 +130,15 @@ def dropped(x: Tensor, mask: Mask, out: Tensor | None = None) -> Tensor:
     x = x.contiguous()
     kernel = _kernel(x.device.type)
     if mask.p == 1.0 or kernel is None:
-        kept = random_rows(_ids(x, mask), x.shape[1:], mask.p, 0, mask.seed, x.dtype)
-        return torch.mul(x, kept, out=out)
+        ids = torch.arange(mask.first, mask.first + len(x), device=x.device)
+        return torch.mul(x, random_rows(ids, x.shape[1:], mask.p, 0, mask.seed, x.dtype), out=out)
     out = torch.empty_like(x) if out is None else out
     kernel.drop_rows(x, out, math.prod(x.shape[1:]), mask)
     return out
 
 
-def _ids(x: Tensor, mask: Mask) -> Tensor:
-    return torch.arange(mask.first, mask.first + len(x), device=x.device)
-
-
 def _kernel(device_type: str) -> Any:
-    """The module with the kernel for a kind of device; None where there is none."""
+    """The module with the kernel for a kind of device, if any."""
     if device_type == "cpu":
         return import_module("sagann.kernels.row_dropout.cpu")
     if device_type == "cuda" and find_spec("triton") is not None:

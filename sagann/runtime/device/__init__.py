@@ -1,1 +1,1 @@
-"""Streaming to a CUDA device: pinned memory, streams for copies beside the one that computes, and events between them."""
+"""Streaming to a CUDA device: pinned memory, lanes for copies beside the lane that computes, and marks between lanes."""

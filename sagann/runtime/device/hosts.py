@@ -1,65 +1,56 @@
-"""Hosts beside a device: blocks in pinned memory, or in files that are read and written by way of it."""
+"""Hosts beside a device: blocks in pinned memory, or in files that are copied by way of pinned memory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
 from weakref import finalize
 
 from torch import Tensor
 
 from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
-from sagann.runtime.blocks.host import Host, picked
+from sagann.runtime.blocks.host import Host, RamHost
 from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.streams import Mark, Streams
 
 
-class DeviceHost(Host, Protocol):
-    """A host that takes blocks of a device without anybody waiting."""
-
-    def receive(self, block: Block, tensors: Mapping[str, Tensor]) -> Mark:
-        """Queue the copies of a block's tensors in this thread's lane, which is "store"; gives the mark after them."""
-        ...
-
-
-class PinnedHost:
-    """Blocks in pinned memory. What is read of them is that memory itself; rows are picked out of it by the host.
+class PinnedHost(RamHost):
+    """Blocks in pinned memory. A block is read as it lies there; the host picks rows out of it.
 
     Args:
-        streams: of the device.
-        pool: where the memory comes from.
+        streams: lanes of the device.
+        pool: pinned memory.
     """
 
     is_memory = False
     gives_copies = False
 
     def __init__(self, streams: Streams, pool: PinnedPool) -> None:
+        super().__init__()
         self._streams = streams
         self._pool = pool
-        self._blocks: dict[Block, tuple[Layout, Tensor]] = {}
         self._arrivals: dict[Block, Mark] = {}
-        "What comes after the last copies of blocks that lay on the device."
-        # Blocks of an epoch that never came to its backward go back as well.
+        "Mark after the last copy of each block that came from the device."
+        # An epoch that never runs its backward returns its memory as well.
         finalize(self, _return, streams, pool, self._blocks).atexit = False
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        """Copy a block's tensors, in the lane that computes where they lie on the device."""
-        if self._copy(block, tensors):
+        """Copy a block's tensors. The lane that computes copies tensors of the device."""
+        self._copy(block, tensors)
+        if any(map(self._streams.holds, tensors.values())):
             self._arrivals[block] = self._streams.mark("compute")
 
     def receive(self, block: Block, tensors: Mapping[str, Tensor]) -> Mark:
-        """Queue the copies of a block's tensors in this thread's lane; gives the mark after them."""
+        """Queue the copies of a block's tensors in this thread's lane, which is "store"; gives the mark after them."""
         self._copy(block, tensors)
         self._arrivals[block] = self._streams.mark("store")
         return self._arrivals[block]
 
-    def _copy(self, block: Block, tensors: Mapping[str, Tensor]) -> bool:
-        """Whether any of it was queued: what lies on the host is copied at once."""
+    def _copy(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
         layout, known = Layout(tensors), self._blocks.get(block)
         if known is not None and known[0].num_bytes == layout.num_bytes:
-            # Whoever stores a block again has read what was there: the lane waits for that.
+            # A block is stored again only after it was read, and the lane waits for that.
             memory = known[1]
         else:
             if known is not None:
@@ -72,22 +63,18 @@ class PinnedHost:
             else:
                 view.copy_(source)
         self._blocks[block] = layout, memory
-        return any(map(self._streams.holds, tensors.values()))
 
     def get(self, block: Block) -> dict[str, Tensor]:
-        """Where a block's tensors lie, or will lie when the lane that stores them has come so far."""
-        layout, memory = self._blocks[block]
-        return layout.views(memory)
+        """Where a block's tensors lie, or will lie once the lane "store" has copied them."""
+        return self.view(block)
 
     def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
-        """Copies of some rows of each tensor of what was put last; waits until it has arrived."""
+        """Copies of some rows of each tensor; waits until the block has arrived."""
         if (arrived := self._arrivals.get(block)) is not None:
             self._streams.finish(arrived)
-        layout, memory = self._blocks[block]
-        return picked(layout.views(memory), rows)
+        return super().pick(block, rows)
 
     def close(self) -> None:
-        """Forget all blocks."""
         _return(self._streams, self._pool, self._blocks)
 
 
@@ -100,14 +87,14 @@ def _return(streams: Streams, pool: PinnedPool, blocks: dict[Block, tuple[Layout
 
 
 class StagedHost:
-    """Blocks where another host keeps them, which knows of no device: in files.
+    """Blocks in another host, which knows of no device: in files.
 
-    What comes from the device is copied to a piece of pinned memory, and put by a thread.
+    The device copies a block to a piece of pinned memory, and a thread puts it into the other host.
 
     Args:
-        host: keeps the blocks.
-        streams: of the device.
-        staging: where the memory comes from.
+        host: host that keeps the blocks.
+        streams: lanes of the device.
+        staging: pinned memory for blocks on their way.
     """
 
     is_memory = False
@@ -122,12 +109,12 @@ class StagedHost:
         self._is_closed = False
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        """Copy a block's tensors at once; the host waits for those of the device."""
+        """Copy a block's tensors at once. The host waits for tensors of the device."""
         self._settle(block)
         self._host.put(block, {name: tensor.detach().cpu() for name, tensor in tensors.items()})
 
     def receive(self, block: Block, tensors: Mapping[str, Tensor]) -> Mark:
-        """Queue the copies of a block's tensors in this thread's lane; a thread puts them when they have arrived."""
+        """Queue the copies of a block's tensors in this thread's lane, which is "store"; a thread puts them on arrival."""
         self._settle(block)
         layout = Layout(tensors)
         memory = self._staging.take(layout.num_bytes)
@@ -138,25 +125,23 @@ class StagedHost:
             arrived = self._streams.mark("store")
             self._writes[block] = self._writer.submit(self._write, block, views, memory, arrived)
         except BaseException:
-            # Copies that were queued before may be under way.
+            # Copies that were queued before the error may be under way.
             self._staging.give(memory, self._streams.mark("store"))
             raise
         return arrived
 
     def get(self, block: Block) -> dict[str, Tensor]:
-        """Read what was put last."""
         self._settle(block)
         return self._host.get(block)
 
     def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
-        """Read some rows of each tensor of what was put last."""
         self._settle(block)
         return self._host.pick(block, rows)
 
     def close(self) -> None:
-        """Forget all blocks, also those that are still to be put."""
+        """Forget all blocks, also those that the thread has not put yet."""
         self._is_closed = True
-        # Nothing is cancelled: each write has memory to give back.
+        # No write is cancelled, because each one returns its memory.
         self._writer.shutdown(wait=True)
         self._writes.clear()
         self._host.close()
@@ -170,6 +155,10 @@ class StagedHost:
             self._staging.give(memory)
 
     def _settle(self, block: Block) -> None:
-        """Have the last write of a block done."""
+        """Wait for the last write of a block."""
         if (write := self._writes.pop(block, None)) is not None:
             write.result()
+
+
+DeviceHost = PinnedHost | StagedHost
+"A host that takes blocks of a device (``receive``) while the host's thread goes on."

@@ -1,4 +1,4 @@
-"""Pinned memory, used again: to make it takes the system far longer than to copy it."""
+"""Pinned memory that is reused: the system takes far longer to pin memory than to copy it."""
 
 from __future__ import annotations
 
@@ -17,45 +17,38 @@ _PAGE_BYTES = 4096
 class PinnedPool:
     """Pieces of pinned memory by size, from any thread.
 
-    Pieces come back with a mark: they are not given again before it is passed. Within a limit they are a ring: who wants
-    more waits for the piece that came back first.
+    A piece is returned with a mark, and is given out again only after the mark is passed. A pool with a limit is a ring: a
+    thread that needs more memory waits for the piece that was returned first.
 
     Args:
-        streams: of the device.
-        most_bytes: that pieces may have together; one piece alone may be larger.
+        streams: lanes of the device.
+        most_bytes: most bytes of all pieces together; a single piece may be larger.
     """
 
     def __init__(self, streams: Streams, most_bytes: int = UNLIMITED) -> None:
         self._streams = streams
         self._most_bytes = most_bytes
         self._changed = Condition()
-        # Addresses tell pieces apart.
         self._free: OrderedDict[int, Tensor] = OrderedDict()
+        "Free pieces by address, the oldest first."
         self._returned: deque[tuple[Tensor, Mark]] = deque()
         self._held_bytes = 0
-        "Of all pieces: those given, those that came back and those that are free."
+        "Bytes of all pieces: given out, returned and free."
         self._num_given = 0
 
     def take(self, num_bytes: int) -> Tensor:
-        """A piece of at least so many bytes, uint8; waits for room.
+        """A piece of at least ``num_bytes``, uint8. Waits until the limit allows one.
 
         Raises:
             InputError: the system does not give the memory.
         """
         size = -(-allocated_bytes(max(num_bytes, 1)) // _PAGE_BYTES) * _PAGE_BYTES
         with self._changed:
-            while True:
-                if (piece := self._reused(size)) is not None:
-                    break
-                if self._has_room(size):
-                    self._held_bytes += size
-                    try:
-                        piece = self._streams.pinned(size)
-                    except BaseException:
-                        self._held_bytes -= size
-                        raise
-                    break
+            while (piece := self._reused(size)) is None and not self._has_room(size):
                 self._wait()
+            if piece is None:
+                piece = self._streams.pinned(size)
+                self._held_bytes += size
             self._num_given += 1
             return piece
 
@@ -63,8 +56,8 @@ class PinnedPool:
         """Return a piece.
 
         Args:
-            piece: as it was taken.
-            mark: of the copy that is the last to touch it, where one is under way.
+            piece: piece from :meth:`take`.
+            mark: mark after the last copy that touches the piece; None where no copy is under way.
         """
         with self._changed:
             self._num_given -= 1
@@ -75,7 +68,7 @@ class PinnedPool:
             self._changed.notify_all()
 
     def _reused(self, size: int) -> Tensor | None:
-        # The one that was used last.
+        # The piece that was used last comes first: it may still be in the processor's cache.
         for address in reversed(self._free):
             if len(self._free[address]) == size:
                 return self._free.pop(address)
@@ -88,13 +81,13 @@ class PinnedPool:
         return self._held_bytes + size <= self._most_bytes or not self._held_bytes
 
     def _wait(self) -> None:
-        """Have a piece come free: the one whose copy was queued first, or else whichever comes back."""
+        """Wait for the piece that was returned first, or else until a piece is returned."""
         if self._returned:
             piece, mark = self._returned[0]
-            # Where that fails, the piece is not lost: whoever asks next is told as well.
+            # If this fails, the piece stays in the queue, and the next caller gets the same error.
             self._streams.finish(mark)
             self._returned.popleft()
             self._free[piece.data_ptr()] = piece
         else:
-            assert self._num_given, "pieces that are held are given, returned or free"
+            assert self._num_given, "a held piece is given out, returned or free"
             self._changed.wait()

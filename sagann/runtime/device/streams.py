@@ -1,15 +1,14 @@
-"""Streams: the queues of a device, and what one of them waits for in another.
+"""Streams: the queues of a CUDA device, and what waits for what in them.
 
-Everything that streaming asks of a device is here; the rest is ordinary Python, and is tested with queues that have no
-device. There is no wait of the whole device, and none of the host but for :meth:`Streams.finish`.
+This module has all that streaming asks of CUDA; the other modules are ordinary Python, and tests run them with queues that
+need no device. Only :meth:`Streams.finish` makes the host wait, and only :meth:`Streams.release` waits for the whole device.
 """
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, Protocol
+from contextlib import contextmanager, suppress
 from weakref import finalize
 
 import numpy as np
@@ -19,78 +18,17 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.plan.timeline import Lane
 
-
-class Mark(Protocol):
-    """A point in a lane's queue: all that was queued before it."""
-
-
-class Streams(Protocol):
-    """A lane each for computing, loads and stores. What is queued in a lane runs in order; lanes run beside one another.
-
-    Computing's lane is the calling thread's current one, so that PyTorch's own work is in it.
-    """
-
-    device: torch.device
-    "Device of the streams."
-
-    def on(self, lane: Lane) -> AbstractContextManager[None]:
-        """Inside the ``with`` block, what this thread queues or allocates is the lane's."""
-        ...
-
-    def mark(self, lane: Lane) -> Mark:
-        """What the lane has been given so far."""
-        ...
-
-    def wait(self, lane: Lane, mark: Mark) -> None:
-        """Have what the lane is given from now on run after the mark."""
-        ...
-
-    def finish(self, mark: Mark) -> None:
-        """Have the host wait until the mark is passed."""
-        ...
-
-    def seconds(self, first: Mark, last: Mark) -> float:
-        """Between two marks that are passed."""
-        ...
-
-    def copy(self, into: Tensor, source: Tensor) -> None:
-        """Queue a copy; one of the tensors is the device's, the other pinned."""
-        ...
-
-    def empty(self, num_bytes: int) -> Tensor:
-        """Uninitialised memory of the device: uint8 [num_bytes]; it is used again in the order of this thread's lane."""
-        ...
-
-    def hand_over(self, tensor: Tensor) -> None:
-        """Have memory that another lane has allocated not be used again before this thread's lane is done with it."""
-        ...
-
-    def pinned(self, num_bytes: int) -> Tensor:
-        """Uninitialised memory of the host that the device can copy by itself: uint8 [num_bytes].
-
-        Raises:
-            InputError: the system does not give it.
-        """
-        ...
-
-    def is_pinned(self, tensor: Tensor) -> bool:
-        """Whether a tensor lies in such memory."""
-        ...
-
-    def holds(self, tensor: Tensor) -> bool:
-        """Whether a tensor lies on the device."""
-        ...
-
-    def release(self) -> None:
-        """Give back the device's memory that is kept for later. Everybody waits: not within an epoch."""
-        ...
+Mark = torch.cuda.Event
+"A point in a lane's queue. The mark is passed when all work that was queued before it is done."
 
 
-class CudaStreams:
-    """Streams of a CUDA device.
+class Streams:
+    """One lane for computing, one for loads, one for stores. A lane runs its work in order; lanes run side by side.
+
+    The lane that computes is the calling thread's current stream, so it also runs PyTorch's own work.
 
     Args:
-        device: with its index.
+        device: CUDA device, with its index.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -105,55 +43,55 @@ class CudaStreams:
 
     @contextmanager
     def on(self, lane: Lane) -> Iterator[None]:
-        """Inside the ``with`` block, what this thread queues or allocates is the lane's."""
+        """Inside the ``with`` block, this thread queues work and allocates memory in the lane."""
         with torch.cuda.stream(self._stream(lane)):
             yield
 
     def mark(self, lane: Lane) -> Mark:
-        """What the lane has been given so far."""
-        # Timed ones cost a little more on the device; no more than some are made for each copy.
-        event = torch.cuda.Event(enable_timing=True)
+        """The point after all work that the lane has so far."""
+        # A timed event costs the device little more than an untimed one, and each copy makes only a few.
+        event = Mark(enable_timing=True)
         event.record(self._stream(lane))
         return event
 
     def wait(self, lane: Lane, mark: Mark) -> None:
-        """Have what the lane is given from now on run after the mark."""
-        self._stream(lane).wait_event(_event(mark))
+        """Run work that the lane is given from now on after the mark."""
+        self._stream(lane).wait_event(mark)
 
     def finish(self, mark: Mark) -> None:
-        """Have the host wait until the mark is passed."""
-        _event(mark).synchronize()
+        """Make the host wait until the mark is passed."""
+        mark.synchronize()
 
     def seconds(self, first: Mark, last: Mark) -> float:
-        """Between two marks that are passed."""
-        return float(_event(first).elapsed_time(_event(last))) / 1e3
+        """Seconds between two marks that are passed."""
+        return float(first.elapsed_time(last)) / 1e3
 
     def copy(self, into: Tensor, source: Tensor) -> None:
-        """Queue a copy."""
+        """Queue a copy. One of the tensors lies on the device, the other in pinned memory."""
         into.copy_(source, non_blocking=True)
 
     def empty(self, num_bytes: int) -> Tensor:
-        """Uninitialised memory of the device."""
+        """Uninitialised memory of the device: uint8 [num_bytes]. Memory is reused in the order of this thread's lane."""
         return torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
 
     def hand_over(self, tensor: Tensor) -> None:
-        """Have memory that another lane has allocated not be used again before this thread's lane is done with it."""
+        """Reuse memory that another lane allocated only after this thread's lane is done with the memory."""
         tensor.record_stream(torch.cuda.current_stream(self.device))
 
     def pinned(self, num_bytes: int) -> Tensor:
-        """Uninitialised memory of the host that the device can copy by itself.
+        """Uninitialised memory of the host that the device copies by itself: uint8 [num_bytes].
 
         Raises:
-            InputError: the system does not give it.
+            InputError: the system does not give the memory.
         """
-        # PyTorch's own rounds up to powers of two: of large blocks up to half would be wasted.
+        # PyTorch's own allocator rounds up to powers of two, which wastes up to half of a large block.
         memory = mmap.mmap(-1, max(num_bytes, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         array = np.frombuffer(memory, np.uint8, num_bytes)
         address, cudart = array.ctypes.data, torch.cuda.cudart()
         with torch.cuda.device(self.device):
             code = int(cudart.cudaHostRegister(address, len(memory), 0))
         if code:
-            # CUDA keeps its error for the next operator, which has nothing to do with it.
+            # CUDA reports its error again at the next operator, which has nothing to do with the error.
             with suppress(RuntimeError):
                 torch.zeros(1, device=self.device)
             raise InputError(
@@ -166,7 +104,7 @@ class CudaStreams:
         return torch.from_numpy(array)
 
     def is_pinned(self, tensor: Tensor) -> bool:
-        """Whether a tensor lies in such memory."""
+        """Whether a tensor lies in pinned memory."""
         return tensor.is_pinned()
 
     def holds(self, tensor: Tensor) -> bool:
@@ -174,16 +112,11 @@ class CudaStreams:
         return tensor.device == self.device
 
     def release(self) -> None:
-        """Give back the device's memory that is kept for later."""
+        """Give back the device's memory that PyTorch keeps for later. All lanes wait, so not within an epoch."""
         with torch.cuda.device(self.device):
             torch.cuda.empty_cache()
 
 
 def _unpin(memory: mmap.mmap, address: int) -> None:
-    """Unregister memory; it is kept until then, and given back to the system after that."""
+    # The argument keeps the memory mapped until it is unregistered.
     torch.cuda.cudart().cudaHostUnregister(address)
-
-
-def _event(mark: Any) -> torch.cuda.Event:
-    event: torch.cuda.Event = mark
-    return event

@@ -1,31 +1,32 @@
-"""Device transport: blocks copied to and from a device by streams of their own.
+"""Device transport: copies between host and device, in lanes of their own.
 
-The host queues and does not wait; events say what comes after what. All memory of blocks is allocated in the order of the
-lane that computes, so that it is used again in the plan's order:
+The host queues copies and does not wait; marks order the lanes. All memory of blocks is allocated in the order of the lane
+that computes, so memory is reused in the plan's order:
 
-- A load is given memory, and a mark of computing, when the plan comes to it. Its copy waits for the mark, because what
-  computed before may still use that memory. The first step that reads the block has computing wait for the copy.
-- A store's copy waits for the block's last writer. Whoever drops or changes the block has computing wait for the copy.
+- A load gets its memory, and a mark of computing, when the plan comes to the load. Its copy waits for the mark, because
+  earlier steps may still use the memory. The first step that reads the block waits for the copy.
+- A store's copy waits for the step that wrote the block last. A step that changes or drops the block waits for the copy.
 
-So a copy may take from where the plan begins it to where the plan needs it, as threads' copies on the CPU do, and memory
-is never in use beyond what was planned.
+So a copy may last from where the plan begins it to where the plan needs it, as a thread's copy does on the CPU, and no more
+memory is in use than was planned.
 
-A thread brings what is loaded to where it can be copied from: it reads files, and copies pageable memory to a ring of
-pinned pieces.
+A thread prepares loads: it reads files, and copies pageable memory to a ring of pinned pieces.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 from weakref import finalize
 
 import torch
 from torch import Tensor
 
+from sagann.kernels.dialects import Dialect
 from sagann.kernels.edge.pass_edges import Edges
+from sagann.plan.sizes import is_by_destination
 from sagann.plan.steps import Block
 from sagann.plan.timeline import block_name
 from sagann.runtime.blocks.host import copy_alone_into
@@ -37,30 +38,62 @@ from sagann.runtime.device.streams import Mark, Streams
 from sagann.runtime.recorder import recorded
 
 ALIGNMENT = 64
-"Of a tensor in a block's memory, in bytes."
+"Alignment of a tensor in its block's memory, in bytes."
 MOST_TENSORS = 32
-"Of a block, for each of which its memory has room to be aligned."
+"Most tensors of a block. Its memory has room to align so many."
 PIECE_BYTES = 16 << 20
-"Of pageable memory that is copied at a time: while one piece goes to the device, the next is made ready."
+"Bytes of pageable memory that are copied at a time: one piece goes to the device while the next is prepared."
 SMALL_BYTES = 64 << 10
-"Of a piece for less."
+"Bytes of a piece for tensors that are no larger."
 
-Cuts = Callable[[Block, Edges], Callable[[Edges, Callable[[Tensor], Tensor]], None] | None]
-"""Given a chunk's block and edges on the host: what hands edges on the device what passes over them need, moved by a
-function; or None."""
+
+class Cuts:
+    """How passes over each chunk are divided. A cut is made on the host at a chunk's first load, and kept there.
+
+    Args:
+        dialect: kernels that run the passes; only those of devices have cuts.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect: Any = dialect if hasattr(dialect, "set_cut") else None
+        self._known: dict[Block, Any] = {}
+
+    def hand_over(self, block: Block, edges: Edges, moved: Edges, move: Callable[[Tensor], Tensor]) -> None:
+        """Give a chunk's edges on the device their cut.
+
+        Args:
+            block: block of the chunk.
+            edges: edges on the host.
+            moved: the same edges on the device.
+            move: copies a tensor to the device.
+        """
+        if self._dialect is None:
+            return
+        # A cut depends on the offsets alone, so forms with ids or picked rows share it.
+        at = "dst" if is_by_destination(block.name) else "src"
+        known = block._replace(name=at)
+        # Another thread may call forget() meanwhile.
+        cut = self._known.get(known)
+        if cut is None:
+            cut = self._known[known] = self._dialect.cut_of(edges, at)
+        self._dialect.set_cut(moved, at, cut.mapped(move))
+
+    def forget(self) -> None:
+        """Forget all cuts."""
+        self._known.clear()
 
 
 class DeviceTransport:
     """Copies between a host and a device.
 
     Args:
-        source: gives a block's content where it lies on the host; or on the device, where it lies there.
-        host: takes what is stored.
-        bytes_of: a block's size.
-        streams: of the device.
-        staging: pinned memory for what is copied from elsewhere.
-        cuts: what comes along with edges.
-        timeline: where copies are recorded.
+        source: reads a block from the host, or from the device if it lies there.
+        host: host that keeps stored blocks.
+        bytes_of: size of a block, in bytes.
+        streams: lanes of the device.
+        staging: pinned memory for copies from pageable memory.
+        cuts: cuts of the edges.
+        timeline: records the copies.
     """
 
     counts_process = False
@@ -76,32 +109,25 @@ class DeviceTransport:
         cuts: Cuts,
         timeline: EventRecorder | None,
     ) -> None:
-        self._source = source
+        self._reader = _Reader(source=source, streams=streams, staging=staging, cuts=cuts, timeline=timeline)
         self._host = host
         self._bytes_of = bytes_of
         self._streams = streams
-        self._staging = staging
-        self._cuts = cuts
         self._timeline = timeline
         self._stores: dict[Block, Mark] = {}
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-load")
-        # Of copies under way: not before they are done may the memory be used by others, also if all else is forgotten.
+        # Memory of copies under way is kept until they are done, even if the transport itself is dropped.
         self._under_way: dict[Block, Tensor] = {}
         self._end = finalize(self, _end, streams, self._loader, self._under_way)
         self._end.atexit = False
 
     def load(self, block: Block) -> Pending:
-        """Queue a load."""
         memory = self._streams.empty(self._bytes_of(block) + MOST_TENSORS * ALIGNMENT)
         self._under_way[block] = memory
-        free = self._streams.mark("compute")
-        job = partial(
-            _loaded, block, self._source, memory, free, self._streams, self._staging, self._cuts, self._timeline
-        )
-        return _Loaded(self._loader.submit(job), block, self._streams, self._under_way)
+        job = self._loader.submit(self._reader.load, block, memory, self._streams.mark("compute"))
+        return _Load(job, block, self._streams, self._under_way)
 
     def store(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        """Queue a store."""
         self._streams.wait("store", self._streams.mark("compute"))
         with (
             self._streams.on("store"),
@@ -110,90 +136,87 @@ class DeviceTransport:
             self._stores[block] = self._host.receive(block, tensors)
 
     def await_store(self, block: Block) -> None:
-        """Have computing wait for a block's store, if there is one under way."""
         if (arrived := self._stores.pop(block, None)) is not None:
             self._streams.wait("compute", arrived)
 
-    def drop(self, block: Block) -> None:
-        """Have computing, in whose order memory is used again, wait for a block's store."""
-        self.await_store(block)
+    # Memory is reused in the order of the lane that computes, so this lane waits for the store.
+    drop = await_store
 
     def make_room(self, room_bytes: int) -> None:
-        """Nothing: what was dropped is stored, when what is computed next runs."""
+        """Do nothing: dropped blocks are stored before the next step runs."""
 
     def close(self) -> None:
-        """Wait for the copies under way, and queue no others."""
         self._end()
         self._host.close()
         if self._timeline is not None:
             self._timeline.settle()
 
 
-class _Loaded:
+@dataclass(frozen=True, slots=True)
+class _Load:
     """A load that was queued."""
 
-    def __init__(
-        self,
-        job: Future[tuple[Any, _Landing]],
-        block: Block,
-        streams: Streams,
-        under_way: dict[Block, Tensor],
-    ) -> None:
-        self._job, self._block, self._streams, self._under_way = job, block, streams, under_way
+    job: Future[_Landing]
+    block: Block
+    streams: Streams
+    under_way: dict[Block, Tensor]
 
     def result(self) -> Any:
-        """Have computing wait for the copy; gives the content on the device."""
-        content, landing = self._job.result()
+        landing = self.job.result()
         assert landing.arrived is not None
-        self._streams.wait("compute", landing.arrived)
+        self.streams.wait("compute", landing.arrived)
         for memory in landing.own:
-            self._streams.hand_over(memory)
-        self._under_way.pop(self._block, None)
-        return content
+            self.streams.hand_over(memory)
+        self.under_way.pop(self.block, None)
+        return landing.content
 
 
-def _loaded(
-    block: Block,
-    source: Source,
-    memory: Tensor,
-    free: Mark,
-    streams: Streams,
-    staging: PinnedPool,
-    cuts: Cuts,
-    timeline: EventRecorder | None,
-) -> tuple[Any, _Landing]:
-    """Read a block and queue its copy; in the loader's thread."""
-    name = block_name(block)
-    with recorded(None if timeline is None else timeline.of_host, "load", f"{name}, read"):
-        content = source.load(block)
-    with streams.on("load"):
-        streams.wait("load", free)
-        landing = _Landing(memory, streams, staging)
-        with recorded(timeline, "load", name, memory.nbytes - MOST_TENSORS * ALIGNMENT):
-            moved = _moved(block, content, landing, source, cuts)
-        landing.arrived = streams.mark("load")
-    return moved, landing
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Reader:
+    """Reads blocks and queues their copies, in the loader's thread. It must not hold the transport, which ends the thread."""
 
+    source: Source
+    streams: Streams
+    staging: PinnedPool
+    cuts: Cuts
+    timeline: EventRecorder | None
 
-def _moved(block: Block, content: Any, landing: _Landing, source: Source, cuts: Cuts) -> Any:
-    if isinstance(content, Tensor):
-        return landing(content)
-    if isinstance(content, Mapping):
-        return {name: landing(tensor) for name, tensor in content.items()}
-    edges = content.mapped(landing)
-    hand_over = cuts(source.known_as(block), content)
-    if hand_over is not None:
-        hand_over(edges, landing)
-    return edges
+    def load(self, block: Block, memory: Tensor, free: Mark) -> _Landing:
+        """Read a block and queue its copy.
+
+        Args:
+            block: block to load.
+            memory: memory of the device for the block.
+            free: mark after the last work that uses the memory.
+        """
+        name = block_name(block)
+        with recorded(None if self.timeline is None else self.timeline.of_host, "load", f"{name}, read"):
+            content = self.source.load(block)
+        with self.streams.on("load"):
+            self.streams.wait("load", free)
+            landing = _Landing(memory, self.streams, self.staging)
+            with recorded(self.timeline, "load", name, memory.nbytes - MOST_TENSORS * ALIGNMENT):
+                landing.content = self._moved(block, content, landing)
+            landing.arrived = self.streams.mark("load")
+        return landing
+
+    def _moved(self, block: Block, content: Any, landing: _Landing) -> Any:
+        if isinstance(content, Tensor):
+            return landing(content)
+        if isinstance(content, Mapping):
+            return {name: landing(tensor) for name, tensor in content.items()}
+        edges = content.mapped(landing)
+        self.cuts.hand_over(self.source.known_as(block), content, edges, landing)
+        return edges
 
 
 class _Landing:
-    """Puts tensors side by side into a block's memory on the device; copies are queued in this thread's lane.
+    """Puts tensors side by side into a block's memory on the device. Their copies are queued in this thread's lane.
 
     Args:
-        memory: of the device, uint8.
-        streams: of the device.
-        staging: pinned memory for tensors that do not lie in such.
+        memory: memory of the device, uint8.
+        streams: lanes of the device.
+        staging: pinned memory for tensors that lie in pageable memory.
     """
 
     def __init__(self, memory: Tensor, streams: Streams, staging: PinnedPool) -> None:
@@ -202,12 +225,14 @@ class _Landing:
         self._staging = staging
         self._taken = 0
         self.own: list[Tensor] = []
-        "Memory beyond the block's, for what was not foreseen."
+        "Memory beyond the block's, for tensors that do not fit."
+        self.content: Any = None
+        "Content of the block on the device."
         self.arrived: Mark | None = None
-        "What comes after the copies, once they are queued."
+        "Mark after the copies, once they are queued."
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """The tensor on the device; itself where it lies there."""
+        """The tensor on the device; the same tensor if it lies there."""
         if self._streams.holds(tensor):
             return tensor
         source = tensor.detach().contiguous()
@@ -221,19 +246,18 @@ class _Landing:
         return into.view(source.dtype).view(source.shape)
 
     def _by_way_of_staging(self, into: Tensor, part: Tensor) -> None:
-        # Of two sizes, so that pieces are used again: to make one takes longer than to copy it.
+        # Pieces have two sizes only, so that they are reused: pinning one takes longer than copying it.
         piece = self._staging.take(SMALL_BYTES if len(part) <= SMALL_BYTES else PIECE_BYTES)
         staged = copy_alone_into(piece[: len(part)], part)
         self._streams.copy(into, staged)
         self._staging.give(piece, self._streams.mark("load"))
 
     def _room(self, num_bytes: int) -> Tensor:
-        """Memory of the device for so many bytes."""
         begin = -(-self._taken // ALIGNMENT) * ALIGNMENT
         if begin + num_bytes <= len(self._memory):
             self._taken = begin + num_bytes
             return self._memory[begin : self._taken]
-        # Of this lane, which other copies of it may have used before, and no one else.
+        # This lane allocates the memory, so only this lane's earlier copies can have used it.
         self.own.append(self._streams.empty(num_bytes))
         return self.own[-1]
 

@@ -1,1 +1,1 @@
-"""What an epoch will take: rates of the machine, steps that are rehearsed, and timelines to look at."""
+"""Forecasts of an epoch: rates of the machine, rehearsed steps, and files that show timelines."""

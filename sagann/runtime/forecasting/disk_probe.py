@@ -1,4 +1,4 @@
-"""Disk probe: how fast one thread writes and reads a file by positions, as it does with blocks that are spilled."""
+"""Disk probe: how fast one thread writes and reads a file by positions, as for spilled blocks."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ import numpy as np
 from sagann.errors import InputError
 
 FILE_BYTES = 256 << 20
-"What is written and read, where there is room for twice as much."
+"Size of the file, in bytes. The file is smaller if the disk has room for less than twice as much."
 LEAST_BYTES = 64 << 20
-"A smaller file tells more of the disk's own caches than of the disk."
+"Least size of the file, in bytes. A smaller file measures the disk's own caches rather than the disk."
 _PIECE_BYTES = 8 << 20
 _NUM_ROUNDS = 3
-# No further round is begun after so long.
+# No round begins later.
 _LONGEST_S = 4.0
 
 
 class DiskRates(NamedTuple):
-    """Bytes per second."""
+    """Rates of a disk."""
 
     read: float
-    "Bytes per second from the disk, past the page cache where the system allows that."
+    "Bytes per second read from the disk, past the page cache if the system allows that."
     cached: float
-    "Bytes per second from the page cache, right after the first reading."
+    "Bytes per second read from the page cache."
     write: float
-    "Bytes per second written, until the system says that the bytes are on the disk."
+    "Bytes per second written and synced."
 
 
 def disk_rates(folder: Path) -> DiskRates:
-    """Measure the disk that holds ``folder``; nothing is left there, even if the process is killed.
+    """Measure the disk that holds ``folder``. No file stays there, even if the process is killed.
 
-    The median of a few rounds, each of which writes the file, syncs it, has the page cache drop it, and reads it twice. A
-    first round makes the file and does not count, unless the disk is too slow for another one. Where a folder is memory
-    (tmpfs), or the disk a virtual one that its host caches, what is measured is their speed.
+    The rates are medians of a few rounds. Each round writes the file, syncs it, makes the page cache drop it, and reads it
+    twice. A first round makes the file and does not count, unless the disk is too slow for another round. If the folder lies
+    in memory (tmpfs), or on a virtual disk that its host caches, the rates are those of memory or of that cache.
 
     Args:
-        folder: that exists.
+        folder: an existing folder.
     Raises:
-        InputError: it is missing, not to be written, or has room for less than :data:`LEAST_BYTES`.
+        InputError: the folder is missing, cannot be written, or has room for less than :data:`LEAST_BYTES`.
     """
     try:
         num_bytes = _file_bytes(shutil.disk_usage(folder).free, folder)
-        # Without a name, where the system can: it goes with the process.
+        # If the system can, the file has no name and ends with the process.
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             return _measured(file.fileno(), num_bytes)
     except OSError as error:
@@ -70,15 +70,15 @@ def _file_bytes(free_bytes: int, folder: Path) -> int:
             where=f"'{folder}'",
             fix="Free some, or name a folder on another disk.",
         )
-    # A disk that is written full slows down whoever else writes to it.
+    # A nearly full disk is slow for every process that writes to it.
     wanted = min(FILE_BYTES, max(LEAST_BYTES, free_bytes // 2))
     return wanted // _PIECE_BYTES * _PIECE_BYTES
 
 
 def _measured(file: int, num_bytes: int) -> DiskRates:
-    # Random bytes: some file systems store zeros, and what repeats, in no space and no time.
+    # Random bytes, because some file systems store zeros and repetitions in no space and no time.
     piece = memoryview(np.random.default_rng(0).integers(0, 256, _PIECE_BYTES, np.uint8).data)
-    # As large as the file: a few pieces of memory again and again would be in the processor's cache.
+    # Memory as large as the file, because a few pieces that are reused would stay in the processor's cache.
     into = memoryview(bytearray(num_bytes))
     rounds: list[tuple[float, float, float]] = []
     began_s = time.perf_counter()
@@ -106,7 +106,7 @@ def _write(file: int, piece: memoryview, num_bytes: int) -> None:
 
 
 def _read(file: int, num_bytes: int, into: memoryview) -> None:
-    """Read piece by piece, into one place after the other, from the first again where there are no more."""
+    """Read piece by piece into ``into``, which begins anew at its end."""
     offset = 0
     while offset < num_bytes:
         at = offset % len(into)

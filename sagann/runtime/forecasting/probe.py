@@ -1,9 +1,9 @@
-"""Probe: measure the rates of this machine, with the kernels, the memory and the threads that a run uses."""
+"""Probe: measures the rates of this machine, with the kernels, the memory and the threads of a run."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
@@ -15,7 +15,8 @@ from torch import Tensor
 from sagann.graph.topology import Topology
 from sagann.kernels.dense import linear
 from sagann.kernels.dialects import dialect_for, run_pass
-from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output
+from sagann.kernels.edge.builder import Builder
+from sagann.kernels.edge.function import EdgeFunction, Input, Output, Side
 from sagann.kernels.memory import Pool
 from sagann.plan.machine import Machine
 from sagann.plan.selection import Selection
@@ -24,51 +25,52 @@ from sagann.runtime.forecasting.disk_probe import disk_rates
 from sagann.runtime.processor import cache_bytes, num_cores, processor_name
 
 NUM_FEATURES = 128
-"Of a gathered row, which has 512 bytes; and of the results of matrix products."
+"Features of a gathered row, which has 512 bytes, and of a row of a matrix product's result."
 _ROW_BYTES = 4 * NUM_FEATURES
 _IN_FEATURES = 512
 _PRODUCT_ROWS = 1 << 15
 _DEGREE = 64
-# Of a gather, so that what it writes is little beside what it reads.
+# Most destinations of a gather, so that it writes little beside the rows that it reads.
 _MOST_DST = 8192
 _NUM_REPETITIONS = 9
-# A difference of two times needs more of them.
+# The difference of two times needs more repetitions than a time.
 _NUM_DIFFERENCES = 25
 _NUM_STEPS = 200
 _COPIED_BYTES = 256 << 20
 _CPU = torch.device("cpu")
-# Digits beyond these differ from one probe to the next.
+# Further digits differ from probe to probe.
 _DIGITS = 4
-# Of an array, where two rates are compared at once and little memory may be taken.
+# Size of an array, and number of repetitions, of a measurement that must be quick and small.
 _QUICK_BYTES = 32 << 20
 _NUM_QUICK = 5
-# Of a pass, the least that a sigmoid is taken to add to it: less is lost in the noise.
+# Least share of a pass that is its sigmoids'. A smaller share is lost in the noise.
 _LEAST_ADDED = 0.05
 
 
 def probe(folder: Path, device: torch.device = _CPU) -> Machine:
-    """Measure this machine, in a few seconds (more where the disk is slow) and at most about 1.5 GiB of memory.
+    """Measure this machine, in a few seconds (more if the disk is slow) and at most about 1.5 GiB of memory.
 
     Each rate is the median of several runs after one to warm up. Kernels run on as many threads as PyTorch is set to.
-    What else the machine does meanwhile makes the rates lower.
+    Other work of the machine lowers the rates.
 
     Args:
-        folder: where the disk is measured, as of blocks that are spilled; nothing is left there.
-        device: what computes. Of a CUDA device, the copies between it and the host are measured as well.
+        folder: folder on the disk to measure, as for spilled blocks. No file stays there.
+        device: device that computes. For a CUDA device, copies between device and host are measured as well.
     Raises:
-        InputError: the folder is missing, not to be written, or has too little room.
+        InputError: the folder is missing, cannot be written, or has too little room.
     """
-    # Done first: it is what may be refused.
+    # The disk comes first, because only the disk may be refused.
     disk = disk_rates(folder)
     on_host = device.type == "cpu"
     cached = cache_bytes() if on_host else torch.cuda.get_device_properties(device).L2_cache_size
+    # An eighth of the cache, which also holds results and offsets, and which other processes may use.
+    in_cache = _within(cached // 8, 1 << 19, 32 << 20)
     rates: dict[str, Any] = {
         "matmul_flops": _matmul_flops(device),
         "stream_bytes": _stream_bytes(cached, device),
         "gather_bytes": _gather_bytes(_within(8 * cached, 256 << 20, 1 << 30), device),
-        # An eighth: results and offsets lie in the cache as well, and it may not be ours alone.
-        "gather_cached_bytes": _gather_bytes(_within(cached // 8, 1 << 19, 32 << 20), device),
-        "exp_per_s": _exp_per_s(_within(cached // 8, 1 << 19, 32 << 20), device),
+        "gather_cached_bytes": _gather_bytes(in_cache, device),
+        "exp_per_s": _exp_per_s(in_cache, device),
         "copy_bytes": _copy_bytes(_large_bytes(cache_bytes())),
         "pick_bytes": _pick_bytes(_large_bytes(cache_bytes())),
         "disk_read_bytes": disk.read,
@@ -90,7 +92,7 @@ def _within(wanted: int, least: int, most: int) -> int:
 def _seconds(
     *runs: Callable[[], object], repetitions: int = _NUM_REPETITIONS, device: torch.device = _CPU
 ) -> list[list[float]]:
-    """Seconds of every run, which alternate, after one of each to warm up."""
+    """Seconds of each run. The runs alternate, after one of each to warm up."""
 
     def finish() -> None:
         if device.type == "cuda":
@@ -109,53 +111,52 @@ def _seconds(
     return taken
 
 
-def _ones(pool: Pool, device: torch.device, *shape: int) -> Tensor:
+def _median_s(
+    run: Callable[[], object], device: torch.device = _CPU, *, repetitions: int = _NUM_REPETITIONS
+) -> float:
+    (taken,) = _seconds(run, repetitions=repetitions, device=device)
+    return median(taken)
+
+
+def _ones(device: torch.device, *shape: int) -> Tensor:
+    """An array of ones, on the CPU in a pool's memory. The pool is freed with the array."""
     if device.type != "cpu":
         return torch.ones(shape, device=device)
-    return pool.empty(shape, torch.float32).fill_(1.0)
+    return Pool().empty(shape, torch.float32).fill_(1.0)
 
 
 def _matmul_flops(device: torch.device) -> float:
-    x = _ones(Pool(), device, _PRODUCT_ROWS, _IN_FEATURES)
+    x = _ones(device, _PRODUCT_ROWS, _IN_FEATURES)
     weight = torch.ones(NUM_FEATURES, _IN_FEATURES, device=device)
-    (taken,) = _seconds(lambda: linear(x, weight), device=device)
-    return 2 * _PRODUCT_ROWS * _IN_FEATURES * NUM_FEATURES / median(taken)
+    return 2 * _PRODUCT_ROWS * _IN_FEATURES * NUM_FEATURES / _median_s(lambda: linear(x, weight), device)
 
 
 def _large_bytes(cached: int) -> int:
-    """Of an array of a few times the cache."""
+    """Size of an array of a few times the cache."""
     return _within(2 * cached, 64 << 20, 256 << 20)
 
 
-def _arrays(num_bytes: int, count: int, device: torch.device = _CPU) -> list[Tensor]:
-    pool = Pool()
-    return [_ones(pool, device, num_bytes // 4) for _ in range(count)]
-
-
 def _stream_bytes(cached: int, device: torch.device) -> float:
-    a, b, out = _arrays(_large_bytes(cached), 3, device)
-    (taken,) = _seconds(lambda: torch.add(a, b, out=out), device=device)
-    return (a.nbytes + b.nbytes + out.nbytes) / median(taken)
+    a, b, out = (_ones(device, _large_bytes(cached) // 4) for _ in range(3))
+    return (a.nbytes + b.nbytes + out.nbytes) / _median_s(lambda: torch.add(a, b, out=out), device)
 
 
 def _copy_bytes(num_bytes: int, repetitions: int = _NUM_REPETITIONS) -> float:
-    source, target = _arrays(num_bytes, 2)
-    (taken,) = _seconds(lambda: copy_into(target, source), repetitions=repetitions)
-    return source.nbytes / median(taken)
+    source, target = (_ones(_CPU, num_bytes // 4) for _ in range(2))
+    return source.nbytes / _median_s(lambda: copy_into(target, source), repetitions=repetitions)
 
 
 def _pick_bytes(num_bytes: int, repetitions: int = _NUM_REPETITIONS) -> float:
-    """Of the rows that are picked, not of those between them."""
-    (source,) = _arrays(num_bytes, 1)
-    rows = torch.arange(0, num_bytes // _ROW_BYTES, 2)
-    (taken,) = _seconds(lambda: picked({"": source.view(-1, NUM_FEATURES)}, rows), repetitions=repetitions)
-    return len(rows) * _ROW_BYTES / median(taken)
+    """Bytes per second of the rows that are picked, without the rows between them."""
+    source = _ones(_CPU, num_bytes // _ROW_BYTES, NUM_FEATURES)
+    rows = torch.arange(0, len(source), 2)
+    return len(rows) * _ROW_BYTES / _median_s(lambda: picked({"": source}, rows), repetitions=repetitions)
 
 
 def _between_bytes(
     device: torch.device, num_bytes: int = _COPIED_BYTES, repetitions: int = _NUM_REPETITIONS
 ) -> dict[str, float]:
-    """Of copies between pinned memory and the device, one way at a time."""
+    """Rates of copies between pinned memory and the device, one direction at a time."""
     there = torch.ones(num_bytes, dtype=torch.uint8, device=device)
     here = torch.ones(num_bytes, dtype=torch.uint8).pin_memory()
     to_device, to_host = _seconds(
@@ -172,8 +173,10 @@ def _between_bytes(
 
 @cache
 def measured_selection(device: torch.device = _CPU) -> Selection:
-    """Which rows are picked on this machine, between its memory and itself or a device; measured once per process and
-    device, in a tenth of a second."""
+    """The choice of picked rows for copies within memory, or from memory to a device.
+
+    Measured once per process and device, in a tenth of a second.
+    """
     if device.type == "cpu":
         transfer_bytes = _copy_bytes(_QUICK_BYTES, _NUM_QUICK)
     else:
@@ -182,53 +185,47 @@ def measured_selection(device: torch.device = _CPU) -> Selection:
 
 
 def _gather_bytes(source_bytes: int, device: torch.device) -> float:
-    """Bytes of source rows per second in a sum over edges that reads from an array of so many bytes."""
+    """Bytes of source rows per second in a sum over edges, which reads from an array of ``source_bytes``."""
     topology = _random_topology(source_bytes // _ROW_BYTES).to(device)
-    function = _function([_input("x", "src")], [], "x")
-    arrays = {"x": _ones(Pool(), device, topology.num_src, NUM_FEATURES)}
-    (taken,) = _seconds(lambda: _run(function, topology, arrays), device=device)
-    return topology.num_edges * _ROW_BYTES / median(taken)
+    function = _function(("x",), lambda _: "x")
+    arrays = {"x": _ones(device, topology.num_src, NUM_FEATURES)}
+    return topology.num_edges * _ROW_BYTES / _median_s(lambda: _run(function, topology, arrays), device)
 
 
 def _exp_per_s(source_bytes: int, device: torch.device) -> float:
-    """What the sigmoid of a gated layer adds to a pass that reads and sums the same, in a cache, in exponentials."""
+    """Exponentials per second: the sigmoids of a gated layer over the seconds that they add to the same pass, in a cache."""
     topology = _random_topology(source_bytes // _ROW_BYTES).to(device)
-    inputs = [_input("x", "src"), _input("b", "src"), _input("a", "dst")]
-    added, gate = _op("s", "add", "a", "b"), _op("g", "sigmoid", "s")
-    plain = _function(inputs, [added, _op("m", "mul", "s", "x")], "m")
-    gated = _function(inputs, [added, gate, _op("m", "mul", "g", "x")], "m")
-    pool = Pool()
+    names = ("x", "b", "a")
+    plain = _function(names, lambda b: b.op("mul", b.op("add", "a", "b"), "x"))
+    gated = _function(names, lambda b: b.op("mul", b.op("sigmoid", b.op("add", "a", "b")), "x"))
     rows = {"x": topology.num_src, "b": topology.num_src, "a": topology.num_dst}
-    arrays = {name: _ones(pool, device, count, NUM_FEATURES) for name, count in rows.items()}
+    arrays = {name: _ones(device, count, NUM_FEATURES) for name, count in rows.items()}
     passes = [partial(_run, function, topology, arrays) for function in (plain, gated)]
     without, with_gate = _seconds(*passes, repetitions=_NUM_DIFFERENCES, device=device)
-    # Both runs of a round met the same machine.
+    # The two runs of a round see the same load of the machine.
     added_s = median(after - before for before, after in zip(without, with_gate, strict=True))
     return topology.num_edges * NUM_FEATURES / max(added_s, _LEAST_ADDED * median(with_gate))
 
 
 def _step_s(device: torch.device) -> float:
-    """Seconds of a pass over a few edges that were just loaded: a topology that nothing is known of yet.
+    """Seconds of a pass over a few edges that were just loaded.
 
-    To a device edges come with how they are cut, so that it is known.
+    On the CPU nothing is known of such edges, so the pass first cuts them. Edges come to a device with their cut.
     """
     known = _random_topology(16).to(device)
-    function = _function([_input("x", "src")], [], "x")
+    function = _function(("x",), lambda _: "x")
     arrays = {"x": torch.ones(known.num_src, NUM_FEATURES, device=device)}
 
-    def step() -> None:
+    def loaded() -> Topology:
         if device.type != "cpu":
-            _run(function, known, arrays)
-            return
-        topology = Topology(indptr=known.indptr, indices=known.indices, num_src=known.num_src, validate=False)
-        _run(function, topology, arrays)
+            return known
+        return Topology(indptr=known.indptr, indices=known.indices, num_src=known.num_src, validate=False)
 
-    (taken,) = _seconds(step, repetitions=_NUM_STEPS, device=device)
-    return median(taken)
+    return _median_s(lambda: _run(function, loaded(), arrays), device, repetitions=_NUM_STEPS)
 
 
 def _random_topology(num_src: int) -> Topology:
-    """Destinations with the same number of in-edges each, from anywhere."""
+    """Destinations with equally many in-edges, each from a random source."""
     num_dst = min(num_src, _MOST_DST)
     num_edges = num_dst * _DEGREE
     return Topology(
@@ -239,17 +236,13 @@ def _random_topology(num_src: int) -> Topology:
     )
 
 
-def _input(name: str, side: str) -> Input:
-    return Input(name=name, side=side, shape=(NUM_FEATURES,), dtype=torch.float32)  # type: ignore[arg-type]
-
-
-def _op(name: str, op: str, *args: str) -> Op:
-    return Op(name=name, op=op, args=args, shape=(NUM_FEATURES,), dtype=torch.float32)
-
-
-def _function(inputs: list[Input], ops: list[Op], summed: str) -> EdgeFunction:
-    output = Output(reduce="sum", values=(summed,))
-    return EdgeFunction(inputs=tuple(inputs), ops=tuple(ops), outputs=(output,), at="dst")
+def _function(names: Sequence[str], message: Callable[[Builder], str]) -> EdgeFunction:
+    """A sum over edges of a message of rows: row "a" is a destination's, the other rows are sources'."""
+    sides: dict[str, Side] = {name: "dst" if name == "a" else "src" for name in names}
+    builder = Builder(
+        Input(name=name, side=side, shape=(NUM_FEATURES,), dtype=torch.float32) for name, side in sides.items()
+    )
+    return builder.build([Output(reduce="sum", values=(message(builder),))], "dst")
 
 
 def _run(function: EdgeFunction, topology: Topology, arrays: dict[str, Tensor]) -> tuple[Tensor, ...]:

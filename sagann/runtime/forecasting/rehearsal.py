@@ -1,8 +1,8 @@
-"""Rehearsal: a model's steps timed on a few of a graph's intervals, so that a forecast need not trust rates alone.
+"""Rehearsal: a model's steps timed on a few of a graph's intervals, so that a forecast need not rely on rates alone.
 
-What a step takes for its work differs from kernel to kernel: widths, degrees and operators matter. It differs little from
-chunk to chunk. So the steps of a small part are timed, and each kind of step gets the factor by which it takes longer than
-the machine's rates say.
+The seconds that a step takes for its work differ from kernel to kernel, with widths, degrees and operators, but little from
+chunk to chunk. So the steps of a small part of the graph are timed. Each kind of step gets a factor: its measured seconds
+over the seconds by the machine's rates.
 
 References:
     Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2: times of sub-chunks are profiled and used in later iterations.
@@ -11,7 +11,7 @@ References:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 import torch
@@ -24,6 +24,7 @@ from sagann.plan.epoch import Planned
 from sagann.plan.intervals import sizes
 from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError
+from sagann.plan.simulate import StepSeconds
 from sagann.plan.steps import Plan, Step, StepKind
 from sagann.plan.work import StepWork
 from sagann.runtime.device.backend import backend_of
@@ -32,36 +33,43 @@ from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga.hops import count_hops
 
 MOST_EDGES = 4_000_000
-"Of the part that is rehearsed, where more would take too long or too much."
+"Most edges of the part that is rehearsed, unless an epoch of a larger part is quick."
 _LONGEST_S = 1.0
-"More are rehearsed where an epoch of the part takes no longer, by the machine's rates;"
+# An epoch that takes no longer by the machine's rates is quick. Its part has at most so many edges, because they are cut anew.
 _MOST_QUICK_EDGES = 8 * MOST_EDGES
-"but no more than so many, which are cut anew;"
+# A part of a graph has no more vertices than have so many bytes of features, because they are copied.
 _COPIED_BYTES = 256 << 20
-"and, unless it is the whole graph, no more vertices than have so many bytes of features, which are copied."
 _EPOCHS = 3
 
+Rehearsal = tuple[nn.Module, Graph]
+"A model and its graph, both as they were planned."
 Key = tuple[StepKind, int, int]
-"Kind, number and part of a step."
+"Kind, number and part of a step. Steps with the same key run the same kernels."
 Factors = Mapping[Key, float]
-"How many times as long as the machine's rates say."
+"Measured seconds of steps over their seconds by the machine's rates."
 
 
-def key_of(step: Step) -> Key:
-    """What steps have in common that run the same kernels."""
-    return step.kind, step.number, step.part
+def step_seconds(planned: Planned, machine: Machine, rehearsal: Rehearsal | None) -> StepSeconds:
+    """The seconds of a plan's steps, by the machine's rates and by a rehearsal if there is one."""
+    work = _work_of(planned)
+    factors: Factors = {} if rehearsal is None else rehearse(*rehearsal, planned, machine)
+
+    def step_s(step: Step) -> float:
+        return work.of(step).seconds(machine) * factors.get(_key_of(step), 1.0)
+
+    return step_s
 
 
 def rehearse(model: nn.Module, graph: Graph, planned: Planned, machine: Machine) -> Factors:
-    """Time the steps of an epoch on the first two intervals of a plan, or a part of them.
+    """Time the steps of an epoch on the first two intervals of a plan, or on a part of them.
 
     The model's parameters, their gradients and PyTorch's random numbers stay as they are.
 
     Args:
-        model: of the plan.
-        graph: of the plan.
-        planned: an epoch.
-        machine: whose rates are corrected.
+        model: model of the plan.
+        graph: graph of the plan.
+        planned: plan of an epoch.
+        machine: machine whose rates are corrected.
     """
     bounds = _part(graph, planned.plan, _quick_edges(graph, planned, machine))
     part = graph if bounds[-1] == graph.num_vertices else subgraph(graph, torch.arange(bounds[-1], device="cpu"))
@@ -69,54 +77,49 @@ def rehearse(model: nn.Module, graph: Graph, planned: Planned, machine: Machine)
     assert part.features is not None
     times: defaultdict[Key, list[float]] = defaultdict(list)
     try:
-        streamed = _streamed(model.train(), part, bounds, planned.plan.budget_bytes)
+        streamed = _streamed(model.train(), part, part.features, bounds, planned.plan.budget_bytes)
+        rehearsed = streamed.plan(part.features, folded=True)
         with torch.random.fork_rng(devices=[]):
             for epoch in range(_EPOCHS + 1):
                 streamed.timeline = recorder = Recorder()
                 _run(streamed, part.features)
-                plan = streamed.plan(part.features, folded=True)
-                # The first compiles.
-                for key, seconds in _by_key(plan.plan, recorder).items() if epoch else ():
+                # The first epoch compiles.
+                measured = [span.seconds for span in recorder.of("compute")]
+                for key, seconds in _by_key(rehearsed.plan, measured).items() if epoch else ():
                     times[key].append(seconds)
     finally:
         for module, mode in modes.items():
             module.training = mode
-    work = work_of(plan)
-    expected: defaultdict[Key, float] = defaultdict(float)
-    for step in _steps(plan.plan):
-        expected[key_of(step)] += work.of(step).seconds(machine)
+    work = _work_of(rehearsed)
+    expected = _by_key(rehearsed.plan, [work.of(step).seconds(machine) for step in _steps(rehearsed.plan)])
     return {key: median(found) / expected[key] for key, found in times.items()}
 
 
-def _streamed(model: nn.Module, part: Graph, bounds: tuple[int, ...], budget_bytes: int) -> StreamedModel:
+def _streamed(
+    model: nn.Module, part: Graph, features: Features, bounds: tuple[int, ...], budget_bytes: int
+) -> StreamedModel:
     hops = list(part.hops(count_hops(model)))
-    # Where the model lies is where it is going to run.
+    # The model lies on the device that will run it.
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     backend = backend_of(device)
     streamed = StreamedModel(model, hops, bounds, budget_bytes=budget_bytes, backend=backend)
-    assert part.features is not None
     try:
-        streamed.plan(part.features, folded=True)
+        streamed.plan(features, folded=True)
     except BudgetError:
-        # Fewer vertices may have denser chunks. What steps take by themselves does not depend on the budget.
+        # Fewer vertices may have denser chunks. The seconds of a step do not depend on the budget.
         return StreamedModel(model, hops, bounds, backend=backend)
     return streamed
 
 
 def _quick_edges(graph: Graph, planned: Planned, machine: Machine) -> int:
-    """How many edges of the graph are rehearsed at most."""
-    work = work_of(planned)
+    """Most edges of a part whose epoch is quick."""
+    work = _work_of(planned)
     epoch_s = sum(work.of(step).seconds(machine) for step in _steps(planned.plan))
     return max(MOST_EDGES, min(_MOST_QUICK_EDGES, int(graph.num_edges * min(1.0, _LONGEST_S / epoch_s))))
 
 
-def work_of(planned: Planned) -> StepWork:
-    """What each step of a plan computes."""
-    return StepWork(planned.program, planned.schedule, sizes(planned.plan.bounds))
-
-
 def _part(graph: Graph, plan: Plan, quick_edges: int) -> tuple[int, ...]:
-    """The bounds of the first two intervals that are not empty, or the one there is, smaller where they have too many edges."""
+    """Bounds of the plan's first two intervals with vertices, or of its only one, scaled down if they have too many edges."""
     bounds = sorted(set(plan.bounds))[:3]
     offsets = graph.topology.indptr[: bounds[-1] + 1].contiguous()
 
@@ -140,12 +143,20 @@ def _run(streamed: StreamedModel, x: Features) -> None:
         torch.autograd.grad(loss, trained, allow_unused=True)
 
 
+def _work_of(planned: Planned) -> StepWork:
+    return StepWork(planned.program, planned.schedule, sizes(planned.plan.bounds))
+
+
 def _steps(plan: Plan) -> list[Step]:
     return [each for each in plan.operations if isinstance(each, Step) and each.kind != "return"]
 
 
-def _by_key(plan: Plan, recorder: Recorder) -> dict[Key, float]:
+def _key_of(step: Step) -> Key:
+    return step.kind, step.number, step.part
+
+
+def _by_key(plan: Plan, seconds: Sequence[float]) -> dict[Key, float]:
     found: defaultdict[Key, float] = defaultdict(float)
-    for step, span in zip(_steps(plan), recorder.of("compute"), strict=True):
-        found[key_of(step)] += span.seconds
-    return dict(found)
+    for step, step_s in zip(_steps(plan), seconds, strict=True):
+        found[_key_of(step)] += step_s
+    return found

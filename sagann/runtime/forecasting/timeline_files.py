@@ -1,4 +1,4 @@
-"""Timelines as files to look at: Chrome's traces, which Perfetto shows too, and pictures."""
+"""Timelines as files: traces for Chrome or Perfetto, and pictures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sagann.errors import MissingDependencyError
-from sagann.plan.timeline import LANES, Span, Timeline
+from sagann.plan.timeline import LANES, Timeline
 from sagann.storage.durable import write_whole
 
 _COLOURS = {
@@ -24,16 +24,16 @@ _COLOURS = {
     "grad": "#ee6677",
     "stage_saved": "#882255",
 }
-"Of a span, by the first word of its name."
+"Colour of a span, by the first word of its name."
 _OTHER_COLOUR = "#777777"
 
 
 def write_trace(path: Path, timelines: Mapping[str, Timeline]) -> None:
-    """Write timelines in Chrome's format for traces, one process each, side by side.
+    """Write timelines in Chrome's format for traces, each as a process.
 
     Args:
-        path: of the file.
-        timelines: by what they are called.
+        path: path of the file.
+        timelines: timelines by name.
     """
     events: list[dict[str, Any]] = []
     for number, (name, timeline) in enumerate(timelines.items()):
@@ -43,21 +43,32 @@ def write_trace(path: Path, timelines: Mapping[str, Timeline]) -> None:
             for thread, lane in enumerate(LANES)
         ]
         begin_s = min((span.start_s for span in timeline.spans), default=0.0)
-        events += [_event(span, number, begin_s) for span in timeline.spans]
+        events += [
+            {
+                "name": span.name,
+                "ph": "X",
+                "pid": number,
+                "tid": LANES.index(span.lane),
+                "ts": (span.start_s - begin_s) * 1e6,
+                "dur": span.seconds * 1e6,
+                "args": {"bytes": span.num_bytes},
+            }
+            for span in timeline.spans
+        ]
     write_whole(path, json.dumps({"traceEvents": events}).encode())
 
 
 def can_draw() -> bool:
-    """Whether :func:`write_picture` has what it needs."""
+    """Whether matplotlib is installed, which :func:`write_picture` needs."""
     return find_spec("matplotlib") is not None
 
 
 def write_picture(path: Path, timelines: Mapping[str, Timeline]) -> None:
-    """Draw timelines, one below the other, on the same scale of seconds.
+    """Draw timelines below each other, on one scale of seconds.
 
     Args:
-        path: of the PNG file.
-        timelines: by what they are called.
+        path: path of the PNG file.
+        timelines: timelines by name.
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
@@ -92,15 +103,3 @@ def write_picture(path: Path, timelines: Mapping[str, Timeline]) -> None:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
     write_whole(path, buffer.getvalue())
-
-
-def _event(span: Span, process: int, begin_s: float) -> dict[str, Any]:
-    return {
-        "name": span.name,
-        "ph": "X",
-        "pid": process,
-        "tid": LANES.index(span.lane),
-        "ts": (span.start_s - begin_s) * 1e6,
-        "dur": span.seconds * 1e6,
-        "args": {"bytes": span.num_bytes},
-    }

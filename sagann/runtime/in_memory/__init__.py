@@ -1,1 +1,1 @@
-"""Layers whose graph lies in memory: the engine, its passes over edges, and what it keeps from call to call."""
+"""Layers on a graph in memory: the engine, its passes over edges, and the gathers that it keeps."""

@@ -1,9 +1,9 @@
-"""What a trace bakes in of a layer: a program holds as long as this stays equal.
+"""Configuration: the part of a layer that a trace bakes into a program. A program holds as long as this key stays equal.
 
-Plain values are compared by value, containers by what they hold, functions by their code and what they close over,
-members of the user's classes and other objects by identity and what they hold. Parameters and buffers are read at every run, so
-only their names, shapes and types count. What a function reads from outside its layer (a global, say) is taken as it was when it
-was traced.
+Plain values are compared by value, containers by their content, functions by their code and their closures, and members of
+the user's classes and other objects by identity and content. A program reads parameters and buffers at every run, so only
+their names, shapes and types count. A value that a function reads from outside its layer, as a global, is baked in as it is
+during the trace.
 """
 
 from __future__ import annotations
@@ -22,23 +22,12 @@ from sagann.saga.layer import SagaLayer
 
 Key = tuple[object, ...]
 
-# Not the user's: parameters, buffers and modules are looked at by name, hooks by whether there are any (:mod:`sagann.saga.hooks`).
+# PyTorch's own attributes: parameters, buffers and modules are compared by name; :mod:`sagann.saga.hooks` looks for hooks.
 _OF_MODULES = frozenset(vars(SagaLayer()))
-_PLAIN = (
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    type(None),
-    torch.dtype,
-    torch.device,
-    BuiltinFunctionType,
-    CodeType,
-)
+_NUMBERS_AND_TEXT = (bool, int, float, complex, str, bytes, type(None))
+_PLAIN = (*_NUMBERS_AND_TEXT, torch.dtype, torch.device, BuiltinFunctionType, CodeType)
 DEEPEST = 5
-"Containers in containers that are looked into; what is deeper counts by identity."
+"Most levels of nested containers that are compared by content. Deeper objects are compared by identity."
 
 
 def configuration(root: nn.Module) -> Key:
@@ -61,7 +50,7 @@ def configuration(root: nn.Module) -> Key:
 
 @functools.cache
 def _users(kind: type) -> list[type]:
-    """Of a class and those that it extends, the user's own."""
+    """The user's own classes among a class and its bases."""
     return [
         owner for owner in kind.__mro__ if owner.__module__.partition(".")[0] not in ("torch", "sagann", "builtins")
     ]
@@ -83,19 +72,19 @@ class _Same:
 
 
 def _frozen(value: Any, depth: int, parts: frozenset[int]) -> object:
-    """What a value is compared by.
+    """A key that is equal as long as a value stays the same.
 
     Args:
-        value: what an attribute or a function holds.
-        depth: how many containers in one another are looked into.
-        parts: the ids of the root's modules, which are looked at where they stand.
+        value: value of an attribute, or a value that a function holds.
+        depth: levels of nested containers that are compared by content.
+        parts: ids of the root's modules, which :func:`configuration` compares by itself.
     """
     if isinstance(value, _PLAIN):
         return type(value), value
     if isinstance(value, nn.Module):
         return _frozen_module(value, depth, parts)
     if isinstance(value, Tensor):
-        # A number is part of the program; of larger tensors the program reads what they hold when it runs.
+        # A program bakes in a single number, and reads larger tensors when it runs.
         return ("tensor", _Same(value), version_of(value)) if value.numel() == 1 else ("tensor", id(value))
     if depth == 0:
         return _Same(value)
@@ -118,11 +107,9 @@ def _frozen(value: Any, depth: int, parts: frozenset[int]) -> object:
 
 
 def _frozen_module(module: nn.Module, depth: int, parts: frozenset[int]) -> object:
-    """What a module is compared by, which a key must not keep alive: it may hold the layer."""
-    if id(module) in parts or depth == 0:
-        return "module", ref(module)
-    if not parts.isdisjoint(map(id, module.modules())):
-        # What the layer is a part of is not a part of the layer.
+    """As for a value. The key must not keep the module alive, because the module may hold the layer."""
+    # A part of the root is compared by configuration(), and a module around the root is not a part of the root.
+    if depth == 0 or not parts.isdisjoint(map(id, module.modules())):
         return "module", ref(module)
     state = {name: value for name, value in vars(module).items() if name not in _OF_MODULES}
     held = [state, module._modules, module._parameters, module._buffers]

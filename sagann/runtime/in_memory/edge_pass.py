@@ -24,7 +24,7 @@ from sagann.kernels.accumulators import Counts
 from sagann.kernels.dialects import Dialect, ScattersExtrema, run_pass
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.first_order import Saved, first_order_only
-from sagann.kernels.gather.naive import concat_slots
+from sagann.kernels.naive import concat_slots
 from sagann.kernels.seeds import drawn_seed
 from sagann.runtime.in_memory.degrees import divisors
 

@@ -1,8 +1,8 @@
-"""What is gathered from constant features, kept: computed in the first epoch and read in all others.
+"""Gathers of constant features, kept: computed in the first epoch, and read in later epochs.
 
-A kept tensor belongs to one owner, one topology and one tensor of features; it goes when any of them does, and when the
-features or the edge data have changed. What would exceed the budget is not kept. Programs of a layer that gather the same, as
-those of training and evaluation, have one owner.
+A kept tensor belongs to one owner, one topology and its tensors of features. It is dropped when one of these is freed, or
+when the features or the edge data have changed. A tensor that would exceed the budget is not kept. Programs of a layer that
+gather the same rows, as in training and in evaluation, have one owner.
 
 References:
     Ma et al., NGra, 2018, Sec. 3.2 hoists within an epoch; this is the same across epochs.
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
 
 Key = tuple[int, ...]
+"Identities of the owner, the topology and the tensors of features."
 Versions = tuple[tuple[int, int], ...]
 "Identity and version of each tensor of features and edge data."
 
 
 class Owner:
-    """Of what a layer gathers of constant features."""
+    """Owner of the tensors that a layer gathers of constant features."""
 
     __slots__ = ("__weakref__",)
 
@@ -42,12 +43,12 @@ class Invariants:
     """Keeps gathered tensors within a budget.
 
     Args:
-        budget_bytes: bytes kept at most, over all layers; None for no limit, 0 to keep nothing.
+        budget_bytes: most bytes kept, over all layers; None for no limit, 0 to keep nothing.
     """
 
     def __init__(self, budget_bytes: int | None = None) -> None:
         self.budget_bytes = budget_bytes
-        # Not for what goes: that may be noticed anywhere, also where the lock is held.
+        # Dropping takes no lock: an owner may be freed at any point, also while the lock is held.
         self._keeping = threading.Lock()
         self._kept: dict[Key, tuple[Tensor, Versions, list[Any]]] = {}
         self._owners: WeakKeyDictionary[SagaLayer, dict[object, Owner]] = WeakKeyDictionary()
@@ -59,14 +60,14 @@ class Invariants:
         return sum(result.nbytes for result, _, _ in list(self._kept.values()))
 
     def is_constant(self, x: Tensor | FeatureRows) -> bool:
-        """Whether ``x`` was declared constant, and something may be kept at all."""
+        """Whether ``x`` was declared constant, and the budget allows to keep anything."""
         return self.budget_bytes != 0 and isinstance(x, Tensor) and is_constant(x)
 
     def owner(self, layer: SagaLayer, program: LayerProgram) -> Owner:
-        """The owner of what a program of the layer gathers."""
+        """The owner of the tensors that a program of the layer gathers."""
         if program not in self._owner_of:
             owner, edges = Owner(), program.edges
-            # What is not fused, and what follows from pairs with edge types, is not compared.
+            # Gathers that are not fused, or that go by pairs with edge types, are not compared.
             if edges.function is not None and program.typed is None:
                 content = edges.gathering, edges.dtype, repr(edges.function.content)
                 owner = self._owners.setdefault(layer, {}).setdefault(content, owner)
@@ -76,10 +77,10 @@ class Invariants:
     def keeps(
         self, size_bytes: int, owner: Owner, topology: Topology, x: Mapping[str, Any], data: Mapping[str, Tensor]
     ) -> bool:
-        """Whether what the owner's programs gather, of that size, is kept or would be."""
-        if any(each.is_inference() for each in (*x.values(), *data.values())):
+        """Whether a gather of the owner's programs, of ``size_bytes``, is kept or would be."""
+        if (versions := _versions(x, data)) is None:
             return False
-        return self._find(owner, topology, x, data) is not None or self._has_room(size_bytes)
+        return self._find(_key(owner, topology, x), versions) is not None or self._has_room(size_bytes)
 
     def get(
         self,
@@ -89,44 +90,38 @@ class Invariants:
         data: Mapping[str, Tensor],
         compute: Callable[[], Tensor],
     ) -> Tensor:
-        """What ``compute`` returns, from the second call on without computing it.
+        """The result of ``compute``, which runs at the first call alone.
 
         Args:
-            owner: of a gather that depends on x, topology and edge data alone.
+            owner: owner of a gather that depends on x, topology and edge data alone.
             topology: the edges.
             x: features that need no gradient.
-            data: edge data that needs none.
+            data: edge data that needs no gradient.
             compute: the gather.
         """
-        if any(each.is_inference() for each in (*x.values(), *data.values())):
+        key, versions = _key(owner, topology, x), _versions(x, data)
+        if versions is None:
             return compute()
-        known = self._find(owner, topology, x, data)
+        known = self._find(key, versions)
         if known is not None:
             return known
         result = compute()
         if result.is_inference():
-            # It could not be used in training.
+            # Training could not use it.
             return result
-        key = _key(owner, topology, x)
         with self._keeping:
-            # Another thread may have kept the same meanwhile.
+            # Another thread may have kept the same result meanwhile.
             self._forget(key)
             if self._has_room(result.nbytes):
-                forget = lambda _: self._forget(key)  # noqa: E731 - one callback for the three of them.
+                forget = lambda _: self._forget(key)  # noqa: E731 - one callback for all owners.
                 owners = [weakref.ref(each, forget) for each in (owner, topology, *x.values())]
-                self._kept[key] = (result, _versions(x, data), owners)
+                self._kept[key] = (result, versions, owners)
         return result
 
-    def _find(
-        self, owner: Owner, topology: Topology, x: Mapping[str, Any], data: Mapping[str, Tensor]
-    ) -> Tensor | None:
-        """What is kept; of another version it is let go."""
-        key = _key(owner, topology, x)
-        if (kept := self._kept.get(key)) is None:
-            return None
-        result, versions, _ = kept
-        if versions == _versions(x, data):
-            return result
+    def _find(self, key: Key, versions: Versions) -> Tensor | None:
+        kept = self._kept.get(key)
+        if kept is not None and kept[1] == versions:
+            return kept[0]
         self._forget(key)
         return None
 
@@ -141,5 +136,9 @@ def _key(owner: Owner, topology: Topology, x: Mapping[str, Any]) -> Key:
     return id(owner), id(topology), *map(id, x.values())
 
 
-def _versions(x: Mapping[str, Any], data: Mapping[str, Tensor]) -> Versions:
-    return tuple((id(each), version_of(each)) for each in (*x.values(), *data.values()))
+def _versions(x: Mapping[str, Any], data: Mapping[str, Tensor]) -> Versions | None:
+    """The versions, or None where a tensor was made in inference mode and so has no version."""
+    tensors = (*x.values(), *data.values())
+    if any(each.is_inference() for each in tensors):
+        return None
+    return tuple((id(each), version_of(each)) for each in tensors)

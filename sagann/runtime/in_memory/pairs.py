@@ -1,8 +1,8 @@
-"""Pairs of a vertex and an edge type: where maps picked by type are computed, once per distinct pair.
+"""Pairs of a vertex and an edge type. A map picked by type is computed once per distinct pair.
 
-Pairs are sorted by type, so each type is one matrix product over a run of them. A topology's edges then have pairs in
-the place of their sources (the same edges in the same order, with other ids), or of their destinations (the edges
-grouped anew). Pairs and their numbers are found once per topology and kept with it.
+Pairs are sorted by type, so each type is one matrix product over a run of pairs. In the topology of pairs, edges have pairs in
+place of sources (same edges, same order, other ids) or in place of destinations (edges grouped anew). Pairs and their counts
+are found once per topology and kept with the topology.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from sagann.compiler.program import End
-from sagann.errors import InputError
-from sagann.graph.checks import CHECKED_AT_ONCE
 from sagann.graph.counting_sort import group_by_key
 from sagann.graph.topology import Topology, for_training_as_well
 from sagann.graph.widths import id_dtype
+from sagann.kernels import typed_linear
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,8 +26,8 @@ class Pairs:
     """The distinct pairs of type and vertex that the edges of a topology have at one end."""
 
     topology: Topology
-    """The edges; at that end they have pairs. There may be more pairs than sources, but never fewer rows of sources in
-    a topology than of destinations: an array of sources then has rows for the first of them only."""
+    """The edges, with pairs at that end. A topology has at least as many sources as destinations, so there may be more sources
+    than rows of an array of sources. No edge has one of those."""
     types: Tensor
     "Types of the edges in that topology's order [num_edges]."
     vertex: Tensor
@@ -46,16 +45,16 @@ class Pairs:
 
 
 def check_types(topology: Topology, types: Tensor, num_types: int) -> None:
-    """Refuse types out of range; looked at once per topology.
+    """Refuse types out of range; checked once per topology.
 
     Raises:
         InputError: a type is negative, or not below ``num_types``.
     """
-    _kept(topology, "checked types", types, num_types, lambda: _check(types, num_types))
+    _kept(topology, "checked types", types, num_types, lambda: typed_linear.check_types(types, num_types))
 
 
 def _kept(topology: Topology, what: str, types: Tensor, num_types: int, build: Callable[[], Any]) -> Any:
-    """What follows from the types, found again when they have changed."""
+    """A result of ``build`` from the types, kept with the topology until the types change."""
     if types.is_inference():
         return build()
     kept: dict[object, tuple[int, Any]] = topology.derived(what, dict)
@@ -66,23 +65,8 @@ def _kept(topology: Topology, what: str, types: Tensor, num_types: int, build: C
     return kept[key][1]
 
 
-def _check(types: Tensor, num_types: int) -> bool:
-    for begin in range(0, len(types), CHECKED_AT_ONCE):
-        piece = types[begin : begin + CHECKED_AT_ONCE]
-        outside = (piece < 0) | (piece >= num_types)
-        if outside.any():
-            edge = int(outside.nonzero()[0])
-            raise InputError(
-                "edge type out of range",
-                value=f"{int(piece[edge])}, but there are {num_types} types",
-                where=f"typed_linear, row {begin + edge}",
-                fix="Build the layer with the graph's num_edge_types.",
-            )
-    return True
-
-
 def count_pairs(topology: Topology, types: Tensor, num_types: int) -> dict[End, int]:
-    """How many pairs there are at either end; counted once.
+    """Number of pairs at either end; counted once.
 
     Raises:
         InputError: a type is negative, or not below ``num_types``.
@@ -103,7 +87,7 @@ def pairs_of(topology: Topology, types: Tensor, num_types: int, end: End) -> Pai
         topology: the edges.
         types: integer [num_edges].
         num_types: one more than the largest type allowed.
-        end: whose pairs with types.
+        end: the end of the edges that pairs replace.
     Raises:
         InputError: a type is negative, or not below ``num_types``.
     """
@@ -116,7 +100,7 @@ def pairs_of(topology: Topology, types: Tensor, num_types: int, end: End) -> Pai
 
 
 def _keys(topology: Topology, types: Tensor, end: End) -> Tensor:
-    """A number for every edge's pair, that orders pairs by type and then by vertex."""
+    """A number for every edge's pair. The numbers order pairs by type, then by vertex."""
     ids, num_vertices = _vertices(topology, end)
     return types.long() * num_vertices + ids
 

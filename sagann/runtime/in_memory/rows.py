@@ -1,4 +1,4 @@
-"""Work within vertices' rows as a pass of its own, where it is large enough to be worth one."""
+"""Rows of vertices computed by one pass, where they are large enough to be worth a pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sagann.kernels.dialects import Dialect
 from sagann.runtime.in_memory.edge_pass import gather_fused
 
 SMALLEST_PASS_BYTES = 1 << 20
-"Of the rows that are read first; smaller ones are computed by PyTorch, operator by operator, as on a device that is no CPU."
+"Least bytes of the rows that a pass reads first. PyTorch computes smaller rows, and rows on a device, operator by operator."
 
 
 def compute_rows(work: EdgeWork, arrays: Sequence[Tensor], dialect: Dialect) -> Tensor:
@@ -23,8 +23,8 @@ def compute_rows(work: EdgeWork, arrays: Sequence[Tensor], dialect: Dialect) -> 
 
     Args:
         work: the region.
-        arrays: one per input of ``work.stage``.
-        dialect: runs the passes.
+        arrays: one array for each input of ``work.stage``.
+        dialect: kernels that run the pass.
     """
     rows = next(array for side, array in zip(work.sides, arrays, strict=True) if side == "dst")
     if rows.device.type != "cpu" or rows.nbytes < SMALLEST_PASS_BYTES:
@@ -35,7 +35,7 @@ def compute_rows(work: EdgeWork, arrays: Sequence[Tensor], dialect: Dialect) -> 
 
 @lru_cache(maxsize=4)
 def _own_edges(num_rows: int) -> Topology:
-    """Every vertex with one edge, from itself."""
+    """A topology with one edge from each vertex to itself."""
     dtype = id_dtype(num_rows)
     return Topology(
         indptr=torch.arange(num_rows + 1, device="cpu"),

@@ -1,8 +1,9 @@
-"""Edges that could not be fused, a bounded tile at a time.
+"""Gathers over bounded tiles, for edges that could not be fused.
 
-A tile is a run of edges in CSC order, so it touches a run of destinations, and its gather is merged into theirs
-(:mod:`sagann.kernels.edge.reductions`). What is alive at once is the edge tensors of one tile. The backward computes every tile again and differentiates it by autograd; random numbers of a
-tile come again from its own seed. Gradients of gradients are not offered.
+A tile is a run of edges in CSC order, so it reaches a run of destinations, and its gather is merged into theirs
+(:mod:`sagann.kernels.edge.reductions`). Only the edge tensors of one tile are in memory at once. The backward computes every
+tile again and differentiates it by autograd. A tile draws the same random numbers again from its own seed. Gradients of
+gradients are refused.
 """
 
 from __future__ import annotations
@@ -19,23 +20,22 @@ from sagann.compiler.vjp import message_gradients
 from sagann.graph.topology import Topology
 from sagann.kernels.accumulators import Counts
 from sagann.kernels.edge import naive
-from sagann.kernels.edge.builder import Builder
+from sagann.kernels.edge.builder import Builder, arithmetic_dtype
 from sagann.kernels.edge.function import EdgeFunction, Input
 from sagann.kernels.first_order import Saved, first_order_only
-from sagann.kernels.gather.naive import gather_sum
+from sagann.kernels.naive import gather_sum
 from sagann.kernels.seeds import drawn_seed, seeded
-from sagann.runtime.half import wide
 from sagann.runtime.in_memory.degrees import divisors
 
 TILE_EDGES = 1 << 16
-"Edges per tile at most."
+"Most edges of a tile."
 TILE_BYTES = 1 << 28
-"Bytes of edge tensors per tile, as far as they can be foreseen."
+"Most bytes of a tile's edge tensors, as far as the compiler can predict them."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Call:
-    """One gather over tiles: everything but its arrays."""
+    """One gather over tiles, without its arrays."""
 
     edges: EdgeWork
     topology: Topology
@@ -51,9 +51,11 @@ class _Tile:
     last_edge: int
     first_dst: int
     topology: Topology
+    "The tile's edges, with destinations counted from ``first_dst``."
     src: Tensor
+    "Source of each edge, int64."
     dst: Tensor
-    "Destination of every edge of the whole topology, int64."
+    "Destination of each edge in the whole topology, int64."
 
 
 def gather_tiled(
@@ -67,11 +69,11 @@ def gather_tiled(
     """Gather without more than one tile of edges in memory: [num_dst, ...].
 
     Args:
-        edges: any accumulator but concat.
+        edges: work with any accumulator but concat.
         topology: the edges.
-        arrays: one per input of ``edges.stage``.
-        tile_edges: edges per tile at most.
-        bytes_per_edge: foreseen size of an edge's tensors; tiles shrink where they are large.
+        arrays: one array for each input of ``edges.stage``.
+        tile_edges: most edges of a tile.
+        bytes_per_edge: predicted bytes of an edge's tensors. Large ones make tiles smaller.
     """
     tile_edges = max(min(tile_edges, TILE_BYTES // max(bytes_per_edge, 1)), 1)
     seed = drawn_seed() if edges.random else 0
@@ -98,27 +100,31 @@ class _TiledGather(torch.autograd.Function):
         arrays = saved[: len(call.edges.sides)]
         upstream = _Upstream(call, grad, saved[len(arrays) :])
         needed = ctx.needs_input_grad[1:]
-        gradients = [_zeros_like(array) if need else None for array, need in zip(arrays, needed, strict=True)]
+        gradients = [
+            torch.zeros_like(array, dtype=arithmetic_dtype(array.dtype)) if need else None
+            for array, need in zip(arrays, needed, strict=True)
+        ]
         for tile in _tiles(call):
-            rows = [
-                row.detach().requires_grad_(n) for row, n in zip(_rows(call, tile, arrays), needed, strict=True)
-            ]
+            rows = [row.requires_grad_(need) for row, need in zip(_rows(call, tile, arrays), needed, strict=True)]
             with torch.enable_grad():
                 output = _evaluate(call, tile, rows)
-            attached = [
-                (value, g)
-                for value, g in zip(output, upstream.of(tile, output), strict=True)
-                if value.requires_grad
-            ]
+            arriving = zip(output, upstream.of(tile, output), strict=True)
+            attached = [(value, grad) for value, grad in arriving if value.requires_grad]
             if not attached:
                 continue
-            leaves = [row for row, need in zip(rows, needed, strict=True) if need]
-            found = iter(
-                torch.autograd.grad([v for v, _ in attached], leaves, [g for _, g in attached], allow_unused=True)
+            wanted = [
+                (side, total, row)
+                for side, total, row in zip(call.edges.sides, gradients, rows, strict=True)
+                if total is not None
+            ]
+            found = torch.autograd.grad(
+                [value for value, _ in attached],
+                [row for _, _, row in wanted],
+                [grad for _, grad in attached],
+                allow_unused=True,
             )
-            for side, total in zip(call.edges.sides, gradients, strict=True):
-                part = next(found) if total is not None else None
-                if total is not None and part is not None:
+            for (side, total, _), part in zip(wanted, found, strict=True):
+                if part is not None:
                     _add(total, part, side, tile)
         cast = [None if g is None else g.to(array.dtype) for g, array in zip(gradients, arrays, strict=True)]
         return None, *cast
@@ -152,16 +158,11 @@ def _rows(call: _Call, tile: _Tile, arrays: tuple[Tensor, ...]) -> list[Tensor]:
 
 
 def _evaluate(call: _Call, tile: _Tile, rows: list[Tensor]) -> tuple[Tensor, ...]:
-    """The message of every edge of the tile, or its score and value."""
+    """Messages of the tile's edges; for softmax their scores and values."""
     if not call.edges.random:
         return tuple(call.edges.stage.module.forward(*rows))
     with seeded(call.seed + tile.first_edge, call.topology.device):
         return tuple(call.edges.stage.module.forward(*rows))
-
-
-def _zeros_like(array: Tensor) -> Tensor:
-    half = array.dtype in (torch.float16, torch.bfloat16)
-    return torch.zeros_like(array, dtype=torch.float32 if half else array.dtype)
 
 
 def _add(total: Tensor, part: Tensor, side: str, tile: _Tile) -> None:
@@ -180,7 +181,7 @@ def _add(total: Tensor, part: Tensor, side: str, tile: _Tile) -> None:
 
 
 class _State:
-    """What the tiles so far give the destinations; begun by the first one, which says what shape messages have."""
+    """Gather state of all destinations. The first tile begins it, because that shows the shape of messages."""
 
     def __init__(self, call: _Call) -> None:
         self.call = call
@@ -188,11 +189,11 @@ class _State:
         self.forms = [part for each in self.gathering.accumulators for part in each.reduction.state]
         self.parts: list[Tensor] = []
         self.saved: list[Tensor] = []
-        "What the backward reads: what the accumulator keeps, then the result where it is read."
+        "Tensors that the backward reads: those that the accumulator keeps, then the result if the backward reads it."
 
     def accumulate(self, tile: _Tile, output: tuple[Tensor, ...]) -> None:
-        """Merge a tile's part into that of its destinations."""
-        values = [wide(value) for value in output]
+        """Merge a tile's gather into the state of its destinations."""
+        values = [value.to(arithmetic_dtype(value.dtype)) for value in output]
         found = [
             each.accumulator.reduction.reduce(tile.topology, values[each.values]) for each in self.gathering.reduced
         ]
@@ -212,9 +213,9 @@ class _State:
             each.accumulator.reduction.merge(own, part[each.state])
 
     def finish(self, arrays: tuple[Tensor, ...]) -> Tensor:
-        """What was gathered, in the messages' type."""
+        """The gathered rows, in the type of messages."""
         if not self.parts:
-            # Without edges the backward reads nothing of what is saved.
+            # Without edges the backward does not read the saved tensors.
             self.parts = [
                 rows.new_full(rows.shape, part.neutral)
                 for each, rows in zip(self.gathering.reduced, _empty_messages(self.call, arrays), strict=True)
@@ -226,7 +227,7 @@ class _State:
 
 
 class _Upstream:
-    """Gradients of a tile's messages from the gradient of what was gathered."""
+    """Gradients of a tile's messages, from the gradient of the gathered rows."""
 
     def __init__(self, call: _Call, grad: Tensor, saved: tuple[Tensor, ...]) -> None:
         self.call, self.grad, self.saved = call, grad, saved
@@ -234,7 +235,7 @@ class _Upstream:
         self.rows: dict[str, Tensor] = {}
 
     def of(self, tile: _Tile, output: tuple[Tensor, ...]) -> list[Tensor]:
-        """One gradient per value of the tile's output."""
+        """A gradient for each tensor of the tile's output."""
         names = [f"value{number}" for number in range(len(output))]
         if self.gradients is None:
             self.gradients = self._arrive(names, output)
@@ -246,7 +247,7 @@ class _Upstream:
         return [grad.to(value.dtype) for grad, value in zip(found, output, strict=True)]
 
     def _arrive(self, names: list[str], output: tuple[Tensor, ...]) -> EdgeFunction:
-        """What the tiles compute, and the rows of destinations that they read."""
+        """The function that a tile computes; sets the rows of destinations that the function reads."""
         gathering = self.call.edges.gathering
         inputs = [
             Input(name=name, side="edge", shape=tuple(value.shape[1:]), dtype=value.dtype)
@@ -264,7 +265,7 @@ def _counts(call: _Call) -> Counts:
 
 
 def _empty_messages(call: _Call, arrays: tuple[Tensor, ...]) -> list[Tensor]:
-    """For each accumulator a row for each destination, of the shape of its message."""
+    """For each accumulator, zeros for each destination in the shape of its message, which made-up rows show."""
     made_up = [
         array.new_zeros(1, *array.shape[1:]) if side != "param" else array
         for side, array in zip(call.edges.sides, arrays, strict=True)

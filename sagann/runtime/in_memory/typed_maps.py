@@ -1,17 +1,14 @@
-"""Maps picked by edge type: which end of the edges they are computed at, and how.
+"""Maps picked by edge type, computed once per pair of a vertex and a type (:mod:`sagann.compiler.typed`).
 
-Rows of vertices become rows of pairs, each type's run of pairs is one matrix product, and rows of pairs are summed at
-their vertices. Reading a vertex's row for its pairs and summing its pairs' rows are each other's gradient, and the sum
-is a pass over the pairs like any other: no atomics, always the same order.
-
-References:
-    Ma et al., NGra, 2018, Fig. 12 (GG-NN). The paper maps every edge's row; here whichever end has the cheaper pairs
-    is mapped.
+Rows of vertices become rows of pairs, each type's run of pairs is one matrix product, and rows of pairs are summed at their
+vertices. To read a vertex's row for its pairs and to sum its pairs' rows are each other's gradient. The sum is an ordinary
+pass over the pairs: no atomics, always the same order.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -24,6 +21,8 @@ from sagann.kernels.edge.function import EdgeFunction, Input, Output
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.runtime.in_memory.degrees import divisors
 from sagann.runtime.in_memory.pairs import Pairs, check_types, count_pairs, pairs_of
+
+_Rows = Callable[[Tensor], Tensor]
 
 
 def moved_bytes(program: LayerProgram, topology: Topology, types: Tensor, *, kept: bool = False) -> int:
@@ -103,7 +102,7 @@ def rows_of_vertices(
     rows = values[program.accum]
     if typed.order == "last":
         rows = _mapped(rows, values[typed.weight], pairs)
-    total: Tensor = _SumOfPairs.apply(rows, pairs, dialect)  # type: ignore[no-untyped-call]
+    total = _summed(rows, pairs, dialect)
     if typed.mean:
         total = total / divisors(topology.in_degrees(), total)
     return {typed.name if typed.order == "last" else program.accum: total}
@@ -111,8 +110,14 @@ def rows_of_vertices(
 
 def _of_pairs(rows: Tensor, pairs: Pairs, dialect: Dialect) -> Tensor:
     """Each pair's row of its vertex."""
-    read: Tensor = _RowsOfPairs.apply(rows, pairs, dialect)  # type: ignore[no-untyped-call]
+    read: Tensor = _Linear.apply(rows, partial(_read, pairs), partial(_sum, pairs, dialect))  # type: ignore[no-untyped-call]
     return read
+
+
+def _summed(rows: Tensor, pairs: Pairs, dialect: Dialect) -> Tensor:
+    """The pairs' rows summed at their vertices: [num_vertices, ...]."""
+    total: Tensor = _Linear.apply(rows, partial(_sum, pairs, dialect), partial(_read, pairs))  # type: ignore[no-untyped-call]
+    return total
 
 
 def _mapped(rows: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
@@ -121,28 +126,18 @@ def _mapped(rows: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
     return mapped
 
 
-class _RowsOfPairs(torch.autograd.Function):
+class _Linear(torch.autograd.Function):
+    """A linear function of rows, whose gradient is another one."""
+
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, pairs: Pairs, dialect: Dialect) -> Tensor:
-        ctx.pairs, ctx.dialect = pairs, dialect
-        return rows.index_select(0, pairs.vertex)
+    def forward(ctx: Any, rows: Tensor, function: _Rows, gradient: _Rows) -> Tensor:
+        ctx.gradient = gradient
+        return function(rows)
 
     @staticmethod
     @first_order_only
     def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return _sum(grad, ctx.pairs, ctx.dialect), None, None
-
-
-class _SumOfPairs(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, pairs: Pairs, dialect: Dialect) -> Tensor:
-        ctx.pairs = pairs
-        return _sum(rows, pairs, dialect)
-
-    @staticmethod
-    @first_order_only
-    def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return grad.index_select(0, ctx.pairs.vertex), None, None
+        return ctx.gradient(grad), None, None
 
 
 class _MappedRuns(torch.autograd.Function):
@@ -174,8 +169,11 @@ def _products(rows: Tensor, weight: Tensor, counts: tuple[int, ...]) -> Tensor:
     return out
 
 
-def _sum(rows: Tensor, pairs: Pairs, dialect: Dialect) -> Tensor:
-    """The pairs' rows summed at their vertices: [num_vertices, ...]."""
+def _read(pairs: Pairs, rows: Tensor) -> Tensor:
+    return rows.index_select(0, pairs.vertex)
+
+
+def _sum(pairs: Pairs, dialect: Dialect, rows: Tensor) -> Tensor:
     function = _summing(tuple(rows.shape[1:]), rows.dtype)
     (total,) = run_pass(dialect, function, pairs.members, {"rows": rows}, seed=0)
     return total.to(rows.dtype)

@@ -12,7 +12,7 @@ from torch.autograd.graph import Node
 from sagann.errors import InputError, first_line
 from sagann.graph.feature_store import FeatureStore
 from sagann.graph.large_arrays import Allocate
-from sagann.runtime.half import wide
+from sagann.kernels.edge.builder import arithmetic_dtype
 
 LossOf = Callable[[Tensor, slice], Tensor]
 "Gives the loss of some vertices from their rows of the model's result and their range of ids; a sum over vertices."
@@ -69,7 +69,7 @@ class Epoch:
 
     def add_loss(self, loss: Tensor) -> None:
         """Add the loss of an interval."""
-        part = wide(loss.detach())
+        part = loss.detach().to(arithmetic_dtype(loss.dtype))
         self.loss_dtype = loss.dtype
         self.loss = part if self.loss is None else self.loss + part
 
@@ -77,7 +77,8 @@ class Epoch:
         """Add to the gradient of a parameter or of a derived value."""
         if gradient is not None:
             known = self.of_shared.get(name)
-            self.of_shared[name] = wide(gradient) if known is None else known + gradient
+            wide = gradient.to(arithmetic_dtype(gradient.dtype))
+            self.of_shared[name] = wide if known is None else known + wide
 
     def parameter_gradients(self, names: Sequence[str], derived: Sequence[str]) -> list[Tensor | None]:
         """The gradients of the parameters, including those that come through derived values.

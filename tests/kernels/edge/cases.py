@@ -80,6 +80,13 @@ def named_like_variables(at: str) -> EdgeFunction:
     return make.function(("sum", value), at=at)
 
 
+def one_reduction(reduce: str) -> EdgeFunction:
+    """A source's row reduced in one way."""
+    make = Builder(torch.float64)
+    score = [make.input("edge", ())] if reduce == "softmax" else []
+    return make.function((reduce, *score, make.input("src", (5,))))
+
+
 def all_reductions(at: str) -> EdgeFunction:
     """One value reduced in every way."""
     make = Builder(torch.float64)

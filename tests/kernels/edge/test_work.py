@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
 
 from sagann.kernels.edge.divide import divide
-from sagann.kernels.edge.gpu.tree import merge_tree
+from sagann.kernels.edge.gpu.cut import merge_tree
 from sagann.kernels.edge.work import DEVICE_GRAIN, Grain, most_items, most_slots, most_splits
 from sagann.plan.sizes import _merged
 

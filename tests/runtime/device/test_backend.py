@@ -34,7 +34,7 @@ from sagann.runtime.device.backend import DeviceBackend
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import NaiveEngine, using_engine
-from tests.graphs import labelled_graph, random_topology
+from tests.graphs import labelled_graph
 from tests.runtime.device.late_streams import LateStreams
 from tests.tolerances import assert_close, largest
 
@@ -243,27 +243,6 @@ def test_edges_come_with_their_cut_and_passes_do_not_look_for_it(monkeypatch: py
     for ours, theirs in zip(found, wanted, strict=True):
         assert_close(ours, theirs, scale=largest(*wanted))
     assert not streams.unforeseen
-
-
-def test_a_chunk_is_cut_once_and_again_when_the_graph_is_cut_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
-    dialect = dialect_for("cuda", "gpu")
-    found: list[str] = []
-    cut_of = dialect.cut_of  # type: ignore[attr-defined]
-
-    def counted(topology: Topology, at: str) -> object:
-        found.append(at)
-        return cut_of(topology, at)
-
-    monkeypatch.setattr(dialect, "cut_of", counted)
-    backend = DeviceBackend(LateStreams(), dialect)
-    for form in ("csc", "csr"):
-        for _ in range(2):
-            assert backend._cuts(Block("edges", form, 0, 0), random_topology(9, 20)) is not None
-    assert found == ["dst", "src"]
-    backend.forget_chunks()
-    backend._cuts(Block("edges", "csc", 0, 0), random_topology(9, 20))
-    assert found == ["dst", "src", "dst"]
 
 
 def test_cuts_of_chunks_that_are_no_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,7 +149,7 @@ def test_maps_of_different_numbers_of_types(counts: tuple[int, int]) -> None:
     x = torch.randn(40, 5, dtype=torch.float64, requires_grad=True)
     assert_streams_right(GNN([Two()]).double(), [topology], x, equal_vertices(40, 3))
     beyond = topology.with_edge_data(type=topology.edge_data["type"] + 1)
-    with pytest.raises(InputError, match=f"there are {min(counts)} types"):
+    with pytest.raises(InputError, match=f"there are {min(counts)} edge types"):
         StreamedModel(GNN([Two()]).double(), [beyond], equal_vertices(40, 3))(x)
 
 
@@ -180,7 +180,7 @@ def test_types_beyond_the_maps_are_refused() -> None:
         topology = topology.with_edge_data(type=edge_types)
         graph = Graph(topology=topology, features=torch.randn(40, 5), num_edge_types=types + 1)
         model = GNN([ByType(5, types)])
-        with pytest.raises(InputError, match=f"there are {types} types"):
+        with pytest.raises(InputError, match=f"there are {types} edge types"):
             stream(model, graph, budget_bytes=1 << 20)
 
 

@@ -1,4 +1,4 @@
-"""What a kernel needs of memory besides blocks: its arguments, ids, work items, prefetches, random draws."""
+"""Memory accesses of a kernel besides blocks: arguments, ids, work items and prefetches; and random draws."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from sagann.kernels.edge import random
 from sagann.kernels.edge.cpu.block import (
@@ -19,6 +18,7 @@ from sagann.kernels.edge.cpu.block import (
     Block,
     call_intrinsic,
     constant,
+    emitted,
     pack,
     splat,
 )
@@ -26,62 +26,47 @@ from sagann.kernels.edge.cpu.block import (
 CACHE_LINE_BYTES = 64
 
 
-@intrinsic
-def argument(_typing: Any, p_args: Any, position: Any) -> Any:
+@emitted(types.int64, None, types.int64)
+def argument(builder: ir.IRBuilder, _signature: Any, p_args: ir.Value, position: ir.Value) -> ir.Value:
     """The int64 at ``position`` of the argument array."""
-
-    def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
-        array = builder.bitcast(args[0], I64.as_pointer())
-        return builder.load(builder.gep(array, [args[1]]))
-
-    return types.int64(p_args, types.int64), generate
+    array = builder.bitcast(p_args, I64.as_pointer())
+    return builder.load(builder.gep(array, [position]))
 
 
 def indexer(kind: str) -> Callable[..., Any]:
     """``index(address, position)``: an id of an i2, i4 or i8 array, as int64."""
     form = {"i2": I16, "i4": I32, "i8": I64}[kind]
 
-    @intrinsic
-    def index(_typing: Any, address: Any, position: Any) -> Any:
-        def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
-            array = builder.inttoptr(args[0], form.as_pointer())
-            value = builder.load(builder.gep(array, [args[1]]))
-            return value if kind == "i8" else builder.sext(value, I64)
-
-        return types.int64(types.int64, types.int64), generate
+    @emitted(types.int64, types.int64, types.int64)
+    def index(builder: ir.IRBuilder, _signature: Any, address: ir.Value, position: ir.Value) -> ir.Value:
+        array = builder.inttoptr(address, form.as_pointer())
+        value = builder.load(builder.gep(array, [position]))
+        return value if kind == "i8" else builder.sext(value, I64)
 
     return index
 
 
-@intrinsic
-def claim(_typing: Any, address: Any) -> Any:
-    """Take the next work item: add 1 to a counter that all threads share, return what it was."""
-
-    def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
-        counter = builder.inttoptr(args[0], I64.as_pointer())
-        return builder.atomic_rmw("add", counter, ir.Constant(I64, 1), "monotonic")
-
-    return types.int64(types.int64), generate
+@emitted(types.int64, types.int64)
+def claim(builder: ir.IRBuilder, _signature: Any, address: ir.Value) -> ir.Value:
+    """Take the next work item: add 1 to a counter that all threads share, and return its earlier value."""
+    counter = builder.inttoptr(address, I64.as_pointer())
+    return builder.atomic_rmw("add", counter, ir.Constant(I64, 1), "monotonic")
 
 
 def prefetcher(kind: str, lanes: int) -> Callable[..., Any]:
-    """``prefetch(address, index)``: ask for the cache lines of ``lanes`` elements from ``index`` on."""
+    """``prefetch(address, index)``: prefetch the cache lines of ``lanes`` elements from ``index`` on."""
     size = SIZES[kind]
     # The last byte's line as well: rows begin anywhere in a line.
     offsets = [*range(0, lanes * size, CACHE_LINE_BYTES), lanes * size - 1]
 
-    @intrinsic
-    def prefetch(_typing: Any, address: Any, index: Any) -> Any:
-        def generate(context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
-            first = builder.add(args[0], builder.mul(args[1], ir.Constant(I64, size)))
-            for offset in offsets:
-                pointer = builder.inttoptr(builder.add(first, ir.Constant(I64, offset)), I8_POINTER)
-                # To read, keep in all caches, data.
-                flags = [ir.Constant(I32, flag) for flag in (0, 3, 1)]
-                call_intrinsic(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, *flags])
-            return context.get_dummy_value()
-
-        return types.none(types.int64, types.int64), generate
+    @emitted(types.none, types.int64, types.int64)
+    def prefetch(builder: ir.IRBuilder, _signature: Any, address: ir.Value, index: ir.Value) -> None:
+        first = builder.add(address, builder.mul(index, ir.Constant(I64, size)))
+        for offset in offsets:
+            pointer = builder.inttoptr(builder.add(first, ir.Constant(I64, offset)), I8_POINTER)
+            # A read, into all levels of the cache, of data.
+            flags = [ir.Constant(I32, flag) for flag in (0, 3, 1)]
+            call_intrinsic(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, *flags])
 
     return prefetch
 
@@ -90,32 +75,28 @@ def drawer(kind: str, lanes: int, width: int, p: float, salt: int) -> Callable[.
     """``draw(edge_id, seed, first)``: features ``first``... of :func:`sagann.kernels.edge.random.random_rows`."""
     block = Block(kind, lanes, width)
 
-    @intrinsic
-    def draw(_typing: Any, edge_id: Any, seed: Any, first: Any) -> Any:
-        def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
-            salted = builder.add(
-                builder.trunc(args[1], I32), ir.Constant(I32, salt * random.SALT_STEP & random.MASK)
-            )
-            edge = _key(builder, args[0], salted)
-            step = builder.mul(builder.trunc(args[2], I32), ir.Constant(I32, random.FEATURE_STEP))
-            edge = builder.add(edge, step)
-            return pack(
-                builder, block, [_draw(builder, block, edge, chunk, p) for chunk in range(block.num_chunks)]
-            )
-
-        return block(types.int64, types.int64, types.int64), generate
+    @emitted(block, types.int64, types.int64, types.int64)
+    def draw(
+        builder: ir.IRBuilder, _signature: Any, edge_id: ir.Value, seed: ir.Value, first: ir.Value
+    ) -> ir.Value:
+        salted = builder.add(builder.trunc(seed, I32), ir.Constant(I32, salt * random.SALT_STEP & random.MASK))
+        key = _key(builder, edge_id, salted)
+        key = builder.add(key, builder.mul(builder.trunc(first, I32), ir.Constant(I32, random.FEATURE_STEP)))
+        chunks = []
+        for chunk in range(block.num_chunks):
+            lanes_drawn = draws(builder, key, 1 if block.lanes == 1 else width, chunk * width)
+            kept = builder.icmp_unsigned(">=", lanes_drawn, constant(lanes_drawn.type, random.threshold(p)))
+            factors = [constant(block.chunk, factor) for factor in (random.scale(p), 0.0)]
+            chunks.append(builder.select(kept, *factors))
+        return pack(builder, block, chunks)
 
     return draw
 
 
-@intrinsic
-def row_key(_typing: Any, row: Any, seed: Any) -> Any:
-    """What the draws of a row have in common, without a salt; an int64 whose low 32 bits count."""
-
-    def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
-        return builder.zext(_key(builder, args[0], builder.trunc(args[1], I32)), I64)
-
-    return types.int64(types.int64, types.int64), generate
+@emitted(types.int64, types.int64, types.int64)
+def row_key(builder: ir.IRBuilder, _signature: Any, row: ir.Value, seed: ir.Value) -> ir.Value:
+    """The key that all draws of a row share, without a salt: the low 32 bits of an int64."""
+    return builder.zext(_key(builder, row, builder.trunc(seed, I32)), I64)
 
 
 def _key(builder: ir.IRBuilder, row: ir.Value, salted: ir.Value) -> ir.Value:
@@ -124,23 +105,25 @@ def _key(builder: ir.IRBuilder, row: ir.Value, salted: ir.Value) -> ir.Value:
         builder.mul(low, ir.Constant(I32, random.EDGE_STEP)),
         builder.mul(high, ir.Constant(I32, random.FEATURE_STEP)),
     )
-    return mix(builder, builder.add(counter, salted))
+    return _mixed(builder, builder.add(counter, salted))
 
 
-def _draw(builder: ir.IRBuilder, block: Block, edge: ir.Value, chunk: int, p: float) -> ir.Value:
-    steps = [(chunk * block.width + lane) * random.FEATURE_STEP & random.MASK for lane in range(block.width)]
-    if block.lanes == 1:
-        counter = edge
-    else:
-        counter = builder.add(
-            splat(builder, edge, block.width), ir.Constant(ir.VectorType(I32, block.width), steps)
-        )
-    draws = builder.lshr(mix(builder, counter), constant(counter.type, 32 - random.BITS))
-    kept = builder.icmp_unsigned(">=", draws, constant(counter.type, random.threshold(p)))
-    return builder.select(kept, constant(block.chunk, random.scale(p)), constant(block.chunk, 0.0))
+def draws(builder: ir.IRBuilder, key: ir.Value, width: int, first: int = 0) -> ir.Value:
+    """Draws of ``width`` features from ``first`` on: a scalar for one feature, else a vector.
+
+    Args:
+        builder: LLVM's builder.
+        key: the row's key, i32.
+        width: number of features.
+        first: first feature.
+    """
+    steps = [(first + lane) * random.FEATURE_STEP & random.MASK for lane in range(width)]
+    if width > 1:
+        key = builder.add(splat(builder, key, width), ir.Constant(ir.VectorType(I32, width), steps))
+    return builder.lshr(_mixed(builder, key), constant(key.type, 32 - random.BITS))
 
 
-def mix(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+def _mixed(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     """:func:`sagann.kernels.edge.random.mix` of 32-bit lanes."""
     form = value.type
     value = builder.xor(value, builder.lshr(value, constant(form, 16)))

@@ -1,15 +1,16 @@
 """Block: a Numba type for a fixed number of features held in vector registers.
 
-A block has ``lanes`` values in chunks of ``width`` (64 bytes of the widest type of a kernel); the last chunk may
-be partly used, and what its unused lanes hold means nothing. One lane is a plain scalar. Every operation is
-unrolled over the chunks, so a generated kernel has one line per operation and LLVM sees only vector instructions.
-Blocks never live in memory but through ``load`` and ``store``, which take an address and mask the tail.
+A block has ``lanes`` values in chunks of ``width`` (64 bytes of the widest type of a kernel). The last chunk may be partly
+used; its unused lanes hold arbitrary values. A block of one lane is a plain scalar. Every operation is unrolled over the
+chunks, so a generated kernel has one line per operation and LLVM sees only vector instructions. Only ``load`` and ``store``
+move blocks from and to memory. Both take an address and mask the unused lanes.
 
 Kinds of lanes: f4 (also loaded from f2 and bf), f8, i4, i8, b1 (masks).
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,11 +21,43 @@ from numba.extending import intrinsic, models, register_model
 I1, I16, I32, I64 = ir.IntType(1), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 I8_POINTER = ir.IntType(8).as_pointer()
 KINDS = {"f4": ir.FloatType(), "f8": ir.DoubleType(), "i4": I32, "i8": I64, "b1": I1}
-# How the kinds that are only stored lie in memory.
+# Kinds that exist in memory only.
 STORED = {"f2": ir.HalfType(), "bf": I16}
 SIZES = {"f4": 4, "f8": 8, "i4": 4, "i8": 8, "f2": 2, "bf": 2}
 # Products may be fused into sums; nothing else may be rearranged, and NaN and infinity mean what they say.
 FLAGS = ("contract",)
+
+
+def emitted(gives: Any, *takes: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Decorate a builder of LLVM instructions: it becomes a function that compiled code calls.
+
+    Args:
+        gives: Numba type of the result, or a function from the types of the arguments to that type.
+        takes: Numba types of the arguments; None for any type.
+    Returns:
+        A decorator of ``build(builder, signature, *values)``, which returns an LLVM value, or None for a function without
+        result. ``signature.args`` are the types of the arguments, ``signature.return_type`` is the type of the result.
+    """
+    names = [f"argument_{position}" for position in range(len(takes))]
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("typing", *names)]
+
+    def decorated(build: Callable[..., Any]) -> Any:
+        def definition(_typing: Any, *given: Any) -> Any:
+            taken = [own if stated is None else stated for own, stated in zip(given, takes, strict=True)]
+            result = gives if isinstance(gives, types.Type) else gives(*taken)
+
+            def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+                value = build(builder, signature, *args)
+                return context.get_dummy_value() if value is None else value
+
+            return result(*taken), generate
+
+        # Numba reads names and number of the parameters.
+        definition.__name__, definition.__doc__ = build.__name__, build.__doc__
+        definition.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return intrinsic(definition)
+
+    return decorated
 
 
 class Block(types.Type):
@@ -104,54 +137,54 @@ def call_intrinsic(builder: ir.IRBuilder, name: str, result: ir.Type, args: Sequ
 
 
 def suffix(form: ir.Type) -> str:
-    """LLVM's suffix of an overloaded intrinsic: f32, v16f32, ..."""
+    """LLVM's suffix of an overloaded intrinsic, as in f32 or v16f32."""
     scalar = form.element if isinstance(form, ir.VectorType) else form
-    letter = {ir.FloatType(): "f32", ir.DoubleType(): "f64"}.get(scalar) or f"i{scalar.width}"
+    letter = {ir.HalfType(): "f16", ir.FloatType(): "f32", ir.DoubleType(): "f64"}.get(scalar) or f"i{scalar.width}"
     return f"v{form.count}{letter}" if isinstance(form, ir.VectorType) else letter
 
 
-def typed_pointer(builder: ir.IRBuilder, address: ir.Value, form: ir.Type) -> ir.Value:
-    """An integer address as a pointer."""
-    return builder.inttoptr(address, form.as_pointer())
+def masked_load(builder: ir.IRBuilder, pointer: ir.Value, mask: ir.Value, size: int) -> ir.Value:
+    """Load a vector's lanes under a mask, else 0; a lane has ``size`` bytes."""
+    form = pointer.type.pointee
+    args = [pointer, ir.Constant(I32, size), mask, constant(form, 0)]
+    return call_intrinsic(builder, f"llvm.masked.load.{suffix(form)}.p0", form, args)
 
 
-def _tail_mask(block: Block, chunk: int) -> ir.Constant:
+def masked_store(builder: ir.IRBuilder, value: ir.Value, pointer: ir.Value, mask: ir.Value, size: int) -> None:
+    """Store a vector's lanes under a mask; a lane has ``size`` bytes."""
+    args = [value, pointer, ir.Constant(I32, size), mask]
+    call_intrinsic(builder, f"llvm.masked.store.{suffix(value.type)}.p0", ir.VoidType(), args)
+
+
+def _places(builder: ir.IRBuilder, address: ir.Value, index: ir.Value, block: Block, size: int) -> list[ir.Value]:
+    """Addresses of a block's chunks in an array from element ``index`` on."""
+    first = builder.add(address, builder.mul(index, ir.Constant(I64, size)))
+    return [builder.add(first, ir.Constant(I64, chunk * block.width * size)) for chunk in range(block.num_chunks)]
+
+
+def _tail_mask(block: Block, chunk: int) -> ir.Constant | None:
+    """The lanes in use of a chunk; None where all are."""
     used = block.used(chunk)
+    if block.lanes == 1 or used == block.width:
+        return None
     return ir.Constant(ir.VectorType(I1, block.width), [1] * used + [0] * (block.width - used))
-
-
-def _load_chunk(builder: ir.IRBuilder, address: ir.Value, block: Block, chunk: int, stored: ir.Type) -> ir.Value:
-    align = max(1, (stored.width if isinstance(stored, ir.IntType) else SIZES_OF_FLOATS[stored] * 8) // 8)
-    if block.lanes == 1:
-        return builder.load(typed_pointer(builder, address, stored), align=align)
-    vector = ir.VectorType(stored, block.width)
-    pointer = typed_pointer(builder, address, vector)
-    if block.used(chunk) == block.width:
-        return builder.load(pointer, align=align)
-    letter = {ir.HalfType(): f"v{block.width}f16"}.get(stored) or suffix(vector)
-    args = [pointer, ir.Constant(I32, align), _tail_mask(block, chunk), constant(vector, 0)]
-    return call_intrinsic(builder, f"llvm.masked.load.{letter}.p0", vector, args)
-
-
-SIZES_OF_FLOATS = {ir.HalfType(): 2, ir.FloatType(): 4, ir.DoubleType(): 8}
 
 
 def loader(stored: str, lanes: int, width: int) -> Callable[..., Any]:
     """``load(address, index)``: the lanes from ``index`` on (in elements) of an array of the stored kind."""
-    block = Block("f4" if stored in STORED else stored, lanes, width)
+    block, size = Block("f4" if stored in STORED else stored, lanes, width), SIZES[stored]
     form = STORED.get(stored) or KINDS[stored]
+    form = form if lanes == 1 else ir.VectorType(form, width)
 
-    @intrinsic
-    def load(_typing: Any, address: Any, index: Any) -> Any:
-        def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
-            first = builder.add(args[0], builder.mul(args[1], ir.Constant(I64, SIZES[stored])))
-            chunks = []
-            for chunk in range(block.num_chunks):
-                at = builder.add(first, ir.Constant(I64, chunk * width * SIZES[stored]))
-                chunks.append(_widen(builder, _load_chunk(builder, at, block, chunk, form), stored, block))
-            return pack(builder, block, chunks)
-
-        return block(types.int64, types.int64), generate
+    @emitted(block, types.int64, types.int64)
+    def load(builder: ir.IRBuilder, _signature: Any, address: ir.Value, index: ir.Value) -> ir.Value:
+        chunks = []
+        for chunk, at in enumerate(_places(builder, address, index, block, size)):
+            pointer, mask = builder.inttoptr(at, form.as_pointer()), _tail_mask(block, chunk)
+            whole = mask is None
+            value = builder.load(pointer, align=size) if whole else masked_load(builder, pointer, mask, size)
+            chunks.append(_widen(builder, value, stored, block))
+        return pack(builder, block, chunks)
 
     return load
 
@@ -166,45 +199,33 @@ def _widen(builder: ir.IRBuilder, value: ir.Value, stored: str, block: Block) ->
     return value
 
 
-@intrinsic
-def store(_typing: Any, address: Any, index: Any, value: Any) -> Any:
+@emitted(types.none, types.int64, types.int64, None)
+def store(builder: ir.IRBuilder, signature: Any, address: ir.Value, index: ir.Value, value: ir.Value) -> None:
     """Write a block of f4, f8, i4 or i8 to ``index`` (in elements) of an array of the same kind."""
-    if not isinstance(value, Block):
-        return None
-    size = SIZES[value.kind]
-
-    def generate(context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
-        first = builder.add(args[0], builder.mul(args[1], ir.Constant(I64, size)))
-        for index, chunk in enumerate(chunks_of(builder, value, args[2])):
-            at = builder.add(first, ir.Constant(I64, index * value.width * size))
-            pointer = typed_pointer(builder, at, value.chunk)
-            if value.lanes == 1 or value.used(index) == value.width:
-                builder.store(chunk, pointer, align=size)
-                continue
-            args_of_store = [chunk, pointer, ir.Constant(I32, size), _tail_mask(value, index)]
-            call_intrinsic(builder, f"llvm.masked.store.{suffix(value.chunk)}.p0", ir.VoidType(), args_of_store)
-        return context.get_dummy_value()
-
-    return types.none(types.int64, types.int64, value), generate
+    block = signature.args[2]
+    size = SIZES[block.kind]
+    places = _places(builder, address, index, block, size)
+    for number, (at, chunk) in enumerate(zip(places, chunks_of(builder, block, value), strict=True)):
+        pointer, mask = builder.inttoptr(at, block.chunk.as_pointer()), _tail_mask(block, number)
+        if mask is None:
+            builder.store(chunk, pointer, align=size)
+        else:
+            masked_store(builder, chunk, pointer, mask, size)
 
 
 def filler(kind: str, lanes: int, width: int, number: float) -> Callable[..., Any]:
     """``fill()``: a block with the number in every lane."""
     block = Block(kind, lanes, width)
 
-    @intrinsic
-    def fill(_typing: Any) -> Any:
-        def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, _args: Any) -> ir.Value:
-            value = number if kind.startswith("f") else int(number)
-            return pack(builder, block, [constant(block.chunk, value)] * block.num_chunks)
-
-        return block(), generate
+    @emitted(block)
+    def fill(builder: ir.IRBuilder, _signature: Any) -> ir.Value:
+        value = number if kind.startswith("f") else int(number)
+        return pack(builder, block, [constant(block.chunk, value)] * block.num_chunks)
 
     return fill
 
 
-@intrinsic
-def as_scalar(_typing: Any, number: Any) -> Any:
+@emitted(Block("i8", 1, 1), types.int64)
+def as_scalar(_builder: ir.IRBuilder, _signature: Any, number: ir.Value) -> ir.Value:
     """A Python integer as a block of one lane, i8."""
-    block = Block("i8", 1, 1)
-    return block(types.int64), lambda _context, _builder, _signature, args: args[0]
+    return number

@@ -1,12 +1,10 @@
-"""Compiled kernels: generated sources, compiled once per machine, loaded by every later process.
-
-Numba keeps the machine code beside the source.
-"""
+"""Compiled kernels: Numba compiles a generated source once per machine, and keeps the machine code beside the source."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import llvmlite
 import numba
@@ -29,10 +27,16 @@ class Kernel:
     "The tensors that it writes."
 
 
-def compile_kernel(function: EdgeFunction, form: Form) -> Kernel:
-    """Emit, store and compile a function's kernel, or load it from the cache folder."""
-    verify(function)
-    return Kernel(address=compile_source(emit(function, form)), results=tuple(results_of(function)))
+_KERNELS: WeakKeyDictionary[EdgeFunction, dict[Form, Kernel]] = WeakKeyDictionary()
+
+
+def kernel_of(function: EdgeFunction, form: Form) -> Kernel:
+    """A function's kernel for arrays of that form: emitted and compiled, or loaded from the cache folder, at the first call."""
+    kernels = _KERNELS.setdefault(function, {})
+    if form not in kernels:
+        verify(function)
+        kernels[form] = Kernel(address=compile_source(emit(function, form)), results=tuple(results_of(function)))
+    return kernels[form]
 
 
 def compile_source(source: str) -> int:

@@ -1,13 +1,12 @@
-"""Arithmetic on blocks, lane by lane. One lane stands for all: scalars, and Python numbers, are spread as needed."""
+"""Arithmetic on blocks, lane by lane. An operand of one lane, or a Python number, is spread over all lanes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from sagann.kernels.edge.cpu import maths
 from sagann.kernels.edge.cpu.block import (
@@ -18,24 +17,19 @@ from sagann.kernels.edge.cpu.block import (
     call_intrinsic,
     chunks_of,
     constant,
+    emitted,
     pack,
     splat,
     suffix,
 )
+from sagann.kernels.edge.cpu.maths import Chunk, is_float, scalar_of
 
-Chunk: TypeAlias = Any
-"An LLVM value: a vector or a scalar."
 Build = Callable[..., Chunk]
-
-
-def _is_float(chunk: Chunk) -> bool:
-    form = chunk.type.element if isinstance(chunk.type, ir.VectorType) else chunk.type
-    return isinstance(form, (ir.FloatType, ir.DoubleType))
 
 
 def _arithmetic(of_floats: str, of_integers: str) -> Build:
     def build(builder: ir.IRBuilder, a: Chunk, b: Chunk) -> Chunk:
-        if _is_float(a):
+        if is_float(a):
             return getattr(builder, of_floats)(a, b, flags=FLAGS)
         return getattr(builder, of_integers)(a, b)
 
@@ -44,21 +38,19 @@ def _arithmetic(of_floats: str, of_integers: str) -> Build:
 
 def _compare(operator: str) -> Build:
     def build(builder: ir.IRBuilder, a: Chunk, b: Chunk) -> Chunk:
-        if _is_float(a):
+        if is_float(a):
             # NaN is unequal to everything and in no order.
-            return (
-                builder.fcmp_unordered(operator, a, b) if operator == "!=" else builder.fcmp_ordered(operator, a, b)
-            )
+            compare = builder.fcmp_unordered if operator == "!=" else builder.fcmp_ordered
+            return compare(operator, a, b)
         # True is 1, not -1.
-        is_mask = getattr(a.type, "element", a.type) == I1
-        return (builder.icmp_unsigned if is_mask else builder.icmp_signed)(operator, a, b)
+        return (builder.icmp_unsigned if scalar_of(a) == I1 else builder.icmp_signed)(operator, a, b)
 
     return build
 
 
 def _extremum(operator: str) -> Build:
     def build(builder: ir.IRBuilder, a: Chunk, b: Chunk) -> Chunk:
-        # a where it is beyond b or NaN: NaN in either operand is kept, as in PyTorch.
+        # a where a is beyond b or NaN, so that NaN in either operand stays, as in PyTorch.
         wins = builder.or_(builder.fcmp_ordered(operator, a, b), builder.fcmp_unordered("uno", a, a))
         return builder.select(wins, a, b)
 
@@ -85,14 +77,6 @@ BINARY: dict[str, Build] = {
 COMPARISONS = {"lt", "le", "gt", "ge", "eq", "ne"}
 
 
-def lanes_of(number: Any, like: Block | None = None) -> Block:
-    """The block that a Numba type is, a Python number being one lane of the other operand's kind."""
-    if isinstance(number, Block):
-        return number
-    kind = like.kind if like is not None else "f8"
-    return Block(kind, 1, 1)
-
-
 def spread(builder: ir.IRBuilder, given: Any, value: ir.Value, target: Block) -> list[Chunk]:
     """The chunks of an operand, as many as ``target`` has."""
     if not isinstance(given, Block):
@@ -114,24 +98,23 @@ def _number(builder: ir.IRBuilder, given: Any, value: ir.Value, kind: str) -> ir
     return value if value.type == form else builder.trunc(value, form)
 
 
-def widest(blocks: list[Any]) -> Block:
+def widest(*operands: Any) -> Block:
     """The block with the most lanes among the operands."""
-    return max((block for block in blocks if isinstance(block, Block)), key=lambda block: block.lanes)
+    return max((block for block in operands if isinstance(block, Block)), key=lambda block: block.lanes)
 
 
 def _binary(name: str) -> Any:
     build = BINARY[name]
 
-    @intrinsic
-    def operation(_typing: Any, a: Any, b: Any) -> Any:
-        target = widest([a, b])
-        result = target.of("b1") if name in COMPARISONS else target
+    def gives(a: Any, b: Any) -> Block:
+        return widest(a, b).of("b1") if name in COMPARISONS else widest(a, b)
 
-        def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
-            pairs = zip(spread(builder, a, args[0], target), spread(builder, b, args[1], target), strict=True)
-            return pack(builder, result, [build(builder, x, y) for x, y in pairs])
-
-        return result(a, b), generate
+    @emitted(gives, None, None)
+    def operation(builder: ir.IRBuilder, signature: Any, *values: ir.Value) -> ir.Value:
+        target = widest(*signature.args)
+        operands = zip(signature.args, values, strict=True)
+        pairs = zip(*(spread(builder, given, value, target) for given, value in operands), strict=True)
+        return pack(builder, signature.return_type, [build(builder, x, y) for x, y in pairs])
 
     return operation
 
@@ -139,68 +122,57 @@ def _binary(name: str) -> Any:
 def _unary(name: str) -> Any:
     build = maths.UNARY[name]
 
-    @intrinsic
-    def operation(_typing: Any, a: Any) -> Any:
-        def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
-            return pack(builder, a, [build(builder, chunk) for chunk in chunks_of(builder, a, args[0])])
-
-        return a(a), generate
+    @emitted(lambda a: a, None)
+    def operation(builder: ir.IRBuilder, signature: Any, value: ir.Value) -> ir.Value:
+        block = signature.return_type
+        return pack(builder, block, [build(builder, chunk) for chunk in chunks_of(builder, block, value)])
 
     return operation
 
 
 OPERATIONS = {name: _binary(name) for name in BINARY} | {name: _unary(name) for name in maths.UNARY}
-"Intrinsics by the name of the op, for generated kernels."
+"Functions of blocks by the name of the op, for generated kernels."
 
 
-@intrinsic
-def where(_typing: Any, mask: Any, a: Any, b: Any) -> Any:
-    """a where the mask holds, else b."""
+def _chosen(mask: Any, a: Any, b: Any) -> Block:
     kind = next(operand.kind for operand in (a, b) if isinstance(operand, Block))
-    target = widest([mask, a, b]).of(kind)
-
-    def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
-        masks = spread(builder, mask, args[0], target.of("b1"))
-        ones, others = spread(builder, a, args[1], target), spread(builder, b, args[2], target)
-        chosen = [builder.select(m, x, y) for m, x, y in zip(masks, ones, others, strict=True)]
-        return pack(builder, target, chosen)
-
-    return target(mask, a, b), generate
+    return widest(mask, a, b).of(kind)
 
 
-@intrinsic
-def any_lane(_typing: Any, mask: Any) -> Any:
+@emitted(_chosen, None, None, None)
+def where(builder: ir.IRBuilder, signature: Any, *values: ir.Value) -> ir.Value:
+    """a where the mask holds, else b."""
+    target = signature.return_type
+    targets = (target.of("b1"), target, target)
+    operands = zip(signature.args, values, targets, strict=True)
+    lanes = zip(*(spread(builder, given, value, to) for given, value, to in operands), strict=True)
+    return pack(builder, target, [builder.select(*chunks) for chunks in lanes])
+
+
+@emitted(types.boolean, None)
+def any_lane(builder: ir.IRBuilder, signature: Any, value: ir.Value) -> ir.Value:
     """Whether the mask holds in a lane that is in use."""
-
-    def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
-        chunks = chunks_of(builder, mask, args[0])
-        if mask.lanes == 1:
-            return chunks[0]
-        found = ir.Constant(I1, 0)
-        for index, chunk in enumerate(chunks):
-            used = mask.used(index)
-            in_use = ir.Constant(chunk.type, [1] * used + [0] * (mask.width - used))
-            reduced = call_intrinsic(
-                builder, f"llvm.vector.reduce.or.{suffix(chunk.type)}", I1, [builder.and_(chunk, in_use)]
-            )
-            found = builder.or_(found, reduced)
-        return found
-
-    return types.boolean(mask), generate
+    (mask,) = signature.args
+    chunks = chunks_of(builder, mask, value)
+    if mask.lanes == 1:
+        return chunks[0]
+    found = ir.Constant(I1, 0)
+    for index, chunk in enumerate(chunks):
+        used = mask.used(index)
+        in_use = builder.and_(chunk, ir.Constant(chunk.type, [1] * used + [0] * (mask.width - used)))
+        reduced = call_intrinsic(builder, f"llvm.vector.reduce.or.{suffix(chunk.type)}", I1, [in_use])
+        found = builder.or_(found, reduced)
+    return found
 
 
 def caster(kind: str) -> Callable[..., Any]:
     """``cast(a)``: the same lanes in another kind; masks become 0 and 1, numbers become "is not 0"."""
 
-    @intrinsic
-    def cast(_typing: Any, a: Any) -> Any:
-        target = a.of(kind)
-
-        def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
-            chunks = [_convert(builder, chunk, a.kind, target) for chunk in chunks_of(builder, a, args[0])]
-            return pack(builder, target, chunks)
-
-        return target(a), generate
+    @emitted(lambda a: a.of(kind), None)
+    def cast(builder: ir.IRBuilder, signature: Any, value: ir.Value) -> ir.Value:
+        (a,), target = signature.args, signature.return_type
+        chunks = [_convert(builder, chunk, a.kind, target) for chunk in chunks_of(builder, a, value)]
+        return pack(builder, target, chunks)
 
     return cast
 
@@ -210,18 +182,14 @@ def _convert(builder: ir.IRBuilder, chunk: Chunk, kind: str, target: Block) -> C
     if kind == target.kind:
         return chunk
     if target.kind == "b1":
-        zero = constant(chunk.type, 0)
-        return (
-            builder.fcmp_unordered("!=", chunk, zero)
-            if _is_float(chunk)
-            else builder.icmp_signed("!=", chunk, zero)
-        )
+        compare = builder.fcmp_unordered if is_float(chunk) else builder.icmp_signed
+        return compare("!=", chunk, constant(chunk.type, 0))
     if kind == "b1":
         return builder.uitofp(chunk, form) if target.kind.startswith("f") else builder.zext(chunk, form)
     if target.kind.startswith("f"):
-        if not _is_float(chunk):
+        if not is_float(chunk):
             return builder.sitofp(chunk, form)
         return builder.fpext(chunk, form) if target.kind == "f8" else builder.fptrunc(chunk, form)
-    if _is_float(chunk):
+    if is_float(chunk):
         return builder.fptosi(chunk, form)
     return builder.sext(chunk, form) if target.kind == "i8" else builder.trunc(chunk, form)

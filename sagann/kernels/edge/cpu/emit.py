@@ -1,25 +1,31 @@
 """From an edge function to the source of a Numba kernel: one line per operation, readable in the cache folder.
 
-The kernel takes one array of int64: see :data:`sagann.kernels.edge.cpu.rows.HEADER`, then address and row stride of
-every input, then address and address of the slots of every result, and where the pass continues from earlier
-results the id of the first edge. It then loads what the ordinary kernel fills in, of slots as well, which hold what
-is neutral.
+The kernel takes one array of int64: :data:`HEADER`, then address and row stride of every input, then address and address of
+the slots of every result, and where the pass continues from earlier results the id of the first edge. A kernel that continues
+reads the rows that an ordinary kernel writes from nothing. The caller fills its slots with neutral numbers beforehand.
 """
 
 from __future__ import annotations
 
 from sagann.kernels.edge.cpu.expressions import Expressions, Form
 from sagann.kernels.edge.cpu.layout import Layout, choose_layout
-from sagann.kernels.edge.cpu.rows import Rows
+from sagann.kernels.edge.cpu.writers import WRITERS
 from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.kinds import KINDS, placed, results_of
+from sagann.kernels.edge.lines import ITEM, indented, mention
+
+HEADER = ("counter", "items", "num_items", "indptr", "indices", "edge_ids", "seed")
+"The first arguments of every kernel."
+# Edges ahead of the current edge whose rows are prefetched.
+AHEAD = 8
 
 
 def emit(function: EdgeFunction, form: Form) -> str:
     """The source of a function's kernel for arrays of that form."""
     layout = choose_layout(function)
     widths = list(dict.fromkeys(layout.tiles))
-    parts = [Expressions(function, layout, width, form) for width in widths]
-    bodies = [Rows(part).function_source() for part in parts]
+    parts = [_Rows(function, layout, width, form) for width in widths]
+    bodies = [part.function_source() for part in parts]
     definitions = dict(line for part in parts for line in part.definitions.items())
     lines = [
         '"""A pass over the edges; generated, and free to be read."""',
@@ -43,11 +49,10 @@ def emit(function: EdgeFunction, form: Form) -> str:
 
 def _kernel(layout: Layout, widths: list[int]) -> list[str]:
     calls = []
-    common = "p_args, item, first_row, last_row, first_edge, last_edge, slot"
     for width in widths:
         count, first = layout.tiles.count(width), layout.tiles.index(width) * layout.tile
         calls.append(f"        for first in range({first}, {first + max(1, count * width)}, {max(1, width)}):")
-        calls.append(f"            rows_{width}({common}, first)")
+        calls.append(f"            rows_{width}(p_args, item, {', '.join(ITEM)}, first)")
     return [
         "",
         "@compiled_callback",
@@ -59,9 +64,120 @@ def _kernel(layout: Layout, widths: list[int]) -> list[str]:
         "        item = access.claim(p_counter)",
         "        if item >= num_items:",
         "            break",
-        *(
-            f"        {name} = int64_at(p_items, item * 5 + {position})"
-            for position, name in enumerate(["first_row", "last_row", "first_edge", "last_edge", "slot"])
-        ),
+        *(f"        {name} = int64_at(p_items, item * 5 + {position})" for position, name in enumerate(ITEM)),
         *calls,
     ]
+
+
+class _Rows(Expressions):
+    """Writes ``rows_<tile>``, the function that does the rows of one work item, a tile of features at a time."""
+
+    def __init__(self, function: EdgeFunction, layout: Layout, width: int, form: Form) -> None:
+        super().__init__(function, layout, width, form)
+        self.at_row: list[str] = []
+        self.at_edge: list[str] = []
+        self.constant: set[str] = set()
+
+    def function_source(self) -> str:
+        """The source of the function."""
+        self.load_inputs()
+        self.compute()
+        before, per_row, update, finish, after = [], [], [], [], []
+        for number, (output, here) in enumerate(placed(self.function.outputs)):
+            writer = WRITERS[output.reduce](self, output, number, here.start)
+            before += writer.before()
+            per_row += writer.resume() if self.form.continued else writer.start()
+            update += writer.update()
+            finish += writer.finish()
+            after += writer.after()
+        ahead = self.prefetches()
+        if ahead:
+            ahead.insert(0, f"ahead = other_end(p_indices, min(edge + {AHEAD}, last_edge - 1))")
+        reads_other = mention(self.at_edge, "other")
+        body = [
+            "@njit",
+            f"def rows_{self.tile}(p_args, item, {', '.join(ITEM)}, first):",
+            *indented(1, [*self.arguments(), *before]),
+            "    edge = first_edge",
+            "    for row in range(first_row, last_row):",
+            "        begin = edge",
+            "        end = min(offset_at(p_indptr, row + 1), last_edge)",
+            # A row that no edge of a chunk reaches stays as it is.
+            *(["        if begin == end:", "            continue"] if self.form.continued else []),
+            "        at = slot if slot >= 0 else row",
+            # An array may have no rows for vertices that no edge reaches.
+            "        own = row if begin < end else 0",
+            *indented(2, [*self.at_row, *per_row]),
+            "        for edge in range(begin, end):",
+            *indented(3, ["other = other_end(p_indices, edge)"] if reads_other else []),
+            *indented(3, [*ahead, *self.edge_ids([*self.at_edge, *update]), *self.at_edge, *update]),
+            *indented(3, [] if self.at_edge or update else ["pass"]),
+            "        edge = end",
+            *indented(2, finish),
+            *indented(1, after),
+        ]
+        return "\n".join(body)
+
+    def load_inputs(self) -> None:
+        """Load rows of the own side once per row, rows of the other side and of the edge once per edge."""
+        for given, stored in zip(self.function.inputs, self.form.stored, strict=True):
+            count = self.lanes(given)
+            load = self.define(f"load_{stored}_{count}", f'block.loader("{stored}", {count}, {self.layout.width})')
+            of_edge = "edge" if given.name in self.form.in_order else self.edge_local
+            row = {self.function.at: "own", "param": None, "edge": of_edge}.get(given.side, "other")
+            index = "0" if row is None else f"{row} * stride_{given.name}"
+            loaded = f"{load}(p_{given.name}, {index}{self.offset(given)})"
+            kind = KINDS[given.dtype]
+            if stored in ("i4", "i8") and stored != kind:
+                loaded = self.cast(loaded, kind)
+            self._place(given.name, loaded, per_row=row in (None, "own"))
+
+    def compute(self) -> None:
+        """Write one line per op, outside of the loop over edges where the op reads no edge."""
+        for op in self.function.ops:
+            names = [arg for arg in op.args if isinstance(arg, str)]
+            per_row = op.op not in ("random", "edge_id") and all(name in self.constant for name in names)
+            self._place(op.name, self.expression(op), per_row=per_row)
+
+    def _place(self, name: str, value: str, *, per_row: bool) -> None:
+        (self.at_row if per_row else self.at_edge).append(f"v_{name} = {value}")
+        if per_row:
+            self.constant.add(name)
+
+    def prefetches(self) -> list[str]:
+        """Lines that prefetch the other side's rows."""
+        lines = []
+        for given, stored in zip(self.function.inputs, self.form.stored, strict=True):
+            if given.side in (self.function.at, "param", "edge"):
+                continue
+            count = self.lanes(given)
+            name = self.define(f"prefetch_{stored}_{count}", f'access.prefetcher("{stored}", {count})')
+            lines.append(f"{name}(p_{given.name}, ahead * stride_{given.name}{self.offset(given)})")
+        return lines
+
+    def edge_ids(self, used: list[str]) -> list[str]:
+        """Lines that find an edge's position in CSC order and its id, where the lines ``used`` mention them."""
+        local, known = self.edge_local, self.edge_global
+        lines = []
+        if mention(used, local) or mention(used, known):
+            of_pass = "edge" if self.function.at == "dst" else "id_of_edge(p_edge_ids, edge)"
+            lines.append(f"{local} = {of_pass}")
+        if local != known and mention(used, known):
+            lines.append(f"{known} = {local} + edge_offset")
+        return lines
+
+    def arguments(self) -> list[str]:
+        """Lines that unpack the argument array."""
+        names = [f"p_{name}" if name not in ("num_items", "seed") else name for name in HEADER]
+        for given in self.function.inputs:
+            names += [f"p_{given.name}", f"stride_{given.name}"]
+        results = range(len(results_of(self.function)))
+        for number in results:
+            names += [f"p_out_{number}", f"p_slots_{number}"]
+        names += ["edge_offset"] if self.form.continued else []
+        unpacked = [f"{name} = access.argument(p_args, {position})" for position, name in enumerate(names)]
+        return [
+            # The kernel itself reads counter and items.
+            *unpacked[3:],
+            *(f"target_{number} = p_slots_{number} if slot >= 0 else p_out_{number}" for number in results),
+        ]

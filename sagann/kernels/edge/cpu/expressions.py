@@ -1,7 +1,7 @@
-"""One line of generated source per value: expressions over blocks, and the helpers that they name.
+"""One line of generated source per value: expressions over blocks, and the helpers that expressions call.
 
-Every value of an edge function becomes a variable ``v_<name>``. Helpers (a load of 41 float32, a shuffle) are made
-when the generated module is imported, and named at its top: :attr:`Expressions.definitions`.
+Every value of an edge function becomes a variable ``v_<name>``. Helpers (a load of 41 float32, a shuffle) are named at the top
+of the generated module (:attr:`Expressions.definitions`), and made when the module is imported.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from sagann.kernels.edge.cpu.layout import Layout
-from sagann.kernels.edge.function import BINARY, COMPARISONS, UNARY, EdgeFunction, Input, Op
-from sagann.kernels.edge.kinds import common_kind, kind_of, lanes
+from sagann.kernels.edge.function import BINARY, UNARY, EdgeFunction, Input, Op
+from sagann.kernels.edge.kinds import kind_of, lanes
+from sagann.kernels.edge.lines import edge_names, float_text, operand_kind
 
-# Exponents that are roots to PyTorch: of minus infinity NaN, where the C library's pow gives infinity.
+# Exponents that PyTorch computes as roots: NaN for minus infinity, where the C library's pow gives infinity.
 _ROOTS: dict[object, str] = {0.5: "sqrt", -0.5: "rsqrt"}
 
 
@@ -30,9 +31,9 @@ class Form:
     stored: tuple[str, ...]
     "Kind of every input's array."
     in_order: frozenset[str] = frozenset()
-    "Edge inputs that lie in the order of the pass; the others lie in CSC order."
+    "Names of edge inputs that lie in the order of the pass. Other edge inputs lie in CSC order."
     into_id_kind: str | None = None
-    "Where the pass continues from earlier results, the kind of their ids of edges; None where it starts anew."
+    "Integer type of the ids of edges in earlier results; None where the pass starts anew."
     offset_kind: str = "i8"
     "Integer type of the offsets of the rows: i4 or i8."
 
@@ -43,15 +44,12 @@ class Form:
 
 
 class Expressions:
-    """Expressions for the values of a function, for one tile width (0: resident rows)."""
+    """Expressions for the values of a function, for tiles of one width (0 for resident rows)."""
 
     def __init__(self, function: EdgeFunction, layout: Layout, width: int, form: Form) -> None:
         self.function, self.layout, self.tile, self.form = function, layout, width, form
         self.definitions: dict[str, str] = {}
-        # A chunk's edges have a position in the chunk and an id beyond it; elsewhere the two are one.
-        self.edge_local, self.edge_global = (
-            ("edge_local", "edge_global") if form.continued else ("edge_id", "edge_id")
-        )
+        self.edge_local, self.edge_global = edge_names(continued=form.continued)
 
     # Widths and helpers of the generated module.
 
@@ -61,7 +59,7 @@ class Expressions:
         return self.tile if self.tile and count > 1 else count
 
     def offset(self, value: Input | Op) -> str:
-        """What is added to the place of a value's first lane in memory: where the tile begins, also one of one lane."""
+        """The offset of the tile's first lane, as a term of an address; empty for values of one lane."""
         return " + first" if self.tile and lanes(value) > 1 else ""
 
     def define(self, name: str, value: str) -> str:
@@ -74,13 +72,8 @@ class Expressions:
         """An expression for a block of one number."""
         short = f"{number:g}"
         text = {"inf": "inf", "-inf": "minus_inf"}.get(short) or (short if float(short) == number else repr(number))
-        shown = repr(number) if math.isfinite(number) else f'float("{number}")'
-        return (
-            self.define(
-                f"fill_{kind}_{count}_{text}", f'block.filler("{kind}", {count}, {self.layout.width}, {shown})'
-            )
-            + "()"
-        )
+        made = f'block.filler("{kind}", {count}, {self.layout.width}, {float_text(number)})'
+        return self.define(f"fill_{kind}_{count}_{text}", made) + "()"
 
     def pick(self, picks: np.ndarray, value: str, source_lanes: int) -> str:
         """An expression that rearranges lanes."""
@@ -99,7 +92,7 @@ class Expressions:
         return self.define(f"{stem}_{self.tile}_{count}", value)
 
     def spread(self, value: str, source: tuple[int, ...], target: tuple[int, ...]) -> str:
-        """An operand of shape ``source`` where ``target`` is computed; one lane spreads by itself."""
+        """An operand of shape ``source`` broadcast to ``target``. One lane needs no broadcast."""
         if math.prod(source) in (1, math.prod(target)):
             return value
         picks = np.broadcast_to(np.arange(math.prod(source)).reshape(source), target)
@@ -133,12 +126,7 @@ class Expressions:
 
     def operands(self, op: Op) -> list[str]:
         """Arguments in the kind and shape that the op computes in."""
-        values = [self.function.value(arg) for arg in op.args if isinstance(arg, str)]
-        kinds = [kind_of(value) for value in values]
-        if op.op == "where":
-            kinds = kinds[1:]
-        kinds += [] if op.op in COMPARISONS else [kind_of(op)]
-        target = "b1" if op.op in ("and", "or", "not") else common_kind(kinds)
+        target = operand_kind(self.function, op)
         operands = []
         for position, arg in enumerate(op.args):
             if not isinstance(arg, str):
@@ -150,15 +138,17 @@ class Expressions:
         return operands
 
     def number(self, number: float | str, kind: str, count: int = 1) -> str:
-        """A constant; as an operand one lane."""
+        """A constant; one lane for an operand."""
         return self.fill(kind, count, float(number) if kind.startswith("f") else int(number))
 
     def converted(self, name: str, kind: str) -> str:
         """A value in another kind."""
         present = kind_of(self.function.value(name))
-        if present == kind:
-            return f"v_{name}"
-        return self.define(f"to_{kind}", f'elementwise.caster("{kind}")') + f"(v_{name})"
+        return f"v_{name}" if present == kind else self.cast(f"v_{name}", kind)
+
+    def cast(self, value: str, kind: str) -> str:
+        """An expression that converts lanes to a kind."""
+        return self.define(f"to_{kind}", f'elementwise.caster("{kind}")') + f"({value})"
 
     def moved(self, op: Op) -> str:
         """Ops that move lanes or reduce them."""
@@ -168,21 +158,24 @@ class Expressions:
             if op.op == "broadcast" and self.lanes(source) != self.lanes(op):
                 return self.pick(np.zeros(self.lanes(op), int), value, 1)
             return value
-        positions = np.arange(lanes(source)).reshape(source.shape)
         if op.op == "reshape":
             return value
+        if op.op == "cat":
+            return self.joined(op)
+        picks = np.arange(lanes(source)).reshape(source.shape)
         if op.op == "broadcast":
-            return self.pick(np.broadcast_to(positions, op.shape), value, lanes(source))
-        if op.op == "permute":
-            return self.pick(positions.transpose(op.attrs["dims"]), value, lanes(source))
-        if op.op == "slice":
+            picks = np.broadcast_to(picks, op.shape)
+        elif op.op == "permute":
+            picks = picks.transpose(op.attrs["dims"])
+        elif op.op == "slice":
             dim, start, step = op.attrs["dim"], op.attrs["start"], op.attrs["step"]
-            picks = positions.take(range(start, start + step * op.shape[dim], step), dim)
-            return self.pick(picks, value, lanes(source))
-        return self.joined(op) if op.op == "cat" else self.reduced(op, source, value)
+            picks = picks.take(range(start, start + step * op.shape[dim], step), dim)
+        else:
+            return self.reduced(op, source, value)
+        return self.pick(picks, value, lanes(source))
 
     def joined(self, op: Op) -> str:
-        """A concatenation: side by side, two at a time, then in order."""
+        """A concatenation: parts are put side by side, two at a time, and then put in order."""
         parts = [self.function.value(str(arg)) for arg in op.args]
         value, count = self.converted(parts[0].name, kind_of(op)), lanes(parts[0])
         positions = [np.arange(count).reshape(parts[0].shape)]
@@ -195,7 +188,7 @@ class Expressions:
         return self.pick(np.concatenate(positions, op.attrs["dim"]), value, count)
 
     def reduced(self, op: Op, source: Input | Op, value: str) -> str:
-        """A reduction over feature dimensions, brought together first where they are apart."""
+        """A reduction over feature dimensions, which are first permuted to be neighbours."""
         dims = sorted(op.attrs["dims"])
         rank = len(source.shape)
         if not dims:

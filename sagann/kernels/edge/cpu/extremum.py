@@ -1,8 +1,7 @@
 """The gradient of a maximum (or minimum) of source rows: each feature of a destination goes back to one source.
 
-Instead of reading two rows for every edge, one number is moved for every feature of a destination. Features, not
-rows, are shared out to the threads, so that no two of them write to the same number and the order is always the
-same.
+The kernel moves one number for every feature of a destination, where a pass would read two rows for every edge. Threads share
+out the features, not the rows, so no two threads write to the same number, and the order of additions is fixed.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from sagann.kernels.edge.cpu.launch import launch
 from sagann.kernels.edge.kinds import KINDS
 from sagann.kernels.memory import empty
 
-# One cache line of float32: threads hardly write to the same lines.
+# One cache line of float32, so that threads hardly share lines.
 FEATURES_OF_ITEM = 16
-# Rows ahead of the one at work that are asked for: a thread reads a line of each, too far apart for the processor to foresee.
+# Rows ahead of the current row that are prefetched. Rows are too far apart for the processor's own prefetcher.
 AHEAD = 8
 
 _SOURCE = '''"""The gradient of an extremum of source rows; generated, and free to be read."""
@@ -67,7 +66,7 @@ def scatter_extremum(topology: Topology, edge: Tensor, grad: Tensor) -> Tensor:
 
     Args:
         topology: the edges.
-        edge: id of the edge that attained the extremum, or -1: int32 or int64 [num_dst, ...].
+        edge: id of the edge that attains the extremum, or -1: int32 or int64 [num_dst, ...].
         grad: gradient of the extremum: float32 or float64 [num_dst, ...].
     Returns:
         Gradient of the source rows, [num_src, ...].

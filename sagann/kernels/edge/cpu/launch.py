@@ -1,9 +1,8 @@
 """Run a compiled kernel on several threads.
 
-A kernel is a C function that takes one pointer, to its arguments; its threads share out the work items by a counter
-among them. The threads are those of PyTorch's own OpenMP runtime where that is to be found, so that there is one
-pool, not two that keep each other from the cores; elsewhere they are Python threads. Both may be entered by several
-Python threads at once, and the global lock is free meanwhile.
+A kernel is a C function of one pointer, to its arguments. Its threads claim work items from a counter among the arguments. The
+threads are those of PyTorch's OpenMP runtime where the runtime is found, so that two pools do not compete for the cores. Else
+they are Python threads. Several Python threads may launch kernels at once, and kernels run without the global lock.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ Launcher = Callable[[int, int, int], None]
 
 @cache
 def launcher() -> tuple[str, Launcher]:
-    """The name and the function of what runs kernels here."""
+    """Name and function of the launcher on this machine."""
     found = sorted(Path(torch.__file__).parent.glob("lib/libgomp*.so*"))
     if found:
-        # Loaded already by torch: this only asks for the handle.
+        # torch has loaded the library already.
         parallel = ctypes.CDLL(str(found[0])).GOMP_parallel
         parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
         parallel.restype = None
@@ -50,7 +49,7 @@ def _on_python_threads(function: int, args: int, threads: int) -> None:
 
 
 def _wait_for(others: Sequence[Future[None]]) -> None:
-    """Wait until the threads use the arguments no more. An interrupt is raised then, for it would free the arrays."""
+    """Wait until no thread uses the arguments. An interrupt is raised only then, because it would free the arrays."""
     try:
         wait(others)
     except BaseException:
@@ -67,9 +66,9 @@ def launch(function: int, args: Sequence[int], *, num_items: int) -> None:
     """Run the kernel at address ``function`` until every item is done.
 
     Args:
-        function: address of a C function of one pointer, to a counter's address and the arguments, int64.
-        args: numbers and addresses that follow the counter's.
-        num_items: work items; one is done on the calling thread alone.
+        function: address of a C function of one pointer, to the address of a counter and the arguments, int64.
+        args: arguments, numbers and addresses.
+        num_items: number of work items. A single item runs on the calling thread.
     """
     counter = np.zeros(1, np.int64)
     packed = np.array([counter.ctypes.data, *args], np.int64)

@@ -1,8 +1,4 @@
-"""How a function's values lie in registers: all lanes of a row at once, or one tile of features after the other.
-
-Where no op moves values between features, a wide row is done tile by tile, so that accumulators and operands stay
-in registers; otherwise rows are resident.
-"""
+"""Layout of a function's values in vector registers: resident rows, or tiles of features (:mod:`sagann.kernels.edge.kinds`)."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import feature_width, kind_of, lanes
 
 VECTOR_BYTES = 64
-# Vector registers that a tile's accumulators, rows and temporaries may take together; 32 exist.
+# Vector registers for a tile's accumulators, rows and temporaries, of 32 that exist.
 REGISTERS = 30
 
 
@@ -23,9 +19,9 @@ class Layout:
     width: int
     "Lanes of a vector register."
     num_features: int
-    "Features that are cut into tiles; 0 where rows are resident."
+    "Number of features that are cut into tiles; 0 where rows are resident."
     tile: int
-    "Features of a tile."
+    "Number of features of a tile; 0 where rows are resident."
 
     @property
     def tiles(self) -> list[int]:
@@ -49,9 +45,9 @@ def choose_layout(function: EdgeFunction) -> Layout:
 
 
 def _pressure(function: EdgeFunction) -> int:
-    """Registers that one chunk of features takes: accumulators, loaded rows and what is computed of them."""
+    """Registers that one chunk of features takes: accumulators, loaded rows and temporaries."""
     held = sum(output.reduction.registers for output in function.outputs)
     held += sum(1 for given in function.inputs if lanes(given) > 1)
     held += sum(1 for op in function.ops if lanes(op) > 1 and op.op in ("exp", "sigmoid", "tanh", "expm1")) * 2
-    # Rows that are reduced as they are loaded need no registers for what is computed of them.
+    # Rows that are reduced as loaded need no registers for temporaries.
     return held + any(lanes(op) > 1 for op in function.ops)

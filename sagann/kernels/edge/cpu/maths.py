@@ -1,10 +1,10 @@
 """Functions of one chunk (a vector or a scalar) as LLVM instructions.
 
-exp, expm1, sigmoid and tanh are polynomials, because LLVM has no vector form of them; what is rare (log, erf, sin,
-...) calls the C library lane by lane.
+exp, expm1, sigmoid and tanh are polynomials, because LLVM has no vector form of them. Rare functions (log, erf, sin and
+others) call the C library lane by lane.
 
-exp(x) = 2^n exp(r) with n = round(x / ln 2), |r| <= ln 2 / 2, and exp(r) - 1 by its Taylor series, of degree 6 in
-float32 and 13 in float64: the remainder is below a unit in the last place.
+exp(x) = 2^n exp(r) with n = round(x / ln 2) and |r| <= ln 2 / 2. exp(r) - 1 is a Taylor series, of degree 6 in float32 and 13
+in float64. Its remainder is below a unit in the last place.
 """
 
 from __future__ import annotations
@@ -20,23 +20,32 @@ from sagann.kernels.edge.cpu.block import I32, I64, call_intrinsic, constant, su
 Chunk: TypeAlias = Any
 "An LLVM value: a vector or a scalar."
 
-# Upper part of ln 2 with trailing zeros, so that n times it is exact; the rest makes up for it.
+# ln 2 as a sum. The upper part has trailing zeros, so its product with n is exact.
 LN2_HIGH = {32: 0.693359375, 64: 6.93147180369123816490e-01}
 LN2_LOW = {32: -2.12194440e-4, 64: 1.90821492927058770002e-10}
-# Adding this rounds a small float to an integer, which then stands in the lowest bits.
+# Adding this number rounds a small float to an integer, and puts the integer into the lowest bits.
 ROUNDING = {32: 1.5 * 2**23, 64: 1.5 * 2**52}
 MANTISSA, BIAS = {32: 23, 64: 52}, {32: 127, 64: 1023}
 LARGEST = {32: 89.0, 64: 710.0}
 SMALLEST = {32: -104.0, 64: -746.0}
 DEGREE = {32: 6, 64: 13}
-# Where 2^n is a normal number, so that one multiplication by it is enough: down to minus the first, up to the second.
+# From -NORMAL to LARGEST_NORMAL 2^n is a normal number, so one multiplication by 2^n is enough.
 NORMAL = {32: 87.0, 64: 708.0}
 LARGEST_NORMAL = {32: 88.3, 64: 709.4}
 
 
+def scalar_of(chunk: Chunk) -> ir.Type:
+    """LLVM's type of a chunk's lanes."""
+    return chunk.type.element if isinstance(chunk.type, ir.VectorType) else chunk.type
+
+
+def is_float(chunk: Chunk) -> bool:
+    """Whether a chunk's lanes are floating numbers."""
+    return isinstance(scalar_of(chunk), (ir.FloatType, ir.DoubleType))
+
+
 def _bits(chunk: Chunk) -> int:
-    form = chunk.type.element if isinstance(chunk.type, ir.VectorType) else chunk.type
-    return 64 if form == ir.DoubleType() else 32
+    return 64 if scalar_of(chunk) == ir.DoubleType() else 32
 
 
 def _integers(chunk: Chunk) -> ir.Type:
@@ -71,25 +80,23 @@ def _reduced(builder: ir.IRBuilder, x: Chunk) -> tuple[Chunk, Chunk]:
     return builder.fmul(series, r), builder.sub(pattern, constant(form, origin))
 
 
-def _clamped(builder: ir.IRBuilder, x: Chunk) -> Chunk:
-    # NaN compares false and so stays.
-    high, low = constant(x.type, LARGEST[_bits(x)]), constant(x.type, SMALLEST[_bits(x)])
-    x = builder.select(builder.fcmp_ordered(">", x, high), high, x)
-    return builder.select(builder.fcmp_ordered("<", x, low), low, x)
-
-
-def _within(builder: ir.IRBuilder, x: Chunk, limit: Chunk) -> Chunk:
-    """x, or the nearer of -limit and limit where it is beyond them; NaN stays."""
-    lowest = builder.fneg(limit)
-    x = builder.select(builder.fcmp_ordered(">", x, limit), limit, x)
+def _within(builder: ir.IRBuilder, x: Chunk, low: float, high: float, beyond: float | None = None) -> Chunk:
+    """x, ``low`` where x is below, and ``high`` (or ``beyond``) where x is above. NaN compares false, so NaN stays."""
+    lowest, highest = constant(x.type, low), constant(x.type, high)
+    instead = highest if beyond is None else constant(x.type, beyond)
+    x = builder.select(builder.fcmp_ordered(">", x, highest), instead, x)
     return builder.select(builder.fcmp_ordered("<", x, lowest), lowest, x)
+
+
+def _clamped(builder: ir.IRBuilder, x: Chunk) -> Chunk:
+    return _within(builder, x, SMALLEST[_bits(x)], LARGEST[_bits(x)])
 
 
 def exp(builder: ir.IRBuilder, x: Chunk) -> Chunk:
     """e^x; 0 and infinity beyond the range, denormals in between."""
     series, n = _reduced(builder, _clamped(builder, x))
     result = builder.fadd(series, constant(x.type, 1.0))
-    # In two steps, because 2^n alone may be no normal number.
+    # In two steps, because 2^n may be no normal number.
     half = builder.ashr(n, constant(n.type, 1))
     result = builder.fmul(result, _power_of_two(builder, half, x))
     return builder.fmul(result, _power_of_two(builder, builder.sub(n, half), x))
@@ -108,14 +115,11 @@ def expm1(builder: ir.IRBuilder, x: Chunk) -> Chunk:
 
 
 def sigmoid(builder: ir.IRBuilder, x: Chunk) -> Chunk:
-    """1 / (1 + e^-x); 0 below -88.3 (float32), where it would be no normal number."""
+    """1 / (1 + e^-x); 0 below -88.3 (float32), where the value would be no normal number."""
     one = constant(x.type, 1.0)
     bits = _bits(x)
-    lowest, highest = constant(x.type, -NORMAL[bits]), constant(x.type, LARGEST_NORMAL[bits])
-    bounded = builder.fneg(x)
-    # LARGEST is e^r times a 2^n that is infinite, with r > 0: so is their product.
-    bounded = builder.select(builder.fcmp_ordered(">", bounded, highest), constant(x.type, LARGEST[bits]), bounded)
-    bounded = builder.select(builder.fcmp_ordered("<", bounded, lowest), lowest, bounded)
+    # At LARGEST, 2^n is infinite and r > 0, so e^-x is infinite.
+    bounded = _within(builder, builder.fneg(x), -NORMAL[bits], LARGEST_NORMAL[bits], LARGEST[bits])
     series, n = _reduced(builder, bounded)
     power = _power_of_two(builder, n, x)
     # e^-x + 1 as (series * 2^n + 2^n) + 1.
@@ -124,7 +128,7 @@ def sigmoid(builder: ir.IRBuilder, x: Chunk) -> Chunk:
 
 def tanh(builder: ir.IRBuilder, x: Chunk) -> Chunk:
     """(e^2x - 1) / (e^2x + 1), with e^2x - 1 computed as such."""
-    bounded = _within(builder, x, constant(x.type, 20.0))
+    bounded = _within(builder, x, -20.0, 20.0)
     grown = expm1(builder, builder.fadd(bounded, bounded))
     return builder.fdiv(grown, builder.fadd(grown, constant(x.type, 2.0)))
 
@@ -135,7 +139,7 @@ def _relu(builder: ir.IRBuilder, x: Chunk) -> Chunk:
 
 
 def _sign(builder: ir.IRBuilder, x: Chunk) -> Chunk:
-    # Of NaN 0, as in PyTorch.
+    # 0 for NaN, as in PyTorch.
     zero, one = constant(x.type, 0.0), constant(x.type, 1.0)
     positive = builder.select(builder.fcmp_ordered(">", x, zero), one, zero)
     return builder.select(builder.fcmp_ordered("<", x, zero), builder.fneg(one), positive)
@@ -168,11 +172,7 @@ def _library(name: str) -> Callable[[ir.IRBuilder, Chunk], Chunk]:
 
 
 def _negate(builder: ir.IRBuilder, x: Chunk) -> Chunk:
-    return builder.fneg(x) if not isinstance(_scalar(x), ir.IntType) else builder.neg(x)
-
-
-def _scalar(chunk: Chunk) -> Any:
-    return chunk.type.element if isinstance(chunk.type, ir.VectorType) else chunk.type
+    return builder.fneg(x) if is_float(x) else builder.neg(x)
 
 
 UNARY: dict[str, Callable[[ir.IRBuilder, Chunk], Chunk]] = {
@@ -196,4 +196,4 @@ UNARY: dict[str, Callable[[ir.IRBuilder, Chunk], Chunk]] = {
     "detach": lambda _builder, x: x,
     "not": lambda builder, x: builder.not_(x),
 }
-"""Builders by the name of the op."""
+"Builders by the name of the op."

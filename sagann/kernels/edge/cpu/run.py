@@ -1,16 +1,15 @@
-"""Run an edge function on the CPU: compile it on first use, hand its threads the arrays, merge what was cut."""
+"""Run an edge function on the CPU: compile its kernel on first use, run the kernel on threads, merge cut rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sagann.kernels.edge import naive
-from sagann.kernels.edge.cpu.compiled import Kernel, compile_kernel
+from sagann.kernels.edge.cpu.compiled import kernel_of
 from sagann.kernels.edge.cpu.emit import emit
 from sagann.kernels.edge.cpu.expressions import Form
 from sagann.kernels.edge.cpu.launch import launch
@@ -21,18 +20,17 @@ from sagann.kernels.edge.kinds import KINDS, lanes, reduced_results
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.walk import (
     Walk,
-    add_totals,
     check_into,
     fill_neutral,
-    name_edges,
-    prepare,
+    finished,
+    offsets_of,
+    prepared,
     targets,
     walk_over,
 )
 from sagann.kernels.edge.work import Grain
 from sagann.kernels.memory import empty
 
-_KERNELS: WeakKeyDictionary[EdgeFunction, dict[Form, Kernel]] = WeakKeyDictionary()
 _INDEX_KINDS = {torch.int16: "i2", torch.int32: "i4", torch.int64: "i8"}
 
 GRAIN = Grain(num_items=128, smallest=2048)
@@ -55,67 +53,57 @@ def run(
     if edges.num_edges == 0 or any(lanes(value) == 0 for value in function.values):
         return naive.run(function, edges, arrays, seed=seed, into=into, edge_offset=edge_offset)
     check_into(function, edges, into, edge_offset)
-    walk: Walk = edges.derived(
-        ("edge pass", "cpu", function.at),
-        lambda: walk_over(edges, function.at, lambda indptr: divide(indptr, GRAIN)),
-    )
-    inputs = [prepare(given, arrays[given.name], walk, edges) for given in function.inputs]
+    walk: Walk = edges.derived(("edge pass", "cpu", function.at), lambda: _walk(edges, function.at))
+    inputs, in_order = prepared(function, arrays, walk, edges)
     form = Form(
         index_kind=_INDEX_KINDS[walk.indices.dtype],
         id_kind=KINDS[walk.id_dtype],
-        stored=tuple(KINDS[array.dtype] for array, _ in inputs),
-        in_order=frozenset(
-            given.name for given, (_, ordered) in zip(function.inputs, inputs, strict=True) if ordered
-        ),
+        stored=tuple(KINDS[array.dtype] for array in inputs),
+        in_order=in_order,
         into_id_kind=None if into is None else _id_kind(function, into),
         offset_kind=_INDEX_KINDS[walk.indptr.dtype],
     )
-    kernel = _kernel(function, form)
-    outs = targets(kernel.results, walk, into, num_totals=len(walk.work.items))
-    num_slots = walk.work.num_slots
+    kernel = kernel_of(function, form)
+    items, num_slots = walk.work.items, walk.work.num_slots
+    outs = targets(kernel.results, walk, into, num_totals=len(items))
     slots = [empty((num_slots, *out.shape[1:]), out.dtype) for out in outs]
     if into is not None:
-        fill_neutral(function, slots)
-    args = [walk.work.items.ctypes.data, len(walk.work.items)]
-    args += [
-        walk.indptr.data_ptr(),
-        walk.indices.data_ptr(),
-        0 if walk.edge_ids is None else walk.edge_ids.data_ptr(),
-    ]
-    args.append(seed)
-    for given, (array, _) in zip(function.inputs, inputs, strict=True):
+        fill_neutral(kernel.results, slots)
+    args = [items.ctypes.data, len(items), walk.indptr.data_ptr(), walk.indices.data_ptr()]
+    args += [0 if walk.edge_ids is None else walk.edge_ids.data_ptr(), seed]
+    for given, array in zip(function.inputs, inputs, strict=True):
         args += [array.data_ptr(), 0 if given.side == "param" else array.stride(0)]
     for out, slot in zip(outs, slots, strict=True):
         args += [out.data_ptr(), slot.data_ptr()]
     args += [] if into is None else [edge_offset]
-    launch(kernel.address, args, num_items=len(walk.work.items))
+    launch(kernel.address, args, num_items=len(items))
     if num_slots:
         merge_slots(function, outs, slots, walk.work, continued=into is not None)
-    if into is None:
-        name_edges(function, outs, walk)
-    # One thread sums, in the items' order: PyTorch's order would depend on the number of threads.
-    results = [
+    # One thread sums, in the items' order. PyTorch's order would depend on the number of threads.
+    outs = [
         torch.from_numpy(np.asarray(out.numpy().sum(0))) if result.rows == "item" else out
         for result, out in zip(kernel.results, outs, strict=True)
     ]
-    return tuple(results) if into is None else add_totals(kernel.results, results, into)
+    return finished(kernel.results, outs, walk, into)
 
 
 def source_of(function: EdgeFunction, *, continued: bool = False) -> str:
-    """The source of a function's kernel, or of the one that continues, for arrays as it states them and 32-bit ids."""
+    """The source of a function's kernel for arrays of the stated types and 32-bit ids.
+
+    Args:
+        function: the edge function.
+        continued: whether the kernel continues from earlier results.
+    """
     stored = tuple(KINDS[given.dtype] for given in function.inputs)
     form = Form(index_kind="i4", id_kind="i4", stored=stored, into_id_kind="i4" if continued else None)
     return emit(function, form)
 
 
 def _id_kind(function: EdgeFunction, into: Sequence[Tensor]) -> str:
-    """Kind of the edges' ids in earlier results; any where they have none."""
+    """Kind of the ids of edges in earlier results; any kind where they hold no ids."""
     pairs = zip(reduced_results(function), into, strict=True)
     return next((KINDS[given.dtype] for result, given in pairs if result.dtype is None), "i4")
 
 
-def _kernel(function: EdgeFunction, form: Form) -> Kernel:
-    kernels = _KERNELS.setdefault(function, {})
-    if form not in kernels:
-        kernels[form] = compile_kernel(function, form)
-    return kernels[form]
+def _walk(edges: Edges, at: str) -> Walk:
+    return walk_over(edges, at, divide(offsets_of(edges, at).cpu().numpy(), GRAIN))

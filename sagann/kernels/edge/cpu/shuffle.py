@@ -1,4 +1,4 @@
-"""Moving lanes: broadcasts, slices, concatenations and reductions over features, all known when a kernel is made."""
+"""Moving lanes: broadcasts, slices, concatenations and reductions over features. Their places are constants of a kernel."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba.extending import intrinsic
 
-from sagann.kernels.edge.cpu.block import I32, Block, chunks_of, pack
+from sagann.kernels.edge.cpu.block import I32, Block, chunks_of, emitted, pack
 from sagann.kernels.edge.cpu.elementwise import BINARY
 
 Lane = tuple[ir.Value, int]
@@ -54,36 +53,24 @@ def _assemble_chunk(builder: ir.IRBuilder, block: Block, lanes: Sequence[Lane]) 
 
 def picker(picks: Sequence[int], width: int) -> Callable[..., Any]:
     """``pick(a)``: lane i of the result is lane ``picks[i]`` of a."""
-    picks = tuple(picks)
-
-    @intrinsic
-    def pick(_typing: Any, a: Any) -> Any:
-        block = Block(a.kind, len(picks), width)
-
-        def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
-            lanes = _lanes(builder, a, args[0])
-            return _assemble(builder, block, [lanes[index] for index in picks])
-
-        return block(a), generate
-
-    return pick
+    return _mover(picks, width, 1)
 
 
 def joiner(picks: Sequence[int], width: int) -> Callable[..., Any]:
     """``join(a, b)``: lane i of the result is lane ``picks[i]`` of a and b side by side."""
+    return _mover(picks, width, 2)
+
+
+def _mover(picks: Sequence[int], width: int, num_operands: int) -> Callable[..., Any]:
     picks = tuple(picks)
 
-    @intrinsic
-    def join(_typing: Any, a: Any, b: Any) -> Any:
-        block = Block(a.kind, len(picks), width)
+    @emitted(lambda *blocks: Block(blocks[0].kind, len(picks), width), *[None] * num_operands)
+    def move(builder: ir.IRBuilder, signature: Any, *values: ir.Value) -> ir.Value:
+        operands = zip(signature.args, values, strict=True)
+        lanes = [lane for block, value in operands for lane in _lanes(builder, block, value)]
+        return _assemble(builder, signature.return_type, [lanes[index] for index in picks])
 
-        def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
-            lanes = _lanes(builder, a, args[0]) + _lanes(builder, b, args[1])
-            return _assemble(builder, block, [lanes[index] for index in picks])
-
-        return block(a, b), generate
-
-    return join
+    return move
 
 
 def reducer(operation: str, outer: int, size: int, inner: int, width: int) -> Callable[..., Any]:
@@ -98,26 +85,20 @@ def reducer(operation: str, outer: int, size: int, inner: int, width: int) -> Ca
     """
     build = BINARY[operation]
 
-    @intrinsic
-    def reduce(_typing: Any, a: Any) -> Any:
-        block = Block(a.kind, outer * inner, width)
-
-        def generate(_context: Any, builder: ir.IRBuilder, _signature: Any, args: Any) -> ir.Value:
-            lanes = _lanes(builder, a, args[0])
-            if inner == 1 and size > 1:
-                groups = [lanes[first : first + size] for first in range(0, outer * size, size)]
-                results = [_fold(builder, build, a, group) for group in groups]
-                return _assemble(builder, block, [(result, 0) for result in results])
-            total = None
-            for middle in range(size):
-                picked = [
-                    lanes[(group * size + middle) * inner + at] for group in range(outer) for at in range(inner)
-                ]
-                term = chunks_of(builder, block, _assemble(builder, block, picked))
-                total = term if total is None else [build(builder, x, y) for x, y in zip(total, term, strict=True)]
-            return pack(builder, block, total or [])
-
-        return block(a), generate
+    @emitted(lambda a: Block(a.kind, outer * inner, width), None)
+    def reduce(builder: ir.IRBuilder, signature: Any, value: ir.Value) -> ir.Value:
+        (a,), block = signature.args, signature.return_type
+        lanes = _lanes(builder, a, value)
+        if inner == 1 and size > 1:
+            groups = [lanes[first : first + size] for first in range(0, outer * size, size)]
+            results = [_fold(builder, build, a, group) for group in groups]
+            return _assemble(builder, block, [(result, 0) for result in results])
+        total = None
+        for middle in range(size):
+            picked = [lanes[(group * size + middle) * inner + at] for group in range(outer) for at in range(inner)]
+            term = chunks_of(builder, block, _assemble(builder, block, picked))
+            total = term if total is None else [build(builder, x, y) for x, y in zip(total, term, strict=True)]
+        return pack(builder, block, total or [])
 
     return reduce
 

@@ -1,4 +1,4 @@
-"""Compiled kernels: generated sources in the cache folder. Triton keeps the machine code, by its own rules."""
+"""Compiled kernels: generated sources lie in sagann's cache folder, machine code in Triton's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import triton
 
@@ -25,30 +26,34 @@ class Kernel:
     num_tiles: int
     "Programs that share the features of a row."
     warps: int
-    "Warps of a program: part of the kernel, because sums over edges depend on it."
+    "Warps of a program. Sums over edges depend on their number."
     results: tuple[Result, ...]
-    "The tensors that it writes."
+    "The tensors that the kernel writes."
     shared: tuple[int, ...]
-    "Positions in ``results`` of the tensors that a continued kernel reads from a copy, since all programs of a row write them."
+    "Positions in ``results`` of tensors that all programs of a row write, so a continued kernel reads a copy of them."
 
     def launch(self, num_items: int, args: Sequence[object]) -> None:
         """Run all items on the current stream of the current device."""
         self.entry[(num_items, self.num_tiles)](*args, num_warps=self.warps)
 
 
-def compile_kernel(
-    function: EdgeFunction, in_order: frozenset[str] = frozenset(), *, continued: bool = False
-) -> Kernel:
-    """Emit, store and import a function's kernel; Triton compiles it at the first launch."""
-    verify(function)
-    module = import_source(
-        emit(function, in_order, continued=continued),
-        library_hash(f"triton {triton.__version__}", Path(__file__).parent),
-    )
-    return Kernel(
-        entry=module.kernel,
-        num_tiles=module.NUM_TILES,
-        warps=module.WARPS,
-        results=tuple(results_of(function)),
-        shared=tuple(shared_results(function, choose_layout(function)) if continued else ()),
-    )
+_KERNELS: WeakKeyDictionary[EdgeFunction, dict[tuple[frozenset[str], bool], Kernel]] = WeakKeyDictionary()
+
+
+def kernel_of(function: EdgeFunction, in_order: frozenset[str] = frozenset(), *, continued: bool = False) -> Kernel:
+    """A function's kernel: emitted, stored and imported at the first call. Triton compiles it at the first launch."""
+    kernels = _KERNELS.setdefault(function, {})
+    if (in_order, continued) not in kernels:
+        verify(function)
+        module = import_source(
+            emit(function, in_order, continued=continued),
+            library_hash(f"triton {triton.__version__}", Path(__file__).parent),
+        )
+        kernels[in_order, continued] = Kernel(
+            entry=module.kernel,
+            num_tiles=module.NUM_TILES,
+            warps=module.WARPS,
+            results=tuple(results_of(function)),
+            shared=tuple(shared_results(function, choose_layout(function)) if continued else ()),
+        )
+    return kernels[in_order, continued]

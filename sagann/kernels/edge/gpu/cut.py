@@ -1,7 +1,9 @@
-"""Cut: how the rows of a pass are divided over a device's programs, and how what was divided is merged.
+"""Cut: how the rows of a pass are divided over a device's programs, and how divided rows are merged.
 
-It follows from the offsets alone and is made on the host, which has to read them. Where the offsets lie on the device
-that would have the host wait for it; so chunks that come from the host are cut there before they are copied.
+A cut follows from the offsets alone, so every rounding does too. The host makes the cut and has to read the offsets. Where
+the offsets lie on the device the host would wait for them, so chunks that come from the host are cut before they are copied.
+
+Merges form a tree of small fan-in, so that no program merges thousands of slots alone.
 """
 
 from __future__ import annotations
@@ -11,26 +13,28 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sagann.kernels.edge.divide import divide
-from sagann.kernels.edge.gpu.tree import Tree, merge_tree
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.walk import offsets_of, used_rows
 from sagann.kernels.edge.work import DEVICE_GRAIN, Work
 
+FAN_IN = 64
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Merges:
-    """A tree of merges."""
+class Tree:
+    """Merges of slots, level by level. A level reads slots that earlier levels wrote."""
 
     levels: tuple[Tensor, ...]
-    "Levels of a :class:`sagann.kernels.edge.gpu.tree.Tree`, int64 [num_groups, 3] each."
+    "int64 [num_groups, 3] each: first slot, slot after the last, and target: row r as r, slot s as -s - 1."
     num_slots: int
-    "Slots of partial results and of what is merged on the way."
+    "Number of slots, of partial results and of merged ones."
 
-    def mapped(self, move: Callable[[Tensor], Tensor]) -> Merges:
-        """The same with other arrays."""
+    def mapped(self, move: Callable[[Tensor], Tensor]) -> Tree:
+        """The same tree with every array replaced by ``move(array)``."""
         return replace(self, levels=tuple(map(move, self.levels)))
 
 
@@ -46,13 +50,13 @@ class Cut:
     "The same items, int64 [num_items, 5]."
     split_rows: Tensor
     "Rows that were cut, int64."
-    rows: Merges
+    rows: Tree
     "Merges of rows that were cut."
-    totals: Merges
+    totals: Tree
     "Merges of the totals of all items."
 
     def mapped(self, move: Callable[[Tensor], Tensor]) -> Cut:
-        """The same with every array replaced by what ``move`` makes of it: a copy on a device, say."""
+        """The same cut with every array replaced by ``move(array)``: a copy on a device, say."""
         return replace(
             self,
             items=move(self.items),
@@ -70,10 +74,33 @@ def cut_of(edges: Edges, at: str) -> Cut:
         used_rows=used_rows(edges, at),
         items=torch.from_numpy(work.items),
         split_rows=torch.from_numpy(work.split_rows),
-        rows=_merges(merge_tree(work.split_rows, work.split_indptr)),
-        totals=_merges(merge_tree(np.array([0]), np.array([0, len(work.items)]))),
+        rows=merge_tree(work.split_rows, work.split_indptr),
+        totals=merge_tree(np.array([0]), np.array([0, len(work.items)])),
     )
 
 
-def _merges(tree: Tree) -> Merges:
-    return Merges(levels=tuple(map(torch.from_numpy, tree.levels)), num_slots=tree.num_slots)
+def merge_tree(rows: NDArray[np.int64], indptr: NDArray[np.int64], fan_in: int = FAN_IN) -> Tree:
+    """The tree over each row's slots.
+
+    Args:
+        rows: the rows that the merged results belong to.
+        indptr: offsets of each row's slots, [len(rows) + 1].
+        fan_in: most slots that one program merges.
+    """
+    levels, first_slot = [], 0
+    while len(rows):
+        counts = -(-np.diff(indptr) // fan_in)
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
+        first = np.repeat(indptr[:-1], counts) + within * fan_in
+        last = np.minimum(first + fan_in, np.repeat(indptr[1:], counts))
+        done = np.repeat(counts == 1, counts)
+        next_slot = first_slot + int(indptr[-1])
+        kept = np.cumsum(~done) - 1
+        target = np.where(done, np.repeat(rows, counts), -(next_slot + kept) - 1)
+        groups = np.stack([first_slot + first, first_slot + last, target], 1).astype(np.int64)
+        levels.append(torch.from_numpy(groups))
+        first_slot = next_slot
+        rows, counts = rows[counts > 1], counts[counts > 1]
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+    return Tree(levels=tuple(levels), num_slots=first_slot)

@@ -1,13 +1,12 @@
-"""Functions of lanes for generated Triton kernels: what Triton lacks, or computes too coarsely.
+"""Functions of lanes for generated Triton kernels: functions that Triton lacks or computes too coarsely.
 
-Triton's own exp in float32 loses a bit for every doubling of its argument, and tanh, expm1, log1p and pow exist only
-in a library that the interpreter cannot run. Here exp(x) = 2^n exp(r) with n = round(x / ln 2) and |r| <= ln 2 / 2.
-Of exp in float32, exp(r) is Triton's exp2 of r / ln 2; in float64 all of it is Triton's. Of expm1, exp(r) - 1 is a
-Taylor series of degree 7 in float32 and 13 in float64.
+Triton's exp in float32 loses a bit for every doubling of its argument. tanh, expm1, log1p and pow exist only in a library that
+the interpreter cannot run. Here exp(x) = 2^n exp(r) with n = round(x / ln 2) and |r| <= ln 2 / 2. In float32, exp(r) is Triton's
+exp2 of r / ln 2. In float64, exp is Triton's. In expm1, exp(r) - 1 is a Taylor series of degree 7 in float32 and 13 in float64.
 
-Numbers meet tensors in sums and products only: elsewhere Triton would take them for float32. It fuses those itself.
+Numbers stand beside tensors in sums and products only. Elsewhere Triton would take them for float32.
 
-Legend: n an integral exponent, r what is left of the argument, m_ a mask.
+Legend: n an integral exponent, r the rest of the argument, m_ a mask.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import triton.language as tl
 from sagann.kernels.edge import random
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-# Upper part of ln 2 with trailing zeros, so that n times it is exact; the rest makes up for it.
+# ln 2 as a sum. The upper part has trailing zeros, so its product with n is exact.
 LN2_HIGH_32, LN2_LOW_32 = tl.constexpr(0.693359375), tl.constexpr(-2.12194440e-4)
 LN2_HIGH_64, LN2_LOW_64 = tl.constexpr(6.93147180369123816490e-01), tl.constexpr(1.90821492927058770002e-10)
 EDGE_STEP, FEATURE_STEP = tl.constexpr(random.EDGE_STEP), tl.constexpr(random.FEATURE_STEP)

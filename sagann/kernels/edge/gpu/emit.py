@@ -8,24 +8,24 @@ from __future__ import annotations
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu.expressions import EDGE, PROGRAM, ROW, Expressions
 from sagann.kernels.edge.gpu.layout import choose_layout
-from sagann.kernels.edge.gpu.reductions import WRITERS
-from sagann.kernels.edge.kinds import results_of
-from sagann.kernels.edge.source import mention
+from sagann.kernels.edge.gpu.writers import WRITERS
+from sagann.kernels.edge.kinds import placed, results_of
+from sagann.kernels.edge.lines import ITEM, indented, mention
 
 
 def emit(function: EdgeFunction, in_order: frozenset[str] = frozenset(), *, continued: bool = False) -> str:
     """The source of a function's kernel.
 
     Args:
-        function: verified, and supported (:func:`sagann.kernels.edge.gpu.layout.supports`).
-        in_order: edge inputs that lie in the order of the pass; the others lie in CSC order.
-        continued: whether rows are merged into earlier results, and rows without edges left as they are.
+        function: a verified edge function that Triton supports (:func:`sagann.kernels.edge.gpu.layout.supports`).
+        in_order: names of edge inputs that lie in the order of the pass. Other edge inputs lie in CSC order.
+        continued: whether the kernel merges rows into earlier results, and leaves rows without edges as they are.
     """
     return _Kernel(function, choose_layout(function), in_order, continued).source()
 
 
 class _Kernel(Expressions):
-    """Puts a kernel together."""
+    """Writes the module of a kernel."""
 
     def source(self) -> str:
         """The source of the module."""
@@ -33,33 +33,28 @@ class _Kernel(Expressions):
             self.load(given)
         for op in self.function.ops:
             self.compute(op)
-        reductions, result = [], 0
-        for number, output in enumerate(self.function.outputs):
-            reductions.append(WRITERS[output.reduce](self, output, number, result))
-            result += output.num_results
-        before = [line for reduction in reductions for line in reduction.before()]
-        start = [line for reduction in reductions for line in reduction.start()]
-        update = [line for reduction in reductions for line in reduction.update()]
-        finish = [
-            line
-            for reduction in reductions
-            for line in (reduction.resume() if self.continued else reduction.finish())
-        ]
-        after = [line for reduction in reductions for line in reduction.after()]
+        before, start, update, finish, after = [], [], [], [], []
+        for number, (output, here) in enumerate(placed(self.function.outputs)):
+            writer = WRITERS[output.reduce](self, output, number, here.start)
+            before += writer.before()
+            start += writer.start()
+            update += writer.update()
+            finish += writer.resume() if self.continued else writer.finish()
+            after += writer.after()
         row = [
             "at = tl.where(slot >= 0, slot, row)",
-            # An array may have rows for those vertices alone that an edge reaches.
+            # An array may have no rows for vertices that no edge reaches.
             "own = tl.where(end > begin, row, 0)",
             *self.lines[ROW],
             *start,
             "for first in range(begin, end, EDGES):",
             "    edge = first + o_edge",
             "    m_edge = edge < end",
-            *_indented(1, [*self.edge(update), *self.lines[EDGE], *update]),
+            *indented(1, [*self.edge(update), *self.lines[EDGE], *update]),
             *finish,
         ]
         if self.continued:
-            row = ["if end > begin:", *_indented(1, row)]
+            row = ["if end > begin:", *indented(1, row)]
         fixed = '"seed", "edge_offset"' if self.continued else '"seed"'
         return "\n".join(
             [
@@ -77,13 +72,13 @@ class _Kernel(Expressions):
                 "",
                 f"@triton.jit(do_not_specialize=[{fixed}])",
                 f"def kernel({', '.join(self.arguments())}):",
-                *_indented(1, self.item()),
-                *_indented(1, [*self.lines[PROGRAM], *before]),
+                *indented(1, self.item()),
+                *indented(1, [*self.lines[PROGRAM], *before]),
                 "    for row in range(first_row, last_row):",
                 "        begin = tl.maximum(tl.load(p_indptr + row), first_edge)",
                 "        end = tl.minimum(tl.load(p_indptr + row + 1), last_edge)",
-                *_indented(2, row),
-                *_indented(1, after),
+                *indented(2, row),
+                *indented(1, after),
                 "",
             ]
         )
@@ -103,10 +98,9 @@ class _Kernel(Expressions):
         return names
 
     def item(self) -> list[str]:
-        """What a program does, and where its results go."""
-        fields = ["first_row", "last_row", "first_edge", "last_edge", "slot"]
+        """Lines that load a program's work item, and point to its results."""
         lines = ["item = tl.program_id(0).to(tl.int64)"]
-        lines += [f"{name} = tl.load(p_items + item * 5 + {position})" for position, name in enumerate(fields)]
+        lines += [f"{name} = tl.load(p_items + item * 5 + {position})" for position, name in enumerate(ITEM)]
         lines.append("o_edge = tl.arange(0, EDGES).to(tl.int64)")
         if self.layout.tile:
             tile = self.layout.tile
@@ -122,7 +116,7 @@ class _Kernel(Expressions):
         return lines
 
     def edge(self, update: list[str]) -> list[str]:
-        """Lines that find an edge's other end and its id, where these are asked for."""
+        """Lines that find an edge's other end and its id, where later lines mention them."""
         used = [*self.lines[EDGE], *update]
         lines = []
         if any("(other *" in line for line in used):
@@ -134,7 +128,3 @@ class _Kernel(Expressions):
         if local != known and mention(used, known):
             lines.append(f"{known} = {local} + edge_offset")
         return lines
-
-
-def _indented(depth: int, lines: list[str]) -> list[str]:
-    return ["    " * depth + line for line in lines]

@@ -1,12 +1,12 @@
-"""What a Triton kernel loads and computes: one line per input and per operation.
+"""Loads and operations of a Triton kernel: one line per input and per operation.
 
-What depends on parameters alone is computed once per program, what depends on the group's own rows once per row, the
-rest for a tile of edges at a time: blocks are [1, ...] or [EDGES, ...].
+A value that depends on parameters alone is computed once per program, a value that depends on the group's own rows once per
+row, and any other value for a tile of edges at a time. Blocks are [1, ...] or [EDGES, ...].
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 
 import torch
 
@@ -14,10 +14,11 @@ from sagann.kernels.edge import random
 from sagann.kernels.edge.function import BINARY, COMPARISONS, UNARY, EdgeFunction, Input, Op, Shape
 from sagann.kernels.edge.gpu import lanes as moves
 from sagann.kernels.edge.gpu.layout import Layout, padded, shared_results
-from sagann.kernels.edge.kinds import common_kind, kind_of, lanes
+from sagann.kernels.edge.kinds import kind_of, lanes
+from sagann.kernels.edge.lines import edge_names, float_text, operand_kind
 
 TYPES = {"f4": "tl.float32", "f8": "tl.float64", "i4": "tl.int32", "i8": "tl.int64", "b1": "tl.int1"}
-# By op: how its operands, in order, become its result.
+# By op, the result from the operands, in order.
 _FORMS = {
     "neg": "-{0}",
     "abs": "tl.abs({0})",
@@ -55,7 +56,7 @@ _FORMS = {
     "or": "{0} | {1}",
     "where": "tl.where({0}, {1}, {2})",
 }
-# What an exponent that stands in the source comes down to.
+# By a constant exponent, the power of the base.
 _POWERS = {
     2: "{0} * {0}",
     3: "{0} * {0} * {0}",
@@ -64,17 +65,16 @@ _POWERS = {
     -0.5: "1.0 / device.sqrt({0})",
     -1: "1.0 / {0}",
 }
-# Levels: computed once per program, per row, per tile of edges.
+# Levels: lines that run once per program, per row, or per tile of edges.
 PROGRAM, ROW, EDGE = range(3)
 
 
 class Expressions:
-    """Collects the lines that load and compute, each at the level that it need not be repeated below."""
+    """Collects the lines that load and compute, each at the highest level that it depends on."""
 
     def __init__(self, function: EdgeFunction, layout: Layout, in_order: frozenset[str], continued: bool) -> None:
         self.function, self.layout, self.in_order, self.continued = function, layout, in_order, continued
-        # A chunk's edges have a position in the chunk and an id beyond it; elsewhere the two are one.
-        self.edge_local, self.edge_global = ("edge_local", "edge_global") if continued else ("edge_id", "edge_id")
+        self.edge_local, self.edge_global = edge_names(continued=continued)
         self.lines: list[list[str]] = [[], [], []]
         self.levels: dict[str, int] = {}
         self.named: dict[str, str] = {}
@@ -88,11 +88,11 @@ class Expressions:
         return () if lanes(value) == 1 else (self.layout.tile,)
 
     def lead(self, level: int) -> str:
-        """Text of a block's first dimension."""
+        """First dimension of a block at that level."""
         return "EDGES" if level == EDGE else "1"
 
     def name(self, stem: str, text: str) -> str:
-        """A name for something that the program computes once."""
+        """Name of an expression that the program computes once."""
         if text not in self.named:
             self.named[text] = f"{stem}_{len(self.named)}"
             self.lines[PROGRAM].append(f"{self.named[text]} = {text}")
@@ -105,14 +105,14 @@ class Expressions:
         return self.name("o", moves.offsets(shape))
 
     def mask(self, shape: Shape) -> str | None:
-        """Name of which lanes are no padding; None where all are."""
+        """Name of the mask of lanes that are no padding; None where all are."""
         if self.layout.tile and shape:
             return "m_feature" if self.layout.num_features % self.layout.tile else None
         text = moves.mask(shape)
         return None if text is None else self.name("m", text)
 
     def aligned(self, text: str, rank: int, target: int, *, trailing: bool = False) -> str:
-        """A block of rows of one rank as rows of a higher one, features to the right (or to the left)."""
+        """A block of rows of one rank as rows of a higher rank, with new dimensions to the left, or trailing."""
         if rank == target:
             return text
         new, old = ["None"] * (target - rank), [":"] * rank
@@ -123,7 +123,7 @@ class Expressions:
         return self.aligned(text, 0, rank)
 
     def masks(self, shape: Shape, level: int) -> str | None:
-        """Text of the lanes that are loaded or stored; None where all are."""
+        """The mask of a load or a store; None where all lanes take part."""
         terms = [self.edges("m_edge", len(shape))] if level == EDGE else []
         own = self.mask(shape)
         return " & ".join([*terms, *([own] if own else [])]) or None
@@ -191,11 +191,7 @@ class Expressions:
 
     def elementwise(self, op: Op) -> str:
         """An op that computes lane by lane."""
-        kinds = [kind_of(self.function.value(arg)) for arg in op.args if isinstance(arg, str)]
-        kinds = kinds[1:] if op.op == "where" else kinds
-        if op.op not in COMPARISONS:
-            kinds.append(kind_of(op))
-        kind = "b1" if op.op in ("and", "or", "not") else common_kind(kinds)
+        kind = operand_kind(self.function, op)
         operands = [self.operand(op, position, kind) for position in range(len(op.args))]
         form = _FORMS[op.op]
         if op.op == "pow" and not isinstance(op.args[1], str):
@@ -210,7 +206,7 @@ class Expressions:
         arg, rank = op.args[position], len(self.shape(op))
         if not isinstance(arg, str):
             number = self.number(arg, kind)
-            # Where no tensor says the type, or a function wants one. What is compared Triton would round to float32.
+            # A bare number has no type for these ops, and Triton would round a compared float64 to float32.
             needs_block = op.op in ("where", "pow", "div", "maximum", "minimum")
             needs_block = needs_block or (op.op in COMPARISONS and kind == "f8")
             block = "[" + ", ".join(["1"] * (rank + 1)) + "]"
@@ -225,8 +221,7 @@ class Expressions:
             return str(bool(number))
         if kind.startswith("i"):
             return str(int(number))
-        number = float(number)
-        return repr(number) if math.isfinite(number) else f'float("{number}")'
+        return float_text(float(number))
 
     def converted(self, name: str, kind: str) -> str:
         """A value in another kind."""
@@ -253,15 +248,14 @@ class Expressions:
             return self.masked(kind_of(op), moves.gathered, value, lead, op.shape, dim, index)
         return self.reduced(op, value)
 
-    def masked(self, kind: str, form: object, value: str, *args: object) -> str:
-        """A move of lanes; masks move as bytes."""
-        assert callable(form)
+    def masked(self, kind: str, form: Callable[..., str], value: str, *args: object) -> str:
+        """The move ``form`` of lanes; masks move as bytes."""
         if kind != "b1":
-            return str(form(value, *args))
+            return form(value, *args)
         return f"({form(f'{value}.to(tl.int8)', *args)} != 0)"
 
     def joined(self, op: Op, level: int) -> str:
-        """A concatenation: every part is fetched to where it belongs, and each lane takes its own."""
+        """A concatenation: every part is gathered to its place, and each lane is picked from its part."""
         dim, kind, lead = op.attrs["dim"], kind_of(op), self.lead(level)
         size, text, begin = padded(op.shape)[dim], "", 0
         for arg in op.args:
@@ -280,7 +274,7 @@ class Expressions:
         return text
 
     def reduced(self, op: Op, value: str) -> str:
-        """A reduction over feature dimensions; padding counts for nothing."""
+        """A reduction over feature dimensions, without padding."""
         source, kind = self.function.value(str(op.args[0])).shape, kind_of(op)
         form = {"sum": "tl.sum", "amax": "device.amax", "amin": "device.amin"}[op.op]
         dims = sorted(op.attrs["dims"], reverse=True)
@@ -292,7 +286,7 @@ class Expressions:
         return value
 
     def neutral(self, reduce: str, kind: str) -> str:
-        """What a reduction takes for absent."""
+        """The number that leaves a reduction as it is."""
         if reduce == "sum":
             return "0"
         if kind.startswith("f"):

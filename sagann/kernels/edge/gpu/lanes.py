@@ -1,8 +1,7 @@
 """Moving lanes in registers: reshape, permute, slice and cat of padded rows, as Triton expressions.
 
-A row of shape [H, D] lies in a block [edges, H', D'], every dimension padded to a power of two, so a reshape keeps
-the lanes in place only where no padding stands between them. Elsewhere ``tl.gather`` fetches each lane from where
-it stands. What padding holds means nothing.
+A row of shape [H, D] lies in a block [edges, H', D'], with every dimension padded to a power of two. So a reshape keeps lanes in
+place only where no padding stands between them. Elsewhere ``tl.gather`` fetches each lane. Padding holds arbitrary values.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def offsets(shape: Shape) -> str:
 
 
 def mask(shape: Shape) -> str | None:
-    """Text of which lanes are no padding; None where all are."""
+    """Text of the mask of lanes that are no padding; None where there is no padding."""
     terms = [
         f"(tl.arange(0, {size}){along(len(shape), dim)} < {shape[dim]})"
         for dim, size in enumerate(padded(shape))
@@ -67,7 +66,7 @@ def reshape_index(source: Shape, target: Shape, o_target: str) -> str | None:
 
 
 def _places(shape: Shape) -> np.ndarray:
-    """Where the lanes of a row stand among its padded ones, and how many of these there are."""
+    """Places of a row's lanes among its padded lanes, and the number of padded lanes."""
     grid = np.arange(math.prod(padded(shape))).reshape(padded(shape))
     return np.append(grid[tuple(slice(size) for size in shape)], grid.size)
 
@@ -82,11 +81,11 @@ def reshaped(value: str, lead: str, source: Shape, target: Shape, index: str | N
 
 
 def slice_index(shape: Shape, dim: int, start: int, step: int, size: int) -> str:
-    """Text of where a slice's lanes stand along ``dim``; padding repeats the last lane."""
+    """Text of the places of a slice's lanes along ``dim``. Padding repeats the last lane."""
     lanes = f"tl.arange(0, {padded((size,))[0]})"
     return f"tl.minimum({lanes} * {step} + {start}, {shape[dim] - 1}){along(len(shape), dim)}"
 
 
 def gathered(value: str, lead: str, shape: Shape, dim: int, index: str) -> str:
-    """Text of lanes fetched along ``dim``, ``shape`` being the result's."""
+    """Text of lanes fetched along ``dim``; ``shape`` is the result's shape."""
     return f"tl.gather({value}, tl.broadcast_to({index}, {block(lead, shape)}), {dim + 1})"

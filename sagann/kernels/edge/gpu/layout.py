@@ -1,9 +1,8 @@
-"""How a Triton kernel holds its values: a tile of edges by the lanes of a row, or by a tile of its features.
+"""Layout of a Triton kernel's values: a tile of edges by the lanes of a row, or by a tile of features.
 
-A program owns an item's rows (:mod:`sagann.kernels.edge.work`) and goes over a row's edges several at a time: that
-is what keeps enough loads in flight. Every one of those edges has accumulators of its own, which meet at the end of
-the row. Dimensions are padded to powers of two, as Triton asks for. The sizes depend on the function alone, so
-every sum has one order.
+A program does the rows of a work item (:mod:`sagann.kernels.edge.work`). It takes several edges of a row at a time, to keep
+enough loads in flight. Each of these edges has accumulators of its own, which are reduced at the end of the row. Dimensions are
+padded to powers of two, because Triton requires them. The sizes depend on the function alone, so every sum has one order.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from dataclasses import dataclass
 from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output, Shape
 from sagann.kernels.edge.kinds import KINDS, feature_width, kind_of, lanes, results_of
 
-# Features of a tile: with one warp and float32, 16 bytes for each thread and edge.
+# Features of a tile: one warp loads 16 bytes of float32 for each thread and edge.
 TILE = 128
 # 4-byte words of a value that one warp holds: 16 registers of each thread.
 WORDS_OF_WARP = 512
-# Values of that size, accumulators and loaded rows, beyond which fewer edges are taken at a time.
+# Most values of that size, accumulators and loaded rows. Beyond, a program takes fewer edges at a time.
 MOST_VALUES = 6
 MOST_EDGES = 16
 MOST_WARPS = 8
-# Padded lanes of a resident row beyond which it would not fit the registers of a program.
+# Most padded lanes of a resident row that fit the registers of a program.
 MOST_LANES = 4096
 
 
@@ -31,17 +30,17 @@ class Layout:
     """Sizes of a kernel."""
 
     num_features: int
-    "Features that are cut into tiles; 0 where rows are resident."
+    "Number of features that are cut into tiles; 0 where rows are resident."
     tile: int
-    "Features of a tile, a power of two; 0 where rows are resident."
+    "Number of features of a tile, a power of two; 0 where rows are resident."
     edges: int
-    "Edges at a time, a power of two."
+    "Number of edges at a time, a power of two."
     warps: int
-    "Warps of a program."
+    "Number of warps of a program."
 
     @property
     def num_tiles(self) -> int:
-        """Programs that share the features of a row."""
+        """Number of programs that share the features of a row."""
         return -(-self.num_features // self.tile) if self.tile else 1
 
 
@@ -51,7 +50,7 @@ def padded(shape: Shape) -> Shape:
 
 
 def power_of_two(size: int) -> int:
-    """The least power of two that is not below a positive size."""
+    """The least power of two that is at least a positive size."""
     return 1 << (size - 1).bit_length()
 
 
@@ -68,7 +67,7 @@ def choose_layout(function: EdgeFunction) -> Layout:
 
 
 def shared_results(function: EdgeFunction, layout: Layout) -> list[int]:
-    """Results of one lane a row that the programs of a row's tiles all write."""
+    """Positions of results with one lane per row, which the programs of all tiles write."""
     if layout.num_tiles == 1:
         return []
     results = enumerate(results_of(function))
@@ -76,7 +75,7 @@ def shared_results(function: EdgeFunction, layout: Layout) -> list[int]:
 
 
 def _edges(function: EdgeFunction, num_lanes: int) -> int:
-    """How many edges of that many lanes fit a warp's registers."""
+    """Number of edges, of so many lanes, that fit a warp's registers."""
     held = sum(output.reduction.registers for output in function.outputs if lanes(_value(function, output)) > 1)
     held += sum(1 for given in function.inputs if lanes(given) > 1)
     words = num_lanes * (2 if any(kind_of(value) == "f8" for value in function.values) else 1)
@@ -89,7 +88,7 @@ def _value(function: EdgeFunction, output: Output) -> Input | Op:
 
 
 def supports(function: EdgeFunction) -> str | None:
-    """Why a function cannot be a Triton kernel, or None where it can; half precision is computed in float32."""
+    """The reason why a function cannot be a Triton kernel, or None. Half precision is computed in float32."""
     for value in function.values:
         if value.dtype not in KINDS:
             return f"value '{value.name}' has the type {value.dtype}, which kernels have no lanes of"

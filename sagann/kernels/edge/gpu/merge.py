@@ -1,15 +1,219 @@
-"""Merge partial results on the device, level by level of a tree: no atomics, and always the same order."""
+"""Merge partial results on the device, level by level of a tree: no atomics, and always the same order.
+
+Every reduction has a Triton kernel that merges one level. A program merges one group of slots for one tile of lanes.
+
+Legend: p_ pointers, b_ values read, o_ offsets, m_ masks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any
 
+import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from sagann.kernels.edge.function import EdgeFunction
-from sagann.kernels.edge.gpu.reductions import MERGES
-from sagann.kernels.edge.gpu.reductions.sums import merge_sums
+from sagann.kernels.edge.gpu import device
+from sagann.kernels.edge.gpu.layout import power_of_two
 from sagann.kernels.edge.kinds import merged_results
+
+# Lanes of a program.
+TILE = 128
+# Slots that a sum takes at a time.
+SLOTS = tl.constexpr(8)
+
+
+@triton.jit
+def _slots_of(p_groups: tl.tensor) -> tl.tuple:
+    """First slot of the program's group, the slot after its last, and the target of the result."""
+    p_group = p_groups + tl.program_id(0) * 3
+    return tl.load(p_group), tl.load(p_group + 1), tl.load(p_group + 2)
+
+
+@triton.jit
+def _lanes_of(num_lanes: tl.tensor, tile: tl.constexpr) -> tl.tuple:
+    """Lanes of the program's tile, and the mask of those that exist."""
+    o_lane = tl.program_id(1) * tile + tl.arange(0, tile)
+    return o_lane, o_lane < num_lanes
+
+
+@triton.jit
+def _row_of(p_slots: tl.tensor, p_out: tl.tensor, target: tl.tensor, width: tl.tensor) -> tl.tensor:
+    """First number of a group's row of ``width`` numbers: in the results, or, for a target below 0, in slot -target - 1."""
+    p_row = p_out + target * width
+    if target < 0:
+        p_row = p_slots + (-target - 1) * width
+    return p_row
+
+
+@triton.jit
+def sum_of_slots(
+    p_groups: tl.tensor, p_slots: tl.tensor, p_out: tl.tensor, num_lanes: tl.tensor, tile: tl.constexpr
+) -> None:
+    first, last, target = _slots_of(p_groups)
+    o_lane, m_lane = _lanes_of(num_lanes, tile)
+    total = tl.zeros([SLOTS, tile], p_slots.dtype.element_ty)
+    for at in range(first, last, SLOTS):
+        slot = at + tl.arange(0, SLOTS).to(tl.int64)
+        m_slot = (slot < last)[:, None] & m_lane[None, :]
+        total += tl.load(p_slots + (slot * num_lanes)[:, None] + o_lane[None, :], mask=m_slot, other=0)
+    tl.store(_row_of(p_slots, p_out, target, num_lanes) + o_lane, tl.sum(total, 0), mask=m_lane)
+
+
+@triton.jit
+def extremum_of_slots(
+    p_groups: tl.tensor,
+    p_slots: tl.tensor,
+    p_out: tl.tensor,
+    p_slots_where: tl.tensor,
+    p_out_where: tl.tensor,
+    num_lanes: tl.tensor,
+    largest: tl.constexpr,
+    tile: tl.constexpr,
+) -> None:
+    first, last, target = _slots_of(p_groups)
+    o_lane, m_lane = _lanes_of(num_lanes, tile)
+    best = tl.load(p_slots + first * num_lanes + o_lane, mask=m_lane, other=0)
+    where = tl.load(p_slots_where + first * num_lanes + o_lane, mask=m_lane, other=0)
+    for slot in range(first + 1, last):
+        b_value = tl.load(p_slots + slot * num_lanes + o_lane, mask=m_lane, other=0)
+        b_where = tl.load(p_slots_where + slot * num_lanes + o_lane, mask=m_lane, other=0)
+        beyond = b_value > best if largest else b_value < best
+        better = beyond | ((b_value != b_value) & (best == best))
+        best = tl.where(better, b_value, best)
+        where = tl.where(better, b_where, where)
+    tl.store(_row_of(p_slots, p_out, target, num_lanes) + o_lane, best, mask=m_lane)
+    tl.store(_row_of(p_slots_where, p_out_where, target, num_lanes) + o_lane, where, mask=m_lane)
+
+
+@triton.jit
+def moments_of_slots(
+    p_groups: tl.tensor,
+    p_slots: tl.tensor,
+    p_out: tl.tensor,
+    p_slots_mean: tl.tensor,
+    p_out_mean: tl.tensor,
+    p_slots_count: tl.tensor,
+    p_out_count: tl.tensor,
+    num_lanes: tl.tensor,
+    tile: tl.constexpr,
+) -> None:
+    first, last, target = _slots_of(p_groups)
+    o_lane, m_lane = _lanes_of(num_lanes, tile)
+    spread = tl.zeros([tile], p_slots.dtype.element_ty)
+    mean = tl.zeros([tile], p_slots.dtype.element_ty)
+    count = tl.zeros([tile], p_slots.dtype.element_ty)
+    for slot in range(first, last):
+        b_spread = tl.load(p_slots + slot * num_lanes + o_lane, mask=m_lane, other=0)
+        b_mean = tl.load(p_slots_mean + slot * num_lanes + o_lane, mask=m_lane, other=0)
+        b_count = tl.load(p_slots_count + slot + o_lane * 0)
+        share = b_count / tl.maximum(count + b_count, 1.0)
+        apart = b_mean - mean
+        spread += b_spread + apart * apart * share * count
+        mean += apart * share
+        count += b_count
+    tl.store(_row_of(p_slots, p_out, target, num_lanes) + o_lane, spread, mask=m_lane)
+    tl.store(_row_of(p_slots_mean, p_out_mean, target, num_lanes) + o_lane, mean, mask=m_lane)
+    # All lanes write the same number.
+    tl.store(_row_of(p_slots_count, p_out_count, target, 1) + o_lane * 0, count)
+
+
+@triton.jit
+def product_of_slots(
+    p_groups: tl.tensor,
+    p_slots: tl.tensor,
+    p_out: tl.tensor,
+    p_slots_zeros: tl.tensor,
+    p_out_zeros: tl.tensor,
+    num_lanes: tl.tensor,
+    tile: tl.constexpr,
+) -> None:
+    first, last, target = _slots_of(p_groups)
+    o_lane, m_lane = _lanes_of(num_lanes, tile)
+    product = tl.full([tile], 1.0, p_slots.dtype.element_ty)
+    zeros = tl.zeros([tile], p_slots.dtype.element_ty)
+    for slot in range(first, last):
+        product *= tl.load(p_slots + slot * num_lanes + o_lane, mask=m_lane, other=1)
+        zeros += tl.load(p_slots_zeros + slot * num_lanes + o_lane, mask=m_lane, other=0)
+    tl.store(_row_of(p_slots, p_out, target, num_lanes) + o_lane, product, mask=m_lane)
+    tl.store(_row_of(p_slots_zeros, p_out_zeros, target, num_lanes) + o_lane, zeros, mask=m_lane)
+
+
+@triton.jit
+def softmax_of_slots(
+    p_groups: tl.tensor,
+    p_slots: tl.tensor,
+    p_out: tl.tensor,
+    p_slots_top: tl.tensor,
+    p_out_top: tl.tensor,
+    p_slots_weight: tl.tensor,
+    p_out_weight: tl.tensor,
+    num_lanes: tl.tensor,
+    num_scores: tl.tensor,
+    lowest: tl.constexpr,
+    tile: tl.constexpr,
+) -> None:
+    first, last, target = _slots_of(p_groups)
+    o_lane, m_lane = _lanes_of(num_lanes, tile)
+    # The score's shape begins the value's.
+    o_score = o_lane // (num_lanes // num_scores)
+    top = tl.full([tile], lowest, p_slots.dtype.element_ty)
+    for slot in range(first, last):
+        b_top = tl.load(p_slots_top + slot * num_scores + o_score, mask=m_lane, other=lowest)
+        top = device.maximum(b_top, top)
+    weight = tl.zeros([tile], p_slots.dtype.element_ty)
+    total = tl.zeros([tile], p_slots.dtype.element_ty)
+    for slot in range(first, last):
+        b_top = tl.load(p_slots_top + slot * num_scores + o_score, mask=m_lane, other=lowest)
+        b_weight = tl.load(p_slots_weight + slot * num_scores + o_score, mask=m_lane, other=0)
+        b_mean = tl.load(p_slots + slot * num_lanes + o_lane, mask=m_lane, other=0)
+        share = b_weight * device.exp(b_top - top)
+        weight += share
+        # Where all scores were -inf the mean is 0 / 0, but has no weight.
+        total += tl.where(share == 0, 0.0, share * b_mean)
+    tl.store(_row_of(p_slots, p_out, target, num_lanes) + o_lane, total / weight, mask=m_lane)
+    # Lanes of one score write the same number.
+    tl.store(_row_of(p_slots_top, p_out_top, target, num_scores) + o_score, top, mask=m_lane)
+    tl.store(_row_of(p_slots_weight, p_out_weight, target, num_scores) + o_score, weight, mask=m_lane)
+
+
+def _launch(kernel: Any, groups: Tensor, pairs: Sequence[Tensor], *numbers: int, **constants: Any) -> None:
+    """Merge one level of a tree.
+
+    Args:
+        kernel: takes groups, the tensors, the number of lanes, the numbers and the constants.
+        groups: first slot, slot after the last, and target: [num_groups, 3].
+        pairs: slots and results of each tensor of a state.
+        numbers: further arguments of the kernel.
+        constants: constants of the kernel.
+    """
+    num_lanes = pairs[0][0].numel()
+    tile = min(TILE, power_of_two(num_lanes))
+    grid = (len(groups), triton.cdiv(num_lanes, tile))
+    kernel[grid](groups, *pairs, num_lanes, *numbers, tile=tile, num_warps=1, **constants)
+
+
+def _merge_softmax(groups: Tensor, pairs: Sequence[Tensor]) -> None:
+    _launch(softmax_of_slots, groups, pairs, pairs[2][0].numel(), lowest=torch.finfo(pairs[0].dtype).min)
+
+
+_merge_sums = partial(_launch, sum_of_slots)
+MERGES: Mapping[str, Callable[[Tensor, Sequence[Tensor]], None]] = MappingProxyType(
+    {
+        "sum": _merge_sums,
+        "max": partial(_launch, extremum_of_slots, largest=True),
+        "min": partial(_launch, extremum_of_slots, largest=False),
+        "softmax": _merge_softmax,
+        "moments": partial(_launch, moments_of_slots),
+        "product": partial(_launch, product_of_slots),
+    }
+)
+"By the name of the reduction: merges one level of a tree, from its groups and each tensor's slots and results."
 
 
 def merge_rows(
@@ -18,10 +222,10 @@ def merge_rows(
     """Write the rows that were cut into several items.
 
     Args:
-        function: says how each result is reduced.
+        function: the edge function, which states the reductions.
         outs: the results, [num_rows, ...] each.
         slots: the partial results, [num_slots, ...] each.
-        levels: of the tree, on the device.
+        levels: the levels of the tree, on the device.
     """
     for reduction, here in merged_results(function):
         pairs = [tensor for pair in zip(slots[here], outs[here], strict=True) for tensor in pair]
@@ -36,15 +240,7 @@ def merge_more_rows(
     levels: Sequence[Tensor],
     split_rows: Tensor,
 ) -> None:
-    """Merge the rows that were cut into what ``outs`` holds of them.
-
-    Args:
-        function: says how each result is reduced.
-        outs: the results so far, [num_rows, ...] each.
-        slots: the partial results, [num_slots, ...] each.
-        levels: of the tree, on the device.
-        split_rows: the rows that were cut, on the device.
-    """
+    """Merge the rows that were cut, ``split_rows``, into the earlier results that ``outs`` holds; see :func:`merge_rows`."""
     if not levels:
         return
     known = [[out[split_rows] for out in outs[here]] for _, here in merged_results(function)]
@@ -58,4 +254,4 @@ def merge_more_rows(
 def merge_total(out: Tensor, slots: Tensor, levels: Sequence[Tensor]) -> None:
     """Sum the partial results of all items."""
     for groups in levels:
-        merge_sums(groups, [slots, out])
+        _merge_sums(groups, [slots, out])

@@ -1,17 +1,16 @@
-"""Run an edge function on a CUDA device: generate it on first use, launch it, merge what was cut."""
+"""Run an edge function on a CUDA device: generate its kernel on first use, launch the kernel, merge cut rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from sagann.kernels.edge import naive
 from sagann.kernels.edge.function import EdgeFunction
-from sagann.kernels.edge.gpu.compiled import Kernel, compile_kernel
+from sagann.kernels.edge.gpu.compiled import kernel_of
 from sagann.kernels.edge.gpu.cut import Cut, cut_of
 from sagann.kernels.edge.gpu.emit import emit
 from sagann.kernels.edge.gpu.layout import supports
@@ -20,25 +19,23 @@ from sagann.kernels.edge.kinds import lanes
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.walk import (
     Walk,
-    add_totals,
     check_into,
     fill_neutral,
-    name_edges,
-    prepare,
+    finished,
+    prepared,
     targets,
-    walk_by,
+    walk_over,
 )
-
-_KERNELS: WeakKeyDictionary[EdgeFunction, dict[tuple[frozenset[str], bool], Kernel]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Plan:
-    """What a pass over one topology needs on the device; made once, so that no later pass waits for the host."""
+    """A topology's edges for passes on the device; made once, so that no later pass waits for the host."""
 
     walk: Walk
+    "The edges."
     cut: Cut
-    "On the device."
+    "The cut, on the device."
 
 
 def run(
@@ -52,9 +49,9 @@ def run(
 ) -> tuple[Tensor, ...]:
     """Run a pass, or continue one; arguments and results as in :func:`sagann.kernels.edge.naive.run`.
 
-    Work is queued on the current stream of the topology's device; once a topology and a function have been met, the
-    host does not wait for it. Results are bitwise the same from run to run. Half precision is accumulated, and
-    returned, in float32. Not differentiable. Under TRITON_INTERPRET=1 the arrays lie on the CPU.
+    Work is queued on the current stream of the topology's device. The host waits for the device only in the first pass over
+    a topology. Results are bitwise the same from run to run. Half precision is accumulated, and returned, in float32. Not
+    differentiable. Under TRITON_INTERPRET=1 the arrays lie on the CPU.
 
     Raises:
         ValueError: the function cannot be a Triton kernel (:func:`sagann.kernels.edge.gpu.supports`).
@@ -65,44 +62,40 @@ def run(
         return naive.run(function, edges, arrays, seed=seed, into=into, edge_offset=edge_offset)
     check_into(function, edges, into, edge_offset)
     plan: _Plan = edges.derived(_key(function.at), lambda: _plan(edges, function.at))
-    walk = plan.walk
-    inputs = [prepare(given, arrays[given.name], walk, edges) for given in function.inputs]
-    in_order = frozenset(given.name for given, (_, ordered) in zip(function.inputs, inputs, strict=True) if ordered)
-    kernel = _kernel(function, in_order, into is not None)
+    walk, cut = plan.walk, plan.cut
+    inputs, in_order = prepared(function, arrays, walk, edges)
+    kernel = kernel_of(function, in_order, continued=into is not None)
     outs, slots = targets(kernel.results, walk, into, num_totals=1), []
     for result, out in zip(kernel.results, outs, strict=True):
-        num_slots = (plan.cut.totals if result.rows == "item" else plan.cut.rows).num_slots
+        num_slots = (cut.totals if result.rows == "item" else cut.rows).num_slots
         # Items write their partial results to the first slots.
         slots.append(out.new_empty(max(1, num_slots), *result.shape))
-    args: list[object] = [plan.cut.items, walk.indptr, walk.indices]
+    args: list[object] = [cut.items, walk.indptr, walk.indices]
     if function.at == "src":
-        # Edges that come without ids are of passes that read none.
+        # A pass over edges without ids reads no ids.
         args.append(walk.indices if walk.edge_ids is None else walk.edge_ids)
     # Always 32 bits, so that no seed compiles the kernel anew.
     args.append((seed & 0xFFFFFFFF) - ((seed & 0x80000000) << 1))
-    for given, (array, _) in zip(function.inputs, inputs, strict=True):
+    for given, array in zip(function.inputs, inputs, strict=True):
         args += [array] if given.side == "param" else [array, array.stride(0)]
     for result, out, slot in zip(kernel.results, outs, slots, strict=True):
         args += {"row": [out, slot], "edge": [out], "item": [slot]}[result.rows]
     if into is not None:
-        if plan.cut.rows.levels:
-            fill_neutral(function, slots)
+        if cut.rows.levels:
+            fill_neutral(kernel.results, slots)
         args.append(edge_offset)
         args += [copy for number in kernel.shared for copy in (outs[number].clone(), slots[number].clone())]
-    with torch.cuda.device_of(plan.cut.items):
-        kernel.launch(len(plan.cut.items), args)
+    with torch.cuda.device_of(cut.items):
+        kernel.launch(len(cut.items), args)
         if into is None:
-            merge_rows(function, outs, slots, plan.cut.rows.levels)
+            merge_rows(function, outs, slots, cut.rows.levels)
         else:
-            merge_more_rows(function, outs, slots, plan.cut.rows.levels, plan.cut.split_rows)
-        for result, out, slot in zip(kernel.results, outs, slots, strict=True):
+            merge_more_rows(function, outs, slots, cut.rows.levels, cut.split_rows)
+        for number, result in enumerate(kernel.results):
             if result.rows == "item":
-                merge_total(out, slot, plan.cut.totals.levels)
-    outs = [out[0] if result.rows == "item" else out for result, out in zip(kernel.results, outs, strict=True)]
-    if into is not None:
-        return add_totals(kernel.results, outs, into)
-    name_edges(function, outs, walk)
-    return tuple(outs)
+                merge_total(outs[number], slots[number], cut.totals.levels)
+                outs[number] = outs[number][0]
+    return finished(kernel.results, outs, walk, into)
 
 
 def source_of(function: EdgeFunction, *, continued: bool = False) -> str:
@@ -111,15 +104,15 @@ def source_of(function: EdgeFunction, *, continued: bool = False) -> str:
 
 
 def set_cut(edges: Edges, at: str, cut: Cut) -> None:
-    """Have passes over edges use a cut that was made before, on the host, so that they need not wait for it.
+    """Give edges a cut that was made on the host beforehand, so that their passes do not wait for the offsets.
 
     Args:
-        edges: with out-edges, where ``at`` is "src".
+        edges: the edges; with CSR, where ``at`` is "src".
         at: "dst" or "src".
-        cut: of these edges, on their device.
+        cut: the cut of these edges, on their device.
     """
     edges.derived(("used rows", at), lambda: cut.used_rows)
-    edges.derived(_key(at), lambda: _Plan(walk=walk_by(edges, at, cut.work), cut=cut))
+    edges.derived(_key(at), lambda: _Plan(walk=walk_over(edges, at, cut.work), cut=cut))
 
 
 def _key(at: str) -> object:
@@ -128,11 +121,4 @@ def _key(at: str) -> object:
 
 def _plan(edges: Edges, at: str) -> _Plan:
     cut = cut_of(edges, at).mapped(lambda array: array.to(edges.device))
-    return _Plan(walk=walk_by(edges, at, cut.work), cut=cut)
-
-
-def _kernel(function: EdgeFunction, in_order: frozenset[str], continued: bool) -> Kernel:
-    kernels = _KERNELS.setdefault(function, {})
-    if (in_order, continued) not in kernels:
-        kernels[in_order, continued] = compile_kernel(function, in_order, continued=continued)
-    return kernels[in_order, continued]
+    return _Plan(walk=walk_over(edges, at, cut.work), cut=cut)

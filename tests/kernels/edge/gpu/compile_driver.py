@@ -23,8 +23,8 @@ from triton.compiler import ASTSource
 from triton.knobs import nvidia
 
 from sagann.kernels.edge.function import EdgeFunction
-from sagann.kernels.edge.gpu.compiled import compile_kernel
-from sagann.kernels.edge.gpu.reductions import extrema, softmax, sums
+from sagann.kernels.edge.gpu import merge
+from sagann.kernels.edge.gpu.compiled import kernel_of
 from tests.kernels.edge import cases
 from tests.kernels.edge.functions import Builder, attention, gated
 
@@ -103,7 +103,7 @@ def report(
 
 def compile_function(name: str, function: EdgeFunction, *, continued: bool = False) -> None:
     """Compile a function's kernel as it is launched for contiguous arrays."""
-    kernel = compile_kernel(function, continued=continued)
+    kernel = kernel_of(function, continued=continued)
     types = signature_of(function, kernel.entry.arg_names, kernel.results)
     aligned = {arg for arg, kind in types.items() if kind.startswith("*")}
     aligned |= {
@@ -162,13 +162,13 @@ def main() -> None:
     for name, function in (continued | {"one head": attention(1, 256)}).items():
         compile_function(f"{name}, continued", function, continued=True)
     sum_types = {"p_groups": "*i64", "p_slots": "*fp32", "p_out": "*fp32", "num_lanes": "i32"}
-    report("merge_sum", sums.merge_sum, sum_types, {"tile": 128}, set())
+    report("merge_sum", merge.sum_of_slots, sum_types, {"tile": 128}, set())
     where_types = sum_types | {"p_slots_where": "*i32", "p_out_where": "*i32"}
-    report("merge_extremum", extrema.merge_extremum, where_types, {"tile": 128, "largest": True}, set())
+    report("merge_extremum", merge.extremum_of_slots, where_types, {"tile": 128, "largest": True}, set())
     scores = [f"p_{end}_{of}" for end in ("slots", "out") for of in ("top", "weight")]
     softmax_types = sum_types | dict.fromkeys(scores, "*fp32") | {"num_scores": "i32"}
     lowest = torch.finfo(torch.float32).min
-    report("merge_softmax", softmax.merge_softmax, softmax_types, {"tile": 128, "lowest": lowest}, set())
+    report("merge_softmax", merge.softmax_of_slots, softmax_types, {"tile": 128, "lowest": lowest}, set())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,264 @@
+"""Writers of the reductions in CPU kernels, by the name of the record (:mod:`sagann.kernels.edge.reductions`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import torch
+
+from sagann.kernels.edge.cpu.expressions import Expressions
+from sagann.kernels.edge.function import Output
+from sagann.kernels.edge.kinds import lanes
+from sagann.kernels.edge.lines import OutputWriter
+
+
+class Writer(OutputWriter):
+    """Writes the lines of one output. Where a pass continues, ``resume`` takes the place of ``start``."""
+
+    def __init__(self, rows: Expressions, output: Output, number: int, result: int) -> None:
+        super().__init__(rows.function, output, number, result)
+        self.rows = rows
+        self.count, self.first = rows.lanes(self.value), rows.offset(self.value)
+        self.name = rows.converted(self.value.name, self.kind)
+
+    def registers(self, place: int) -> int:
+        """Lanes in registers of the state's tensor at ``place``."""
+        part = self.part(place)
+        return 1 if part is None else self.rows.lanes(part)
+
+    def filled(self, place: int, number: float) -> str:
+        return self.rows.fill(self.kind, self.registers(place), number)
+
+    def number_of(self, number: float) -> str:
+        """One lane of a number, which spreads over all lanes."""
+        return self.rows.fill(self.kind, 1, number)
+
+    def resume(self) -> list[str]:
+        return [f"{self.variable(place)} = {self.loaded(place)}" for place in range(len(self.state))]
+
+    def finish(self) -> list[str]:
+        return [line for place in range(len(self.state)) for line in self.replaced(place, self.variable(place))]
+
+    def stored(self, place: int, value: str) -> str:
+        """A line that writes a row of the state's tensor at ``place``."""
+        return f"block.store(target_{self.result + place}, {self._at(place)}, {value})"
+
+    def replaced(self, place: int, value: str) -> list[str]:
+        """Lines that write a row of the state's tensor at ``place``.
+
+        In a pass that continues, every tile of a row starts from the same earlier lane where there is one lane alone, so only
+        the last tile writes that lane.
+        """
+        tiles = self.rows.layout.tiles
+        if not self.rows.form.continued or self.part_lanes(place) != 1 or len(tiles) == 1:
+            return [self.stored(place, value)]
+        return [f"if first == {(len(tiles) - 1) * self.rows.layout.tile}:", "    " + self.stored(place, value)]
+
+    def loaded(self, place: int, kind: str | None = None) -> str:
+        """The row of the state's tensor at ``place``, as earlier edges have left it."""
+        count, kind = self.registers(place), kind or self.kind
+        load = self.rows.define(
+            f"load_{kind}_{count}", f'block.loader("{kind}", {count}, {self.rows.layout.width})'
+        )
+        return f"{load}(target_{self.result + place}, {self._at(place)})"
+
+    def _at(self, place: int) -> str:
+        total = self.part_lanes(place)
+        return f"at * {total}{self.first if total > 1 else ''}"
+
+
+class _Sum(Writer):
+    state = ("sum",)
+
+    def update(self) -> list[str]:
+        return [f"sum_{self.number} = {self.rows.operation('add')}(sum_{self.number}, {self.name})"]
+
+
+class _Total(_Sum):
+    """The sum of an item's edges. The sums of all items are added up afterwards."""
+
+    def before(self) -> list[str]:
+        return super().start()
+
+    def start(self) -> list[str]:
+        return []
+
+    resume = finish = start
+
+    def after(self) -> list[str]:
+        at = f"item * {lanes(self.value)}{self.first}"
+        return [f"block.store(p_out_{self.result}, {at}, sum_{self.number})"]
+
+
+class _EdgeRows(Writer):
+    def update(self) -> list[str]:
+        at = f"{self.rows.edge_local} * {lanes(self.value)}{self.first}"
+        return [f"block.store(p_out_{self.result}, {at}, {self.name})"]
+
+
+class _Maximum(Writer):
+    state = ("best", "where")
+    worst, beyond = -math.inf, "gt"
+
+    def start(self) -> list[str]:
+        positions = "i8" if self.kind == "f8" else "i4"
+        return [
+            f"best_{self.number} = {self.filled(0, self.worst)}",
+            f"where_{self.number} = {self.rows.fill(positions, self.count, 0)}",
+        ]
+
+    def resume(self) -> list[str]:
+        number, rows = self.number, self.rows
+        kind = str(rows.form.into_id_kind)
+        first = "begin" if rows.function.at == "dst" else "id_of_edge(p_edge_ids, begin)"
+        known = self.loaded(0)
+        return [
+            f"where_{number} = {self.loaded(1, kind)}",
+            f"absent = {rows.operation('lt')}(where_{number}, {rows.fill(kind, 1, 0)})",
+            f"best_{number} = elementwise.where(absent, {self.filled(0, self.worst)}, {known})",
+            f"where_{number} = elementwise.where(absent, {first} + edge_offset, where_{number})",
+        ]
+
+    def update(self) -> list[str]:
+        number, operation = self.number, self.rows.operation
+        best, isnan = f"best_{number}", f"{operation('ne')}({self.name}, {self.name})"
+        first_nan = f"{operation('and')}({isnan}, {operation('eq')}({best}, {best}))"
+        found = self.rows.edge_global if self.rows.form.continued else "edge - begin"
+        return [
+            f"better = {operation('or')}({operation(self.beyond)}({self.name}, {best}), {first_nan})",
+            f"where_{number} = elementwise.where(better, {found}, where_{number})",
+            f"{best} = elementwise.where(better, {self.name}, {best})",
+        ]
+
+    def finish(self) -> list[str]:
+        if self.rows.form.continued:
+            return super().finish()
+        kind = self.rows.form.id_kind
+        convert = self.rows.define(f"to_{kind}", f'elementwise.caster("{kind}")')
+        ids = f"{self.rows.operation('add')}({convert}(where_{self.number}), begin)"
+        return [
+            "if end > begin:",
+            "    " + self.stored(0, f"best_{self.number}"),
+            "    " + self.stored(1, ids),
+            "else:",
+            "    " + self.stored(0, self.filled(0, 0.0)),
+            "    " + self.stored(1, self.rows.fill(kind, self.count, -1)),
+        ]
+
+
+class _Minimum(_Maximum):
+    worst, beyond = math.inf, "lt"
+
+
+class _Moments(Writer):
+    """Mean and spread are updated edge by edge."""
+
+    state = ("spread", "mean", "count")
+
+    def update(self) -> list[str]:
+        spread, mean, count = (self.variable(place) for place in range(3))
+        add, mul, sub = (self.rows.operation(name) for name in ("add", "mul", "sub"))
+        one = self.number_of(1.0)
+        return [
+            f"{count} = {add}({count}, {one})",
+            f"distance = {sub}({self.name}, {mean})",
+            f"{mean} = {add}({mean}, {mul}(distance, {self.rows.operation('div')}({one}, {count})))",
+            f"{spread} = {add}({spread}, {mul}(distance, {sub}({self.name}, {mean})))",
+        ]
+
+
+class _Product(Writer):
+    state = ("product", "zeros")
+
+    def update(self) -> list[str]:
+        (product, zeros), operation = map(self.variable, range(2)), self.rows.operation
+        none, one = self.number_of(0.0), self.number_of(1.0)
+        return [
+            f"is_zero = {operation('eq')}({self.name}, {none})",
+            f"{product} = {operation('mul')}({product}, elementwise.where(is_zero, {one}, {self.name}))",
+            f"{zeros} = {operation('add')}({zeros}, elementwise.where(is_zero, {one}, {none}))",
+        ]
+
+
+class _Softmax(Writer):
+    """One pass with a running maximum and denominator. ``sum`` is the mean times the denominator."""
+
+    state = ("sum", "top", "weight")
+
+    def lowest(self) -> str:
+        """A block of the least finite number, for scores."""
+        return self.filled(1, float(torch.finfo(torch.float64 if self.kind == "f8" else torch.float32).min))
+
+    def per_head(self, value: str) -> str:
+        """A block like the score's, spread over the value's lanes."""
+        if self.rows.tile:
+            return value
+        shape = (*self.score.shape, *(1,) * (len(self.value.shape) - len(self.score.shape)))
+        return self.rows.spread(value, shape, self.value.shape)
+
+    def start(self) -> list[str]:
+        return [
+            f"top_{self.number} = {self.lowest()}",
+            f"weight_{self.number} = {self.filled(2, 0.0)}",
+            f"sum_{self.number} = {self.filled(0, 0.0)}",
+        ]
+
+    def resume(self) -> list[str]:
+        number, operation = self.number, self.rows.operation
+        known, top = self.loaded(0), self.loaded(1)
+        # Where all scores so far are -inf the mean is 0 / 0, but has no weight.
+        return [
+            f"top_{number} = {operation('maximum')}({self.lowest()}, {top})",
+            f"weight_{number} = {self.loaded(2)}",
+            f"heavy = {self.per_head(f'weight_{number}')}",
+            f"none = {operation('eq')}(heavy, {self.number_of(0.0)})",
+            f"sum_{number} = elementwise.where(none, {self.filled(0, 0.0)}, {operation('mul')}({known}, heavy))",
+        ]
+
+    def update(self) -> list[str]:
+        number, operation = self.number, self.rows.operation
+        score = self.rows.converted(self.output.values[0], self.kind)
+        add, mul, sub, exp = operation("add"), operation("mul"), operation("sub"), operation("exp")
+        return [
+            f"top = {operation('maximum')}(top_{number}, {score})",
+            f"if elementwise.any_lane({operation('ne')}(top, top_{number})):",
+            f"    shrink = {exp}({sub}(top_{number}, top))",
+            f"    weight_{number} = {mul}(weight_{number}, shrink)",
+            f"    sum_{number} = {mul}(sum_{number}, {self.per_head('shrink')})",
+            f"    top_{number} = top",
+            f"weight = {exp}({sub}({score}, top_{number}))",
+            f"weight_{number} = {add}(weight_{number}, weight)",
+            f"sum_{number} = {add}(sum_{number}, {mul}({self.per_head('weight')}, {self.name}))",
+        ]
+
+    def finish(self) -> list[str]:
+        top, weight = self.variable(1), self.variable(2)
+        mean = f"{self.rows.operation('div')}(sum_{self.number}, {self.per_head(weight)})"
+        if self.rows.form.continued:
+            return [*self.replaced(0, mean), *self.replaced(1, top), *self.replaced(2, weight)]
+        nothing = self.filled(1, -math.inf)
+        return [
+            "if end > begin:",
+            "    " + self.stored(0, mean),
+            "    " + self.stored(1, top),
+            "else:",
+            "    " + self.stored(0, self.filled(0, 0.0)),
+            "    " + self.stored(1, nothing),
+            self.stored(2, weight),
+        ]
+
+
+WRITERS: Mapping[str, type[Writer]] = MappingProxyType(
+    {
+        "sum": _Sum,
+        "total": _Total,
+        "edge": _EdgeRows,
+        "max": _Maximum,
+        "min": _Minimum,
+        "softmax": _Softmax,
+        "moments": _Moments,
+        "product": _Product,
+    }
+)

@@ -1,1 +1,0 @@
-"""Gather: edge rows reduced at their destinations."""

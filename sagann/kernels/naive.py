@@ -1,0 +1,235 @@
+"""Scatter and gather in plain PyTorch, with a row per edge: the twins that every faster kernel is compared with.
+
+A gather takes edge rows in CSC order, [num_edges, ...], and returns one row per destination, [num_dst, ...]. A destination
+without in-edges gets 0 (a product 1), as in PyG. NaN and infinity propagate as in PyTorch. float16 and bfloat16 rows are
+accumulated in float32 and cast back. Where several edges attain a maximum, the first edge gets the gradient. Gradients have
+gradients. Kernels have no scatter of their own: passes over the edges load vertices' rows where the rows lie.
+
+References:
+    Ma et al., NGra, 2018, Sec. 2.1 and 3.3: Scatter; sum, max and concatenation. User-defined accumulators are not offered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError
+from sagann.graph.topology import Topology
+
+LEAST_VARIANCE = 1e-5
+"A standard deviation is 0 where the variance is not larger."
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def scatter_src(topology: Topology, x: Tensor) -> Tensor:
+    """Copy each edge's source row: [num_src, ...] -> [num_edges, ...]."""
+    # PyTorch's gradient of index_select runs in parallel for int64 ids only.
+    return x.index_select(0, topology.indices.long())
+
+
+def scatter_dst(topology: Topology, x: Tensor) -> Tensor:
+    """Copy each edge's destination row: [num_src or num_dst, ...] -> [num_edges, ...]."""
+    return x.index_select(0, topology.edge_dst().long())
+
+
+def gather_sum(topology: Topology, values: Tensor) -> Tensor:
+    """Sum of the in-edges' rows."""
+    return _in_float32(lambda rows: _segment_sum(topology, rows), values)
+
+
+def gather_mean(topology: Topology, values: Tensor) -> Tensor:
+    """Mean of the in-edges' rows."""
+    degrees = topology.in_degrees().clamp(min=1)
+
+    def mean(rows: Tensor) -> Tensor:
+        return _segment_sum(topology, rows) / _columns(degrees.to(rows.dtype), rows.ndim)
+
+    return _in_float32(mean, values)
+
+
+def gather_max(topology: Topology, values: Tensor) -> Tensor:
+    """Largest of the in-edges' rows, feature by feature."""
+    return gather_extremum(topology, values, "max")[0]
+
+
+def gather_min(topology: Topology, values: Tensor) -> Tensor:
+    """Smallest of the in-edges' rows, feature by feature."""
+    return gather_extremum(topology, values, "min")[0]
+
+
+def gather_var(topology: Topology, values: Tensor) -> Tensor:
+    """Variance of the in-edges' rows, over all of them."""
+
+    def variance(rows: Tensor) -> Tensor:
+        deviation = rows - gather_mean(topology, rows).index_select(0, topology.edge_dst())
+        return gather_mean(topology, deviation.square())
+
+    return _in_float32(variance, values)
+
+
+def gather_std(topology: Topology, values: Tensor) -> Tensor:
+    """Standard deviation of the in-edges' rows; 0, and without gradient, up to :data:`LEAST_VARIANCE`, as in PyG."""
+
+    def deviation(rows: Tensor) -> Tensor:
+        found = gather_var(topology, rows).clamp(min=LEAST_VARIANCE).sqrt()
+        return found.masked_fill(found <= math.sqrt(LEAST_VARIANCE), 0)
+
+    return _in_float32(deviation, values)
+
+
+def gather_mul(topology: Topology, values: Tensor) -> Tensor:
+    """Product of the in-edges' rows; 1 without in-edges, as in PyG."""
+
+    def product(rows: Tensor) -> Tensor:
+        index = _columns(topology.edge_dst().long(), rows.ndim).expand_as(rows)
+        ones = rows.new_ones(topology.num_dst, *rows.shape[1:])
+        return ones.scatter_reduce(0, index, rows, "prod")
+
+    return _in_float32(product, values)
+
+
+def gather_extremum(topology: Topology, values: Tensor, reduce: str) -> tuple[Tensor, Tensor]:
+    """Largest ("max") or smallest ("min") of the in-edges' rows, and the first edge that attains it.
+
+    Returns:
+        The extremum, 0 without in-edges, and the edge's id, int64, -1 without in-edges: [num_dst, ...] each.
+    """
+    detached = values.detach()
+    best = _extremum(topology, detached, "amax" if reduce == "max" else "amin")
+    at_dst = best.index_select(0, topology.edge_dst())
+    attained = (detached == at_dst) | (at_dst.isnan() & detached.isnan())
+    num_edges = topology.num_edges
+    ids = _columns(torch.arange(num_edges, device=values.device), values.ndim)
+    first = torch.where(attained, ids, num_edges)
+    index = _columns(topology.edge_dst().long(), values.ndim).expand_as(first)
+    edge = torch.full(best.shape, num_edges, dtype=torch.int64, device=values.device)
+    edge = edge.scatter_reduce(0, index, first, "amin")
+    isolated = edge == num_edges
+    if num_edges == 0:
+        return best + values.sum(), edge - 1
+    picked = values.gather(0, edge.masked_fill(isolated, 0)).masked_fill(isolated, 0)
+    return picked, edge.masked_fill(isolated, -1)
+
+
+def gather_denominator(topology: Topology, score: Tensor) -> tuple[Tensor, Tensor]:
+    r"""The softmax's largest score :math:`t` and denominator :math:`\sum_e \exp(s_e - t)`, not differentiable.
+
+    Two tensors are exact for scores of any size. A log-sum-exp would round the logarithm away beside a large score.
+
+    Args:
+        topology: the edges.
+        score: [num_edges, ...].
+    Returns:
+        [num_dst, ...] each, in float32 or float64. Without in-edges -inf and 0; where all scores are -inf the least
+        finite number and 0.
+    """
+    score = score.detach().float() if score.dtype in _HALF else score.detach()
+    shift = _extremum(topology, score, "amax").clamp(min=torch.finfo(score.dtype).min)
+    total = _segment_sum(topology, torch.exp(score - shift.index_select(0, topology.edge_dst())))
+    return shift.masked_fill(_columns(topology.in_degrees() == 0, shift.ndim), -torch.inf), total
+
+
+def gather_softmax(topology: Topology, score: Tensor, value: Tensor) -> Tensor:
+    r"""Softmax-weighted sum: :math:`\sum_e \frac{\exp s_e}{\sum_{e'} \exp s_{e'}} v_e` over the in-edges.
+
+    Args:
+        topology: the edges.
+        score: [num_edges] or [num_edges, H]; its shape is the beginning of ``value``'s.
+        value: [num_edges, F] or [num_edges, H, D].
+    Returns:
+        [num_dst, F] or [num_dst, H, D], of the values' type.
+    """
+
+    def softmax(score: Tensor, value: Tensor) -> Tensor:
+        # The shift cancels out of the result, so its gradient is left out as well.
+        shift = _extremum(topology, score.detach(), "amax")
+        weight = torch.exp(score - shift.index_select(0, topology.edge_dst()))
+        total = _segment_sum(topology, weight)
+        accum = _segment_sum(topology, _columns(weight, value.ndim) * value)
+        # Only an isolated destination has total 0 (elsewhere the largest term is 1), and its accum is 0 too.
+        isolated = _columns(topology.in_degrees() == 0, total.ndim)
+        return accum / _columns(total.masked_fill(isolated, 1), accum.ndim)
+
+    return _in_float32(softmax, score, value).to(value.dtype)
+
+
+def gather_concat(topology: Topology, values: Tensor, max_degree: int) -> Tensor:
+    """The in-edges' rows side by side in edge order, zero-padded: [num_edges, F] -> [num_dst, max_degree * F].
+
+    Raises:
+        InputError: a destination has more than ``max_degree`` in-edges.
+    """
+    slots = concat_slots(topology, max_degree)
+    padded = values.new_zeros(topology.num_dst * max_degree, *values.shape[1:])
+    return padded.index_copy(0, slots, values).reshape(topology.num_dst, max_degree * math.prod(values.shape[1:]))
+
+
+def concat_slots(topology: Topology, max_degree: int) -> Tensor:
+    """The place of each edge's row among the ``num_dst * max_degree`` padded rows: int64 [num_edges], ascending.
+
+    Raises:
+        InputError: a destination has more than ``max_degree`` in-edges.
+    """
+    degrees = topology.in_degrees()
+    if len(degrees) and int(degrees.max()) > max_degree:
+        vertex = int(degrees.argmax())
+        raise InputError(
+            "too many in-edges for the concat accumulator",
+            value=f"{int(degrees[vertex])}, max_degree is {max_degree}",
+            where=f"destination vertex {vertex}",
+            fix="Raise max_degree, or keep at most that many in-edges per vertex.",
+        )
+    # In-edges of a destination take its first slots, so slots ascend as edges do.
+    taken = torch.arange(max_degree, device=topology.device) < degrees.unsqueeze(1)
+    return taken.flatten().nonzero().squeeze(1)
+
+
+def _in_float32(reduce: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+    """Run ``reduce`` with half-precision rows in float32, and cast the result to the type of the last rows."""
+    reduced = reduce(*(tensor.float() if tensor.dtype in _HALF else tensor for tensor in rows))
+    return reduced.to(rows[-1].dtype) if rows[-1].dtype in _HALF else reduced
+
+
+def _segment_sum(topology: Topology, rows: Tensor) -> Tensor:
+    # In CSC order each destination is one segment: no atomics, and always the same order.
+    if rows.numel() == 0:
+        return rows.new_zeros(topology.num_dst, *rows.shape[1:]) + rows.sum()
+    if not torch.is_grad_enabled():
+        return torch.segment_reduce(rows, "sum", offsets=topology.indptr, axis=0)
+    summed: Tensor = _SegmentSum.apply(rows, topology.indptr, topology.edge_dst())  # type: ignore[no-untyped-call]
+    return summed
+
+
+class _SegmentSum(torch.autograd.Function):
+    """``torch.segment_reduce``, whose own gradient has no gradient."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rows: Tensor, indptr: Tensor, edge_dst: Tensor) -> Tensor:
+        return torch.segment_reduce(rows, "sum", offsets=indptr, axis=0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (edge_dst,) = ctx.saved_tensors
+        return grad.index_select(0, edge_dst), None, None
+
+
+def _extremum(topology: Topology, values: Tensor, reduce: str) -> Tensor:
+    out = values.new_zeros(topology.num_dst, *values.shape[1:])
+    index = _columns(topology.edge_dst().long(), values.ndim).expand_as(values)
+    return out.scatter_reduce(0, index, values, reduce, include_self=False)
+
+
+def _columns(rows: Tensor, ndim: int) -> Tensor:
+    """Append dimensions of size 1 up to ``ndim``."""
+    return rows.reshape(rows.shape + (1,) * (ndim - rows.ndim))

@@ -1,1 +1,0 @@
-"""Scatter: vertex rows to edges."""

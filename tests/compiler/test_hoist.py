@@ -1,0 +1,80 @@
+"""The frontier between the work of vertices and the work of edges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from sagann.compiler.hoist import hoist
+from sagann.nn import GAT, GatedGCN
+from sagann.runtime.in_memory.engine import CompiledEngine
+from tests.compiler.graphs import traced
+from tests.compiler.layers import Layer, program_of
+from tests.graphs import odd_topologies
+
+
+def read(layer: Any, dim: int = 4, **options: bool) -> list[str]:
+    return [node.name for node in hoist(traced(layer, dim), **options) if node.meta["parameter"] is None]
+
+
+def test_matrix_products_leave_the_edges() -> None:
+    assert read(GatedGCN(4, 3)) == ["src", "linear", "add"]
+
+
+def test_scores_of_attention_are_read_not_computed() -> None:
+    assert read(GAT(4, 2, num_heads=3)) == ["linear_1", "linear_3", "view"]
+
+
+def test_a_cheap_widening_stays_on_the_edges() -> None:
+    assert read(Layer(lambda m, e: torch.cat([e.src, 2 * e.src, e.src.relu()], 1) * e.data[:, None])) == [
+        "src",
+        "data",
+    ]
+
+
+def test_a_costly_function_leaves_even_if_its_operand_is_read() -> None:
+    assert read(Layer(lambda m, e: torch.exp(e.src) * e.src * e.data[:, None])) == ["data", "mul"]
+    assert read(Layer(lambda m, e: torch.exp(e.src) * e.dst + e.src * e.data[:, None])) == [
+        "src",
+        "dst",
+        "data",
+        "exp",
+    ]
+
+
+def test_two_cheap_rows_of_one_source_are_made_on_the_edges() -> None:
+    assert read(Layer(lambda m, e: 2 * e.src * e.dst + (e.src + 1) * e.data[:, None])) == ["src", "dst", "data"]
+
+
+def test_nothing_is_hoisted_when_told_so() -> None:
+    assert read(GatedGCN(4, 3), enabled=False) == ["src", "dst"]
+
+
+@torch.library.custom_op("sagann_tests::maximum", mutates_args=())
+def maximum(x: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.matrix_exp(x[:, :, None] * x[:, None]).amax(2)
+
+
+@maximum.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_an_operator_of_others_is_costly_whatever_its_name() -> None:
+    def edge(m: Layer, e: Any) -> torch.Tensor:
+        return torch.cat([e.src, torch.ops.sagann_tests.maximum(e.src)], 1) * e.data[:, None]
+
+    assert read(Layer(edge)) != ["src", "data"]
+
+
+def test_matrices_on_edges_are_transposed_before_the_pass() -> None:
+    topology = odd_topologies()["skewed"]
+    layer = Layer(lambda m, e: F.linear(torch.relu(e.src + e.dst), m.wide[:, :4], m.wide[:, 0]))
+    program = program_of(layer, topology, torch.randn(topology.num_src, 4), CompiledEngine(dialect="naive"))
+    assert program.edges.function is not None
+    assert "permute" not in {op.op for op in program.edges.function.ops}
+    (matrix,) = (given for given in program.edges.function.inputs if len(given.shape) == 2)
+    assert matrix.side == "param"
+    assert matrix.shape == (4, 6)

@@ -1,0 +1,25 @@
+"""Accumulators' records: a finished state is what the twin in PyTorch gathers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from sagann.kernels.accumulators import ACCUMULATORS
+from tests.graphs import odd_topologies
+from tests.tolerances import assert_close
+
+
+@pytest.mark.parametrize("graph", ["isolated vertices", "one hub", "skewed"])
+@pytest.mark.parametrize("name", sorted(ACCUMULATORS.keys() - {"concat"}))
+def test_a_finished_state_is_what_the_twin_gathers(name: str, graph: str) -> None:
+    topology, record = odd_topologies()[graph], ACCUMULATORS[name]
+    values = [torch.randn(topology.num_edges, 3).double() for _ in range(record.reduction.num_values)]
+    degrees = topology.in_degrees().clamp(min=1)
+
+    def counts(rows: Tensor) -> Tensor:
+        return degrees.to(rows.dtype).reshape(-1, *(1,) * (rows.ndim - 1))
+
+    state = [rows.clone() for rows in record.reduction.reduce(topology, values)]
+    assert_close(record.finish(state, counts), record.gather(topology, *values))

@@ -1,0 +1,197 @@
+"""Scatter, and every accumulator, against a loop over destinations: values and gradients."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch import Tensor
+
+from sagann.errors import InputError
+from sagann.graph import Topology
+from sagann.kernels import naive
+from tests.graphs import block_of, odd_topologies, random_topology
+from tests.tolerances import assert_close
+
+REDUCTIONS: dict[str, tuple[Callable[[Topology, Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "sum": (naive.gather_sum, lambda rows: rows.sum(0)),
+    "mean": (naive.gather_mean, lambda rows: rows.mean(0)),
+    "max": (naive.gather_max, lambda rows: rows.amax(0)),
+    "min": (naive.gather_min, lambda rows: rows.amin(0)),
+}
+
+
+def looped(topology: Topology, values: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
+    segments = values.split(topology.in_degrees().tolist())
+    return torch.stack([reduce(rows) if len(rows) else rows.new_zeros(rows.shape[1:]) for rows in segments])
+
+
+def looped_softmax(topology: Topology, score: Tensor, value: Tensor) -> Tensor:
+    degrees = topology.in_degrees().tolist()
+    out = []
+    for scores, values in zip(score.split(degrees), value.split(degrees), strict=True):
+        weight = torch.softmax(scores, 0)
+        out.append((weight.reshape(weight.shape + (1,) * (values.ndim - weight.ndim)) * values).sum(0))
+    return torch.stack(out)
+
+
+def assert_same_gradients(actual: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
+    assert_close(actual, expected)
+    # A loop over no edges at all knows nothing of the leaves.
+    expected = expected + sum(0 * leaf.sum() for leaf in leaves)
+    upstream = torch.randn_like(expected)
+    ours = torch.autograd.grad(actual, leaves, upstream)
+    theirs = torch.autograd.grad(expected, leaves, upstream)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert_close(mine, other)
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 3), ()])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("name", odd_topologies())
+def test_reduction_equals_a_loop(name: str, reduction: str, shape: tuple[int, ...]) -> None:
+    topology = odd_topologies()[name]
+    gather, reduce = REDUCTIONS[reduction]
+    values = torch.randn(topology.num_edges, *shape, dtype=torch.float64, requires_grad=True)
+    assert_same_gradients(gather(topology, values), looped(topology, values, reduce), [values])
+
+
+@pytest.mark.parametrize(("score_shape", "value_shape"), [((), (4,)), ((2,), (2, 3))])
+@pytest.mark.parametrize("name", odd_topologies())
+def test_softmax_equals_a_loop(name: str, score_shape: tuple[int, ...], value_shape: tuple[int, ...]) -> None:
+    topology = odd_topologies()[name]
+    score = torch.randn(topology.num_edges, *score_shape, dtype=torch.float64, requires_grad=True)
+    value = torch.randn(topology.num_edges, *value_shape, dtype=torch.float64, requires_grad=True)
+    actual = naive.gather_softmax(topology, score, value)
+    assert_same_gradients(actual, looped_softmax(topology, score, value), [score, value])
+
+
+@given(seed=st.integers(0, 2**16), num_edges=st.integers(0, 90), num_dst=st.integers(1, 17))
+@settings(max_examples=30, deadline=None)
+def test_reductions_over_random_blocks(seed: int, num_edges: int, num_dst: int) -> None:
+    block = block_of(random_topology(17, num_edges, seed=seed), num_dst)
+    values = torch.randn(block.num_edges, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    for gather, reduce in REDUCTIONS.values():
+        assert_close(gather(block, values), looped(block, values, reduce))
+
+
+def test_softmax_of_large_scores_does_not_overflow() -> None:
+    topology = odd_topologies()["one hub"]
+    score = torch.full((topology.num_edges,), 1e4)
+    value = torch.ones(topology.num_edges, 2)
+    assert_close(naive.gather_softmax(topology, score, value)[0], torch.ones(2))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), float("-inf")])
+def test_nan_and_infinity_reach_their_destination_only(reduction: str, poison: float) -> None:
+    topology = odd_topologies()["skewed"]
+    values = torch.randn(topology.num_edges, 3)
+    values[0] = poison
+    gather, reduce = REDUCTIONS[reduction]
+    assert_close(gather(topology, values), looped(topology, values, reduce))
+
+
+def star(num_edges: int) -> Topology:
+    """One vertex with so many edges to itself."""
+    indices = torch.zeros(num_edges, dtype=torch.int32)
+    return Topology(indptr=torch.tensor([0, num_edges]), indices=indices, num_src=1, validate=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_rows_are_accumulated_in_float32(dtype: torch.dtype) -> None:
+    # 4096 ones: a float16 running sum stops at 2048, a bfloat16 one at 256.
+    topology = star(4096)
+    ones = torch.ones(4096, 1, dtype=dtype)
+    for gather, expected in (
+        (naive.gather_sum, 4096),
+        (naive.gather_mean, 1),
+        (naive.gather_max, 1),
+        (naive.gather_min, 1),
+        (lambda edges, rows: naive.gather_softmax(edges, rows[:, 0], rows), 1),
+    ):
+        gathered = gather(topology, ones)
+        assert gathered.dtype == dtype
+        assert gathered.tolist() == [[expected]]
+
+
+@pytest.mark.parametrize("value_dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("score_dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_scores_are_added_up_in_float32(score_dtype: torch.dtype, value_dtype: torch.dtype) -> None:
+    topology = star(4096)
+    score = torch.zeros(4096, dtype=score_dtype)
+    softmax = naive.gather_softmax(topology, score, torch.ones(4096, 1, dtype=value_dtype))
+    assert softmax.dtype == value_dtype
+    assert_close(softmax, torch.ones(1, 1, dtype=value_dtype))
+    top, denominator = naive.gather_denominator(topology, score)
+    assert_close(top, torch.zeros(1))
+    assert_close(denominator, torch.tensor([4096.0]))
+
+
+def test_the_first_of_tied_edges_gets_the_gradient() -> None:
+    topology = Topology(indptr=torch.tensor([0, 1, 4, 4, 4]), indices=torch.tensor([0, 1, 2, 3]), num_src=4)
+    values = torch.tensor([[1.0], [2.0], [2.0], [1.0]], requires_grad=True)
+    best, edge = naive.gather_extremum(topology, values, "max")
+    best.sum().backward()
+    assert best.flatten().tolist() == [1, 2, 0, 0]
+    assert edge.flatten().tolist() == [0, 1, -1, -1]
+    assert values.grad is not None
+    assert values.grad.flatten().tolist() == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("accumulator", [*REDUCTIONS, "concat", "softmax"])
+@pytest.mark.parametrize(
+    "topology",
+    [random_topology(6, 20), odd_topologies()["isolated vertices"], odd_topologies()["multi-edges"]],
+    ids=str,
+)
+def test_gradients_of_gradients(topology: Topology, accumulator: str) -> None:
+    values = torch.randn(topology.num_edges, 2, dtype=torch.float64, requires_grad=True)
+    if accumulator == "softmax":
+        score = torch.randn(topology.num_edges, dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradgradcheck(lambda *rows: naive.gather_softmax(topology, *rows), (score, values))
+        return
+    if accumulator == "concat":
+        assert torch.autograd.gradgradcheck(lambda rows: naive.gather_concat(topology, rows, 40), (values,))
+        return
+    assert torch.autograd.gradgradcheck(lambda rows: REDUCTIONS[accumulator][0](topology, rows), (values,))
+
+
+def test_concat_pads_in_edge_order() -> None:
+    topology = odd_topologies()["self-loops"]
+    values = torch.tensor([[1.0], [2.0], [3.0]], requires_grad=True)
+    out = naive.gather_concat(topology, values, max_degree=3)
+    assert out.tolist() == [[1, 0, 0], [2, 3, 0], [0, 0, 0]]
+    out.backward(torch.arange(9.0).reshape(3, 3))
+    assert values.grad.flatten().tolist() == [0, 3, 4]
+
+
+def test_concat_without_destinations_has_the_width_of_others() -> None:
+    topology = Topology(indptr=torch.tensor([0]), indices=torch.empty(0, dtype=torch.int32), num_src=0)
+    assert naive.gather_concat(topology, torch.zeros(0, 2, 2), max_degree=3).shape == (0, 12)
+
+
+def test_concat_refuses_a_vertex_with_more_edges_than_stated() -> None:
+    with pytest.raises(InputError, match=r"too many in-edges .*: 36, max_degree is 4 \(in destination vertex 0\)"):
+        naive.gather_concat(odd_topologies()["one hub"], torch.zeros(36, 1), max_degree=4)
+
+
+@pytest.mark.parametrize("name", odd_topologies())
+def test_scatter_copies_the_rows_of_both_ends(name: str) -> None:
+    topology = odd_topologies()[name]
+    x = torch.randn(topology.num_src, 3)
+    src, dst = naive.scatter_src(topology, x), naive.scatter_dst(topology, x)
+    edge = 0
+    for vertex in range(topology.num_dst):
+        for position in range(int(topology.indptr[vertex]), int(topology.indptr[vertex + 1])):
+            assert torch.equal(src[edge], x[int(topology.indices[position])])
+            assert torch.equal(dst[edge], x[vertex])
+            edge += 1
+    assert len(src) == len(dst) == edge == topology.num_edges
+
+
+def test_scatter_over_a_block_takes_destinations_from_the_first_rows() -> None:
+    block = block_of(odd_topologies()["skewed"], 11)
+    x = torch.arange(block.num_src)[:, None]
+    assert naive.scatter_dst(block, x).max() == block.edge_dst().max() <= 10
+    assert torch.equal(naive.scatter_src(block, x)[:, 0], block.indices.long())

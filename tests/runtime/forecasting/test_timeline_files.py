@@ -1,0 +1,52 @@
+"""Timelines as traces and as pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sagann.errors import MissingDependencyError
+from sagann.plan.timeline import LANES, Span, Timeline
+from sagann.runtime.forecasting import timeline_files
+
+
+@pytest.fixture
+def planned() -> Timeline:
+    return Timeline([Span(lane="compute", name="transform 0: 0", start_s=0.0, seconds=1.0)])
+
+
+def test_a_trace_has_a_process_for_each_timeline_whose_spans_begin_at_zero(
+    tmp_path: Path, planned: Timeline
+) -> None:
+    spans = [
+        Span(lane="load", name="edges csc: 0 to 0", start_s=7.0, seconds=0.5, num_bytes=12),
+        Span(lane="compute", name="gather 0: 0 to 0", start_s=7.25, seconds=2.0),
+    ]
+    timeline_files.write_trace(tmp_path / "trace.json", {"planned": planned, "measured": Timeline(spans)})
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == ["planned", "measured"]
+    assert [event["args"]["name"] for event in events if event["name"] == "thread_name"] == [*LANES, *LANES]
+    measured = [event for event in events if event["ph"] == "X" and event["pid"] == 1]
+    assert [(event["name"], LANES[event["tid"]], event["ts"], event["dur"]) for event in measured] == [
+        ("edges csc: 0 to 0", "load", 0.0, 0.5e6),
+        ("gather 0: 0 to 0", "compute", 0.25e6, 2e6),
+    ]
+    assert [event["args"]["bytes"] for event in measured] == [12, 0]
+
+
+def test_a_picture_is_drawn(tmp_path: Path, planned: Timeline) -> None:
+    pytest.importorskip("matplotlib")
+    timeline_files.write_picture(tmp_path / "timeline.png", {"planned": planned, "measured": Timeline()})
+    content = (tmp_path / "timeline.png").read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert len(content) > 5_000
+
+
+def test_without_matplotlib_the_extra_is_named(
+    tmp_path: Path, planned: Timeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline_files, "can_draw", lambda: False)
+    with pytest.raises(MissingDependencyError, match=r"sagann\[plots\]"):
+        timeline_files.write_picture(tmp_path / "timeline.png", {"planned": planned})
