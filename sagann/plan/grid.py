@@ -20,8 +20,7 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.graph.counting_sort import group_by_key
 from sagann.graph.topology import Topology
-from sagann.plan.edges_of_type import EdgesOfType, Hop, topology_of
-from sagann.plan.fit import hop_size
+from sagann.plan.hops import EdgesOfType, Hop, hop_size, topology_of
 from sagann.plan.intervals import sizes
 
 CUT_BYTES = 50

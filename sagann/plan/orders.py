@@ -3,7 +3,7 @@
 A pass accumulates chunks into states, one for every interval of its rows: destinations in the forward, sources in a
 backward pass over CSR, destinations in one over CSC. Whatever the order, an epoch has the same steps, and its numbers are
 the same but for rounding. What differs is how long states, and what follows from them, have to lie somewhere. In which
-direction an order goes over intervals, and how many columns it takes on at a time, is said by :mod:`sagann.plan.visits`.
+direction an order goes over intervals, and how many columns it takes on at a time, is said by :mod:`sagann.plan.sweeps`.
 
     column: all chunks of one state, or of the few of a strip, then the stage of vertices on what was gathered. Forward by
         columns of the grid (a column has the chunks into one destination interval), backward by rows.
@@ -27,7 +27,7 @@ from typing import Literal, get_args
 
 from sagann.errors import InputError
 from sagann.plan.steps import Step
-from sagann.plan.visits import PassKey, Strip, Sweeps
+from sagann.plan.sweeps import PassKey, Strip, Sweeps
 
 Order = Literal["column", "row", "stage"]
 "By name."

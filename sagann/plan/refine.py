@@ -19,7 +19,7 @@ from sagann.plan.machine import Machine
 from sagann.plan.simulate import StepSeconds, Tier, load_rate, simulate
 from sagann.plan.steps import Block, Move, Plan, Step
 from sagann.plan.strips import chunk_ends
-from sagann.plan.visits import PassKey, Visits
+from sagann.plan.sweeps import PassKey, Traversal
 
 MOST_SIMULATIONS = 50
 "By default. One takes some tenths of a second for a thousand steps."
@@ -32,7 +32,7 @@ StripKey = tuple[PassKey, int]
 class Refined:
     """What swaps came to."""
 
-    visits: Visits
+    traversal: Traversal
     "The orders found."
     began_s: float
     "Simulated seconds of an epoch before the first swap."
@@ -43,8 +43,8 @@ class Refined:
 
 
 def refine(
-    plan_of: Callable[[Visits], Plan],
-    visits: Visits,
+    plan_of: Callable[[Traversal], Plan],
+    traversal: Traversal,
     step_s: StepSeconds,
     machine: Machine,
     *,
@@ -55,7 +55,7 @@ def refine(
 
     Args:
         plan_of: places an epoch that is visited in a given way.
-        visits: to begin with.
+        traversal: to begin with.
         step_s: how long a step takes, as it was measured.
         machine: whose copies these are.
         tier: where blocks lie that are not in use.
@@ -66,28 +66,30 @@ def refine(
     def seconds(plan: Plan) -> float:
         return simulate(plan, step_s, machine, tier=tier).seconds
 
-    plan = plan_of(visits)
+    plan = plan_of(traversal)
     began_s = best_s = seconds(plan)
     simulated, gained = 1, True
     while gained:
         gained = False
-        for at, chunks in _strips(plan, visits, step_s, rate).items():
+        for at, chunks in _strips(plan, traversal, step_s, rate).items():
             for order in _swapped(chunks):
                 if simulated >= most_simulations:
-                    return Refined(visits=visits, began_s=began_s, seconds=best_s, num_simulations=simulated)
-                tried = replace(visits, refined={**visits.refined, at: order})
+                    return Refined(traversal=traversal, began_s=began_s, seconds=best_s, num_simulations=simulated)
+                tried = replace(traversal, refined={**traversal.refined, at: order})
                 other = plan_of(tried)
                 if other.operations == plan.operations:
                     # A pass whose chunks have to come in order.
                     break
                 simulated += 1
                 if (now_s := seconds(other)) < best_s:
-                    plan, visits, best_s, gained = other, tried, now_s, True
+                    plan, traversal, best_s, gained = other, tried, now_s, True
                     break
-    return Refined(visits=visits, began_s=began_s, seconds=best_s, num_simulations=simulated)
+    return Refined(traversal=traversal, began_s=began_s, seconds=best_s, num_simulations=simulated)
 
 
-def _strips(plan: Plan, visits: Visits, step_s: StepSeconds, rate: float) -> Mapping[StripKey, Mapping[int, float]]:
+def _strips(
+    plan: Plan, traversal: Traversal, step_s: StepSeconds, rate: float
+) -> Mapping[StripKey, Mapping[int, float]]:
     """The chunks of each strip, by other end in the order of the visit: seconds of their loads less those of their steps."""
     owns = _owns(plan)
     found: defaultdict[StripKey, dict[int, float]] = defaultdict(dict)
@@ -102,7 +104,7 @@ def _strips(plan: Plan, visits: Visits, step_s: StepSeconds, rate: float) -> Map
         if ends is None:
             continue
         key, own, other = ends
-        chunks = found[key, owns[key].index(own) // visits.widths.get(key, 1)]
+        chunks = found[key, owns[key].index(own) // traversal.widths.get(key, 1)]
         chunks[other] = chunks.get(other, 0.0) + loaded / rate - step_s(operation)
     return found
 

@@ -24,9 +24,8 @@ from typing import Literal, get_args
 import torch
 
 from sagann.errors import InputError
-from sagann.plan.edges_of_type import EdgesOfType, Hop, topology_of
+from sagann.plan.hops import PICKED_CSC, PICKED_CSR, PICKED_NUMBERED, EdgesOfType, Hop, topology_of
 from sagann.plan.intervals import sizes
-from sagann.plan.sizes import PICKED_CSC, PICKED_CSR, PICKED_NUMBERED
 from sagann.plan.steps import Block
 
 Select = Literal["auto", "never", "always"]

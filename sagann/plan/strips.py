@@ -17,9 +17,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sagann.plan.fit import needed_bytes
+from sagann.plan.sizes import needed_bytes
 from sagann.plan.steps import Block, Step
-from sagann.plan.visits import PassKey
+from sagann.plan.sweeps import PassKey
 
 
 def strip_widths(

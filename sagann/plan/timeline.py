@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from sagann.plan.steps import Block, Step
-
 Lane = Literal["compute", "load", "store", "exchange"]
 "Kind of work: exchanges are copies between devices or workers."
 LANES: tuple[Lane, ...] = ("compute", "load", "store")
@@ -96,17 +94,3 @@ class Timeline:
     def of(self, lane: Lane) -> Sequence[Span]:
         """The spans of a lane, in the order in which they begin."""
         return sorted((span for span in self.spans if span.lane == lane), key=lambda span: span.start_s)
-
-
-def step_name(step: Step) -> str:
-    """A step in a few words."""
-    where = f"{step.interval}" if step.dst_interval < 0 else f"{step.interval} to {step.dst_interval}"
-    return f"{step.kind} {step.number}: {where}"
-
-
-def block_name(block: Block) -> str:
-    """A block in a few words."""
-    where = f"{block.interval}" if block.dst_interval < 0 else f"{block.interval} to {block.dst_interval}"
-    of = f"of stage {block.number}" if block.kind == "stage_saved" else block.name
-    hop = f" of hop {block.number}" if block.kind == "edges" and block.number else ""
-    return f"{block.kind} {of}{hop}: {where}"

@@ -12,12 +12,12 @@ from sagann.errors import InputError
 from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan import ChunkGrid, equal_vertices, intervals
-from sagann.plan.edges_of_type import EdgesOfType
-from sagann.plan.fit import UnmetError, hop_size, largest_of, least_count, needed_bytes
+from sagann.plan.fit import UnmetError, largest_of, least_count
 from sagann.plan.gradients import Gradients
+from sagann.plan.hops import EdgesOfType, hop_size
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
-from sagann.plan.sizes import BlockSizes, constants_of_stages
+from sagann.plan.sizes import BlockSizes, constants_of_stages, needed_bytes
 from sagann.plan.steps import Block, Step
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import RamHost

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from sagann.errors import InputError
 from sagann.plan import ChunkGrid, equal_edges, equal_vertices
-from sagann.plan.edges_of_type import EdgesOfType
+from sagann.plan.hops import EdgesOfType
 from tests.graphs import block_of, odd_topologies, random_topology
 
 TOPOLOGIES = odd_topologies(types=3)

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sagann.errors import InputError
-from sagann.plan.links import Link
-from sagann.plan.machine import Machine
+from sagann.plan.machine import Link, Machine
 from sagann.plan.simulate import simulate
 from sagann.plan.spec import verify
 from sagann.plan.steps import Block, Move, Plan, Step

@@ -64,9 +64,9 @@ class Sources:
         if self._is_in_place(block):
             return self._view(block)
         if block.kind == "edges":
-            return self.chunks[block.number].load(block)
+            return self.chunks[block.hop].load(block)
         if block.needed_by is not None:
-            return self._picked(block, self.chunks[block.needed_by.number].needed_by(block.needed_by))
+            return self._picked(block, self.chunks[block.needed_by.hop].needed_by(block.needed_by))
         if self._is_x(block):
             return self._rows_of(self.epoch.x, block.interval, self.epoch.mapped)
         if self._is_upstream(block):
@@ -78,7 +78,7 @@ class Sources:
     def _view(self, block: Block) -> Any:
         """A block's content, where it lies."""
         if block.kind == "edges":
-            return self.chunks[block.number].view(block)
+            return self.chunks[block.hop].view(block)
         if self._is_x(block):
             vertices = self.plan.vertices(block.interval)
             if self.epoch.x.layout == torch.sparse_csr:
@@ -92,7 +92,7 @@ class Sources:
         if block.needed_by is not None or self._is_upstream(block):
             return False
         if block.kind == "edges":
-            return self.chunks[block.number].is_at_hand(block)
+            return self.chunks[block.hop].is_at_hand(block)
         if self._is_x(block):
             mapped = self.epoch.mapped
             return mapped is not None and mapped.is_at_hand(self.plan.vertices(block.interval))
@@ -101,7 +101,7 @@ class Sources:
 
     def known_as(self, block: Block) -> Block:
         """A chunk's block, by a number that is the same in every program and never of other edges."""
-        return self.chunks[block.number].known_as(block)
+        return self.chunks[block.hop].known_as(block)
 
     def _is_x(self, block: Block) -> bool:
         return block.kind == "value" and block.name == "x"

@@ -64,8 +64,8 @@ def refined(
     """
     tier = _tier(planned, machine, on_disk=on_disk, is_at_hand=rehearsal is not None)
     return refine(
-        lambda visits: revisited(planned, visits).plan,
-        planned.schedule.visits,
+        lambda traversal: revisited(planned, traversal).plan,
+        planned.schedule.traversal,
         step_seconds(planned, machine, rehearsal),
         machine,
         tier=tier,

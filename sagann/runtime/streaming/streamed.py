@@ -25,19 +25,17 @@ from sagann.graph.topology import Topology, for_training_as_well
 from sagann.graph.versions import version_of
 from sagann.kernels.dialects import check_dialect
 from sagann.kernels.seeds import drawn_seed
-from sagann.plan.choose_intervals import Cut, edges_bytes, fitted_bounds
-from sagann.plan.constants import plan_constants
-from sagann.plan.edges_of_type import EdgesOfType, Hop, gathered_hops, topology_of
-from sagann.plan.epoch import Planned, plan_epoch
+from sagann.plan.epoch import Planned, plan_constants, plan_epoch
+from sagann.plan.fit import Cut, edges_bytes, fitted_bounds
 from sagann.plan.gradients import Gradients
 from sagann.plan.grid import CUT_BYTES, MOST_EDGES, ChunkGrid
+from sagann.plan.hops import EdgesOfType, Hop, HopSize, gathered_hops, topology_of
 from sagann.plan.memory import require_memory_policy
 from sagann.plan.orders import Order, require_order
 from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
-from sagann.plan.sizes import HopSize
 from sagann.plan.steps import UNLIMITED, MemoryPolicy
-from sagann.plan.visits import Visits
+from sagann.plan.sweeps import Traversal
 from sagann.runtime.blocks.backend import Backend, CpuBackend
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import Host, SharedHost
@@ -101,7 +99,7 @@ class StreamedModel(nn.Module):
         dialect: kernels of the edges.
         order: in which passes go through the chunk grid.
         selection: which rows are picked for chunks.
-        visits: in which order passes go over the intervals; by default as :func:`sagann.plan.epoch.plan_epoch` chooses.
+        traversal: in which order passes go over the intervals; by default as :func:`sagann.plan.epoch.plan_epoch` chooses.
         memory_policy: which blocks the device keeps (:mod:`sagann.plan.memory`).
         cut: what intervals have equally many of, where the device runs out of memory and there must be more of them.
         backend: what computes; by default the CPU. Hops and features lie on the host all the same, parameters on its
@@ -127,7 +125,7 @@ class StreamedModel(nn.Module):
         dialect: str = "auto",
         order: Order = "column",
         selection: Selection = NEVER,
-        visits: Visits | None = None,
+        traversal: Traversal | None = None,
         memory_policy: MemoryPolicy = "belady",
         cut: Cut = "bytes",
         backend: Backend | None = None,
@@ -147,7 +145,7 @@ class StreamedModel(nn.Module):
         self.dialect = dialect
         self.order = order
         self.selection = selection
-        self.visits = visits
+        self.traversal = traversal
         self.memory_policy: MemoryPolicy = memory_policy
         self._cut: Cut = cut
         self.timeline: Recorder | None = None
@@ -241,7 +239,7 @@ class StreamedModel(nn.Module):
                 folded=folded,
                 order=self.order,
                 selection=self.selection,
-                visits=self.visits,
+                traversal=self.traversal,
                 memory_policy=self.memory_policy,
                 same_memory=self._same_memory,
                 has_mapped_x=has_mapped_x,
@@ -390,7 +388,7 @@ class StreamedModel(nn.Module):
             same_memory=self._same_memory,
         )
         # Strips and orders are of other intervals.
-        self.visits = None
+        self.traversal = None
         self._cut_anew()
 
     def _executor(

@@ -13,13 +13,13 @@ from sagann.nn import build_model
 from sagann.nn.zoo import MODELS, ModelConfig
 from sagann.partition import vertex_order
 from sagann.plan import equal_vertices
-from sagann.plan.choose_intervals import hop_sizes
-from sagann.plan.fit import needed_bytes
+from sagann.plan.fit import hop_sizes
 from sagann.plan.grid import ChunkGrid
+from sagann.plan.hops import CSC
 from sagann.plan.orders import Order
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import ALWAYS, NEVER, Select, Selection
-from sagann.plan.sizes import CSC
+from sagann.plan.sizes import needed_bytes
 from sagann.plan.steps import Block, Move, Plan
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import RamHost, SharedHost

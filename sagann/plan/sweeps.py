@@ -1,4 +1,4 @@
-"""Visits: in which order an epoch's sweeps go over the intervals, and passes over the chunks of each.
+"""Traversal: in which order an epoch's sweeps go over the intervals, and passes over the chunks of each.
 
 An epoch sweeps over the intervals again and again: for a stage of vertices once, for a pass over the edges strip by strip. A
 strip is a few neighbouring intervals of the pass's own rows, whose states are accumulated at the same time: each interval
@@ -46,11 +46,11 @@ class Strip(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Visits:
+class Traversal:
     """A policy of visiting.
 
     Example:
-        >>> sweeps = Visits(widths={PassKey("gather", 0): 2}).sweeps(3)
+        >>> sweeps = Traversal(widths={PassKey("gather", 0): 2}).sweeps(3)
         >>> sweeps.intervals()
         (0, 1, 2)
         >>> sweeps.strips(PassKey("gather", 0))
@@ -73,12 +73,12 @@ class Sweeps:
     """The sweeps of an epoch, one after the other.
 
     Args:
-        visits: the policy.
+        traversal: the policy.
         num_intervals: P.
     """
 
-    def __init__(self, visits: Visits, num_intervals: int) -> None:
-        self._visits = visits
+    def __init__(self, traversal: Traversal, num_intervals: int) -> None:
+        self._visits = traversal
         self._ascending = tuple(range(num_intervals))
         self._goes_down = False
 

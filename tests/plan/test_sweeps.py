@@ -1,4 +1,4 @@
-"""Visits: any order of intervals and chunks gives a valid plan, and the default moves the fewest bytes."""
+"""Traversal: any order of intervals and chunks gives a valid plan, and the default moves the fewest bytes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections import Counter, defaultdict
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sagann.plan.choose_intervals import fitted_bounds, hop_sizes
 from sagann.plan.epoch import plan_epoch
-from sagann.plan.fit import needed_bytes
+from sagann.plan.fit import fitted_bounds, hop_sizes
 from sagann.plan.orders import Order
+from sagann.plan.sizes import needed_bytes
 from sagann.plan.steps import UNLIMITED, Step
 from sagann.plan.strips import chunk_ends, strip_widths
-from sagann.plan.visits import Direction, PassKey, Visits
+from sagann.plan.sweeps import Direction, PassKey, Traversal
 from tests.plan.test_orders import BOUNDS, ORDERS, placed, program_of, schedule_of
 from tests.plan.test_residency import obey
 
@@ -30,11 +30,11 @@ def keys() -> list[PassKey]:
     return forward + backward
 
 
-def any_visits() -> st.SearchStrategy[Visits]:
+def any_visits() -> st.SearchStrategy[Traversal]:
     order = st.permutations(range(COUNT)).map(tuple)
     strips = st.tuples(st.sampled_from(keys()), st.integers(0, COUNT - 1))
     return st.builds(
-        Visits,
+        Traversal,
         direction=st.sampled_from(["ascending", "zigzag"]),
         widths=st.dictionaries(st.sampled_from(keys()), st.integers(1, COUNT)),
         refined=st.dictionaries(strips, order),
@@ -43,10 +43,12 @@ def any_visits() -> st.SearchStrategy[Visits]:
 
 @settings(max_examples=12, deadline=None)
 @given(st.sampled_from(["gat", "maxpool-gcn"]), st.sampled_from(ORDERS), any_visits(), st.booleans())
-def test_any_order_of_visits_gives_a_valid_plan(name: str, order: Order, visits: Visits, folded: bool) -> None:
+def test_any_order_of_visits_gives_a_valid_plan(
+    name: str, order: Order, traversal: Traversal, folded: bool
+) -> None:
     if order == "row":
-        visits = Visits(direction=visits.direction)
-    schedule = schedule_of(name, order, folded=folded, visits=visits)
+        traversal = Traversal(direction=traversal.direction)
+    schedule = schedule_of(name, order, folded=folded, traversal=traversal)
     steps = list(schedule.epoch())
     usual = Counter(map(_identity, schedule_of(name, "column", folded=folded).epoch()))
     assert Counter(map(_identity, steps)) == usual
@@ -64,11 +66,11 @@ def _identity(step: Step) -> tuple[object, ...]:
 
 @settings(max_examples=12, deadline=None)
 @given(st.sampled_from(ORDERS), any_visits())
-def test_extrema_meet_their_chunks_in_ascending_order(order: Order, visits: Visits) -> None:
+def test_extrema_meet_their_chunks_in_ascending_order(order: Order, traversal: Traversal) -> None:
     if order == "row":
-        visits = Visits(direction=visits.direction)
+        traversal = Traversal(direction=traversal.direction)
     met: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for step in schedule_of("maxpool-gcn", order, visits=visits).epoch():
+    for step in schedule_of("maxpool-gcn", order, traversal=traversal).epoch():
         if step.kind == "gather":
             met[step.number, step.dst_interval].append(step.interval)
     assert all(others == sorted(others) for others in met.values())
@@ -77,7 +79,7 @@ def test_extrema_meet_their_chunks_in_ascending_order(order: Order, visits: Visi
 
 @pytest.mark.parametrize("direction", ["ascending", "zigzag"])
 def test_a_sweep_begins_where_the_last_one_ended(direction: Direction) -> None:
-    sweeps = Visits(direction=direction).sweeps(3)
+    sweeps = Traversal(direction=direction).sweeps(3)
     found = [sweeps.intervals() for _ in range(3)]
     up, down = (0, 1, 2), (2, 1, 0)
     assert found == ([up, down, up] if direction == "zigzag" else [up] * 3)
@@ -85,7 +87,7 @@ def test_a_sweep_begins_where_the_last_one_ended(direction: Direction) -> None:
 
 def test_chunks_zigzag_from_strip_to_strip() -> None:
     key = PassKey("gather", 0)
-    (one, two), (three, four) = (Visits(widths={key: 2}).sweeps(3).strips(key) for _ in range(2))
+    (one, two), (three, four) = (Traversal(widths={key: 2}).sweeps(3).strips(key) for _ in range(2))
     assert (one, two) == (three, four) == (((0, 1), (0, 1, 2)), ((2,), (2, 1, 0)))
     ends = [
         ends
@@ -104,12 +106,12 @@ def test_strips_are_as_wide_as_memory_allows_and_move_fewer_bytes() -> None:
         bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, same_memory=False)
         sizes = hop_sizes(program, hops, bounds)
         moved = {}
-        for visits in (None, Visits(), Visits(direction="ascending")):
+        for traversal in (None, Traversal(), Traversal(direction="ascending")):
             found = plan_epoch(
-                program, sizes, bounds, budget_bytes, gradients=gradients, visits=visits, same_memory=False
+                program, sizes, bounds, budget_bytes, gradients=gradients, traversal=traversal, same_memory=False
             )
             assert found.plan.peak_bytes <= budget_bytes
-            moved[None if visits is None else visits.direction] = found.plan.moved_bytes
+            moved[None if traversal is None else traversal.direction] = found.plan.moved_bytes
         assert moved[None] <= moved["zigzag"] <= moved["ascending"]
         won.append(moved[None] / moved["ascending"])
     assert min(won) < 0.9
