@@ -21,7 +21,7 @@ from sagann.plan.orders import POLICIES, Order
 from sagann.plan.residency import LOOKAHEAD, BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection
-from sagann.plan.sizes import BlockSizes, constants_of_stages
+from sagann.plan.sizes import BlockSizes, constants_of_stages, plan_bytes
 from sagann.plan.steps import UNLIMITED, Block, MemoryPolicy, Plan, Step
 from sagann.plan.strips import strip_widths
 from sagann.plan.sweeps import Traversal
@@ -80,7 +80,7 @@ def plan_epoch(
         program: the captured model.
         hops: sizes of its hops' chunks, by number of the hop.
         bounds: of the intervals.
-        budget_bytes: bytes for blocks and temporaries.
+        budget_bytes: bytes for blocks, temporaries, and the plan's own objects where these are in the same memory.
         gradients: which values get a gradient.
         trains: whether there is a backward.
         folded: whether the loss is computed inside the last stage.
@@ -97,6 +97,8 @@ def plan_epoch(
     in_place = reads_in_place(budget_bytes, same_memory=same_memory)
     # Pages of a map belong to a file too.
     values = constants_of_stages(program) - ({"x"} if has_mapped_x else set()) if in_place else frozenset()
+    own_bytes = plan_bytes(program, hops, gradients, budget_bytes, same_memory=same_memory)
+    room_bytes = budget_bytes - own_bytes
     block_sizes = BlockSizes(
         program, hops, sizes(tuple(bounds)), gradients, edges_in_place=in_place, values_in_place=values
     )
@@ -114,7 +116,7 @@ def plan_epoch(
     def placed(schedule: Schedule) -> Planned:
         steps = list(schedule.epoch() if trains else schedule.forward())
         initial = [*schedule.initial(), *(schedule.upstream() if trains else [])]
-        return _placed(schedule, steps, initial, bounds, budget_bytes, memory_policy, ahead=not same_memory)
+        return _placed(schedule, steps, initial, bounds, room_bytes, memory_policy, ahead=not same_memory)
 
     @cache
     def whole() -> Planned:
@@ -131,7 +133,10 @@ def plan_epoch(
             known = whole().schedule.traversal
         return placed(first.changed(selects=True, traversal=known))
 
-    found = cheaper(whole, picking, hops, selection)
+    try:
+        found = cheaper(whole, picking, hops, selection)
+    except BudgetError as error:
+        raise error.beside(own_bytes, budget_bytes) from None
     if not trains:
         return found
     every = frozenset(range(len(program.stages)))
@@ -159,15 +164,21 @@ def plan_constants(
     """Plan the gathers that are the same in every epoch; arguments are those of :func:`plan_epoch`."""
     names = {gather.result for gather in program.gathers if gather.constant}
     in_place = reads_in_place(budget_bytes, same_memory=same_memory)
-    known = BlockSizes(program, hops, sizes(tuple(bounds)), Gradients(program), edges_in_place=in_place)
+    gradients = Gradients(program)
+    own_bytes = plan_bytes(program, hops, gradients, budget_bytes, same_memory=same_memory)
+    known = BlockSizes(program, hops, sizes(tuple(bounds)), gradients, edges_in_place=in_place)
 
     def placed(*, selects: bool) -> Planned:
         schedule = Schedule(program, hops, bounds, selects=selects, sizes=known)
         initial = [block for block in schedule.initial() if block.name not in names]
         steps = list(schedule.constants())
-        return _placed(schedule, steps, initial, bounds, budget_bytes, memory_policy, ahead=not same_memory)
+        room_bytes = budget_bytes - own_bytes
+        return _placed(schedule, steps, initial, bounds, room_bytes, memory_policy, ahead=not same_memory)
 
-    return cheaper(partial(placed, selects=False), partial(placed, selects=True), hops, selection)
+    try:
+        return cheaper(partial(placed, selects=False), partial(placed, selects=True), hops, selection)
+    except BudgetError as error:
+        raise error.beside(own_bytes, budget_bytes) from None
 
 
 @without_collections()

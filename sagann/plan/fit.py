@@ -21,7 +21,7 @@ from sagann.plan.orders import POLICIES, Order
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection, needed_rows
-from sagann.plan.sizes import BlockSizes, constants_of_stages, needed_bytes
+from sagann.plan.sizes import BlockSizes, constants_of_stages, needed_bytes, plan_bytes
 from sagann.plan.steps import Step
 
 MOST_INTERVALS = 256
@@ -60,7 +60,7 @@ def fitted_bounds(
 ) -> tuple[int, ...]:
     """The bounds of the fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
-    They fit whether or not the loss is folded. The bytes of a step are bounded by those of the largest chunk between two of
+    The plan's own objects count where they lie in the memory of the budget. The bounds fit whether or not the loss is folded. The bytes of a step are bounded by those of the largest chunk between two of
     the largest interval.
 
     Args:
@@ -82,9 +82,15 @@ def fitted_bounds(
     values = constants_of_stages(program) - {"x"} if in_place else frozenset()
 
     @cache
+    def sizes_of(count: int) -> dict[int, HopSize]:
+        return hop_sizes(program, hops, bounds_of(count), grain=grain)
+
+    def own_bytes(count: int) -> int:
+        return plan_bytes(program, sizes_of(count), gradients, budget_bytes, same_memory=same_memory)
+
+    @cache
     def work(count: int) -> list[tuple[list[Step], BlockSizes]]:
-        bounds = bounds_of(count)
-        sized = hop_sizes(program, hops, bounds, grain=grain)
+        bounds, sized = bounds_of(count), sizes_of(count)
         largest, found = largest_of(bounds, sized, POLICIES[order].telling)
         once = Schedule(program, found, largest, gradients=gradients, order=order)
         read = BlockSizes(program, found, sizes(largest), gradients, values_in_place=values)
@@ -96,7 +102,7 @@ def fitted_bounds(
         return [(list(once.constants()), once.sizes), *((list(steps), read) for steps in runs)]
 
     def needed(count: int, *, ahead: bool) -> int:
-        return max(needed_bytes(steps, read.of, ahead=ahead) for steps, read in work(count))
+        return own_bytes(count) + max(needed_bytes(steps, read.of, ahead=ahead) for steps, read in work(count))
 
     most = max(1, min(hops[0].num_dst, MOST_INTERVALS))
     if not same_memory:
@@ -107,7 +113,8 @@ def fitted_bounds(
     except UnmetError as unmet:
         alone = [(step, read) for steps, read in work(unmet.count) for step in steps]
         step, read = max(alone, key=lambda pair: needed_bytes(pair[:1], pair[1].of))
-        raise BudgetError.of_step(budget_bytes, step, read.of, unmet.count) from None
+        error = BudgetError.of_step(budget_bytes, step, read.of, unmet.count)
+        raise error.beside(own_bytes(unmet.count), budget_bytes) from None
 
 
 def cutter(program: ModelProgram, topology: Topology, cut: Cut) -> Callable[[int], tuple[int, ...]]:

@@ -61,6 +61,27 @@ class BudgetError(InputError):
         error.needed_bytes = needed_bytes
         return error
 
+    def beside(self, plan_bytes: int, budget_bytes: int) -> BudgetError:
+        """The error where the plan's own objects count towards the budget.
+
+        Args:
+            plan_bytes: bytes of these objects.
+            budget_bytes: the limit for blocks, temporaries and these objects.
+        """
+        if not plan_bytes:
+            return self
+        needed_bytes = self.needed_bytes + plan_bytes
+        error = BudgetError(
+            self.what,
+            value=f"{budget_bytes} bytes, at least {needed_bytes} are needed: {format_bytes(plan_bytes)} for the objects of the "
+            f"plan, and the others for its largest step",
+            where=self.where,
+            fix=f"Raise the budget (--memory, budget_bytes) to {needed_bytes} bytes or more, or cut into fewer intervals where their "
+            "number is yours.",
+        )
+        error.needed_bytes = needed_bytes
+        return error
+
 
 def place(
     steps: Sequence[Step],

@@ -16,8 +16,12 @@ from sagann.kernels.packed import packed_bytes
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import PICKED, HopSize, most_merged
 from sagann.plan.stage_size import StageSize
-from sagann.plan.steps import Block, Step
+from sagann.plan.steps import UNLIMITED, Block, Step
 
+FREE_BYTES = 32 << 20
+"Bytes that a plan's own objects may take beside the budget."
+# Python objects of a step on a chunk, and of a chunk with its files.
+_STEP_BYTES, _CHUNK_BYTES = 800, 3000
 # An id of a picked row, and the position that is made of it.
 _PICK_BYTES = 4 + 8
 # Per row, while a pass is divided into work on the CPU: a few int64.
@@ -207,6 +211,33 @@ class BlockSizes:
             return self.gradients.passes(gather)[backward_pass - 1].function
         assert gather.edges.function is not None
         return gather.edges.function
+
+
+def plan_bytes(
+    program: ModelProgram,
+    hops: Mapping[int, HopSize],
+    gradients: Gradients,
+    budget_bytes: int,
+    *,
+    same_memory: bool,
+) -> int:
+    """Bytes of a plan's own objects that count towards the budget: those beyond :data:`FREE_BYTES`.
+
+    The objects are steps, moves, and chunks with their files. They count on the CPU with blocks in files; otherwise they do
+    not lie in the memory of the budget.
+
+    Args:
+        program: the captured model.
+        hops: sizes of its hops' chunks, by number of the hop.
+        gradients: which values get a gradient.
+        budget_bytes: the budget.
+        same_memory: see :func:`sagann.plan.epoch.plan_epoch`.
+    """
+    if same_memory or budget_bytes >= UNLIMITED or any(hop.grain is not None for hop in hops.values()):
+        return 0
+    num_steps = sum((1 + len(gradients.passes(each))) * len(hops[each.hop].edges) for each in program.gathers)
+    num_chunks = sum(len(hop.edges) for hop in hops.values())
+    return max(0, _STEP_BYTES * num_steps + _CHUNK_BYTES * num_chunks - FREE_BYTES)
 
 
 def needed_bytes(steps: Sequence[Step], bytes_of: Callable[[Block], int], *, ahead: bool = False) -> int:
