@@ -93,7 +93,7 @@ def show_streaming(
     else:
         if spill is not None:
             terminal.say(f"--spill {spill} is ignored: the disk's rates are those of {machine_file}.")
-        expected = forecast(planned, machine, on_disk=on_disk)
+        expected = forecast(planned, machine, on_disk=on_disk, features=graph.features)
     terminal.show(forecast_text(expected))
     if picture is not None:
         write_picture(picture, {"planned": expected.timeline})
