@@ -32,41 +32,14 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from sagann.errors import InputError
 from sagann.toml_text import toml_value
 
-UNITS: Mapping[str, str] = MappingProxyType(
-    {
-        "name": "of the processor",
-        "num_cores": "cores",
-        "matmul_flops": "float32 operations per second, a multiply-add being two: rows x 512 by 512 x 128",
-        "stream_bytes": "bytes read and written per second by pointwise work on arrays beyond the cache",
-        "gather_bytes": "bytes of source rows read per second by a sum over edges, rows of 512 bytes, beyond the cache",
-        "gather_cached_bytes": "the same, of source rows that lie in the cache",
-        "cache_bytes": "bytes of the last-level cache",
-        "exp_per_s": "exponentials per second within a pass over edges",
-        "copy_bytes": "bytes copied per second from memory to memory",
-        "pick_bytes": "bytes of rows, of 512 each, picked per second by one thread, from memory to memory",
-        "step_s": "seconds of a pass over a few edges",
-        "host_to_device_bytes": "bytes copied per second from pinned memory to the device that computes",
-        "device_to_host_bytes": "bytes copied per second from the device to pinned memory",
-    }
-)
-"Unit of each rate of device0."
 DISK = "disk0"
 "Disk of device0, and of devices that name no other."
-DISK_UNITS: Mapping[str, str] = MappingProxyType(
-    {
-        "read_bytes_per_s": "bytes read per second by one thread, not from the page cache",
-        "cached_bytes_per_s": "bytes read per second by one thread, from the page cache",
-        "write_bytes_per_s": "bytes written per second by one thread, until they are on the disk",
-    }
-)
-"Unit of each rate of a disk."
 _WHOLE = frozenset(["num_cores", "cache_bytes"])
 _OF_DEVICES = frozenset(["host_to_device_bytes", "device_to_host_bytes"])
 _TABLES = ("disks", "devices", "links", "switches")
@@ -79,16 +52,19 @@ _OLD_DISK = {
 _ANEW = "`sagann machine --out FILE` writes a whole one."
 
 
+def _unit(text: str) -> dict[str, str]:
+    return {"unit": text}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Disk:
-    """A disk, by the rates of one thread at positions of a file."""
+    """A disk, by the rates of one thread at positions of a file. The metadata of a rate is its text in files."""
 
-    read_bytes_per_s: float
-    "Bytes per second read from a file that is not in the page cache."
-    cached_bytes_per_s: float
-    "Bytes per second read from a file in the page cache."
-    write_bytes_per_s: float
-    "Bytes per second written to a file, synced at the end."
+    read_bytes_per_s: float = field(metadata=_unit("bytes read per second by one thread, not from the page cache"))
+    cached_bytes_per_s: float = field(metadata=_unit("bytes read per second by one thread, from the page cache"))
+    write_bytes_per_s: float = field(
+        metadata=_unit("bytes written per second by one thread, until they are on the disk")
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,39 +81,43 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """A machine, as far as the seconds of a plan depend on it.
+    """A machine, as far as the seconds of a plan depend on it. The metadata of a rate is its text in files.
+
+    Where a device computes, the rates of copies between it and the host are stated, and the other rates are the device's.
 
     Raises:
         InputError: a rate is not a positive, finite number.
     """
 
-    name: str
-    "Name of the processor."
-    num_cores: int
-    "Number of cores that the process may run on."
-    matmul_flops: float
-    "Floating-point operations per second, a multiply-add being two, of tall products: [rows, 512] by [512, 128]."
-    stream_bytes: float
-    "Bytes read plus bytes written per second by pointwise work on arrays larger than the cache."
-    gather_bytes: float
-    "Bytes of source rows per second in a fused sum over edges, rows of 512 bytes in an array far larger than the cache."
-    gather_cached_bytes: float
-    "Bytes of source rows per second in a fused sum over edges, rows of 512 bytes in the cache."
-    cache_bytes: int
-    "Bytes of the last-level cache."
-    exp_per_s: float
-    "Exponentials per second in a fused pass over edges: the difference between passes with and without a sigmoid."
-    copy_bytes: float
-    "Bytes copied per second from memory to memory; a byte is read once and written once."
-    pick_bytes: float
-    "Bytes per second of rows of 512 bytes that one thread copies to another array, taking every other row of an array."
-    step_s: float
-    "Seconds that the smallest step takes: a pass over a few edges."
-    host_to_device_bytes: float | None = None
-    """Bytes per second from pinned memory to the device that computes. The rates above are then the device's. None where the
-    processor computes."""
-    device_to_host_bytes: float | None = None
-    "Bytes per second from the device to pinned memory; None where the processor computes."
+    name: str = field(metadata=_unit("of the processor"))
+    num_cores: int = field(metadata=_unit("cores"))
+    matmul_flops: float = field(
+        metadata=_unit("float32 operations per second, a multiply-add being two: rows x 512 by 512 x 128")
+    )
+    stream_bytes: float = field(
+        metadata=_unit("bytes read and written per second by pointwise work on arrays beyond the cache")
+    )
+    gather_bytes: float = field(
+        metadata=_unit(
+            "bytes of source rows read per second by a sum over edges, rows of 512 bytes, beyond the cache"
+        )
+    )
+    gather_cached_bytes: float = field(
+        metadata=_unit("bytes of source rows read per second by a sum over edges, rows of 512 bytes, in the cache")
+    )
+    cache_bytes: int = field(metadata=_unit("bytes of the last-level cache"))
+    exp_per_s: float = field(metadata=_unit("exponentials per second within a pass over edges"))
+    copy_bytes: float = field(metadata=_unit("bytes copied per second from memory to memory"))
+    pick_bytes: float = field(
+        metadata=_unit("bytes of rows, of 512 each, picked per second by one thread, from memory to memory")
+    )
+    step_s: float = field(metadata=_unit("seconds of a pass over a few edges"))
+    host_to_device_bytes: float | None = field(
+        default=None, metadata=_unit("bytes copied per second from pinned memory to the device that computes")
+    )
+    device_to_host_bytes: float | None = field(
+        default=None, metadata=_unit("bytes copied per second from the device to pinned memory")
+    )
     disks: Mapping[str, Disk]
     "Disks by name; disk0 is among them."
     devices: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)
@@ -251,6 +231,12 @@ Add it: of the processor; `sagann machine --out FILE` writes a whole one.
             )
         rates = {name: _rate(name, value, where=where) for name, value in given.items()}
         return cls(**rates, **_Tables(tables, where).read())
+
+
+UNITS: Mapping[str, str] = {each.name: each.metadata["unit"] for each in fields(Machine) if each.metadata}
+"Unit of each rate of device0."
+DISK_UNITS: Mapping[str, str] = {each.name: each.metadata["unit"] for each in fields(Disk)}
+"Unit of each rate of a disk."
 
 
 class _Tables:

@@ -20,7 +20,7 @@ from sagann.kernels.edge.function import EdgeFunction
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import CSC, CSR, NUMBERED, PICKED, HopSize
 from sagann.plan.intervals import sizes as interval_sizes
-from sagann.plan.orders import POLICIES, Order, Pass
+from sagann.plan.orders import POLICIES, Order, Pass, no_steps
 from sagann.plan.selection import as_read
 from sagann.plan.sizes import BlockSizes
 from sagann.plan.steps import Block, BlockKind, Step, StepKind
@@ -182,7 +182,7 @@ class Schedule:
                 known = reached & set(values)
                 reached |= set(values)
                 is_last = part == len(passes) - 1
-                follow = partial(self._transform_grad, number, reached=reached) if is_last else _nothing
+                follow = partial(self._transform_grad, number, reached=reached) if is_last else no_steps
                 walk = self._policy.csc_walk if step.function.at == "dst" else self._policy.walk
                 yield from walk(sweeps, self._gather_grad(number, gather, part, step, values, known, follow))
             if passes:
@@ -404,8 +404,3 @@ def _step(
         writes=writes,
         temporary_bytes=temporary_bytes,
     )
-
-
-def _nothing(interval: int) -> Iterator[Step]:
-    """No step follows."""
-    yield from ()

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,24 +56,18 @@ def simulate(plan: Plan, step_s: StepSeconds, machine: Machine, *, tier: Tier = 
     return _Simulation(plan, step_s, machine, tier).run()
 
 
-def load_rate(machine: Machine, tier: Tier, device: str = DEVICE) -> float:
-    """Bytes loaded per second by a device."""
-    _, disk = machine.disk_of(device)
-    file_rate = disk.cached_bytes_per_s if tier == "file cache" else disk.read_bytes_per_s
-    return _copy_rate(file_rate, machine.device(device).host_to_device_bytes, machine, tier)
+def copy_rates(machine: Machine, tier: Tier, device: str = DEVICE) -> Mapping[str, float]:
+    """Bytes per second of a device's loads and stores.
 
-
-def store_rate(machine: Machine, tier: Tier, device: str = DEVICE) -> float:
-    """Bytes stored per second by a device."""
-    _, disk = machine.disk_of(device)
-    return _copy_rate(disk.write_bytes_per_s, machine.device(device).device_to_host_bytes, machine, tier)
-
-
-def _copy_rate(file_rate: float, device_rate: float | None, machine: Machine, tier: Tier) -> float:
-    """A copy between a file and a device goes both ways at the same time, at the rate of the slower way."""
+    A copy between a file and a device goes both ways at the same time, at the rate of the slower way.
+    """
+    own, (_, disk) = machine.device(device), machine.disk_of(device)
+    ways = {"load": own.host_to_device_bytes, "store": own.device_to_host_bytes}
     if tier == "memory":
-        return device_rate or machine.copy_bytes
-    return min(file_rate, device_rate or file_rate)
+        return {kind: rate or machine.copy_bytes for kind, rate in ways.items()}
+    read = disk.cached_bytes_per_s if tier == "file cache" else disk.read_bytes_per_s
+    files = {"load": read, "store": disk.write_bytes_per_s}
+    return {kind: min(files[kind], rate or files[kind]) for kind, rate in ways.items()}
 
 
 class _Device:
@@ -81,7 +75,7 @@ class _Device:
 
     def __init__(self, name: str, machine: Machine, tier: Tier) -> None:
         self.name = name
-        self.byte_s = {"load": 1 / load_rate(machine, tier, name), "store": 1 / store_rate(machine, tier, name)}
+        self.byte_s = {kind: 1 / rate for kind, rate in copy_rates(machine, tier, name).items()}
         # In memory, rows are copied as they are picked. From a disk, and to a device, there is a copy besides.
         is_copied = tier != "memory" or machine.host_to_device_bytes is not None
         self.pick_s = 1 / machine.pick_bytes + (self.byte_s["load"] if is_copied else 0.0)
@@ -247,8 +241,8 @@ class _Simulation:
                 if not self._has_room(device, operation):
                     return
                 if operation.kind != "return":
-                    on = None if self.has_engines else device
-                    self._run(number, device.name, self.step_s(operation), device=on)
+                    on, seconds = None if self.has_engines else device, self.step_s(operation)
+                    self.running[device.name] = _Running(number, device.name, self.now, seconds, device=on)
                     return
             elif operation.kind == "drop":
                 if not self._drop(device, operation):
@@ -291,7 +285,7 @@ class _Simulation:
         link = self.machine.link(move.occupies, must_be=move.kind in ("send", "all-reduce"))
         if link is not None:
             seconds = link.latency_s + move.num_bytes / link.bytes_per_s
-            self._run(number, queue, seconds, rate=link.bytes_per_s, switches=link.switches)
+            self.running[queue] = _Running(number, queue, self.now, seconds, link.bytes_per_s, link.switches)
             return
         device = self.devices[move.owner]
         byte_s = device.byte_s[move.kind] if move.block.needed_by is None else device.pick_s
@@ -300,19 +294,8 @@ class _Simulation:
             byte_s = 0.0
         disk, _ = self.machine.disk_of(device.name)
         shared = (f"{disk}.{move.kind}",) if self.shares_disks and byte_s else ()
-        self._run(number, queue, move.num_bytes * byte_s, rate=1 / byte_s if shared else 0.0, switches=shared)
-
-    def _run(
-        self,
-        number: int,
-        queue: str,
-        seconds: float,
-        *,
-        rate: float = 0.0,
-        switches: tuple[str, ...] = (),
-        device: _Device | None = None,
-    ) -> None:
-        self.running[queue] = _Running(number, queue, self.now, seconds, rate, switches, device)
+        seconds, rate = move.num_bytes * byte_s, 1 / byte_s if shared else 0.0
+        self.running[queue] = _Running(number, queue, self.now, seconds, rate, shared)
 
     def _all_arrived(self, number: int, move: Move) -> bool:
         block = move.block._replace(owner="")
