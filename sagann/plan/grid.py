@@ -144,7 +144,9 @@ class ChunkGrid:
         if first_edge is None and isinstance(self.hop, Topology):
             sources, at = topology.indices[edges], None
         else:
-            found = [self._found(part, srcs, edges.start) for part in _parts(edges)]
+            begins = range(edges.start, edges.stop, _AT_ONCE)
+            parts = [slice(begin, min(begin + _AT_ONCE, edges.stop)) for begin in begins]
+            found = [self._found(part, srcs, edges.start) for part in parts]
             sources, at = (torch.cat(each) for each in zip(*found, strict=True))
         if first_edge is None:
             first_edge = edges.start
@@ -167,21 +169,12 @@ class ChunkGrid:
                     indices=(sources[taken] - self.bounds[src]).to(topology.indices.dtype),
                     # A topology counts its destinations among its sources; sources beyond the interval have no edges.
                     num_src=max(size, vertices.stop - vertices.start),
-                    edge_data={name: _rows(data, ids) for name, data in topology.edge_data.items()},
+                    edge_data={name: data.index_select(0, ids) for name, data in topology.edge_data.items()},
                     validate=False,
                 ),
                 edge_ids=ids,
                 first_edge=first_edge + first,
             )
-
-
-def _parts(edges: slice) -> Iterator[slice]:
-    for begin in range(edges.start, edges.stop, _AT_ONCE):
-        yield slice(begin, min(begin + _AT_ONCE, edges.stop))
-
-
-def _rows(data: Tensor, ids: Tensor) -> Tensor:
-    return data.index_select(0, ids)
 
 
 def _check(topology: Topology, bounds: tuple[int, ...]) -> None:

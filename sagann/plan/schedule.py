@@ -23,7 +23,7 @@ from sagann.plan.intervals import sizes as interval_sizes
 from sagann.plan.orders import POLICIES, Order, Pass, no_steps
 from sagann.plan.selection import as_read
 from sagann.plan.sizes import BlockSizes
-from sagann.plan.steps import Block, BlockKind, Step, StepKind
+from sagann.plan.steps import Block, BlockKind, Step
 from sagann.plan.sweeps import PassKey, Sweeps, Traversal
 
 
@@ -115,7 +115,7 @@ class Schedule:
         """The steps of forward, return to the caller, and backward."""
         sweeps = self._sweeps()
         yield from self._forward(sweeps, trains=True)
-        yield _step("return", 0, 0)
+        yield Step("return", 0, 0)
         yield from self._backward(sweeps)
 
     def forward(self) -> Iterator[Step]:
@@ -135,7 +135,7 @@ class Schedule:
 
     def _store_constant(self, number: int, gather: Gather, interval: int) -> Iterator[Step]:
         value = self._block("value", gather.result, interval)
-        yield _step("store_constant", number, interval, reads=(value,))
+        yield Step("store_constant", number, interval, reads=(value,))
 
     def _forward(self, sweeps: Sweeps, *, trains: bool) -> Iterator[Step]:
         for interval in sweeps.intervals():
@@ -157,17 +157,19 @@ class Schedule:
         is_last = number == self._last
         if is_last and self.folded:
             given = self._inputs_with_grad(number) if trains else []
-            temporary_bytes = self.sizes.transform_grad_bytes(number, interval, of_loss=True)
-            yield _step("transform_loss", number, interval, reads, self._grads(given, interval), temporary_bytes)
+            grads = self._grads(given, interval)
+            taken = self.sizes.transform_grad_bytes(number, interval, of_loss=True)
+            yield Step("transform_loss", number, interval, reads=reads, writes=grads, temporary_bytes=taken)
             if trains:
                 yield from self._prepare_grad(number - 1, interval, given)
             return
         saved = self._saved(number, interval) if trains else ()
         writes = (*self._values(stage.outputs, interval), *saved)
-        yield _step("transform", number, interval, reads, writes, self.sizes.transform_bytes(number, interval))
+        taken = self.sizes.transform_bytes(number, interval)
+        yield Step("transform", number, interval, reads=reads, writes=writes, temporary_bytes=taken)
         if is_last:
             out = self._block("value", self.program.output, interval)
-            yield _step("output", number, interval, reads=(out,))
+            yield Step("output", number, interval, reads=(out,))
 
     def _backward(self, sweeps: Sweeps) -> Iterator[Step]:
         # Names of the values that have a gradient so far.
@@ -191,7 +193,7 @@ class Schedule:
                 yield from self._transform_grads(sweeps, number, reached)
         if self.gradients.wanted_x and "x" in reached:
             for interval in sweeps.intervals():
-                yield _step("output_grad", 0, interval, reads=self._grads(["x"], interval))
+                yield Step("output_grad", 0, interval, reads=self._grads(["x"], interval))
 
     def _transform_grads(self, sweeps: Sweeps, number: int, reached: set[str]) -> Iterator[Step]:
         for interval in sweeps.intervals():
@@ -205,8 +207,9 @@ class Schedule:
             given, saved = self._inputs_with_grad(number), self._saved(number, interval)
             known = [name for name in given if name in reached]
             reads = (*saved, *self._values(stage.inputs, interval), *self._grads([*arrived, *known], interval))
-            temporary_bytes = self.sizes.transform_grad_bytes(number, interval, saved=bool(saved))
-            yield _step("transform_grad", number, interval, reads, self._grads(given, interval), temporary_bytes)
+            grads = self._grads(given, interval)
+            taken = self.sizes.transform_grad_bytes(number, interval, saved=bool(saved))
+            yield Step("transform_grad", number, interval, reads=reads, writes=grads, temporary_bytes=taken)
             now |= set(given)
         yield from self._prepare_grad(number - 1, interval, now)
 
@@ -239,20 +242,13 @@ class Schedule:
                 reads = (edges, *self._edge_values(gather, function, edges), *begun.get(dst, ()))
                 if dst not in begun:
                     begun[dst] = (self._block("state", gather.result, dst),)
-                yield Step(
-                    kind="gather",
-                    number=number,
-                    interval=src,
-                    dst_interval=dst,
-                    reads=reads,
-                    writes=begun[dst],
-                    temporary_bytes=self.sizes.gather_bytes(gather, src, dst),
-                )
+                taken = self.sizes.gather_bytes(gather, src, dst)
+                yield Step("gather", number, src, dst, reads=reads, writes=begun[dst], temporary_bytes=taken)
 
         def finish(dst: int) -> Iterator[Step]:
             kinds: list[BlockKind] = ["value", "gather_saved"] if gather.edges.gathering.keeps else ["value"]
             writes = tuple(self._block(kind, gather.result, dst) for kind in kinds)
-            yield _step("finish", number, dst, begun.get(dst, ()), writes)
+            yield Step("finish", number, dst, reads=begun.get(dst, ()), writes=writes)
 
         in_order = gather.edges.gathering.names_edges
         return Pass(key=PassKey("gather", number), in_order=in_order, chunk=chunk, finish=finish, follow=follow)
@@ -270,8 +266,8 @@ class Schedule:
         kinds += ["value"] if gathering.reads_result else []
         reads = tuple(self._block(kind, gather.result, interval) for kind in kinds)
         writes = (self._block("grad_inputs", gather.result, interval),)
-        temporary_bytes = self.sizes.prepare_grad_bytes(gather, interval)
-        yield _step("prepare_grad", number, interval, reads, writes, temporary_bytes)
+        taken = self.sizes.prepare_grad_bytes(gather, interval)
+        yield Step("prepare_grad", number, interval, reads=reads, writes=writes, temporary_bytes=taken)
 
     def _gather_grad(
         self,
@@ -297,23 +293,17 @@ class Schedule:
             reads = (*self._read_by_chunk(gather, work.function, src, dst), *begun.get(own, ()))
             if of_rows and own not in begun:
                 begun[own] = (self._block("state", gather.result, own, backward_pass=part + 1),)
-            state = begun.get(own, ())
-            yield Step(
-                kind="gather_grad",
-                number=number,
-                interval=src,
-                dst_interval=dst,
-                part=part,
-                reads=reads,
-                writes=(self._block("edge_grad", gather.result, src, dst), *state) if of_edges else state,
-                temporary_bytes=self.sizes.gather_bytes(gather, src, dst, part + 1),
-            )
+            writes = begun.get(own, ())
+            if of_edges:
+                writes = (self._block("edge_grad", gather.result, src, dst), *writes)
+            taken = self.sizes.gather_bytes(gather, src, dst, part + 1)
+            yield Step("gather_grad", number, src, dst, part, reads=reads, writes=writes, temporary_bytes=taken)
 
         def finish(own: int) -> Iterator[Step]:
             grads = self._grads(values, own)
             reads = (*self._grads([value for value in values if value in known], own), *begun.get(own, ()))
-            temporary_bytes = sum(self.sizes.of(block) for block in grads)
-            yield _step("finish_grad", number, own, reads, grads, temporary_bytes, part)
+            taken = sum(self.sizes.of(block) for block in grads)
+            yield Step("finish_grad", number, own, part=part, reads=reads, writes=grads, temporary_bytes=taken)
 
         key = PassKey("gather_grad", number, part)
         return Pass(key=key, in_order=False, chunk=chunk, finish=finish, follow=follow)
@@ -383,24 +373,3 @@ class Schedule:
     ) -> Block:
         block = Block(kind, name, interval, dst_interval, hop, backward_pass, stage)
         return self._blocks.setdefault(block, block)
-
-
-def _step(
-    kind: StepKind,
-    number: int,
-    interval: int,
-    reads: tuple[Block, ...] = (),
-    writes: tuple[Block, ...] = (),
-    temporary_bytes: int = 0,
-    part: int = 0,
-) -> Step:
-    """A step on an interval."""
-    return Step(
-        kind=kind,
-        number=number,
-        interval=interval,
-        part=part,
-        reads=reads,
-        writes=writes,
-        temporary_bytes=temporary_bytes,
-    )

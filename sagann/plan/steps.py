@@ -87,7 +87,7 @@ class Block(NamedTuple):
         return f"{self.kind} {name}{hop}: {_place(self.interval, self.dst_interval)}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Step:
     """A computation on an interval or on a chunk.
 
@@ -110,9 +110,9 @@ class Step:
     "Number of the chunk's destination interval; -1 for a step that works on no chunk."
     part: int = 0
     "Number of the pass within a gather's backward, counted from 0."
-    reads: tuple[Block, ...]
+    reads: tuple[Block, ...] = ()
     "Blocks whose content the step needs."
-    writes: tuple[Block, ...]
+    writes: tuple[Block, ...] = ()
     "Blocks that the step makes or changes."
     temporary_bytes: int = 0
     "Peak bytes of temporary memory while the step runs."
