@@ -9,13 +9,13 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import fx
 
-from sagann.compiler.model_program import Gather, ModelProgram
+from sagann.compiler.model_program import Gather
 from sagann.compiler.program import Stage
 from sagann.kernels.dense import linear
 from sagann.kernels.edge.function import EdgeFunction, Input
@@ -87,19 +87,15 @@ class StepWork:
     """The work of the steps of a schedule.
 
     Args:
-        program: the captured model.
-        schedule: its steps, and the sizes of blocks.
-        rows: number of vertices of each interval.
+        schedule: the steps, and the sizes of blocks.
         nonzeros: mean number of non-zero features of a vertex, where features are sparse; None where they are dense.
     """
 
-    def __init__(
-        self, program: ModelProgram, schedule: Schedule, rows: Sequence[int], nonzeros: float | None = None
-    ) -> None:
-        self._program = program
+    def __init__(self, schedule: Schedule, nonzeros: float | None = None) -> None:
+        self._program = schedule.program
         self._schedule = schedule
-        self._rows = rows
-        self._stages = [_StageWork.of(stage, schedule, nonzeros) for stage in program.stages]
+        self._rows = schedule.sizes.rows
+        self._stages = [_StageWork.of(stage, schedule, nonzeros) for stage in schedule.program.stages]
 
     def of(self, step: Step) -> Work:
         """The work of a step."""

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from sagann.graph.graph import Graph
 from sagann.graph.subgraph import subgraph
 from sagann.plan.epoch import Planned
-from sagann.plan.intervals import sizes
 from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError
 from sagann.plan.simulate import StepSeconds
@@ -152,7 +151,7 @@ def work_of(planned: Planned, features: Tensor | None = None) -> StepWork:
     nonzeros = None
     if features is not None and features.layout == torch.sparse_csr:
         nonzeros = features.values().numel() / max(1, len(features))
-    return StepWork(planned.program, planned.schedule, sizes(planned.plan.bounds), nonzeros)
+    return StepWork(planned.schedule, nonzeros)
 
 
 def _steps(plan: Plan) -> list[Step]:
