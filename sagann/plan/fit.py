@@ -60,7 +60,8 @@ def fitted_bounds(
 ) -> tuple[int, ...]:
     """The bounds of the fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
-    The plan's own objects count where they lie in the memory of the budget. The bounds fit whether or not the loss is folded. The bytes of a step are bounded by those of the largest chunk between two of
+    The plan's own objects count where they lie in the memory of the budget. The bounds of a model that is
+    trained fit whether or not the loss is folded. The bytes of a step are bounded by those of the largest chunk between two of
     the largest interval.
 
     Args:
@@ -94,9 +95,10 @@ def fitted_bounds(
         largest, found = largest_of(bounds, sized, POLICIES[order].telling)
         once = Schedule(program, found, largest, gradients=gradients, order=order)
         read = BlockSizes(program, found, sizes(largest), gradients, values_in_place=values)
+        # A model that is only evaluated has no loss. A folded loss would take several times the rows of the result.
         epochs = [
             Schedule(program, found, largest, gradients=gradients, folded=folded, order=order, sizes=read)
-            for folded in (False, True)
+            for folded in ([False, True] if trains else [False])
         ]
         runs = [each.epoch() if trains else each.forward() for each in epochs]
         return [(list(once.constants()), once.sizes), *((list(steps), read) for steps in runs)]
