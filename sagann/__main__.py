@@ -14,7 +14,7 @@ def main() -> None:
     _open_closed_streams()
     try:
         with CtrlC().at_safe_moments():
-            # The declarations of the commands take a good part of the time until one runs.
+            # Importing the commands takes part of the start-up time, so Ctrl-C is handled before.
             from sagann.cli.main import run
 
             run()
@@ -23,17 +23,17 @@ def main() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Give standard streams that are closed to the null device.
+    """Open standard streams that are closed, as the null device.
 
-    Else the next file that is opened gets the number of one, and what libraries print ends in that file.
+    Else the next file that is opened gets the number of the stream, and output of libraries goes into that file.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # It gets the lowest number that is free: this one.
+            # The new file gets the lowest free number, which is this one.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-    # Python has none where it found the number closed.
+    # Python sets a stream to None if its number was closed.
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 

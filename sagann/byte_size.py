@@ -1,4 +1,4 @@
-"""Sizes in words: '256MiB', '1.5 GiB', '4096'."""
+"""Sizes in bytes as people write them: '256MiB', '1.5 GiB', '4096'."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def parse_bytes(text: str, *, where: str) -> int:
     """Read a size in bytes.
 
     Args:
-        text: a number with a unit or without.
+        text: a number, with or without a unit.
         where: the option, for the error.
     Raises:
-        InputError: it is no size.
+        InputError: ``text`` has another form.
     Example:
         >>> parse_bytes("256MiB", where="--memory"), parse_bytes("1.5 kB", where="--memory")
         (268435456, 1500)
@@ -45,7 +45,7 @@ def parse_bytes(text: str, *, where: str) -> int:
 
 
 def format_bytes(count: int | None) -> str:
-    """A number of bytes for a reader.
+    """Write a number of bytes with a unit.
 
     Example:
         >>> format_bytes(512), format_bytes(3 * 2**30 + 2**29), format_bytes(None)

@@ -1,9 +1,9 @@
-"""What the package registers with its lower layers, which may not import the higher ones.
+"""Defaults that lower packages take from higher ones, which they may not import.
 
-Names only ("module:attribute"); a lower layer imports what a name stands for when it first needs it.
+A default is a name, "module:attribute". The lower package imports the object when it first needs it.
 """
 
 from __future__ import annotations
 
 DEFAULTS: dict[str, str] = {}
-"""``"engine"``: who runs layers unless :func:`sagann.saga.set_engine` says otherwise."""
+"""Names by purpose. ``"engine"``: the class of the engine that runs layers unless another engine is set."""

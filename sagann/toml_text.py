@@ -1,4 +1,4 @@
-"""Values as TOML writes them; Python's own library only reads."""
+"""Writing TOML, which Python's own library only reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def toml_value(value: Any) -> str:
     """Write a string, a number, a boolean, a list or a mapping as TOML.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: the value is of another type.
     Example:
         >>> print(toml_value({"lr": 0.1, "betas": [0.9, 0.99], "note": 'the "best"'}))
         {"lr" = 0.1, "betas" = [0.9, 0.99], "note" = "the \\"best\\""}
@@ -32,6 +32,22 @@ def toml_value(value: Any) -> str:
     raise TypeError(f"{type(value).__name__} has no form in TOML")
 
 
+def format_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """Write tables as a TOML file.
+
+    Example:
+        >>> print(format_toml({"train": {"lr": 0.1, "optimizer_options": {"betas": [0.9, 0.99]}}}), end="")
+        [train]
+        lr = 0.1
+        optimizer_options = {"betas" = [0.9, 0.99]}
+    """
+    parts = []
+    for name, table in tables.items():
+        lines = [f"{key} = {toml_value(value)}\n" for key, value in table.items()]
+        parts.append("".join([f"[{name}]\n", *lines]))
+    return "\n".join(parts)
+
+
 def _string(text: str) -> str:
-    # TOML's basic strings escape as JSON does, but for DEL, and for characters that JSON writes as a pair.
+    # A basic string of TOML escapes as JSON does, except DEL, and except characters that JSON writes as a pair.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

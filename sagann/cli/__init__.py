@@ -1,4 +1,4 @@
-"""The command line: what a person types. Modules named after a command only declare it; the work is one import away.
+"""The command line. ``sagann --help`` must be quick, so a module with a command imports PyTorch only when the command runs.
 
-``sagann --help`` must be quick, so nothing that a declaration imports may import torch.
+The work of a large command is in a module of its own, as ``train_run`` for ``train``.
 """

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sagann.byte_size import format_bytes
+from sagann.cli.apply import Opening
 from sagann.cli.options import Shared
 from sagann.cli.prepare import class_names_of, open_checked, training_graph
-from sagann.cli.result_file import check_target, write_embeddings, write_predictions
+from sagann.cli.result_file import write_embeddings, write_predictions
 from sagann.cli.run_settings import DataConfig, RunSettings, absolute_path, read_tables, settings_of
 from sagann.cli.split_choice import apply_split
 from sagann.errors import CheckpointError
@@ -23,116 +24,89 @@ from sagann.train.run_folder import CONFIG_FILE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Opening:
-    """How a run is reopened."""
+class TrainedRun:
+    """A run folder whose model is open, and the graph that it is applied to."""
 
-    model: str | None
-    "The run's own model file."
-    device: str
-    "Where to compute."
-    memory: str | None = None
-    "The budget to stream it within."
-    spill: Path | None = None
-    "Where to spill what does not fit."
+    run_dir: Path
+    "The run folder."
+    settings: RunSettings
+    "Settings of the training."
+    predictor: Predictor
+    "The model."
+    data: DataConfig
+    "The graph: the run's own, or another one."
+    terminal: Terminal
+    "Where results and notes are written."
 
+    def evaluate(self, split: str | None) -> None:
+        """Print the metrics of each split; None for the splits of the run or of the other dataset."""
+        seed = self.settings.train.seed
+        if split is None and self._is_own:
+            with self.predictor.large_arrays():
+                graph = training_graph(self.data, seed=seed, say=self.terminal.say)
+            self._note_change(graph)
+        else:
+            graph = self._open(keep_splits=split is None)
+            graph = graph if split is None else apply_split(graph, split, seed=seed)
+        self._say_streamed()
+        title = f"{self.settings.model.model} on {graph.name}"
+        self.terminal.show(metrics_table(self.predictor.evaluate(graph), title=title))
 
-def evaluate_run(run_dir: Path, opening: Opening, *, data: str | None, split: str | None, shared: Shared) -> None:
-    """Print the metrics of a run's model, per split of its graph or of ``data``."""
-    terminal = Terminal(quiet=shared.quiet)
-    settings = _settings(run_dir, opening, shared)
-    with _opened(run_dir, opening, terminal) as predictor:
-        seed = settings.train.seed
-        with predictor.large_arrays():
-            if split is None and data is None:
-                graph = training_graph(settings.data, seed=seed, say=terminal.say)
-                _note_change(run_dir, graph, terminal)
-            else:
-                graph = open_checked(
-                    _data(settings, data),
-                    keep_splits=split is None,
-                    num_edge_types=predictor.contract.num_edge_types,
-                )
-                graph = graph if split is None else apply_split(graph, split, seed=seed)
-        _say_streamed(predictor, terminal)
-        metrics = predictor.evaluate(graph)
-    terminal.show(metrics_table(metrics, title=f"{settings.model.model} on {graph.name}"))
-
-
-def predict_run(
-    run_dir: Path, opening: Opening, *, data: str | None, out: Path, overwrite: bool, shared: Shared
-) -> None:
-    """Write class and probability of every vertex to ``out``."""
-    check_target(out, (".csv", ".parquet", ".npy"), overwrite=overwrite)
-    terminal = Terminal(quiet=shared.quiet)
-    settings = _settings(run_dir, opening, shared)
-    with _opened(run_dir, opening, terminal) as predictor:
-        graph = _graph(run_dir, settings, data, predictor, terminal)
-        # The dataset that the model was trained on comes first: of a run from before runs kept the names.
-        names = read_run(run_dir).class_names or class_names_of(
-            [settings.data.data, _data(settings, data).data], predictor.contract.num_classes
+    def predict(self, out: Path) -> None:
+        """Write class and probability of every vertex to ``out``."""
+        graph = self._graph()
+        contract = self.predictor.contract
+        # Runs of older versions have no names. The dataset of the training then comes before the other one.
+        names = read_run(self.run_dir).class_names or class_names_of(
+            [self.settings.data.data, self.data.data], contract.num_classes
         )
-        _say_streamed(predictor, terminal)
-        probabilities = predictor.predict(graph, probabilities=True)
-        write_predictions(out, probabilities.float(), names, multi_label=predictor.contract.multi_label)
-    terminal.show(f"Predictions of {graph.num_vertices} vertices written to {out}")
+        self._say_streamed()
+        probabilities = self.predictor.predict(graph, probabilities=True)
+        write_predictions(out, probabilities.float(), names, multi_label=contract.multi_label)
+        self.terminal.show(f"Predictions of {graph.num_vertices} vertices written to {out}")
 
+    def embed(self, out: Path) -> None:
+        """Write the embedding of every vertex to ``out``."""
+        graph = self._graph()
+        self._say_streamed()
+        embeddings = self.predictor.embed(graph).float()
+        write_embeddings(out, embeddings)
+        rows, width = embeddings.shape
+        self.terminal.show(f"Embeddings of {rows} vertices, {width} wide, written to {out}")
 
-def embed_run(
-    run_dir: Path, opening: Opening, *, data: str | None, out: Path, overwrite: bool, shared: Shared
-) -> None:
-    """Write the embedding of every vertex to ``out``."""
-    check_target(out, (".npy",), overwrite=overwrite)
-    terminal = Terminal(quiet=shared.quiet)
-    settings = _settings(run_dir, opening, shared)
-    with _opened(run_dir, opening, terminal) as predictor:
-        graph = _graph(run_dir, settings, data, predictor, terminal)
-        _say_streamed(predictor, terminal)
-        embeddings = predictor.embed(graph).float()
-    write_embeddings(out, embeddings)
-    rows, width = embeddings.shape
-    terminal.show(f"Embeddings of {rows} vertices, {width} wide, written to {out}")
+    @property
+    def _is_own(self) -> bool:
+        return self.data is self.settings.data
+
+    def _open(self, *, keep_splits: bool) -> Graph:
+        num_edge_types = self.predictor.contract.num_edge_types
+        with self.predictor.large_arrays():
+            return open_checked(self.data, keep_splits=keep_splits, num_edge_types=num_edge_types)
+
+    def _graph(self) -> Graph:
+        # Predictions need no splits, so bad splits are no reason to refuse.
+        graph = self._open(keep_splits=False)
+        if self._is_own:
+            self._note_change(graph)
+        return graph
+
+    def _note_change(self, graph: Graph) -> None:
+        if changed := graph_difference(read_run(self.run_dir).graph, graph):
+            self.terminal.say(
+                f"The dataset has changed since the run was trained on it ({changed}); it is taken as it is now."
+            )
+
+    def _say_streamed(self) -> None:
+        streaming = self.predictor.streaming
+        if streaming is not None:
+            self.terminal.say(f"The model is streamed within {format_bytes(streaming.memory_bytes)}.")
+            streaming.warn(self.terminal.say)
 
 
 @contextmanager
-def _opened(run_dir: Path, opening: Opening, terminal: Terminal) -> Iterator[Predictor]:
-    """The model; what it spills is removed at the end."""
-    predictor = load_run(
-        run_dir, model=opening.model, device=opening.device, memory=opening.memory, spill=opening.spill
-    )
-    try:
-        yield predictor
-    finally:
-        predictor.release()
-
-
-def _say_streamed(predictor: Predictor, terminal: Terminal) -> None:
-    streaming = predictor.streaming
-    if streaming is not None:
-        terminal.say(f"The model is streamed within {format_bytes(streaming.memory_bytes)}.")
-        streaming.warn(terminal.say)
-
-
-def _graph(
-    run_dir: Path, settings: RunSettings, data: str | None, predictor: Predictor, terminal: Terminal
-) -> Graph:
-    """The run's graph, or another one; splits play no part, so bad ones are no reason to refuse."""
-    num_edge_types = predictor.contract.num_edge_types
-    with predictor.large_arrays():
-        graph = open_checked(_data(settings, data), keep_splits=False, num_edge_types=num_edge_types)
-    if data is None:
-        _note_change(run_dir, graph, terminal)
-    return graph
-
-
-def _note_change(run_dir: Path, graph: Graph, terminal: Terminal) -> None:
-    """Say so where the run's own dataset is no longer what the model was trained on."""
-    if changed := graph_difference(read_run(run_dir).graph, graph):
-        terminal.say(
-            f"The dataset has changed since the run was trained on it ({changed}); it is taken as it is now."
-        )
-
-
-def _settings(run_dir: Path, opening: Opening, shared: Shared) -> RunSettings:
+def opened(opening: Opening, shared: Shared) -> Iterator[TrainedRun]:
+    """Open a run folder and its model; files that the model spills are removed at the end."""
+    run_dir = opening.run
     file = run_dir / CONFIG_FILE
     if not file.is_file():
         raise CheckpointError(
@@ -142,11 +116,16 @@ def _settings(run_dir: Path, opening: Opening, shared: Shared) -> RunSettings:
             fix="Name the folder of a run that 'sagann train' wrote; open others with sagann.load_run.",
         )
     settings = settings_of(read_tables(file), stored=True)
-    if opening.model is not None and ".py:" in opening.model:
-        # As Python names the file of a frame.
-        shared.user_files.add(str(Path(opening.model.rpartition(":")[0]).absolute()))
-    return settings
-
-
-def _data(settings: RunSettings, data: str | None) -> DataConfig:
-    return settings.data if data is None else replace(settings.data, data=absolute_path(data), split=None)
+    if opening.model is not None:
+        shared.add_user_file(opening.model)
+    predictor = load_run(
+        run_dir, model=opening.model, device=opening.device, memory=opening.memory, spill=opening.spill
+    )
+    data = settings.data
+    if opening.data is not None:
+        data = replace(data, data=absolute_path(opening.data), split=None)
+    terminal = shared.terminal()
+    try:
+        yield TrainedRun(run_dir=run_dir, settings=settings, predictor=predictor, data=data, terminal=terminal)
+    finally:
+        predictor.release()

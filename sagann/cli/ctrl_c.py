@@ -1,8 +1,8 @@
-"""Ctrl-C: an import, a compilation or an ``eval`` that is under way is finished first.
+"""Ctrl-C waits until the import, the compilation or the ``eval`` that runs has ended.
 
-A KeyboardInterrupt inside one of them leaves half-made modules behind, becomes an error of another kind on its way up, or
-is lost in a callback, after which the run goes on as if nobody had asked it to stop. One that comes out of an ``eval`` or
-``exec`` of a string (PyTorch's tracing is full of them) makes ``python -m`` end itself by SIGINT, whatever the exit code.
+A KeyboardInterrupt inside an import leaves half-made modules. Inside a compiler it becomes another error, or is lost in a
+callback, and the run goes on. One that leaves an ``eval`` or ``exec`` of a string, of which PyTorch's tracing is full, makes
+``python -m`` end itself by SIGINT, whatever the exit code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _UNSAFE = frozenset({"importlib", "numba", "llvmlite", "triton"})
 
 
 class CtrlC:
-    """Ctrl-C as KeyboardInterrupt at a moment at which that does no harm; at once where it is pressed again."""
+    """Raises KeyboardInterrupt for Ctrl-C at the next safe moment; at once if Ctrl-C is pressed again."""
 
     def __init__(self) -> None:
         self._pressed = False
@@ -26,7 +26,7 @@ class CtrlC:
 
     @contextmanager
     def at_safe_moments(self) -> Iterator[None]:
-        """Do so inside the block; where Ctrl-C is ignored, or is somebody else's, nothing changes."""
+        """Handle Ctrl-C inside the ``with`` block, unless Ctrl-C is ignored or has another handler."""
         before = signal.getsignal(signal.SIGINT)
         if before is not signal.default_int_handler:
             yield
@@ -54,7 +54,7 @@ class CtrlC:
             raise KeyboardInterrupt
 
     def _is_safe(self, frame: FrameType | None) -> bool:
-        """Whether nothing unsafe was begun since the block was entered; what called it may be a string, or an import."""
+        """Whether nothing unsafe began inside the block; the block itself may run in an import or in a string."""
         return _num_unsafe(frame) <= self._unsafe_before
 
     def _stop_waiting(self) -> None:
@@ -63,7 +63,7 @@ class CtrlC:
 
 
 def _num_unsafe(frame: FrameType | None) -> int:
-    """How many of the calls that led to ``frame`` are of an import, a compiler, or an ``eval`` or ``exec`` of a string."""
+    """Number of calls on the stack of ``frame`` that are an import, a compiler, or an ``eval`` or ``exec`` of a string."""
     count = 0
     while frame is not None:
         package = str(frame.f_globals.get("__name__")).partition(".")[0]

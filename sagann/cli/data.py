@@ -1,71 +1,72 @@
-"""``sagann data import | info | check | reorder | generate``: declared here, done in sagann.cli.data_run and its like."""
+"""``sagann data import | info | check | reorder``. Their work is imported when a command runs."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sagann.cli.options import Shared, with_default, with_settings
+from sagann.byte_size import parse_bytes
+from sagann.cli.options import Shared, command, option, switch
+
+if TYPE_CHECKING:
+    from sagann.storage import ImportOptions
 
 app = typer.Typer(help="Import, describe, check, reorder and generate datasets.", no_args_is_help=True)
-generate = typer.Typer(help="Generate a dataset at random.", no_args_is_help=True)
-app.add_typer(generate, name="generate")
 
-_GRAPH = "Graph"
+FORMATS = ("csv", "parquet", "npz", "ogb", "graphbolt")
+"What ``sagann data import`` reads."
+GRAPH = "Graph"
+RESOURCES = "Memory and disk"
 _EDGE_LIST = "Edge lists (csv, parquet)"
-_RESOURCES = "Memory and disk"
 
 OutArgument = Annotated[Path, typer.Argument(help="Dataset folder to make.", metavar="OUT")]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn.", min=0, max=2**63 - 1)]
-NameOption = Annotated[
-    str | None,
-    typer.Option(
-        "--name",
-        help=with_default("What to call the graph.", "the source's name; of an edge list, OUT's"),
-        rich_help_panel=_GRAPH,
-    ),
-]
-SymmetriseOption = Annotated[
-    bool,
-    typer.Option(
-        "--symmetrise",
-        metavar="",
-        help="Add the reverse of every edge; merges multi-edges.",
-        rich_help_panel=_GRAPH,
-    ),
-]
-CoalesceOption = Annotated[
-    bool,
-    typer.Option(
-        "--coalesce",
-        metavar="",
-        help="Merge multi-edges: weights add up, types tell edges apart.",
-        rich_help_panel=_GRAPH,
-    ),
-]
-LoopsOption = Annotated[
-    bool, typer.Option("--drop-self-loops", metavar="", help="Leave out edges v -> v.", rich_help_panel=_GRAPH)
-]
-MemoryOption = Annotated[
+DatasetArgument = Annotated[
     str,
-    typer.Option(
-        "--memory",
-        help="Working memory, beside that of the libraries.",
-        metavar="SIZE",
-        rich_help_panel=_RESOURCES,
+    typer.Argument(
+        help="A dataset folder, an .npz file, or the name of an embedded graph (demo).", metavar="PATH|NAME"
     ),
 ]
-OverwriteOption = Annotated[
-    bool, typer.Option("--overwrite", metavar="", help="Replace a dataset in OUT.", rich_help_panel=_RESOURCES)
+SeedOption = Annotated[
+    int, typer.Option("--seed", help="Seed of all random numbers of the command.", min=0, max=2**63 - 1)
 ]
+NameOption = Annotated[
+    str | None, option("Name of the graph.", default="the source's name; of an edge list, OUT's", panel=GRAPH)
+]
+OverwriteOption = Annotated[bool, switch("--overwrite", "Replace a dataset in OUT.", panel=RESOURCES)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Streaming:
+    """Options of the commands that stream edges into a dataset folder."""
+
+    symmetrise: Annotated[
+        bool, switch("--symmetrise", "Add the reverse of every edge; merges multi-edges.", panel=GRAPH)
+    ] = False
+    coalesce: Annotated[
+        bool, switch("--coalesce", "Merge multi-edges: weights add up, types tell edges apart.", panel=GRAPH)
+    ] = False
+    drop_self_loops: Annotated[bool, switch("--drop-self-loops", "Leave out edges v -> v.", panel=GRAPH)] = False
+    name: NameOption = None
+    memory: Annotated[str, option("Working memory, beside that of the libraries.", "SIZE", panel=RESOURCES)] = (
+        "256MiB"
+    )
+    overwrite: OverwriteOption = False
+
+    def options(self) -> ImportOptions:
+        """The options as the importers take them."""
+        from sagann.storage import ImportOptions
+
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "memory"}
+        return ImportOptions(**values, memory_bytes=parse_bytes(self.memory, where="--memory"))
 
 
 @app.command("import")
-@with_settings(())
+@command()
 def import_(
-    context: typer.Context,
+    shared: Shared,
     source: Annotated[
         Path,
         typer.Argument(
@@ -75,289 +76,157 @@ def import_(
         ),
     ],
     out: OutArgument,
-    format_: Annotated[
-        str,
-        typer.Option("--format", help="What SOURCE is.", metavar="auto|csv|parquet|npz|ogb|graphbolt"),
-    ] = "auto",
+    streaming: Streaming,
+    format_: Annotated[str, option("What SOURCE is.", "|".join(("auto", *FORMATS)), name="--format")] = "auto",
     src: Annotated[
-        str,
-        typer.Option(
-            help="Column of the source ids: a name, or a position from 0.",
-            metavar="COLUMN",
-            rich_help_panel=_EDGE_LIST,
-        ),
+        str, option("Column of the source ids: a name, or a position from 0.", "COLUMN", panel=_EDGE_LIST)
     ] = "0",
-    dst: Annotated[
-        str, typer.Option(help="Column of the destination ids.", metavar="COLUMN", rich_help_panel=_EDGE_LIST)
-    ] = "1",
-    weight: Annotated[
-        str | None, typer.Option(help="Column of edge weights.", metavar="COLUMN", rich_help_panel=_EDGE_LIST)
-    ] = None,
-    edge_type: Annotated[
-        str | None, typer.Option(help="Column of edge types.", metavar="COLUMN", rich_help_panel=_EDGE_LIST)
-    ] = None,
+    dst: Annotated[str, option("Column of the destination ids.", "COLUMN", panel=_EDGE_LIST)] = "1",
+    weight: Annotated[str | None, option("Column of edge weights.", "COLUMN", panel=_EDGE_LIST)] = None,
+    edge_type: Annotated[str | None, option("Column of edge types.", "COLUMN", panel=_EDGE_LIST)] = None,
     separator: Annotated[
         str | None,
-        typer.Option(
-            help=with_default(
-                "Character between the fields of CSV files, of features and labels too; 'tab' for a tabulator.",
-                "a comma; a tab for .tsv",
-            ),
-            rich_help_panel=_EDGE_LIST,
+        option(
+            "Character between the fields of CSV files, of features and labels too; 'tab' for a tabulator.",
+            default="a comma; a tab for .tsv",
+            panel=_EDGE_LIST,
         ),
     ] = None,
     header: Annotated[
         bool | None,
-        typer.Option(
+        switch(
             "--header/--no-header",
-            metavar="",
-            help=with_default("Whether CSV files begin with a line of names.", "looked up"),
-            rich_help_panel=_EDGE_LIST,
+            "Whether CSV files begin with a line of names; else looked up.",
+            panel=_EDGE_LIST,
         ),
     ] = None,
     features: Annotated[
         Path | None,
-        typer.Option(
-            help="Vertex features, a row per vertex: .npy, CSV or Parquet.",
-            metavar="FILE",
-            rich_help_panel=_EDGE_LIST,
-        ),
+        option("Vertex features, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST),
     ] = None,
     labels: Annotated[
-        Path | None,
-        typer.Option(
-            help="Vertex labels, a row per vertex: .npy, CSV or Parquet.",
-            metavar="FILE",
-            rich_help_panel=_EDGE_LIST,
-        ),
+        Path | None, option("Vertex labels, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST)
     ] = None,
     split_scheme: Annotated[
         str | None,
-        typer.Option(
-            help=with_default("Which of several splits to take.", "the only one"),
-            metavar="NAME",
-            rich_help_panel="OGB folders",
-        ),
+        option("Which of several splits to take.", "NAME", default="the only one", panel="OGB folders"),
     ] = None,
-    symmetrise: SymmetriseOption = False,
-    coalesce: CoalesceOption = False,
-    drop_self_loops: LoopsOption = False,
     num_vertices: Annotated[
-        int | None,
-        typer.Option(
-            help=with_default("Number of vertices.", "what the source says"),
-            rich_help_panel=_GRAPH,
-        ),
+        int | None, option("Number of vertices.", default="what the source says", panel=GRAPH)
     ] = None,
     num_classes: Annotated[
-        int | None,
-        typer.Option(
-            help=with_default("Number of classes.", "what the source says"),
-            rich_help_panel=_GRAPH,
-        ),
+        int | None, option("Number of classes.", default="what the source says", panel=GRAPH)
     ] = None,
-    name: NameOption = None,
-    memory: MemoryOption = "256MiB",
-    overwrite: OverwriteOption = False,
 ) -> None:
     """Import a graph into a dataset folder, in bounded memory; a kill leaves no half dataset.
 
     Example: sagann data import edges.csv roads --weight km --symmetrise
     """
-    # Imported here: it loads torch, for which --help must not wait.
-    from sagann.cli.import_run import SourceChoice, import_run, options_of
+    from sagann.cli.import_run import column, import_run
+    from sagann.storage import EdgeListFormat
 
-    options = options_of(
-        symmetrise=symmetrise,
-        coalesce=coalesce,
-        drop_self_loops=drop_self_loops,
-        num_vertices=num_vertices,
-        num_classes=num_classes,
-        name=name,
-        memory=memory,
-        overwrite=overwrite,
-    )
-    choice = SourceChoice(
-        src=src,
-        dst=dst,
-        weight=weight,
-        edge_type=edge_type,
-        separator=separator,
-        header=header,
+    import_run(
+        source,
+        out,
+        kind=format_,
+        form=EdgeListFormat(
+            src=column(src),
+            dst=column(dst),
+            weight=None if weight is None else column(weight),
+            edge_type=None if edge_type is None else column(edge_type),
+            separator="\t" if separator in ("tab", "\\t") else separator,
+            header=header,
+        ),
         features=features,
         labels=labels,
         split=split_scheme,
+        options=replace(streaming.options(), num_vertices=num_vertices, num_classes=num_classes),
+        terminal=shared.terminal(),
     )
-    import_run(source, out, kind=format_, choice=choice, options=options, shared=context.ensure_object(Shared))
-
-
-DatasetArgument = Annotated[
-    str,
-    typer.Argument(
-        help="A dataset folder, an .npz file, or the name of an embedded graph (demo).", metavar="PATH|NAME"
-    ),
-]
+    report_dataset(out, shared)
 
 
 @app.command("info")
-@with_settings(())
-def info(context: typer.Context, dataset: DatasetArgument) -> None:
+@command()
+def info(shared: Shared, dataset: DatasetArgument) -> None:
     """Describe a dataset: vertices, edges, degrees, features, classes, splits, sizes.
 
     Example: sagann data info demo
     """
-    from sagann.cli.data_run import info_run
+    from sagann.cli.prepare import stored_class_names
+    from sagann.cli.run_settings import absolute_path
+    from sagann.report.dataset_table import dataset_table
+    from sagann.storage import load_graph
 
-    info_run(dataset, shared=context.ensure_object(Shared))
+    graph = load_graph(dataset)
+    names = stored_class_names(absolute_path(dataset), graph.num_classes)
+    shared.terminal().show(dataset_table(graph, class_names=names, path=Path(dataset)))
 
 
 @app.command("check")
-@with_settings(())
-def check(context: typer.Context, dataset: DatasetArgument) -> None:
+@command()
+def check(shared: Shared, dataset: DatasetArgument) -> None:
     """Read a whole dataset: compare checksums, check every value. Exit code 2 if anything is wrong.
 
     Example: sagann data check roads
     """
-    from sagann.cli.data_run import check_run
+    from sagann.graph import validate_graph
+    from sagann.storage import check_dataset, load_graph
 
-    check_run(dataset, shared=context.ensure_object(Shared))
+    if Path(dataset).is_dir():
+        check_dataset(dataset)
+    else:
+        # An archive has no checksums: opening it reads and checks all of it.
+        validate_graph(load_graph(dataset))
+    shared.terminal().show(f"{dataset} is sound.")
 
 
 @app.command("reorder")
-@with_settings(())
+@command()
 def reorder(
-    context: typer.Context,
+    shared: Shared,
     dataset: DatasetArgument,
     out: OutArgument,
     by: Annotated[
         str,
-        typer.Option(
-            "--by",
-            help="What the order is: neighbours close together, highest in-degree first, or none.",
-            metavar="metis|degree|random",
-        ),
+        option("The order: neighbours close together, highest in-degree first, or random.", "metis|degree|random"),
     ] = "metis",
     parts: Annotated[
         int, typer.Option(help="Parts of METIS: at least as many as intervals will be cut.", min=1)
     ] = 128,
     seed: SeedOption = 0,
     save_order: Annotated[
-        Path | None,
-        typer.Option(help="File (.npy) for the order: row i of OUT is row order[i] of the source.", metavar="FILE"),
+        Path | None, option("File (.npy) for the order: row i of OUT is row order[i] of the source.", "FILE")
     ] = None,
     overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", metavar="", help="Replace a dataset in OUT, and the file of --save-order."),
+        bool, switch("--overwrite", "Replace a dataset in OUT, and the file of --save-order.")
     ] = False,
 ) -> None:
     """Renumber the vertices of a dataset, so that a streamed epoch finds those that it needs together.
 
     Example: sagann data reorder roads roads-near --by degree
     """
-    from sagann.cli.reorder_run import reorder_run
+    from sagann.cli.result_file import check_target
+    from sagann.partition import vertex_order
+    from sagann.storage import load_graph
+    from sagann.storage.manifest import read_manifest
+    from sagann.storage.npy import write_npy
+    from sagann.storage.reorder import save_reordered
 
-    reorder_run(
-        dataset,
-        out,
-        by=by,
-        num_parts=parts,
-        seed=seed,
-        save_order=save_order,
-        overwrite=overwrite,
-        shared=context.ensure_object(Shared),
-    )
-
-
-@generate.command("rmat")
-@with_settings(())
-def rmat(
-    context: typer.Context,
-    out: OutArgument,
-    vertices: Annotated[int, typer.Option(help="Number of vertices.", min=0)],
-    edges: Annotated[int, typer.Option(help="Number of edges drawn.", min=0)],
-    features: Annotated[int, typer.Option(help="Random features per vertex.", min=0)] = 0,
-    classes: Annotated[int, typer.Option(help="Classes of random labels, split 60/20/20.", min=0)] = 0,
-    seed: SeedOption = 0,
-    a: Annotated[float, typer.Option(help="Probability of low source, low destination.")] = 0.57,
-    b: Annotated[float, typer.Option(help="Probability of low source, high destination.")] = 0.19,
-    c: Annotated[float, typer.Option(help="Probability of high source, low destination.")] = 0.19,
-    symmetrise: SymmetriseOption = False,
-    coalesce: CoalesceOption = False,
-    drop_self_loops: LoopsOption = False,
-    name: NameOption = None,
-    memory: MemoryOption = "256MiB",
-    overwrite: OverwriteOption = False,
-) -> None:
-    """Generate a power-law graph (R-MAT) of any size, in bounded memory. Labels and features mean nothing.
-
-    Example: sagann data generate rmat big --vertices 1000000 --edges 16000000
-    """
-    from sagann.cli.generate_run import rmat_run
-    from sagann.cli.import_run import options_of
-
-    options = options_of(
-        symmetrise=symmetrise,
-        coalesce=coalesce,
-        drop_self_loops=drop_self_loops,
-        num_vertices=None,
-        num_classes=None,
-        name=name,
-        memory=memory,
-        overwrite=overwrite,
-    )
-    rmat_run(
-        out,
-        num_vertices=vertices,
-        num_edges=edges,
-        num_features=features,
-        num_classes=classes,
-        shares=(a, b, c),
-        seed=seed,
-        options=options,
-        shared=context.ensure_object(Shared),
-    )
+    if save_order is not None:
+        check_target(save_order, (".npy",), overwrite=overwrite, option="--save-order")
+    graph = load_graph(dataset)
+    order = vertex_order(graph, by, num_parts=parts, seed=seed)
+    manifest = read_manifest(Path(dataset)) if Path(dataset).is_dir() else None
+    save_reordered(graph, order, out, overwrite=overwrite, manifest=manifest)
+    if save_order is not None:
+        write_npy(save_order, order)
+    report_dataset(out, shared)
 
 
-@generate.command("sbm")
-@with_settings(())
-def sbm(
-    context: typer.Context,
-    out: OutArgument,
-    vertices: Annotated[int, typer.Option(help="Number of vertices.", min=1)] = 20_000,
-    classes: Annotated[int, typer.Option(help="Number of classes.")] = 3,
-    degree: Annotated[float, typer.Option(help="Directed edges per vertex.")] = 4.5,
-    homophily: Annotated[float, typer.Option(help="Share of the edges that join vertices of one class.")] = 0.67,
-    degree_exponent: Annotated[float, typer.Option(help="Exponent of the degrees' power law.")] = 2.5,
-    features: Annotated[int, typer.Option(help="Features per vertex.", min=0)] = 500,
-    noise: Annotated[float, typer.Option(help="Standard deviation of the noise in every feature.")] = 0.37,
-    split: Annotated[
-        str, typer.Option(help="How to split, as for 'sagann train'.", metavar="SPLIT")
-    ] = "random:0.6,0.2",
-    seed: SeedOption = 0,
-    name: NameOption = None,
-    overwrite: OverwriteOption = False,
-) -> None:
-    """Generate a block-model graph with classes that a graph network can learn.
+def report_dataset(out: Path, shared: Shared) -> None:
+    """Say the size of the dataset that was written to ``out``."""
+    from sagann.storage import dataset_info
 
-    Example: sagann data generate sbm blocks --vertices 5000 --classes 4
-    """
-    from sagann.cli.generate_run import BlockModel, sbm_run
-
-    model = BlockModel(
-        num_vertices=vertices,
-        num_classes=classes,
-        average_degree=degree,
-        homophily=homophily,
-        degree_exponent=degree_exponent,
-        num_features=features,
-        feature_noise=noise,
-    )
-    sbm_run(
-        out,
-        model=model,
-        split=split,
-        seed=seed,
-        name=name,
-        overwrite=overwrite,
-        shared=context.ensure_object(Shared),
-    )
+    found = dataset_info(out)
+    shared.terminal().show(f"{found['num_vertices']} vertices and {found['num_edges']} edges written to {out}")

@@ -1,8 +1,8 @@
-"""Failure: what a person is told when a command fails, and the exit code.
+"""Failure: the message and the exit code of a command that fails.
 
 ======  =====================================================================================
 0       done
-1       our fault: an exception that nobody foresaw
+1       our fault: an exception that is not expected
 2       wrong use or bad input: usage, every SagannError, files, memory, the user's own model
 130     interrupted by Ctrl-C
 ======  =====================================================================================
@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import errno
-import sys
 import traceback
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -23,22 +22,30 @@ OUR_FAULT = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
 
-# What the system refuses because of what it was asked for. Any other error of it is a fault of ours.
-_OF_THE_USER = frozenset(
-    {
-        errno.EACCES,
-        errno.EDQUOT,
-        errno.EEXIST,
-        errno.EFBIG,
-        errno.EISDIR,
-        errno.ELOOP,
-        errno.ENAMETOOLONG,
-        errno.ENOENT,
-        errno.ENOSPC,
-        errno.ENOTDIR,
-        errno.EPERM,
-        errno.EROFS,
-    }
+# Refusals of the system that depend on the user's paths, rights and disks. Any other error of the system is our fault.
+_OF_THE_USER = {
+    getattr(errno, name)
+    for name in [
+        "EACCES",
+        "EDQUOT",
+        "EEXIST",
+        "EFBIG",
+        "EISDIR",
+        "ELOOP",
+        "ENAMETOOLONG",
+        "ENOENT",
+        "ENOSPC",
+        "ENOTDIR",
+        "EPERM",
+        "EROFS",
+    ]
+}
+# PyTorch has a class of its own for CUDA's memory only, and may not be imported here.
+_OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+    "Storage size calculation overflowed",
 )
 
 
@@ -47,21 +54,21 @@ class Failure:
     """A message and an exit code."""
 
     code: int
-    "What the process exits with."
+    "Exit code of the process."
     what: str
-    "What failed, with the value and the limit."
+    "Description of the failure, with the value and the limit."
     where: str = ""
-    "The object concerned, or empty."
+    "File, option or line concerned; empty if unknown."
     fix: str = ""
-    "What to do about it, or empty."
+    "Advice; empty if there is none."
 
     @property
     def text(self) -> str:
-        """The message, two lines or more."""
+        """The message, a line for each part that is not empty."""
         lines = [f"Error: {self.what}"]
         lines += [f"  in:  {self.where}"] if self.where else []
         lines += [f"  fix: {self.fix}"] if self.fix else []
-        # Names may hold what the system made of bytes that are no UTF-8, which no stream takes.
+        # Names of files may have bytes that are not UTF-8. Python keeps them as characters that no stream takes.
         return "\n".join(lines).encode(errors="backslashreplace").decode()
 
 
@@ -69,8 +76,8 @@ def failure_of(error: BaseException, *, user_files: Collection[str] = ()) -> Fai
     """Explain an exception.
 
     Args:
-        error: what was raised.
-        user_files: absolute paths of the user's own Python files; an exception from there is not our fault.
+        error: the exception.
+        user_files: absolute paths of the user's own Python files; an exception from one is not our fault.
     """
     if isinstance(error, SagannError):
         return Failure(code=BAD_INPUT, what=f"{error.what}: {error.value}", where=error.where, fix=error.fix)
@@ -80,7 +87,7 @@ def failure_of(error: BaseException, *, user_files: Collection[str] = ()) -> Fai
         return Failure(
             code=BAD_INPUT,
             what=f"memory ran out: {_first_line(error)}",
-            where=_device_of(error),
+            where="the device's memory" if "CUDA" in str(error) else "this machine's memory",
             fix="Use a smaller --hidden, fewer --layers or --heads, a smaller graph, or a machine with more memory.",
         )
     line = line_of_user(error, user_files)
@@ -108,20 +115,14 @@ def failure_of(error: BaseException, *, user_files: Collection[str] = ()) -> Fai
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError):
-        return True
     text = str(error)
-    # Torch has a class of its own for CUDA only, and here it may not even be imported.
-    signs = ("can't allocate memory", "not enough memory", "out of memory", "Storage size calculation overflowed")
-    return isinstance(error, RuntimeError) and any(sign in text for sign in signs)
-
-
-def _device_of(error: BaseException) -> str:
-    return "the device's memory" if "CUDA" in str(error) else "this machine's memory"
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(sign in text for sign in _OUT_OF_MEMORY)
+    )
 
 
 def line_of_user(error: BaseException, user_files: Collection[str]) -> str:
-    """The innermost line of the user's own files that ``error`` came through; empty where it came through none."""
+    """The innermost line of ``user_files`` in the traceback of ``error``; empty if there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename in user_files or str(Path(frame.filename).absolute()) in user_files:
             return f"{frame.filename}, line {frame.lineno}, {frame.name}"
@@ -138,15 +139,10 @@ def _line_of_ours(error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    # Python itself refuses to be without words only in a MemoryError.
+    # A MemoryError has no text.
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def is_closed_pipe(error: BaseException | None) -> bool:
-    """Whether the reader of our output went away, as ``head`` does when it has what it wants."""
+    """Whether the reader of our output has closed the pipe, as ``head`` does."""
     return isinstance(error, OSError) and error.errno == errno.EPIPE
-
-
-def print_traceback(error: BaseException) -> None:
-    """Write the traceback of ``error`` to stderr."""
-    traceback.print_exception(error, file=sys.stderr)

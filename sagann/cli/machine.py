@@ -1,28 +1,20 @@
-"""``sagann machine``: declared here, done in sagann.cli.machine_run."""
+"""``sagann machine``. Its work is imported when it runs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from sagann.cli.apply import OverwriteOption
-from sagann.cli.options import Shared, with_default, with_settings
+from sagann.cli.options import Shared, command, option, switch
 
 
-@with_settings(())
+@command()
 def machine(
-    context: typer.Context,
-    out: Annotated[
-        Path | None,
-        typer.Option(help=with_default("File to write: .toml.", "none"), metavar="FILE", show_default=False),
-    ] = None,
-    disk: Annotated[
-        Path, typer.Option(help="Folder whose disk is measured: where runs spill to.", metavar="FOLDER")
-    ] = Path(),
-    device: Annotated[str, typer.Option(help="What computes, and is measured.", metavar="cpu|cuda|cuda:N")] = "cpu",
-    overwrite: OverwriteOption = False,
+    shared: Shared,
+    out: Annotated[Path | None, option("File to write: .toml.", "FILE", default="none")] = None,
+    disk: Annotated[Path, option("Folder whose disk is measured: where runs spill to.", "FOLDER")] = Path(),
+    device: Annotated[str, option("Device that is measured.", "cpu|cuda|cuda:N")] = "cpu",
+    overwrite: Annotated[bool, switch("--overwrite", "Replace a file that stands there.")] = False,
 ) -> None:
     """Measure this machine: how fast it computes, gathers over edges, copies, reads and writes.
 
@@ -30,7 +22,22 @@ def machine(
 
     Example: sagann machine --out machine.toml
     """
-    # Imported here: it loads torch, for which --help must not wait.
-    from sagann.cli.machine_run import machine_run
+    import torch
 
-    machine_run(out=out, disk=disk, device=device, overwrite=overwrite, shared=context.ensure_object(Shared))
+    from sagann.cli.result_file import check_target
+    from sagann.report.machine_table import machine_table
+    from sagann.runtime.forecasting.probe import probe
+    from sagann.runtime.places import device_named
+    from sagann.storage.durable import write_whole
+
+    terminal = shared.terminal()
+    if out is not None:
+        check_target(out, (".toml",), overwrite=overwrite)
+    computes = device_named(device)
+    what = f"{torch.get_num_threads()} threads" if computes.type == "cpu" else str(computes)
+    terminal.say(f"Measuring on {what}, and the disk of {disk.absolute()} ...")
+    found = probe(disk, computes)
+    terminal.show(machine_table(found))
+    if out is not None:
+        write_whole(out, found.to_toml().encode())
+        terminal.show(f"Rates written to {out}")

@@ -5,24 +5,18 @@ from __future__ import annotations
 import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
 import typer
 
 from sagann import __version__
-from sagann.cli import apply, data, doctor, machine, plan, train
-from sagann.cli.failure import (
-    BAD_INPUT,
-    INTERRUPTED,
-    failure_of,
-    is_closed_pipe,
-    line_of_user,
-    print_traceback,
-)
+from sagann.cli import apply, data, doctor, generate, machine, plan, train
+from sagann.cli.failure import BAD_INPUT, INTERRUPTED, failure_of, is_closed_pipe, line_of_user
 from sagann.cli.options import DebugOption, QuietOption, Shared
 
-# The base of every error of usage, which Typer keeps in another place from version to version.
+# The base of every error of usage. Its module differs between versions of Typer.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
@@ -53,20 +47,21 @@ def _sagann(
     pass
 
 
-app.command("train")(train.train)
-app.command("plan")(plan.plan)
-app.command("evaluate")(apply.evaluate)
-app.command("predict")(apply.predict)
-app.command("embed")(apply.embed)
+app.command()(train.train)
+app.command()(plan.plan)
+app.command()(apply.evaluate)
+app.command()(apply.predict)
+app.command()(apply.embed)
 app.add_typer(data.app, name="data")
-app.command("doctor")(doctor.doctor)
-app.command("machine")(machine.machine)
+data.app.add_typer(generate.app, name="generate")
+app.command()(doctor.doctor)
+app.command()(machine.machine)
 
 
 def run() -> NoReturn:
     """Run the command that the process was started with, and exit."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # As for stderr: a path or a name that the terminal cannot show must not be the end of a finished command.
+        # As for stderr: a path that the terminal cannot show must not fail a finished command.
         sys.stdout.reconfigure(errors="backslashreplace")
     code = main(sys.argv[1:])
     try:
@@ -74,7 +69,7 @@ def run() -> NoReturn:
     except OSError as error:
         if not is_closed_pipe(error) and code == 0:
             code = _fail(error, Shared())
-        # Python would complain once more while it exits.
+        # Else Python would report the same error again while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
@@ -94,25 +89,25 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _fail(error: BaseException, shared: Shared) -> int:
-    # Typer itself turns a closed pipe into SystemExit, and Ctrl-C at a prompt into Abort.
+    # Typer turns a closed pipe into SystemExit, and Ctrl-C at a prompt into Abort.
     if is_closed_pipe(error) or (isinstance(error, SystemExit) and is_closed_pipe(error.__context__)):
         return 0
     if isinstance(error, typer.Abort):
         return INTERRUPTED
-    # Libraries turn an interrupt into errors of their own.
+    # Libraries turn an interrupt into other errors.
     error = _interrupt_behind(error) or error
     if isinstance(error, SystemExit) and not line_of_user(error, shared.user_files):
-        # Typer ends so once it has completed a word for the shell.
+        # Typer exits so after it has completed a word for the shell.
         return error.code if isinstance(error.code, int) else BAD_INPUT
     if shared.debug:
-        print_traceback(error)
+        traceback.print_exception(error)
     failure = failure_of(error, user_files=shared.user_files)
     typer.echo(failure.text, err=True)
     return failure.code
 
 
 def _interrupt_behind(error: BaseException) -> KeyboardInterrupt | None:
-    """The interrupt that an error came after while it was on its way up, if there is one."""
+    """The interrupt in the chain of exceptions before ``error``, if there is one."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, KeyboardInterrupt):

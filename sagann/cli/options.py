@@ -1,124 +1,159 @@
-"""Options of a command, made of settings; and those that every command has.
+"""Options of a command: its own, one for each setting, and those of every command.
 
-Typer reads a function's signature, so a command that takes settings gets one written for it: an option per
-setting, None where it is not given, so that what a file says can stand.
+Typer reads a function's signature, so :func:`command` writes one: the parameters of the function, then the settings. An
+option of a setting that is not given is None, so that the value of a file stands.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sagann.cli.setting import Setting
+from sagann.cli.setting import KINDS, Setting
+
+if TYPE_CHECKING:
+    from sagann.report.terminal import Terminal
 
 Given = Mapping[str, Any]
-"Settings that were given on the command line, by name; a flag is a bool, a mapping a dict."
+"Settings that were given on the command line, by name."
 
 
 @dataclass(kw_only=True, slots=True)
 class Shared:
-    """What the options that every command has ask for."""
+    """What every command shares with the program."""
 
     debug: bool = False
-    "Show tracebacks."
+    "Whether an error shows its traceback."
     quiet: bool = False
-    "No progress and no notes."
+    "Whether progress and notes are left out."
     user_files: set[str] = field(default_factory=set)
-    "The user's own Python files that this command runs: an exception from there is not our fault."
+    "The user's own Python files that this command runs: an exception from one is not a fault of sagann."
+
+    def add_user_file(self, model: str) -> None:
+        """Note the file of a model that is named as FILE.py:CLASS; a name of the zoo has none."""
+        if ".py:" in model:
+            # Python names the file of a frame by its absolute path.
+            self.user_files.add(str(Path(model.rpartition(":")[0]).absolute()))
+
+    def terminal(self) -> Terminal:
+        """Where the command writes."""
+        # Imported here: rich is not needed for a version, or for a word that the shell completes.
+        from sagann.report.terminal import Terminal
+
+        return Terminal(quiet=self.quiet)
 
 
-def remember_debug(context: typer.Context, value: bool) -> bool:
-    """Take note of --debug, which stands before the command or after it."""
+def option(
+    text: str,
+    metavar: str | None = None,
+    *,
+    default: str | None = None,
+    panel: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """An option with a value, for the annotation of a command's parameter.
+
+    Args:
+        text: the help.
+        metavar: placeholder of the value.
+        default: the default in words; None for the parameter's default value.
+        panel: title of the group of options.
+        name: the option with dashes; None for the parameter's name.
+    """
+    if default is not None:
+        # Typer would put parentheses around the words.
+        text = rf"{text} [dim]\[default: {default}][/dim]"
+    return typer.Option(*([name] if name else []), help=text, metavar=metavar, rich_help_panel=panel)
+
+
+def switch(name: str, text: str, *, panel: str | None = None, callback: Any = None) -> Any:
+    """An option without a value."""
+    return typer.Option(name, help=text, metavar="", rich_help_panel=panel, callback=callback)
+
+
+def _remember(context: typer.Context, parameter: typer.CallbackParam, value: bool) -> bool:
+    """Take note of --debug and --quiet, which stand before the command or after it."""
     shared = context.ensure_object(Shared)
-    shared.debug |= value
+    name = str(parameter.name)
+    setattr(shared, name, getattr(shared, name) or value)
     return value
 
 
-def remember_quiet(context: typer.Context, value: bool) -> bool:
-    """Take note of --quiet, which stands before the command or after it."""
-    shared = context.ensure_object(Shared)
-    shared.quiet |= value
-    return value
-
-
-def with_default(help_text: str, default: str) -> str:
-    """A help text that ends with the default in words; Typer would put its own parentheses around them."""
-    return rf"{help_text} [dim]\[default: {default}][/dim]"
-
-
-DebugOption = Annotated[
-    bool, typer.Option("--debug", help="Show the traceback of an error.", metavar="", callback=remember_debug)
-]
+DebugOption = Annotated[bool, switch("--debug", "Show the traceback of an error.", callback=_remember)]
 QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No progress and no notes.", metavar="", callback=remember_quiet)
+    bool, typer.Option("--quiet", "-q", help="No progress and no notes.", metavar="", callback=_remember)
 ]
 
 
-def with_settings(settings: Sequence[Setting]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option per setting; its parameter ``given`` gets those that were given.
+def command(*settings: Setting) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
+    """Make a function a command, with --quiet, --debug and an option for each of ``settings``.
 
-    Every command gets --quiet and --debug as well.
+    The function's parameter ``shared`` gets the Shared, and ``given`` the settings that were given on the command line. A
+    parameter that is a dataclass stands for an option for each of its fields.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        by_name = {setting.name: setting for setting in settings}
+    def decorate(function: Callable[..., int | None]) -> Callable[..., int | None]:
+        own: list[inspect.Parameter] = []
+        records: dict[str, Any] = {}
+        for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+            if name in ("shared", "given"):
+                continue
+            annotation: Any = parameter.annotation
+            if isinstance(annotation, type) and is_dataclass(annotation):
+                records[name] = annotation
+                own += inspect.signature(annotation, eval_str=True).parameters.values()
+            else:
+                own.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
 
-        @functools.wraps(command)
-        def run(**arguments: Any) -> None:
-            own = {name: value for name, value in arguments.items() if name not in (*by_name, "quiet", "debug")}
-            if "given" in inspect.signature(command).parameters:
-                own["given"] = _read(by_name, arguments)
-            command(**own)
+        def run(context: typer.Context, quiet: bool, debug: bool, **arguments: Any) -> int | None:
+            for name, record in records.items():
+                arguments[name] = record(**{field.name: arguments.pop(field.name) for field in fields(record)})
+            if settings:
+                arguments["given"] = _read({setting: arguments.pop(setting.name) for setting in settings})
+            return function(shared=context.ensure_object(Shared), **arguments)
 
-        own = [parameter for name, parameter in inspect.signature(command).parameters.items() if name != "given"]
-        added = [_parameter(setting.name, _annotation(setting), None) for setting in settings]
-        shared = [_parameter("quiet", QuietOption, False), _parameter("debug", DebugOption, False)]
-        hints = inspect.get_annotations(command, eval_str=True)
+        functools.update_wrapper(run, function)
+        # Else inspection would go through to the function.
+        del run.__wrapped__  # type: ignore[attr-defined]
         parameters = [
-            parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY)
-            for parameter in own
-        ] + [*added, *shared]
+            _parameter("context", typer.Context),
+            *own,
+            *(_parameter(setting.name, _annotation(setting), None) for setting in settings),
+            _parameter("quiet", QuietOption, False),
+            _parameter("debug", DebugOption, False),
+        ]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        # Else inspection would go through to the declaration.
-        del run.__wrapped__
         return run
 
     return decorate
 
 
-def _read(by_name: Mapping[str, Setting], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    for name, setting in by_name.items():
-        value = arguments[name]
-        if value is None or (setting.kind == "options" and not value):
-            continue
+def _read(values: Mapping[Setting, Any]) -> dict[str, Any]:
+    given = {}
+    for setting, value in values.items():
         if setting.kind == "options":
-            given[name] = setting.from_texts(value)
-        else:
-            given[name] = value if setting.kind == "flag" else setting.from_text(value)
+            if value:
+                given[setting.name] = setting.from_texts(value)
+        elif value is not None:
+            given[setting.name] = value if setting.kind == "flag" else setting.from_text(value)
     return given
 
 
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _annotation(setting: Setting) -> Any:
-    metavar = setting.metavar or {"integer": "INTEGER", "number": "NUMBER"}.get(setting.kind, "TEXT")
-    is_flag = setting.kind == "flag"
-    names = f"{setting.option}/--no-{setting.option.removeprefix('--')}" if is_flag else setting.option
-    option = typer.Option(
-        names,
-        help=setting.help if setting.default is None else with_default(setting.help, setting.default),
-        rich_help_panel=setting.panel,
-        metavar="" if is_flag else metavar,
-        show_default=False,
-    )
+    name, text = setting.option, setting.help.replace("[", r"\[")
+    if setting.kind == "flag":
+        name = f"{name}/--no-{name.removeprefix('--')}"
+    metavar = setting.metavar or KINDS[setting.kind].metavar
     kind: Any = {"flag": bool, "options": list[str]}.get(setting.kind, str)
-    return Annotated[kind | None, option]
+    return Annotated[kind | None, option(text, metavar, default=setting.default, panel=setting.panel, name=name)]

@@ -1,80 +1,58 @@
-"""``sagann plan``: declared here, done in sagann.cli.plan_run."""
+"""``sagann plan``: its options. The work is in sagann.cli.plan_run, which loads PyTorch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from sagann.cli.options import Given, Shared, with_default, with_settings
+from sagann.byte_size import parse_bytes
+from sagann.cli.options import Given, Shared, command, option
 from sagann.cli.settings import SETTINGS
 from sagann.errors import InputError
 
 SHOWN = ("program", "kernels", "steps")
 
 
-@with_settings(tuple(setting for setting in SETTINGS if setting.section in ("data", "model")))
+@command(*(setting for setting in SETTINGS if setting.section in ("data", "model")))
 def plan(
-    context: typer.Context,
+    shared: Shared,
     given: Given,
     show: Annotated[
         str,
-        typer.Option(
-            help=with_default(
-                "program: what each layer was made into, and why; kernels: the generated source as well, without "
-                "--memory; steps: with --memory, every step and copy of an epoch.",
-                "program",
-            ),
-            metavar="|".join(SHOWN),
-            show_default=False,
+        option(
+            "program: the program that each layer is compiled to, and why; kernels: the generated source as well, "
+            "without --memory; steps: with --memory, every step and copy of an epoch.",
+            "|".join(SHOWN),
         ),
     ] = SHOWN[0],
     memory: Annotated[
         str | None,
-        typer.Option(
-            help=with_default("Say how training is streamed within so much memory, as 2GiB.", "none"),
-            metavar="SIZE",
-            show_default=False,
-        ),
+        option("Say how training is streamed within so much memory, as 2GiB.", "SIZE", default="none"),
     ] = None,
     spill: Annotated[
         Path | None,
-        typer.Option(
-            help=with_default(
-                "With --memory: the folder that blocks will go to; its disk is measured.",
-                "as sagann train: below runs",
-            ),
-            metavar="FOLDER",
-            show_default=False,
+        option(
+            "With --memory: the folder that blocks will go to; its disk is measured.",
+            "FOLDER",
+            default="as sagann train: below runs",
         ),
     ] = None,
     machine: Annotated[
         Path | None,
-        typer.Option(
-            help=with_default(
-                "With --memory: rates of another machine, as `sagann machine` writes them.", "this one's, measured"
-            ),
-            metavar="FILE",
-            show_default=False,
+        option(
+            "With --memory: rates of another machine, as 'sagann machine' writes them.",
+            "FILE",
+            default="this one's, measured",
         ),
     ] = None,
-    device: Annotated[
-        str, typer.Option(help="With --memory: what will compute.", metavar="auto|cpu|cuda|cuda:N")
-    ] = "auto",
+    device: Annotated[str, option("With --memory: the device that will compute.", "auto|cpu|cuda|cuda:N")] = "auto",
     picture: Annotated[
         Path | None,
-        typer.Option(
-            help=with_default("With --memory: draw the expected timeline into this PNG file.", "none"),
-            metavar="FILE",
-            show_default=False,
-        ),
+        option("With --memory: draw the expected timeline into this PNG file.", "FILE", default="none"),
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="Settings from a TOML file; the command line wins.", metavar="FILE")
-    ] = None,
+    config: Annotated[Path | None, option("Settings from a TOML file; the command line wins.", "FILE")] = None,
 ) -> None:
-    """Say what a model becomes on a graph, without training it.
+    """Say what each layer of a model is compiled to on a graph, without training it.
 
     With --memory, say instead how an epoch is streamed: into how many intervals the graph is cut, how much memory it
     takes, what is copied, and how long it will take.
@@ -85,8 +63,51 @@ def plan(
         raise InputError(
             "cannot show that", value=f"'{show}'", where="--show", fix=f"Choose one of {', '.join(SHOWN)}."
         )
-    from sagann.cli.plan_run import plan_run
-    from sagann.cli.plan_streaming import Wish
+    if memory is None:
+        for_streaming = {
+            "--show steps": show == "steps",
+            "--spill": spill is not None,
+            "--machine": machine is not None,
+            "--picture": picture is not None,
+            "--device": device != "auto",
+        }
+        for name, is_given in for_streaming.items():
+            if is_given:
+                raise InputError(
+                    "nothing is streamed without a memory budget",
+                    value=f"{name}, and no --memory",
+                    where="sagann plan",
+                    fix=f"Add --memory 2GiB, or leave {name} out.",
+                )
+        from sagann.cli.plan_run import show_programs
 
-    wish = Wish.of(memory=memory, show=show, spill=spill, machine=machine, device=device, picture=picture)
-    raise typer.Exit(plan_run(given, show=show, streaming=wish, file=config, shared=context.ensure_object(Shared)))
+        show_programs(given, config, shared, with_source=show == "kernels")
+        return
+    if show == "kernels":
+        raise InputError(
+            "kernels are not shown beside a memory budget",
+            value="--show kernels, with --memory",
+            where="sagann plan",
+            fix="Leave --memory out for the kernels, or --show kernels for how an epoch is streamed.",
+        )
+    budget_bytes = parse_bytes(memory, where="--memory")
+    if budget_bytes == 0:
+        raise InputError(
+            "a memory budget of nothing",
+            value=f"'{memory}', expected a size above 0",
+            where="--memory",
+            fix="Write a number and a unit, as 256MiB or 2GB.",
+        )
+    from sagann.cli.plan_run import show_streaming
+
+    show_streaming(
+        given,
+        config,
+        shared,
+        budget_bytes=budget_bytes,
+        with_steps=show == "steps",
+        spill=spill,
+        machine_file=machine,
+        device_name=device,
+        picture=picture,
+    )

@@ -1,4 +1,4 @@
-"""The work of ``sagann plan``: the model on a few vertices of the graph, and the programs that came of it."""
+"""The work of ``sagann plan``: the program of each layer, or how an epoch is streamed within a budget."""
 
 from __future__ import annotations
 
@@ -8,60 +8,127 @@ from typing import Any
 import torch
 
 from sagann.cli.options import Given, Shared
-from sagann.cli.plan_streaming import Wish, show_streaming
 from sagann.cli.prepare import open_checked
-from sagann.cli.run_settings import RunSettings, merge, read_tables, settings_of
+from sagann.cli.run_settings import merge, read_tables, read_text, settings_of
 from sagann.compiler import LayerProgram
 from sagann.compiler.explain import explain
+from sagann.errors import InputError, MissingDependencyError
+from sagann.free_space import nearest_folder
 from sagann.graph import Graph
+from sagann.graph.large_arrays import made_by
 from sagann.graph.subgraph import subgraph
 from sagann.kernels.edge.cpu import source_of
 from sagann.nn import build_model
+from sagann.plan.machine import Machine
+from sagann.report.plan_text import forecast_text, plan_text, steps_text
 from sagann.report.terminal import Terminal
+from sagann.runtime.blocks.scratch import Scratch
+from sagann.runtime.forecasting.forecast import forecast
+from sagann.runtime.forecasting.probe import probe
+from sagann.runtime.forecasting.timeline_files import can_draw, write_picture
 from sagann.runtime.in_memory.engine import CompiledEngine
+from sagann.runtime.streaming.stream import foretell
 from sagann.saga import SagaLayer
 from sagann.saga.engine import using_engine
 from sagann.saga.hops import count_hops
 from sagann.train.preparation import features_as, parameter_dtype, prepared_by
-from sagann.train.run_folder import is_of_run
+from sagann.train.resources import resolve_device
+from sagann.train.run_folder import RUNS, is_of_run
 
-# Programs do not depend on the number of rows; a few show all that a training step compiles.
+# Programs do not depend on the number of rows; a few rows show everything that a training step compiles.
 NUM_VERTICES = 16
 
 
-def plan_run(given: Given, *, show: str, streaming: Wish | None, file: Path | None, shared: Shared) -> int:
-    """Print the layer programs of a model; the exit code.
-
-    Args:
-        given: settings of data and model from the command line.
-        show: 'program', or 'kernels' for their source as well.
-        streaming: what is shown of it, instead.
-        file: a TOML file of settings.
-        shared: options that every command has.
-    """
-    terminal = Terminal(quiet=shared.quiet)
-    tables = {} if file is None else read_tables(file)
-    settings = settings_of(merge(tables, given), stored="data" not in given and is_of_run(file))
-    if ".py:" in settings.model.model:
-        shared.user_files.add(settings.model.model.rpartition(":")[0])
-    if streaming is not None:
-        with streaming.large_arrays():
-            model, graph = _opened(settings)
-            graph = prepared_by(model, graph)
-        show_streaming(terminal, model, graph, streaming)
-        return 0
-    model, graph = _opened(settings)
+def show_programs(given: Given, file: Path | None, shared: Shared, *, with_source: bool) -> None:
+    """Print the layer programs of a model, and the source of their kernels if ``with_source``."""
+    terminal = shared.terminal()
+    model, graph = _opened(given, file, shared)
     engine = CompiledEngine()
     with using_engine(engine):
         _step(model, graph)
     for name, module in model.named_modules():
         if isinstance(module, SagaLayer):
             for program in engine.programs_of(module):
-                _show(terminal, name or "the model", program, with_source=show == "kernels")
-    return 0
+                _show(terminal, name or "the model", program, with_source=with_source)
 
 
-def _opened(settings: RunSettings) -> tuple[Any, Graph]:
+def show_streaming(
+    given: Given,
+    file: Path | None,
+    shared: Shared,
+    *,
+    budget_bytes: int,
+    with_steps: bool,
+    spill: Path | None,
+    machine_file: Path | None,
+    device_name: str,
+    picture: Path | None,
+) -> None:
+    """Print the plan of an epoch within ``budget_bytes``, and its forecast.
+
+    The other arguments are the options of ``sagann plan``.
+    """
+    terminal = shared.terminal()
+    # Training makes the folder on the same disk.
+    folder = nearest_folder((spill or RUNS).absolute())
+    with made_by(Scratch(folder)):
+        model, graph = _opened(given, file, shared)
+        graph = prepared_by(model, graph)
+    if picture is not None:
+        _check_picture(picture)
+    device = resolve_device(device_name)
+    machine = None if machine_file is None else machine_in(machine_file, device)
+    model = model.to(device)
+    # For a CUDA device, blocks go to the host's memory unless a folder is named.
+    on_disk = device.type == "cpu" or spill is not None
+    terminal.say("Planning ...")
+    planned = foretell(model, graph, budget_bytes=budget_bytes, device=device, on_disk=on_disk)
+    terminal.show(plan_text(planned, on_disk=on_disk))
+    if with_steps:
+        terminal.show(steps_text(planned.plan))
+    if machine is None:
+        terminal.say("Measuring this machine, and timing steps of the plan ...")
+        machine = probe(folder, device)
+        expected = forecast(planned, machine, on_disk=on_disk, rehearsal=(model, graph))
+    else:
+        if spill is not None:
+            terminal.say(f"--spill {spill} is ignored: the disk's rates are those of {machine_file}.")
+        expected = forecast(planned, machine, on_disk=on_disk, features=graph.features)
+    terminal.show(forecast_text(expected))
+    if picture is not None:
+        write_picture(picture, {"planned": expected.timeline})
+
+
+def machine_in(path: Path, device: torch.device) -> Machine:
+    """The machine that a file describes.
+
+    Args:
+        path: the file.
+        device: the device that will compute.
+    Raises:
+        InputError: the file cannot be read, or has rates of copies to a device where the processor computes, or lacks
+            them where a device computes.
+    """
+    found = Machine.from_toml(read_text(path, what="machine file"), where=str(path))
+    of_device = found.host_to_device_bytes is not None
+    if of_device == (device.type != "cpu"):
+        return found
+    if of_device:
+        value, fix = "copies to a device have rates", "Add --device cuda, name a file of `sagann machine`"
+    else:
+        value, fix = "copies to a device have no rates", "Name a file of `sagann machine --device cuda`"
+    raise InputError(
+        "machine file is for another kind of device",
+        value=f"{value}, and --device is {device}",
+        where=str(path),
+        fix=f"{fix}, or leave --machine out: this machine is measured then.",
+    )
+
+
+def _opened(given: Given, file: Path | None, shared: Shared) -> tuple[Any, Graph]:
+    tables = {} if file is None else read_tables(file)
+    settings = settings_of(merge(tables, given), stored="data" not in given and is_of_run(file))
+    shared.add_user_file(settings.model.model)
     graph = open_checked(settings.data, keep_splits=False)
     model = build_model(settings.model, graph)
     return model, features_as(graph, parameter_dtype(model))
@@ -86,3 +153,15 @@ def _show(terminal: Terminal, name: str, program: LayerProgram | str, *, with_so
             terminal.show(source_of(either.edges.function))
             for step in either.edges.backward.derived if either.edges.backward else ():
                 terminal.show(source_of(step.function))
+
+
+def _check_picture(path: Path) -> None:
+    if not can_draw():
+        raise MissingDependencyError("matplotlib", extra="plots", feature="--picture")
+    if path.suffix != ".png" or not path.absolute().parent.is_dir():
+        raise InputError(
+            "picture cannot be written",
+            value=f"'{path}', expected a file that ends in .png, in a folder that exists",
+            where="--picture",
+            fix="Name such a file.",
+        )

@@ -21,11 +21,11 @@ def training_graph(config: DataConfig, *, seed: int, say: Callable[[str], None])
     """Open the graph that ``config`` names, with a split to train on.
 
     Args:
-        config: which graph, and what to do to it.
-        seed: of a split that is drawn.
-        say: is told of a split that nobody asked for.
+        config: the graph, its changes and its split.
+        seed: seed of a random split.
+        say: is told of the default split, which nobody asked for.
     Raises:
-        InputError: the graph is bad, or cannot be changed or split as asked.
+        InputError: the graph is not valid, or cannot be changed or split as asked.
     """
     graph = open_checked(config, keep_splits=config.split is None)
     if config.split is not None:
@@ -48,20 +48,20 @@ def open_checked(config: DataConfig, *, keep_splits: bool, num_edge_types: int =
     """Open the graph that ``config`` names, check every value, and change it as asked.
 
     Args:
-        config: which graph; its split is not looked at.
-        keep_splits: whether the dataset's own splits are wanted; else they may be anything.
-        num_edge_types: of the graph that a model was trained on, as it was changed; 0 where there is no model yet.
+        config: the graph and its changes; the split is ignored.
+        keep_splits: whether the dataset's own splits are kept and checked; else they are dropped.
+        num_edge_types: number of edge types, with inverses, of the graph that a model was trained on; 0 without a model.
     """
-    # A path would be absolute.
+    # A path would be absolute, so this is a name.
     graph = embedded_graph(config.data) if config.data in EMBEDDED else load_graph(config.data)
     if not keep_splits:
         graph = replace(graph, splits={})
-    # Before anything is computed on it: a folder is opened without a look at its values.
+    # Opening a folder does not check values, and the changes below need valid ones.
     validate_graph(graph)
     if config.undirected:
         graph = symmetrise(graph)
     if config.inverse_edges:
-        # Inverses are numbered from the number of types on: a graph without the last ones has the model's all the same.
+        # Inverses are numbered from the number of types on, so a graph that lacks the last types must count them too.
         if "type" in graph.topology.edge_data:
             graph = replace(graph, num_edge_types=max(graph.num_edge_types, num_edge_types // 2))
         graph = add_inverse_edges(graph)
@@ -69,10 +69,7 @@ def open_checked(config: DataConfig, *, keep_splits: bool, num_edge_types: int =
 
 
 def class_names_of(sources: Sequence[str], num_classes: int) -> tuple[str, ...]:
-    """Names of the classes, of the first dataset that has any; their numbers where none has.
-
-    A dataset may be gone, damaged, or somebody else's by now.
-    """
+    """Class names of the first dataset that has them; numbers if none has. Missing and damaged datasets are skipped."""
     for source in sources:
         with suppress(OSError, DatasetError):
             if names := stored_class_names(source, num_classes):
@@ -81,7 +78,7 @@ def class_names_of(sources: Sequence[str], num_classes: int) -> tuple[str, ...]:
 
 
 def stored_class_names(source: str, num_classes: int) -> tuple[str, ...]:
-    """The names that a dataset has for its classes; empty where it has none, or not for ``num_classes``."""
+    """The class names of a dataset; empty unless there are ``num_classes``."""
     if source in EMBEDDED:
         return ()
     path = Path(source)

@@ -1,37 +1,44 @@
-"""RunSettings: what a run was asked for, from a file and the command line, checked and whole."""
+"""RunSettings: everything that decides a run, from a TOML file and the command line."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from sagann.cli.setting import NONE
-from sagann.cli.settings import ENGINES, SECTIONS, SETTINGS
-from sagann.cli.toml_file import format_toml, read_toml
+from sagann.cli.settings import SECTIONS, SETTINGS
 from sagann.errors import InputError
 from sagann.nn import ModelConfig
+from sagann.saga.engine import Engine, NaiveEngine
 from sagann.storage.load import EMBEDDED
 from sagann.storage.manifest import is_unicode
+from sagann.storage.regular_file import require_file
+from sagann.toml_text import format_toml
 from sagann.train import TrainConfig
 from sagann.train.policies import closest
 
 Tables = dict[str, dict[str, Any]]
+"Values of settings by section and name."
+ENGINES = ("compiled", "lean", "naive")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataConfig:
-    """Which graph, and what is done to it before the model prepares it."""
+    """Which graph a run opens, and how the graph is changed and split."""
 
     data: str
-    "A dataset folder, an .npz file, or the name of an embedded graph."
+    "A dataset folder, an .npz file, or the name of an embedded graph (demo)."
     split: str | None = None
-    "How to split; None for the dataset's own split, or random shares where it has none."
+    """random:TRAIN,VAL (shares), per-class:TRAIN,VAL (vertices per class), planetoid:TRAIN,VAL,TEST (TRAIN per class), or
+    graphs:TRAIN/VAL/TEST (names or positions, comma-separated). It is drawn with the seed of the run. None takes the
+    dataset's own split, or random:0.6,0.2 where there is none."""
     undirected: bool = False
     "Add the reverse of every edge and merge multi-edges."
     inverse_edges: bool = False
-    "Give every edge a reverse of a type of its own."
+    "Typed graphs: give every edge a reverse of a type of its own."
     normalise_features: bool = False
     "Divide each vertex's features by their sum."
 
@@ -50,33 +57,74 @@ class RunSettings:
     model: ModelConfig
     "The model."
     train: TrainConfig
-    "How to train."
-    engine: str = ENGINES[0]
-    "How layers are executed."
+    "Length, optimizer, device, checkpoints and logs of the training."
+    engine: str = "compiled"
+    """How layers are executed. compiled: hoisted, commuted and fused ('sagann plan' shows how); lean: the same in less
+    memory and more time; naive: plain PyTorch, with a tensor per edge."""
 
     def to_toml(self) -> str:
-        """The same settings as a file, every one written out."""
+        """The settings as a TOML file, every one written out."""
         tables = {
             "data": asdict(self.data),
             "model": {field.name: getattr(self.model, field.name) for field in fields(self.model)},
             "train": {**self.train.to_json(), "engine": self.engine},
         }
-        written = {
-            section: {key: NONE if value is None else value for key, value in table.items()}
-            for section, table in tables.items()
-        }
-        return format_toml(written)
+        return format_toml(
+            {
+                section: {key: NONE if value is None else value for key, value in table.items()}
+                for section, table in tables.items()
+            }
+        )
+
+    def new_engine(self) -> Engine:
+        """The engine that runs the layers."""
+        # Imported here: it loads Numba, which many commands do not need.
+        from sagann.runtime.in_memory.engine import CompiledEngine
+
+        return NaiveEngine() if self.engine == "naive" else CompiledEngine(lean=self.engine == "lean")
+
+
+def read_text(path: Path, *, what: str) -> str:
+    """Read a text file without its byte order mark, which some editors write.
+
+    Args:
+        path: the file.
+        what: the kind of file, for errors.
+    Raises:
+        InputError: the file is missing, cannot be read, or is not in UTF-8.
+    """
+    require_file(path, error=InputError)
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(
+            f"{what} cannot be read",
+            value=reason or type(error).__name__,
+            where=str(path),
+            fix="Check the path. The file must be text in UTF-8.",
+        ) from error
 
 
 def read_tables(path: Path) -> Tables:
-    """Read the settings that a TOML file holds.
+    """Read the settings of a TOML file.
 
     Raises:
-        InputError: the file is no TOML, or a section, key or value is refused; the message names it.
+        InputError: the file is not TOML, or a section, key or value is refused; the message names it.
     """
+    text = read_text(path, what="configuration file")
+    try:
+        content = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            "configuration file is not TOML",
+            value=str(error),
+            where=str(path),
+            fix="Mend that line; the sections are [data], [model] and [train].",
+        ) from error
     known = {(setting.section, setting.name): setting for setting in SETTINGS}
     tables: Tables = {}
-    for section, table in read_toml(path).items():
+    for section, table in content.items():
         if section not in SECTIONS or not isinstance(table, dict):
             raise InputError(
                 "unknown section in a configuration",
@@ -99,8 +147,8 @@ def read_tables(path: Path) -> Tables:
 
 
 def merge(tables: Tables, given: Mapping[str, Any]) -> Tables:
-    """Put what the command line gave over what a file said; a mapping is replaced whole."""
-    merged: Tables = {section: dict(tables.get(section, {})) for section in SECTIONS}
+    """Replace values of a file by those of the command line; a mapping is replaced whole."""
+    merged = {section: dict(tables.get(section, {})) for section in SECTIONS}
     for setting in SETTINGS:
         if setting.name in given:
             merged[setting.section][setting.name] = given[setting.name]
@@ -108,11 +156,12 @@ def merge(tables: Tables, given: Mapping[str, Any]) -> Tables:
 
 
 def settings_of(tables: Tables, *, stored: bool = False) -> RunSettings:
-    """Check merged tables and make the configurations of them.
+    """Make the checked configurations of merged tables.
 
     Args:
-        tables: sections of settings.
-        stored: whether they are a run's, whose paths are absolute: a name is that of an embedded graph.
+        tables: values by section.
+        stored: whether ``data`` comes from a run folder. There paths are absolute, so 'demo' is the embedded graph even
+            where a file of that name exists.
     Raises:
         InputError: there is no data, the engine is unknown, or a configuration refuses a value.
     """
@@ -139,8 +188,9 @@ def settings_of(tables: Tables, *, stored: bool = False) -> RunSettings:
             where="engine",
             fix="Leave out one of engine and memory.",
         )
+    data = tables["data"]["data"]
     settings = RunSettings(
-        data=DataConfig(**{**tables["data"], "data": _source(tables["data"]["data"], stored=stored)}),
+        data=DataConfig(**{**tables["data"], "data": data if stored and data in EMBEDDED else absolute_path(data)}),
         model=ModelConfig(**{**tables["model"], "model": _absolute_model(tables["model"].get("model", "gcn"))}),
         train=TrainConfig.from_json(train),
         engine=engine,
@@ -155,12 +205,11 @@ def settings_of(tables: Tables, *, stored: bool = False) -> RunSettings:
     return settings
 
 
-def _source(data: str, *, stored: bool) -> str:
-    return data if stored and data in EMBEDDED else absolute_path(data)
-
-
 def absolute_path(source: str) -> str:
-    """A path as seen from anywhere, because a run is continued and evaluated from other folders; else the name."""
+    """The absolute path of a file or folder that exists; else ``source``, which is a name.
+
+    A run is continued and evaluated from other folders.
+    """
     path = Path(source)
     try:
         return str(path.resolve()) if path.exists() else source

@@ -1,4 +1,4 @@
-"""Setting: one value that a person may set, on the command line or in a TOML file, and how to read it.
+"""Setting: one value that a person may set, on the command line or in a TOML file, and how it is read.
 
 Both ways end in the same checks, so ``--hidden x`` and ``hidden = "x"`` are refused with the same words.
 """
@@ -8,13 +8,35 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sagann.errors import InputError
 
 Kind = Literal["integer", "number", "flag", "text", "options"]
 NONE = "none"
 "How an optional setting is written when it is to be unset."
+
+
+class KindFacts(NamedTuple):
+    """How values of a kind are named and written."""
+
+    noun: str
+    "Name of the values in errors."
+    types: tuple[type, ...]
+    "Types of the values in a TOML file."
+    annotation: str
+    "Annotation of a field of a configuration."
+    metavar: str
+    "Placeholder of a value in ``--help``."
+
+
+KINDS: dict[Kind, KindFacts] = {
+    "integer": KindFacts("an integer", (int,), "int", "INTEGER"),
+    "number": KindFacts("a number", (int, float), "float", "NUMBER"),
+    "flag": KindFacts("true or false", (bool,), "bool", ""),
+    "text": KindFacts("a string", (str,), "str", "TEXT"),
+    "options": KindFacts("a table of options", (dict,), "Mapping[str, Any]", "KEY=VALUE"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,23 +54,23 @@ class Setting:
     """
 
     section: str
-    "Section of the TOML file: 'model', 'train' or 'data'."
+    "Section of the TOML file: 'data', 'model' or 'train'."
     name: str
-    "Key in that section, and the option's name with dashes."
+    "Key in the section. With dashes, the name of the option."
     kind: Kind
-    "What a value is; 'options' is a mapping, given as KEY=VALUE, any number of times."
+    "Type of the value. 'options' is a mapping; on the command line it is given as KEY=VALUE, any number of times."
     help: str
-    "What it means, unit included."
+    "Meaning and unit."
     panel: str
-    "The group that ``--help`` shows it in."
+    "Title of the group of options in which ``--help`` shows the setting."
     default: str | None = None
-    "The default in words, as ``--help`` shows it; None for a setting without one."
+    "Default as ``--help`` shows it; None for a setting without a default."
     optional: bool = False
-    "Whether it may be unset, which is written 'none'."
+    "Whether the setting may be unset, which is written 'none'."
     metavar: str | None = None
-    "What ``--help`` shows in place of a value."
+    "Placeholder of the value in ``--help``; None for the kind's."
     largest: int | None = None
-    "The largest integer accepted, where the configuration that takes it has no limit of its own."
+    "Largest integer accepted; None for no limit here."
 
     @property
     def option(self) -> str:
@@ -57,53 +79,52 @@ class Setting:
         return "--" + name.replace("_", "-")
 
     def from_text(self, text: str) -> Any:
-        """Read what stands after the option on the command line.
+        """Read the text after the option on the command line.
 
         Raises:
-            InputError: it is not of this kind.
+            InputError: the text is not of this kind.
         """
         if self.optional and text == NONE:
             return None
-        value: Any = text
-        if self.kind in ("integer", "number"):
-            try:
-                value = int(text) if self.kind == "integer" else float(text)
-            except ValueError as error:
-                raise self._refused(text, self.option, f"Write {self.option} {self._noun}.") from error
+        if self.kind == "text":
+            return text
+        try:
+            value = int(text) if self.kind == "integer" else float(text)
+        except ValueError as error:
+            raise self._refused(text, self.option, self.option) from error
         return self._checked(value, self.option)
 
     def from_texts(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Read the KEY=VALUE pairs of a mapping; a value is written as in TOML, a bare word is a string."""
+        """Read the KEY=VALUE pairs of a mapping. A value is written as in TOML; a bare word is a string."""
         values: dict[str, Any] = {}
         for text in texts:
             key, equals, value = text.partition("=")
             if not equals or not key:
-                raise self._refused(text, self.option, f"Write {self.option} KEY=VALUE.")
+                raise InputError(
+                    f"{self.name} is not KEY=VALUE",
+                    value=_short(text),
+                    where=self.option,
+                    fix=f"Write {self.option} KEY=VALUE.",
+                )
             values[key] = _toml_value(value)
         return values
 
     def from_toml(self, value: Any, *, where: str) -> Any:
-        """Take a value that a TOML file holds.
+        """Take a value from a TOML file.
 
         Raises:
-            InputError: it is not of this kind; ``where`` names the file.
+            InputError: the value is not of this kind; ``where`` names file and key.
         """
         if self.optional and value == NONE:
             return None
-        fits = {
-            "integer": isinstance(value, int) and not isinstance(value, bool),
-            "number": isinstance(value, int | float) and not isinstance(value, bool),
-            "flag": isinstance(value, bool),
-            "text": isinstance(value, str),
-            "options": isinstance(value, dict),
-        }[self.kind]
-        if not fits:
-            raise self._refused(value, where, f"Write {self.section}.{self.name} {self._noun}.")
-        if self.kind == "number":
-            try:
+        key = f"{self.section}.{self.name}"
+        if type(value) not in KINDS[self.kind].types:
+            raise self._refused(value, where, key)
+        try:
+            if self.kind == "number":
                 value = float(value)
-            except OverflowError as error:
-                raise self._refused(value, where, f"Write {self.section}.{self.name} {self._noun}.") from error
+        except OverflowError as error:
+            raise self._refused(value, where, key) from error
         return self._checked(value, where)
 
     def _checked(self, value: Any, where: str) -> Any:
@@ -116,26 +137,14 @@ class Setting:
             )
         return value
 
-    @property
-    def _noun(self) -> str:
-        noun = {
-            "integer": "as an integer",
-            "number": "as a number",
-            "flag": "as true or false",
-            "text": "as a string",
-            "options": "as a table of options",
-        }[self.kind]
-        return f"{noun}, or '{NONE}'" if self.optional else noun
-
-    def _refused(self, value: object, where: str, fix: str) -> InputError:
-        expected = {
-            "integer": "an integer",
-            "number": "a number",
-            "flag": "true or false",
-            "text": "a string",
-            "options": "a table of options" if not isinstance(value, str) else "KEY=VALUE",
-        }[self.kind]
-        return InputError(f"{self.name} is not {expected}", value=_short(value), where=where, fix=fix)
+    def _refused(self, value: object, where: str, key: str) -> InputError:
+        noun = KINDS[self.kind].noun
+        return InputError(
+            f"{self.name} is not {noun}",
+            value=_short(value),
+            where=where,
+            fix=f"Write {key} as {noun}, or '{NONE}'." if self.optional else f"Write {key} as {noun}.",
+        )
 
 
 def _toml_value(text: str) -> Any:
@@ -143,7 +152,7 @@ def _toml_value(text: str) -> Any:
         parsed = tomllib.loads(f"value = {text}")
     except (tomllib.TOMLDecodeError, RecursionError):
         return text
-    # A line break would let the text hold further keys; then it is no single value.
+    # With a line break the text can hold further keys: then it is a string.
     return parsed["value"] if list(parsed) == ["value"] else text
 
 

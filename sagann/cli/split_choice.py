@@ -1,4 +1,4 @@
-"""Splits in words, as ``--split`` takes them: read, and applied to a graph."""
+"""Splits as ``--split`` names them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from sagann.graph import Graph, graph_split, per_class_split, planetoid_split, r
 Number = TypeVar("Number", int, float)
 
 DEFAULT_SPLIT = "random:0.6,0.2"
-"For a dataset without a split of its own."
+"Split of a dataset without a split of its own."
 
 
 def apply_split(graph: Graph, choice: str, *, seed: int) -> Graph:
-    """Split ``graph`` as ``choice`` says; splits that it has are dropped.
+    """Split ``graph`` as ``choice`` says, instead of its own splits.
 
     Args:
         graph: a graph with labels.
         choice: 'random:TRAIN,VAL', 'per-class:TRAIN,VAL', 'planetoid:TRAIN,VAL,TEST' or 'graphs:TRAIN/VAL/TEST'.
-        seed: of the draw.
+        seed: seed of a random split.
     Raises:
-        InputError: ``choice`` is not one of these, or the graph cannot be split so.
+        InputError: ``choice`` has another form, or the graph cannot be split so.
     Example:
         >>> import torch
         >>> from sagann import Topology
@@ -32,59 +32,36 @@ def apply_split(graph: Graph, choice: str, *, seed: int) -> Graph:
         >>> {name: int(mask.sum()) for name, mask in apply_split(graph, "random:0.5,0.2", seed=0).splits.items()}
         {'train': 5, 'val': 2, 'test': 3}
     """
-    kind, colon, parameters = choice.partition(":")
-    split = _KINDS.get(kind)
-    if split is None or not colon:
-        raise _refused(choice)
-    return split(replace(graph, splits={}), parameters, choice, seed)
+    kind, _, text = choice.partition(":")
+    graph = replace(graph, splits={})
+    parts = text.split("/" if kind == "graphs" else ",")
+    match kind, parts:
+        case "random", [_, _]:
+            train, val = (_number(part, float, choice) for part in parts)
+            return random_split(graph, train=train, val=val, seed=seed)
+        case "per-class", [_, _]:
+            train, val = (_number(part, _count, choice) for part in parts)
+            return per_class_split(graph, train=train, val=val, seed=seed)
+        case "planetoid", [_, _, _]:
+            train, val, test = (_number(part, _count, choice) for part in parts)
+            return planetoid_split(graph, train=train, val=val, test=test, seed=seed)
+        case "graphs", [_, _, _]:
+            names = [[_graph_key(key, graph) for key in part.split(",") if key] for part in parts]
+            return graph_split(graph, train=names[0], val=names[1], test=names[2])
+    raise _refused(choice)
 
 
-def _random(graph: Graph, parameters: str, choice: str, seed: int) -> Graph:
-    train, val = _numbers(parameters, 2, float, choice)
-    return random_split(graph, train=train, val=val, seed=seed)
-
-
-def _per_class(graph: Graph, parameters: str, choice: str, seed: int) -> Graph:
-    train, val = _numbers(parameters, 2, _count, choice)
-    return per_class_split(graph, train=train, val=val, seed=seed)
-
-
-def _planetoid(graph: Graph, parameters: str, choice: str, seed: int) -> Graph:
-    train, val, test = _numbers(parameters, 3, _count, choice)
-    return planetoid_split(graph, train=train, val=val, test=test, seed=seed)
-
-
-def _by_graphs(graph: Graph, parameters: str, choice: str, seed: int) -> Graph:
-    parts = parameters.split("/")
-    if len(parts) != 3:
-        raise _refused(choice)
-    train, val, test = ([_graph_key(key, graph) for key in part.split(",") if key] for part in parts)
-    return graph_split(graph, train=train, val=val, test=test)
-
-
-_KINDS: dict[str, Callable[[Graph, str, str, int], Graph]] = {
-    "random": _random,
-    "per-class": _per_class,
-    "planetoid": _planetoid,
-    "graphs": _by_graphs,
-}
+def _number(text: str, kind: Callable[[str], Number], choice: str) -> Number:
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise _refused(choice) from error
 
 
 def _graph_key(key: str, graph: Graph) -> str | int:
-    # A name goes first, should a graph be called '3'. Only short digits: a position is never longer.
+    # A graph may be called '3', so names come first. A position has few digits.
     is_position = key.isascii() and key.isdigit() and len(key) < 19
     return int(key) if is_position and key not in graph.graph_names else key
-
-
-def _numbers(parameters: str, number: int, kind: Callable[[str], Number], choice: str) -> list[Number]:
-    parts = parameters.split(",")
-    try:
-        values = [kind(part) for part in parts]
-    except ValueError as error:
-        raise _refused(choice) from error
-    if len(values) != number:
-        raise _refused(choice)
-    return values
 
 
 def _count(text: str) -> int:

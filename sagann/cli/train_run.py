@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
 from sagann.byte_size import format_bytes
-from sagann.cli.engines import engine_named
 from sagann.cli.failure import INTERRUPTED
 from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import stored_class_names, training_graph
 from sagann.cli.result_file import owner_of
-from sagann.cli.run_reporter import RunReporter
 from sagann.cli.run_settings import RunSettings, Tables, merge, read_tables, settings_of
 from sagann.errors import CheckpointError, InputError
 from sagann.graph import Graph
 from sagann.nn import MODELS
 from sagann.report.metrics_table import metrics_table
-from sagann.report.progress import short_seconds
+from sagann.report.progress import ProgressReporter, short_seconds
 from sagann.report.terminal import Terminal
 from sagann.saga.engine import using_engine
 from sagann.storage.durable import write_whole
-from sagann.train import Trainer, TrainResult
+from sagann.train import RunInfo, Trainer, TrainResult
 from sagann.train.atomic import leftovers
 from sagann.train.resources import resolve_device
 from sagann.train.run_folder import (
@@ -39,28 +38,37 @@ from sagann.train.run_folder import (
 from sagann.train.streaming import OWN_FOLDER, Streaming
 
 _BEFORE_RUN = {CONFIG_FILE, HISTORY_FILE, LOCK_FILE, OWN_FOLDER}
-"What a run that was killed before its first epoch may have left."
+"Files of a run that was killed before its first epoch."
+
+
+class _RunReporter(ProgressReporter):
+    """A progress bar that saves the settings at the start of the run.
+
+    Settings that the Trainer refuses must not replace those of the run in the folder.
+    """
+
+    def __init__(self, terminal: Terminal, save: Callable[[], None]) -> None:
+        super().__init__(terminal.err)
+        self._save = save
+
+    def on_start(self, info: RunInfo) -> None:
+        """Save the settings and show the bar."""
+        self._save()
+        super().on_start(info)
 
 
 def train_run(
     given: Given, *, out: Path | None, file: Path | None, resume: bool, overwrite: bool, shared: Shared
 ) -> int:
-    """Train, save and report a run; the exit code.
+    """Train, save and report a run, and return the exit code.
 
-    Args:
-        given: settings from the command line.
-        out: the run folder; None for a new one under ``runs``.
-        file: a TOML file of settings.
-        resume: continue the run in ``out``.
-        overwrite: replace the run in ``out``.
-        shared: options that every command has.
+    The arguments are the options of ``sagann train``; ``given`` are the settings among them, ``file`` is ``--config``.
     """
-    terminal = Terminal(quiet=shared.quiet)
+    terminal = shared.terminal()
     tables = _tables(out, file, resume=resume, overwrite=overwrite)
     from_run = is_of_run(file) or (resume and file is None)
     settings = settings_of(merge(tables, given), stored="data" not in given and from_run)
-    if ".py:" in settings.model.model:
-        shared.user_files.add(settings.model.model.rpartition(":")[0])
+    shared.add_user_file(settings.model.model)
     run_dir = out or _free_folder(settings)
     _check_folder(run_dir, resume=resume, overwrite=overwrite)
     streaming = Streaming.of(settings.train, run_dir, device=resolve_device(settings.train.device))
@@ -83,8 +91,7 @@ def _fit(
 ) -> TrainResult:
     config = run_dir / CONFIG_FILE
     content = settings.to_toml().encode()
-    # Settings that the trainer refuses must not replace those of the run in the folder.
-    reporter = RunReporter(terminal, on_begin=lambda: write_whole(config, content))
+    reporter = _RunReporter(terminal, lambda: write_whole(config, content))
     trainer = Trainer(
         settings.model,
         graph,
@@ -97,19 +104,19 @@ def _fit(
     )
     run_dir.mkdir(parents=True, exist_ok=True)
     if not config.exists():
-        # From here on a kill leaves something to resume.
+        # From here on, a run that is killed can be resumed.
         write_whole(config, content)
     try:
-        # A run that was killed before its first epoch has settings, and nothing else to resume.
+        # A run that was killed before its first epoch has settings only, and starts again.
         folder = RunFolder(run_dir)
-        with using_engine(engine_named(settings.engine)):
+        with using_engine(settings.new_engine()):
             return trainer.fit(resume=resume and (folder.exists or folder.has_work), overwrite=overwrite)
     finally:
         reporter.close()
 
 
 def _tables(out: Path | None, file: Path | None, *, resume: bool, overwrite: bool) -> Tables:
-    """The settings of the file, or of the run that is continued."""
+    """The settings of the file, or of the run that is resumed."""
     if not resume:
         return {} if file is None else read_tables(file)
     if overwrite:
@@ -148,7 +155,7 @@ def _free_folder(settings: RunSettings) -> Path:
 
 
 def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
-    """Refuse a folder that holds a run or something else, or lies in a dataset's, before the graph is opened."""
+    """Refuse a folder that holds files, or lies in a dataset or a run, before the graph is opened."""
     if resume:
         return
     if owner := owner_of(run_dir):
@@ -165,10 +172,10 @@ def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
             "the run folder is a file", value="a folder is needed", where=str(run_dir), fix="Choose another --out."
         )
     folder = RunFolder(run_dir)
-    # A start that was interrupted while it wrote the settings leaves a temporary file and nothing else.
+    # A run that was interrupted while it wrote its settings leaves a temporary file and nothing else.
     others = {path.name for path in run_dir.iterdir()} - leftovers(WRITTEN_ASIDE)
     has_settings = CONFIG_FILE in others
-    # Settings alone are those of a run that was killed before its first epoch; beside other files they may be anybody's.
+    # Settings without work are those of a run that was killed before its first epoch, unless other files stand there.
     is_run = folder.is_described or (has_settings and (folder.has_work or others <= _BEFORE_RUN))
     if is_run and folder.has_work and not overwrite:
         raise InputError(

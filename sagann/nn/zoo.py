@@ -32,7 +32,8 @@ class ModelConfig:
     """
 
     model: str = "gcn"
-    "Name of a model of the zoo (:data:`MODELS`), or ``path/to/file.py:ClassName`` for a layer or model of the user's own."
+    """commnet, gcn, maxpool-gcn, gated-gcn, ggnn, gin, gat, sage or residual-gcn; or ``path/to/file.py:ClassName`` for a layer
+    or model of the user's own."""
     layers: int = 2
     "Number of layers; for ggnn, number of steps with shared parameters."
     hidden: int = 128

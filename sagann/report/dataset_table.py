@@ -1,4 +1,4 @@
-"""A dataset as a table: what a person wants to know before training on it."""
+"""A dataset as a table, for ``sagann data info``."""
 
 from __future__ import annotations
 
@@ -11,22 +11,20 @@ from rich.table import Table
 from sagann.byte_size import format_bytes
 from sagann.graph import Graph
 from sagann.graph.rows import is_sparse
+from sagann.report.terminal import facts_table
 
-_MOST_CLASSES = 12
-_MOST_NAMES = 12
+_MOST_SHOWN = 12
 
 
 def dataset_table(graph: Graph, *, class_names: Sequence[str], path: Path) -> Table:
-    """Describe ``graph``; reads the offsets, the labels and the splits, but neither edges nor features.
+    """Describe ``graph``. Offsets, labels and splits are read, edges and features are not.
 
     Args:
         graph: any graph.
-        class_names: a name per class, or none where numbers do.
-        path: where it came from, for the size on disk.
+        class_names: a name for each class; if empty, classes are numbered.
+        path: the dataset, for its size on disk.
     """
-    table = Table(title=graph.name, title_justify="left", show_header=False)
-    table.add_column("what", no_wrap=True)
-    table.add_column("value", overflow="fold")
+    table = facts_table(graph.name)
     table.add_row("vertices", f"{graph.num_vertices:,}")
     table.add_row("edges", f"{graph.num_edges:,} directed")
     table.add_row("in-degrees", _degrees(graph))
@@ -80,24 +78,26 @@ def _features(graph: Graph) -> str:
 def _classes(graph: Graph, class_names: Sequence[str]) -> str:
     if graph.labels is None:
         return "no labels"
-    # One class at a time: labels of a damaged dataset may be any numbers.
-    numbers = range(min(graph.num_classes, _MOST_CLASSES))
+    # Counted one class at a time, because labels of a damaged dataset may be any numbers.
+    numbers = range(min(graph.num_classes, _MOST_SHOWN))
     columns = [graph.labels[:, number] if graph.multi_label else graph.labels == number for number in numbers]
-    # The number of classes may be that of a damaged dataset too, so names are made for those that are shown.
+    # Only shown classes get a name: the number of classes of a damaged dataset may be huge.
     names = class_names or [str(number) for number in numbers]
     shown = [f"{name}: {int(column.sum()):,}" for name, column in zip(names, columns, strict=False)]
-    more = ", ..." if graph.num_classes > _MOST_CLASSES else ""
     several = ", several per vertex" if graph.multi_label else ""
-    return f"{graph.num_classes}{several} ({', '.join(shown)}{more})"
+    return f"{graph.num_classes}{several} ({_listed(shown, graph.num_classes)})"
 
 
 def _graphs(graph: Graph) -> str:
     assert graph.graph_ptr is not None
     sizes = graph.graph_ptr.diff().tolist()
     names = graph.graph_names or [str(position) for position in range(len(sizes))]
-    shown = [f"{name}: {size:,}" for name, size in zip(names[:_MOST_NAMES], sizes, strict=False)]
-    more = ", ..." if len(sizes) > _MOST_NAMES else ""
-    return f"{graph.num_graphs:,} (vertices {', '.join(shown)}{more})"
+    shown = [f"{name}: {size:,}" for name, size in zip(names[:_MOST_SHOWN], sizes, strict=False)]
+    return f"{graph.num_graphs:,} (vertices {_listed(shown, len(sizes))})"
+
+
+def _listed(shown: list[str], count: int) -> str:
+    return ", ".join([*shown, "..."] if count > len(shown) else shown)
 
 
 def _size_bytes(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""What is installed: versions of the packages that sagann needs, and which of its extras are there."""
+"""Versions of the packages that sagann needs, and of its extras."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)(?:[^;]*)(?:;.*extra == ['\"]([A-Za-z0-9_-]+)['\"])?")
-# Extras of those who work on sagann itself.
+# Extras for work on sagann itself.
 _NOT_FOR_USERS = ("dev",)
 
 
@@ -17,28 +17,28 @@ class Extra:
     """An extra of sagann."""
 
     name: str
-    "As in pip install 'sagann[NAME]'."
+    "Name of the extra, as in pip install 'sagann[NAME]'."
     packages: Mapping[str, str | None]
-    "Package to version; None where it is not installed."
+    "Version of each package; None where the package is not installed."
 
     @property
     def installed(self) -> bool:
-        """Whether every package is there."""
+        """Whether every package is installed."""
         return None not in self.packages.values()
 
     @property
     def command(self) -> str:
-        """What installs it."""
+        """The command that installs the extra."""
         return f"pip install 'sagann[{self.name}]'"
 
 
 def core_versions() -> dict[str, str | None]:
-    """Version of every package that sagann always needs; None where it is missing."""
+    """Version of each package that sagann always needs; None where the package is missing."""
     return {name: _version(name) for name, extra in _requirements() if extra is None}
 
 
 def extras() -> list[Extra]:
-    """The extras that a user may want."""
+    """The extras for users."""
     packages: dict[str, dict[str, str | None]] = {}
     for name, extra in _requirements():
         if extra is not None and extra not in _NOT_FOR_USERS:
@@ -50,7 +50,7 @@ def _requirements() -> list[tuple[str, str | None]]:
     try:
         listed = metadata.requires("sagann") or []
     except metadata.PackageNotFoundError:
-        # Run from its source folder, without having been installed.
+        # sagann runs from its source folder, without an installation.
         return []
     matches = [_REQUIREMENT.match(line) for line in listed]
     return [(match[1], match[2]) for match in matches if match]

@@ -8,21 +8,15 @@ from rich.table import Table
 
 from sagann.train import METRICS, Metrics
 
-_TITLES = {
-    "loss": "loss",
-    "accuracy": "accuracy",
-    "micro_f1": "micro-F1",
-    "macro_f1": "macro-F1",
-    "roc_auc": "ROC-AUC",
-}
+_TITLES = {"micro_f1": "micro-F1", "macro_f1": "macro-F1", "roc_auc": "ROC-AUC"}
 
 
 def metrics_table(metrics: Mapping[str, Metrics], *, title: str | None = None) -> Table:
     """Lay out metrics.
 
     Args:
-        metrics: split to metric to value; a metric that a split does not have is shown as '-'.
-        title: above the table.
+        metrics: split to metric to value; a metric that a split lacks is shown as '-'.
+        title: title of the table.
     """
     table = Table(title=title, title_justify="left")
     table.add_column("split")

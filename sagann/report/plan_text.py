@@ -1,4 +1,4 @@
-"""A streaming plan in words."""
+"""The text that ``sagann plan --memory`` prints: a plan, its steps, and its forecast."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from sagann.byte_size import format_bytes
 from sagann.plan.epoch import Planned
 from sagann.plan.intervals import sizes
 from sagann.plan.steps import Block, Move, Plan, Step
-from sagann.plan.timeline import Lane, block_name, step_name
-from sagann.plan.visits import Visits
+from sagann.plan.sweeps import Traversal
+from sagann.plan.timeline import Lane
 from sagann.runtime.forecasting.forecast import Forecast
 
 _KINDS = {
@@ -29,41 +29,40 @@ _BOTTLENECKS: Mapping[Lane, str] = {"compute": "computing", "load": "what is loa
 
 
 def plan_text(planned: Planned, *, on_disk: bool = True) -> str:
-    """What an epoch does, how much memory it takes, and what it copies.
+    """Describe the steps, the memory and the copies of an epoch.
 
     Args:
-        planned: a plan of a whole epoch.
-        on_disk: whether what is not in use lies there, or in the host's memory.
+        planned: the plan of a whole epoch.
+        on_disk: whether blocks that are not in use lie on disk; else they lie in the host's memory.
     """
     schedule, plan = planned.schedule, planned.plan
     steps = [operation for operation in plan.operations if isinstance(operation, Step)]
+    moves = [operation for operation in plan.operations if isinstance(operation, Move)]
+    loads = [move for move in moves if move.kind == "load"]
     lines = [
-        f"P = {plan.num_intervals}: {_cut(plan)}.",
+        f"P = {plan.num_intervals}: {_cut(plan, loads)}.",
         f"Memory: at most {format_bytes(plan.peak_bytes)} of {format_bytes(plan.budget_bytes)}, for vertex data, edges, "
         "gradients and temporaries. Parameters, their gradients, the optimizer, Python and PyTorch come on top.",
         f"Stages: {_gradients(steps)}. Gathers run once.",
-        *([_visited(schedule.visits)] if plan.num_intervals > 1 else []),
+        *([_visited(schedule.traversal)] if plan.num_intervals > 1 else []),
         f"An epoch: {len(steps):,} steps, {format_bytes(plan.loaded_bytes)} loaded, "
         f"{format_bytes(plan.stored_bytes)} stored.",
         f"{'On disk' if on_disk else 'In the host memory'}: {format_bytes(schedule.edge_bytes)} of edges, {format_bytes(schedule.constant_bytes)} gathered once from "
         f"constant features, up to {format_bytes(plan.spilled_bytes)} of an epoch.",
     ]
-    moves = [operation for operation in plan.operations if isinstance(operation, Move)]
-    in_place = [move for move in moves if move.kind == "load" and schedule.sizes.is_in_place(move.block)]
-    lines += _by_kind("Loaded", ((move.block, move.num_bytes) for move in moves if move.kind == "load"))
-    lines += _by_kind(
-        "Read where it lies", ((each.block, schedule.sizes.content_of(each.block)) for each in in_place)
-    )
+    in_place = [load.block for load in loads if schedule.sizes.is_in_place(load.block)]
+    lines += _by_kind("Loaded", ((load.block, load.num_bytes) for load in loads))
+    lines += _by_kind("Read where it lies", ((block, schedule.sizes.content_of(block)) for block in in_place))
     lines += _by_kind("Stored", ((move.block, move.num_bytes) for move in moves if move.kind == "store"))
-    lines += _picked(planned)
-    hungriest = max(steps, key=lambda step: step.temporary_bytes + sum(map(schedule.sizes.of, step.blocks)))
-    size = hungriest.temporary_bytes + sum(map(schedule.sizes.of, hungriest.blocks))
-    lines.append(f"The hungriest step, {_named(hungriest)}, takes {format_bytes(size)} by itself.")
+    lines += _picked(planned, loads)
+    taken = [step.temporary_bytes + sum(map(schedule.sizes.of, step.blocks)) for step in steps]
+    hungriest = steps[taken.index(max(taken))]
+    lines.append(f"The hungriest step, {_named(hungriest)}, takes {format_bytes(max(taken))} by itself.")
     return "\n".join(lines)
 
 
 def _by_kind(verb: str, blocks: Iterable[tuple[Block, int]]) -> list[str]:
-    """How many bytes of each kind of block, the most first; nothing where there are none."""
+    """A line with the bytes of each kind of block, the largest first; no line if there are none."""
     found: Counter[str] = Counter()
     for block, num_bytes in blocks:
         found[block.kind] += num_bytes
@@ -71,20 +70,18 @@ def _by_kind(verb: str, blocks: Iterable[tuple[Block, int]]) -> list[str]:
     return [f"{verb}: {', '.join(parts)}."] if parts else []
 
 
-def _cut(plan: Plan) -> str:
-    """Into which intervals, and whether there is anything else that has to go for something to come."""
+def _cut(plan: Plan, loads: Sequence[Move]) -> str:
+    """The sizes of the intervals, or whether one interval fits memory."""
     rows = sizes(plan.bounds)
     if len(rows) > 1:
         return f"intervals of {min(rows):,} to {max(rows):,} vertices"
-    loaded = [each.block for each in plan.operations if isinstance(each, Move) and each.kind == "load"]
-    if plan.stored_bytes == 0 and len(loaded) == len(set(loaded)):
+    if plan.stored_bytes == 0 and len(loads) == len({load.block for load in loads}):
         return "everything fits; nothing is cut"
     return "nothing is cut, but not everything fits at once; what has to go is loaded again when it is needed"
 
 
-def _picked(planned: Planned) -> list[str]:
-    """Which part of intervals' rows is loaded for chunks that need few of them; nothing where none are picked."""
-    loads = [each for each in planned.plan.operations if isinstance(each, Move) and each.kind == "load"]
+def _picked(planned: Planned, loads: Sequence[Move]) -> list[str]:
+    """A line with the share of rows that is loaded for chunks that need few rows; no line if no rows are picked."""
     picked = [move for move in loads if move.block.needed_by is not None]
     if not picked:
         return []
@@ -97,7 +94,7 @@ def _picked(planned: Planned) -> list[str]:
 
 
 def _gradients(steps: Sequence[Step]) -> str:
-    """Which stages run twice for their gradient, and which keep what they make."""
+    """The stages that run again for their gradients, and those whose results are kept."""
     keeps = {
         step.number: any(block.kind == "stage_saved" for block in step.reads)
         for step in steps
@@ -110,9 +107,9 @@ def _gradients(steps: Sequence[Step]) -> str:
     return "; ".join(found) or "none runs twice"
 
 
-def _visited(visits: Visits) -> str:
-    """In which order intervals and chunks come."""
-    widths = Counter(visits.widths.values())
+def _visited(traversal: Traversal) -> str:
+    """The order of intervals and chunks."""
+    widths = Counter(traversal.widths.values())
     strips = "".join(
         f"; strips of {width} intervals in {count} {'pass' if count == 1 else 'passes'}"
         for width, count in sorted(widths.items())
@@ -120,24 +117,24 @@ def _visited(visits: Visits) -> str:
     found = {
         "zigzag": "zigzag: each sweep begins where the last one ended",
         "ascending": "ascending in every sweep",
-    }[visits.direction]
-    refined = f"; {len(visits.refined)} strips refined by simulated swaps" if visits.refined else ""
+    }[traversal.direction]
+    refined = f"; {len(traversal.refined)} strips refined by simulated swaps" if traversal.refined else ""
     return f"Order: {found}{strips}{refined}."
 
 
 def steps_text(plan: Plan) -> str:
-    """Every step and copy, a line each, in the order in which they begin."""
+    """A line for each step and copy, in the order in which they begin."""
     lines = []
     for operation in plan.operations:
         if isinstance(operation, Step):
-            lines.append(f"  {step_name(operation)}")
+            lines.append(f"  {operation.label}")
         elif operation.kind != "drop":
-            lines.append(f"{operation.kind} {block_name(operation.block)}, {format_bytes(operation.num_bytes)}")
+            lines.append(f"{operation.kind} {operation.block.label}, {format_bytes(operation.num_bytes)}")
     return "\n".join(lines)
 
 
 def forecast_text(forecast: Forecast) -> str:
-    """How long an epoch will take, what it will wait for, and how that is known."""
+    """Describe the seconds of an epoch, the bottleneck, and the source of the forecast."""
     timeline, machine = forecast.timeline, forecast.machine
     busy = ", ".join(f"{verb} {timeline.busy_s(lane):.3g} s" for lane, verb in _LANES.items())
     known = (

@@ -1,8 +1,7 @@
-"""Probes: small computations with a known answer that show whether a part of sagann works on this machine.
+"""Probes: small computations with a known result, which show whether a part of sagann works on this machine.
 
-They run in a process of their own (``python -m sagann.report.probes``), because what they look for may crash a
-process: a library built for another processor, a broken driver. Each probe is announced before it starts, so
-the one that crashed is known.
+Probes run in a process of their own (``python -m sagann.report.probes``), because a broken library or driver can crash a
+process. The first probe without a finding is the one that crashed.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -20,16 +20,19 @@ _TIMEOUT_S = 300
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """What a probe found."""
+    """The result of a probe."""
 
     name: str
     "Name of the probe."
     ok: bool
     "Whether the part works."
     detail: str
-    "What it found, or why the part does not work."
-    core: bool
-    "Whether sagann needs this part."
+    "Facts of the part, or the reason why the part does not work."
+
+    @property
+    def core(self) -> bool:
+        """Whether sagann needs this part."""
+        return self.name not in _OPTIONAL
 
 
 def _torch() -> str:
@@ -62,7 +65,7 @@ def _counting_sort() -> str:
     from sagann.graph.counting_sort import group_by_key
 
     generator = torch.Generator().manual_seed(0)
-    # Enough for several threads, and for both passes.
+    # Enough keys for several threads, and for both passes.
     keys = torch.randint(5000, (200_000,), generator=generator)
     grouped = group_by_key(keys, 5000, positions=True)
     order = torch.sort(keys, stable=True).indices
@@ -192,29 +195,31 @@ _OPTIONAL = ("CUDA",)
 
 
 def run_probes(command: tuple[str, ...] = (sys.executable, "-m", "sagann.report.probes")) -> Iterator[Finding]:
-    """Run every probe in a process of its own, and tell what each found as soon as it is known.
+    """Run all probes in another process, and yield each finding as soon as it is known.
 
     Args:
-        command: what to start; another program only in tests.
+        command: the program that runs the probes; another one in tests.
     """
     waiting = list(_PROBES)
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
     ):
-        # Its end closes the pipe, so a probe that hangs ends the loop as a crash does.
-        killer = _kill_after(process, _TIMEOUT_S)
+        # The end of the process closes the pipe, so a probe that hangs ends the loop as a crash does.
+        killer = threading.Timer(_TIMEOUT_S, process.kill)
+        killer.daemon = True
+        killer.start()
         assert process.stdout is not None
         for line in process.stdout:
             try:
                 found = Finding(**json.loads(line))
             except (ValueError, TypeError):
-                # A library wrote to stdout.
+                # A library has written to stdout.
                 continue
             waiting.remove(found.name)
             yield found
         code = process.wait()
-        killer()
+        killer.cancel()
         errors.seek(0)
         words = errors.read().strip().splitlines()
     if not waiting:
@@ -222,18 +227,9 @@ def run_probes(command: tuple[str, ...] = (sys.executable, "-m", "sagann.report.
     crashed, *unknown = waiting
     reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     detail = f"the process ended with {reason}" + (f": {words[-1]}" if words else "")
-    yield Finding(name=crashed, ok=False, detail=detail, core=crashed not in _OPTIONAL)
+    yield Finding(name=crashed, ok=False, detail=detail)
     for name in unknown:
-        yield Finding(name=name, ok=False, detail="not tried after the crash", core=name not in _OPTIONAL)
-
-
-def _kill_after(process: subprocess.Popen[str], seconds: float) -> Callable[[], None]:
-    import threading
-
-    timer = threading.Timer(seconds, process.kill)
-    timer.daemon = True
-    timer.start()
-    return timer.cancel
+        yield Finding(name=name, ok=False, detail="not tried after the crash")
 
 
 def _expect(found: object, expected: object) -> None:
@@ -247,7 +243,7 @@ def _main() -> None:
             ok, detail = True, probe()
         except Exception as error:  # noqa: BLE001 - whatever is wrong is what a probe is to find
             ok, detail = False, f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        found = {"name": name, "ok": ok, "detail": detail.splitlines()[0], "core": name not in _OPTIONAL}
+        found = {"name": name, "ok": ok, "detail": detail.splitlines()[0]}
         sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()
 

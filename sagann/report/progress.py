@@ -1,28 +1,45 @@
-"""ProgressReporter: a progress bar while training, with epoch time, edges per second, loss and the monitored metric."""
+"""Progress bars: of a training run, and of an import."""
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column
 
-from sagann.train.reporter import EpochRecord, RunInfo, TrainResult
+from sagann.report.terminal import Terminal
+from sagann.storage.progress import Progress as ImportProgress, silent
+
+if TYPE_CHECKING:
+    from sagann.train.reporter import EpochRecord, RunInfo, TrainResult
 
 _RECENT_EPOCHS = 20
-"""The time and the rate shown are medians over so many epochs, so that one slow epoch does not make them jump."""
+"""Number of epochs whose median time is shown, so that one slow epoch does not make time and rate jump."""
 
 _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 class ProgressReporter:
-    """Shows how a run goes; a terminal gets a live bar, a pipe or a file only the messages and the last state.
+    """A progress bar of a run, with epoch time, edges per second, loss and the monitored metric.
+
+    A terminal gets a live bar; a pipe or a file gets only the messages and the last state.
 
     Args:
-        console: where to write; by default standard error, so that standard output stays for results.
+        console: where to write; by default standard error, so that standard output holds results only.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -34,7 +51,7 @@ class ProgressReporter:
         self._monitored = ""
 
     def on_start(self, info: RunInfo) -> None:
-        """Show the bar, from the epoch that a resume begins with."""
+        """Show the bar, from the first epoch of this call."""
         self._info = info
         self._recent_s.clear()
         self._monitored = ""
@@ -47,7 +64,7 @@ class ProgressReporter:
             TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
             console=self._console,
         )
-        name = f"{info.model.rpartition(':')[2]} on {Path(info.data).name}"
+        name = f"{info.model.rpartition(':')[2]} on {Path(info.data).stem}"
         self._task = self._progress.add_task(name, total=info.epochs, completed=info.first_epoch - 1, state="")
         self._progress.start()
 
@@ -66,7 +83,7 @@ class ProgressReporter:
         self._progress.update(self._task, completed=record.epoch, state=state)
 
     def on_end(self, result: TrainResult) -> None:
-        """Leave the bar as it stands."""
+        """Stop drawing and leave the last state."""
         self.close()
 
     def on_message(self, text: str) -> None:
@@ -74,19 +91,44 @@ class ProgressReporter:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Stop drawing; for the caller whose run ended with an error. May be called again."""
+        """Stop drawing. A caller whose run ended with an error calls it too; a second call does nothing."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
 
 
+@contextmanager
+def import_progress(terminal: Terminal) -> Iterator[ImportProgress]:
+    """Inside the ``with`` block, draw a bar for each stage of an import; without a terminal, draw nothing."""
+    if not terminal.animated:
+        yield silent
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[unit]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=terminal.err) as bars:
+        stages: dict[str, TaskID] = {}
+
+        def draw(done: int, total: int | None, unit: str, stage: str) -> None:
+            if stage not in stages:
+                stages[stage] = bars.add_task(stage, total=total, unit=unit)
+            # The total may be an estimate that is too low.
+            bars.update(stages[stage], completed=done, total=None if total is None else max(total, done))
+
+        yield draw
+
+
 def edges_per_s(info: RunInfo, epoch_s: float) -> float:
-    """Edges that an epoch's forward pass walks, all layers together, per second of the epoch."""
+    """Edges of the forward pass, of all layers together, per second of the epoch."""
     return info.num_edges * info.num_hops / epoch_s if epoch_s > 0 else 0.0
 
 
 def _short(number: float) -> str:
-    """Three digits and a scale: 12345678 is '12.3M'."""
+    """Format a number with three digits and a scale, as '12.3M'."""
     for scale, letter in _SCALES:
         if number >= scale:
             return f"{number / scale:.3g}{letter}" if number < 1000 * scale else f"{number / scale:.0f}{letter}"
@@ -94,5 +136,5 @@ def _short(number: float) -> str:
 
 
 def short_seconds(seconds: float) -> str:
-    """Seconds from one on, milliseconds below."""
+    """Format a time: in seconds from one second on, below in milliseconds."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"

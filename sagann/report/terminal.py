@@ -1,4 +1,4 @@
-"""Terminal: results to stdout, everything said on the way to stderr, so that a pipe gets results only."""
+"""Terminal: results go to stdout, notes and progress to stderr, so that a pipe gets results only; and tables of facts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import errno
 import sys
 
 from rich.console import Console, RenderableType
+from rich.table import Column, Table
 from rich.text import Text
 
 from sagann.errors import InputError
 
-# Wide enough for any table of ours: without a terminal nothing says how wide lines may be.
+# Without a terminal nothing says how wide lines may be. Every table of this project is narrower.
 _PIPE_WIDTH = 200
 
 
@@ -20,49 +21,57 @@ class Terminal:
     Colour and progress appear on a terminal only; NO_COLOR is respected.
 
     Args:
-        quiet: drop the notes.
+        quiet: whether notes and progress are left out.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
         self.out = _console(stderr=False)
-        self.err = _console(stderr=True)
+        self.err = _console(stderr=True, quiet=quiet)
 
     @property
     def animated(self) -> bool:
-        """Whether progress may be drawn and redrawn."""
+        """Whether progress can be drawn and redrawn."""
         return self.err.is_terminal and not self.quiet
 
     def show(self, result: RenderableType) -> None:
         """Write a result: a table, or a text that is never wrapped.
 
         Raises:
-            InputError: standard output does not take it.
+            InputError: the system refuses to write to standard output.
         """
         try:
             if isinstance(result, str):
-                # A wrapped path cannot be copied.
+                # A path that is wrapped cannot be copied.
                 self.out.print(Text(result), soft_wrap=True)
             else:
                 self.out.print(result)
         except OSError as error:
             if error.errno == errno.EPIPE:
-                # The reader has what it wants, as head has.
+                # The reader has closed the pipe, as head does.
                 raise
             raise InputError(
                 "the result cannot be shown",
                 value=error.strerror or str(error),
                 where="standard output",
-                fix="Send it to where there is room. What the command saves is saved: a run, a dataset, a file.",
+                fix="Send it to a place with room. Files that the command writes are complete.",
             ) from error
 
     def say(self, text: str) -> None:
         """Write a note, unless quiet."""
-        if not self.quiet:
-            self.err.print(Text(text), soft_wrap=True)
+        self.err.print(Text(text), soft_wrap=True)
 
 
-def _console(*, stderr: bool) -> Console:
+def facts_table(title: str, *, num_columns: int = 2) -> Table:
+    """An empty table without a header, whose rows begin with the name of a fact.
+
+    Values that do not fit are wrapped, never cut off, because people copy them into reports.
+    """
+    columns = [Column(overflow="fold") for _ in range(num_columns)]
+    return Table(*columns, title=title, title_justify="left", show_header=False)
+
+
+def _console(*, stderr: bool, quiet: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _PIPE_WIDTH
-    return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
+    return Console(stderr=stderr, quiet=quiet, width=width, highlight=False, markup=False, emoji=False)

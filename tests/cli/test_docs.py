@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -56,9 +55,11 @@ def write_files(text: str, folder: Path) -> None:
 
 def expect_on_a_round_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing on the pages depends on the machine but seconds; measuring it takes several, every time."""
-    # Imported before, as it does measure.
-    import_module("sagann.cli.machine_run")
-    for name in ("sagann.train.profile.probe", "sagann.runtime.forecasting.probe.probe"):
+    for name in (
+        "sagann.train.profile.probe",
+        "sagann.cli.plan_run.probe",
+        "sagann.runtime.forecasting.probe.probe",
+    ):
         monkeypatch.setattr(name, lambda *_: ROUND)
 
 

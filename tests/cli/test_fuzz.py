@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from sagann.cli.settings import ENGINES, SETTINGS
-from sagann.cli.toml_file import format_toml
+from sagann.cli.run_settings import ENGINES
+from sagann.cli.settings import SETTINGS
 from sagann.nn import MODELS
+from sagann.toml_text import format_toml
 from tests.cli.conftest import Invoke
 
 # Settings that only say how long to train, or where: mutated elsewhere, and fixed here for speed.

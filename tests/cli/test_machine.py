@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from sagann.plan.machine import Machine
-from sagann.report.machine_table import machine_table
+from sagann.plan.machine import Disk, Machine
 from tests.cli.conftest import Invoke
 
 MACHINE = Machine(
@@ -24,10 +22,10 @@ MACHINE = Machine(
     exp_per_s=5.5e9,
     copy_bytes=9.5 * 2**30,
     pick_bytes=6.5 * 2**30,
-    disk_read_bytes=1.5 * 2**30,
-    file_cache_bytes=4.5 * 2**30,
-    disk_write_bytes=512 * 2.0**20,
     step_s=61.7e-6,
+    disks={
+        "disk0": Disk(read_bytes_per_s=1.5 * 2**30, cached_bytes_per_s=4.5 * 2**30, write_bytes_per_s=512 * 2.0**20)
+    },
 )
 
 
@@ -41,7 +39,7 @@ def probed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         folders.append(folder)
         return MACHINE
 
-    monkeypatch.setattr("sagann.cli.machine_run.probe", probe)
+    monkeypatch.setattr("sagann.runtime.forecasting.probe.probe", probe)
     return folders
 
 
@@ -50,12 +48,6 @@ def test_a_device_that_is_not_there(invoke: Invoke, probed: list[Path]) -> None:
     assert outcome.code == 2
     assert "no such device: 'cuda:99'" in outcome.err
     assert not probed
-
-
-def test_a_device_has_its_copies_in_the_table() -> None:
-    between = replace(MACHINE, host_to_device_bytes=50 * 2.0**30, device_to_host_bytes=45 * 2.0**30)
-    cells = {str(cell) for column in machine_table(between).columns for cell in column.cells}
-    assert "50.0 GiB/s to it, 45.0 GiB/s from it" in cells
 
 
 def test_the_table(invoke: Invoke, probed: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

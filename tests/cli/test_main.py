@@ -5,6 +5,7 @@ import re
 import pytest
 
 import sagann
+from sagann.cli.settings import SETTINGS
 from tests.cli.conftest import Invoke
 
 COMMANDS = (
@@ -44,7 +45,8 @@ def test_every_command_has_help(invoke: Invoke, command: list[str]) -> None:
 def test_help_shows_defaults_and_groups(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     text = invoke("train", "--help").out
-    assert "Width of the layers between; gat: of all heads together. [default: 128]" in text
+    hidden = next(setting for setting in SETTINGS if setting.name == "hidden")
+    assert f"{hidden.help} [default: 128]" in " ".join(text.replace("│", " ").split())
     assert "[default: runs/DATA-MODEL, numbered]" in text
     for group in ("Data", "Model", "Optimisation", "Evaluation and early stopping", "Run folder"):
         assert f"─ {group} ─" in text
@@ -75,7 +77,7 @@ def test_an_unforeseen_error_exits_1(invoke: Invoke, monkeypatch: pytest.MonkeyP
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr("sagann.cli.data_run.load_graph", fail)
+    monkeypatch.setattr("sagann.storage.load_graph", fail)
     outcome = invoke("data", "info", "demo")
     assert outcome.code == 1
     assert outcome.err.startswith("Error: a fault of sagann, not of yours: ZeroDivisionError: division by zero\n")
@@ -94,7 +96,7 @@ def test_interrupt_exits_130(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) ->
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sagann.cli.data_run.load_graph", interrupt)
+    monkeypatch.setattr("sagann.storage.load_graph", interrupt)
     outcome = invoke("data", "info", "demo")
     assert outcome.code == 130
     assert "Traceback" not in outcome.err
@@ -104,7 +106,7 @@ def test_a_reader_that_goes_away_is_no_error(invoke: Invoke, monkeypatch: pytest
     def close(*_: object, **__: object) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr("sagann.cli.data_run.load_graph", close)
+    monkeypatch.setattr("sagann.storage.load_graph", close)
     assert invoke("data", "info", "demo").code == 0
 
 
@@ -113,7 +115,7 @@ def test_no_color_is_respected(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     colour = re.compile("\x1b\\[[0-9;]*3[0-9]")
-    monkeypatch.setattr("sagann.cli.doctor_run.run_probes", list)
+    monkeypatch.setattr("sagann.report.probes.run_probes", list)
     assert colour.search(invoke("doctor").out)
     monkeypatch.setenv("NO_COLOR", "1")
     assert not colour.search(invoke("doctor").out)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sagann.cli.main import main
-from sagann.cli.plan_streaming import machine_in
+from sagann.cli.plan_run import machine_in
 from sagann.errors import InputError
 from sagann.plan.epoch import Planned
 from sagann.plan.steps import Plan
@@ -85,12 +85,12 @@ def test_another_machine_is_read_from_a_file(tmp_path: Path, capsys: pytest.Capt
     given = ("--model", "gcn", "--hidden", "16", "--encoder", "linear", "--memory", "20MiB", "--machine", str(file))
     assert main(["plan", "--data", "demo", *given, "--spill", str(tmp_path)]) == 0
     shown, said = capsys.readouterr()
-    assert f"--spill {tmp_path} is not looked at: the disk's rates are those of {file}" in said
+    assert f"--spill {tmp_path} is ignored: the disk's rates are those of {file}" in said
     assert "on 2 cores of round numbers; known from the machine's rates alone" in shown
     assert "The bottleneck is what is loaded." in shown
     file.write_bytes(b"\xff\xfe")
     assert main(["plan", "--data", "demo", *given]) == 2
-    assert "machine file is no text" in capsys.readouterr().err
+    assert "machine file cannot be read" in capsys.readouterr().err
 
 
 def test_a_machine_file_is_refused_where_something_else_computes(
@@ -167,7 +167,7 @@ def test_an_epoch_of_training_is_the_one_that_was_explained(
         construct(executor, *args, **kwargs)
 
     construct = Executor.__init__
-    monkeypatch.setattr("sagann.report.plan_text.plan_text", explain)
+    monkeypatch.setattr("sagann.cli.plan_run.plan_text", explain)
     monkeypatch.setattr(Executor, "__init__", execute)
     file = tmp_path / "machine.toml"
     file.write_text(ROUND.to_toml())

@@ -103,7 +103,7 @@ def test_a_result_that_cannot_be_shown_is_no_loss_of_the_run(blocks: Path, tmp_p
         )
     assert ended.returncode == 2
     assert ended.stderr.startswith("Error: the result cannot be shown: No space left on device\n")
-    assert "What the command saves is saved" in ended.stderr
+    assert "Files that the command writes are complete" in ended.stderr
     assert len(ended.stderr.splitlines()) == 3
     assert (tmp_path / "run" / "metrics.json").exists()
 

@@ -81,6 +81,10 @@ def test_every_setting_is_written_out() -> None:
         ("[train]\nlr = [1]", r"lr is not a number: \[1\] \(in .*run\.toml, train\.lr\)"),
         ("[train]\ntensorboard = 1", r"tensorboard is not true or false"),
         ("[train]\nseed = 1979-05-27", r"seed is not an integer"),
+        ("[model", "configuration file is not TOML: "),
+        ("lr = 1\nlr = 2", "configuration file is not TOML: "),
+        ("lr = 2026-13-45", "configuration file is not TOML: "),
+        ("lr = " + "[" * 100_000, "configuration file is not TOML: "),
         ("[model]\nlayers = 100000000000", r"layers is too large: 100000000000, at most 1000 is possible"),
     ],
 )
@@ -88,6 +92,19 @@ def test_refusals_name_file_and_key(tmp_path: Path, content: str, message: str) 
     with pytest.raises(InputError, match=message) as caught:
         read_tables(write(tmp_path / "run.toml", content))
     assert "run.toml" in caught.value.where
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    file = write(tmp_path / "run.toml", "\ufeff[data]\ndata = 'demo'\n")
+    assert read_tables(file) == {"data": {"data": "demo"}}
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot be read: No such file or directory \(in .*nothing\.toml\)"):
+        read_tables(tmp_path / "nothing.toml")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match=r"cannot be read: 'utf-8' codec.*must be text in UTF-8"):
+        read_tables(tmp_path / "bytes.toml")
 
 
 def test_no_data() -> None:

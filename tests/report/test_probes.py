@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from sagann.report import probes
-from sagann.report.probes import run_probes
+from sagann.report.probes import Finding, run_probes
 
 
 def test_every_part_that_is_needed_works_here() -> None:
@@ -23,7 +23,7 @@ def program(*lines: str) -> tuple[str, ...]:
 
 
 def finding(name: str) -> str:
-    text = json.dumps({"name": name, "ok": True, "detail": "fine", "core": True})
+    text = json.dumps({"name": name, "ok": True, "detail": "fine"})
     return f"print({text!r}, flush=True)"
 
 
@@ -58,14 +58,14 @@ def test_a_probe_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, capsys: py
 
     monkeypatch.setattr(probes, "_PROBES", {"a": wrong, "b": broken, "CUDA": broken, "c": lambda: "works"})
     probes._main()
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(line["name"], line["ok"], line["core"]) for line in found] == [
+    found = [Finding(**json.loads(line)) for line in capsys.readouterr().out.splitlines()]
+    assert [(each.name, each.ok, each.core) for each in found] == [
         ("a", False, True),
         ("b", False, True),
         ("CUDA", False, False),
         ("c", True, True),
     ]
-    assert [line["detail"] for line in found] == [
+    assert [each.detail for each in found] == [
         "3, expected 4",
         "ImportError: no module",
         "ImportError: no module",

@@ -13,9 +13,9 @@ from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype, local_id_dtype
 from sagann.kernels.edge.pass_edges import Edges, PassEdges
 from sagann.plan.grid import ChunkGrid
+from sagann.plan.hops import CSC, CSR, NUMBERED, PICKED, PICKED_NUMBERED, HopSize, is_by_destination
 from sagann.plan.intervals import sizes
 from sagann.plan.selection import NEVER, OTHER_END, Selection
-from sagann.plan.sizes import CSC, CSR, NUMBERED, PICKED, PICKED_NUMBERED, HopSize, is_by_destination
 from sagann.plan.steps import Block
 from sagann.runtime.blocks.host import Host, RamHost, copied
 from sagann.runtime.blocks.spill import DiskHost
@@ -102,7 +102,7 @@ class Chunks:
 
     def known_as(self, chunk: Block) -> Block:
         """A chunk's block by the number of these chunks."""
-        return chunk._replace(number=self._number)
+        return chunk._replace(hop=self._number)
 
     def is_at_hand(self, chunk: Block) -> bool:
         """Whether a chunk lies in files that can be read without waiting for a disk, as far as the system tells."""

@@ -59,10 +59,10 @@ class Sources:
         if self._is_in_place(block):
             return self._view(block)
         if block.kind == "edges":
-            return self.chunks[block.number].load(block)
+            return self.chunks[block.hop].load(block)
         store = self._store_of(block)
         if block.needed_by is not None:
-            ids = self.chunks[block.needed_by.number].needed_by(block.needed_by)
+            ids = self.chunks[block.needed_by.hop].needed_by(block.needed_by)
             if store is None:
                 return _unnamed(self._host_of(block).pick(block.whole, ids))
             with made_by(POOL.empty):
@@ -72,7 +72,7 @@ class Sources:
     def _view(self, block: Block) -> Any:
         """A block's content, where it lies."""
         if block.kind == "edges":
-            return self.chunks[block.number].view(block)
+            return self.chunks[block.hop].view(block)
         store, vertices = self._store_of(block), self.plan.vertices(block.interval)
         if isinstance(store, SparseRows):
             return FeatureRows.of_interval(store.tensor, vertices)
@@ -83,7 +83,7 @@ class Sources:
     def is_at_hand(self, block: Block) -> bool:
         """Whether a block lies in a file that can be read without waiting for a disk, as far as the system tells."""
         if block.kind == "edges":
-            return self.chunks[block.number].is_at_hand(block)
+            return self.chunks[block.hop].is_at_hand(block)
         if block.needed_by is not None:
             return False
         if (store := self._store_of(block)) is not None:
@@ -94,7 +94,7 @@ class Sources:
 
     def known_as(self, block: Block) -> Block:
         """A chunk's block, by a number that is the same in every program and never of other edges."""
-        return self.chunks[block.number].known_as(block)
+        return self.chunks[block.hop].known_as(block)
 
     def _store_of(self, block: Block) -> FeatureStore | None:
         """The store of a block that the caller brings: of the features, or of the result's gradient."""

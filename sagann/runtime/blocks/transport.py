@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from sagann.plan.leaving import Leaving
+from sagann.plan.pending_stores import PendingStores
 from sagann.plan.steps import Block
-from sagann.plan.timeline import Lane, block_name
+from sagann.plan.timeline import Lane
 from sagann.runtime.blocks.host import Host
 from sagann.runtime.recorder import Recorder, recorded
 
@@ -91,7 +91,7 @@ class _Copies:
         self._timeline = timeline
 
     def _recorded(self, lane: Lane, copy: Callable[..., Any], block: Block, *rest: Any) -> Any:
-        with recorded(self._timeline, lane, block_name(block), self._bytes_of(block)):
+        with recorded(self._timeline, lane, block.label, self._bytes_of(block)):
             return copy(block, *rest)
 
 
@@ -140,7 +140,7 @@ class ThreadTransport(_Copies):
     """Copies from and to files: one thread loads and one thread stores, while steps run.
 
     Blocks in the page cache are read at once instead, as within memory. A drop does not wait for the block's store:
-    :mod:`sagann.plan.leaving` says which step does.
+    :mod:`sagann.plan.pending_stores` says which step does.
     """
 
     counts_process = True
@@ -148,14 +148,14 @@ class ThreadTransport(_Copies):
     def __init__(self, source: Source, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> None:
         super().__init__(source, host, bytes_of, timeline)
         self._stores: dict[Block, Future[None]] = {}
-        self._leaving = Leaving[Future[None]]()
+        self._pending = PendingStores[Future[None]]()
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-load")
         self._storer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-store")
 
     def load(self, block: Block) -> Pending:
         """Start to load a block."""
-        self._leaving.settle(_has_ended)
-        stores = self._leaving.load(self._bytes_of(block))
+        self._pending.settle(_has_ended)
+        stores = self._pending.load(self._bytes_of(block))
         # Rows are picked from the block on the host.
         if block.needed_by is not None and (of_whole := self._stores.get(block.whole)) is not None:
             stores.append(of_whole)
@@ -175,13 +175,13 @@ class ThreadTransport(_Copies):
     def drop(self, block: Block) -> None:
         """Free a block's memory when it is stored."""
         if (store := self._stores.pop(block, None)) is not None:
-            self._leaving.drop(self._bytes_of(block), store)
+            self._pending.drop(self._bytes_of(block), store)
 
     def make_room(self, room_bytes: int) -> None:
         """Wait until dropped blocks whose stores are under way take no more than ``room_bytes``."""
-        self._leaving.settle(_has_ended)
-        if self._leaving.excess_bytes > room_bytes:
-            for store in self._leaving.stores:
+        self._pending.settle(_has_ended)
+        if self._pending.excess_bytes > room_bytes:
+            for store in self._pending.stores:
                 store.result()
 
     def close(self) -> None:

@@ -19,9 +19,9 @@ from torch import nn
 
 from sagann.graph.feature_store import Features
 from sagann.graph.graph import Graph
+from sagann.graph.rows import is_sparse
 from sagann.graph.subgraph import subgraph
 from sagann.plan.epoch import Planned
-from sagann.plan.intervals import sizes
 from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError
 from sagann.plan.simulate import StepSeconds
@@ -49,9 +49,14 @@ Factors = Mapping[Key, float]
 "Measured seconds of steps over their seconds by the machine's rates."
 
 
-def step_seconds(planned: Planned, machine: Machine, rehearsal: Rehearsal | None) -> StepSeconds:
-    """The seconds of a plan's steps, by the machine's rates and by a rehearsal if there is one."""
-    work = _work_of(planned)
+def step_seconds(
+    planned: Planned, machine: Machine, rehearsal: Rehearsal | None, features: Features | None = None
+) -> StepSeconds:
+    """The seconds of a plan's steps, by the machine's rates and by a rehearsal if there is one.
+
+    The non-zeros of sparse features count. They are those of the rehearsal's graph, or ``features``.
+    """
+    work = work_of(planned, features if rehearsal is None else rehearsal[1].features)
     factors: Factors = {} if rehearsal is None else rehearse(*rehearsal, planned, machine)
 
     def step_s(step: Step) -> float:
@@ -90,7 +95,7 @@ def rehearse(model: nn.Module, graph: Graph, planned: Planned, machine: Machine)
     finally:
         for module, mode in modes.items():
             module.training = mode
-    work = _work_of(rehearsed)
+    work = work_of(rehearsed, part.features)
     expected = _by_key(rehearsed.plan, [work.of(step).seconds(machine) for step in _steps(rehearsed.plan)])
     return {key: median(found) / expected[key] for key, found in times.items()}
 
@@ -113,7 +118,7 @@ def _streamed(
 
 def _quick_edges(graph: Graph, planned: Planned, machine: Machine) -> int:
     """Most edges of a part whose epoch is quick."""
-    work = _work_of(planned)
+    work = work_of(planned, graph.features)
     epoch_s = sum(work.of(step).seconds(machine) for step in _steps(planned.plan))
     return max(MOST_EDGES, min(_MOST_QUICK_EDGES, int(graph.num_edges * min(1.0, _LONGEST_S / epoch_s))))
 
@@ -143,8 +148,12 @@ def _run(streamed: StreamedModel, x: Features) -> None:
         torch.autograd.grad(loss, trained, allow_unused=True)
 
 
-def _work_of(planned: Planned) -> StepWork:
-    return StepWork(planned.program, planned.schedule, sizes(planned.plan.bounds))
+def work_of(planned: Planned, features: Features | None = None) -> StepWork:
+    """The work of a plan's steps; where ``features`` are sparse, by their non-zeros."""
+    nonzeros = None
+    if is_sparse(features):
+        nonzeros = features.values().numel() / max(1, len(features))
+    return StepWork(planned.schedule, nonzeros)
 
 
 def _steps(plan: Plan) -> list[Step]:

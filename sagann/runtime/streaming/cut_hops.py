@@ -10,11 +10,10 @@ from torch import Tensor
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph.topology import Topology
 from sagann.graph.versions import version_of
-from sagann.plan.choose_intervals import edges_bytes
-from sagann.plan.edges_of_type import EdgesOfType, Hop, gathered_hops, topology_of
+from sagann.plan.fit import edges_bytes
 from sagann.plan.grid import CUT_BYTES, MOST_EDGES, ChunkGrid
+from sagann.plan.hops import EdgesOfType, Hop, HopSize, gathered_hops, topology_of
 from sagann.plan.selection import Selection
-from sagann.plan.sizes import HopSize
 from sagann.plan.steps import UNLIMITED
 from sagann.runtime.blocks.backend import Backend
 from sagann.runtime.blocks.chunks import Chunks

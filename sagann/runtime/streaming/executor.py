@@ -28,7 +28,6 @@ from sagann.kernels.seeds import seeded
 from sagann.plan.epoch import Planned
 from sagann.plan.selection import as_read
 from sagann.plan.steps import Block, Move, Step
-from sagann.plan.timeline import step_name
 from sagann.runtime.blocks.backend import Backend
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import Host
@@ -157,7 +156,7 @@ class Executor:
                     if operation.kind == kind:
                         return
                     self.resident.begin(operation)
-                    with recorded(self._timeline, "compute", step_name(operation)):
+                    with recorded(self._timeline, "compute", operation.label):
                         run[operation.kind](operation)
         except BaseException:
             # Also after Ctrl-C: no thread may go on copying.
@@ -367,7 +366,9 @@ class Executor:
         gather = self.program.gathers[step.number]
         work = self.gradients.passes(gather)[step.part]
         of_dst = step.kind == "gather_grad" and work.function.at == "dst"
-        at = Block("state", gather.result, step.dst_interval if of_dst else step.interval, number=step.part + 1)
+        at = Block(
+            "state", gather.result, step.dst_interval if of_dst else step.interval, backward_pass=step.part + 1
+        )
         return gather, work, self._state(at, work.function, gather)
 
     def _gather_grad(self, step: Step) -> None:
@@ -391,7 +392,7 @@ class Executor:
                 self.epoch.add_shared(value, _alone(result))
             else:
                 self._add_gradient(value, step.interval, result)
-        self.resident.discard(Block("state", gather.result, step.interval, number=step.part + 1))
+        self.resident.discard(Block("state", gather.result, step.interval, backward_pass=step.part + 1))
 
     def _output_grad(self, step: Step) -> None:
         rows = self.resident[Block("grad", "x", step.interval)]

@@ -16,8 +16,8 @@ from sagann.graph.feature_store import Features, TensorRows
 from sagann.graph.graph import Graph
 from sagann.graph.rows import is_sparse
 from sagann.graph.topology import Topology
-from sagann.plan.choose_intervals import MOST_INTERVALS, Cut, cutter, fitted_bounds, hop_sizes
 from sagann.plan.epoch import Planned, dense_peak_bytes, plan_epoch
+from sagann.plan.fit import MOST_INTERVALS, Cut, cutter, fitted_bounds, hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.orders import Order, require_order
 from sagann.plan.selection import ALWAYS, NEVER, Select, Selection, require_select

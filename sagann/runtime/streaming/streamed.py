@@ -24,16 +24,15 @@ from sagann.graph.feature_store import Features, FeatureStore, TensorRows, featu
 from sagann.graph.topology import Topology, for_training_as_well
 from sagann.kernels.dialects import check_dialect
 from sagann.kernels.seeds import drawn_seed
-from sagann.plan.choose_intervals import Cut, fitted_bounds
-from sagann.plan.constants import plan_constants
-from sagann.plan.epoch import Planned, plan_epoch
+from sagann.plan.epoch import Planned, plan_constants, plan_epoch
+from sagann.plan.fit import Cut, fitted_bounds
 from sagann.plan.gradients import Gradients
 from sagann.plan.memory import require_memory_policy
 from sagann.plan.orders import Order, require_order
 from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.steps import UNLIMITED, MemoryPolicy
-from sagann.plan.visits import Visits
+from sagann.plan.sweeps import Traversal
 from sagann.runtime.blocks.backend import Backend, CpuBackend
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import Host
@@ -86,7 +85,7 @@ class StreamedModel(nn.Module):
         dialect: kernels of the edges.
         order: order in which passes go through the chunk grid.
         selection: which rows are picked for chunks.
-        visits: order in which passes go over the intervals; by default as :func:`sagann.plan.epoch.plan_epoch` chooses.
+        traversal: order in which passes go over the intervals; by default as :func:`sagann.plan.epoch.plan_epoch` chooses.
         memory_policy: which blocks the device keeps (:mod:`sagann.plan.memory`).
         cut: quantity of which all intervals have equally much, where more intervals are cut because the device ran out of memory.
         backend: device that computes, by default the CPU. Parameters lie on it; hops and features lie on the host.
@@ -111,7 +110,7 @@ class StreamedModel(nn.Module):
         dialect: str = "auto",
         order: Order = "column",
         selection: Selection = NEVER,
-        visits: Visits | None = None,
+        traversal: Traversal | None = None,
         memory_policy: MemoryPolicy = "belady",
         cut: Cut = "bytes",
         backend: Backend | None = None,
@@ -131,7 +130,7 @@ class StreamedModel(nn.Module):
         self.dialect = dialect
         self.order = order
         self.selection = selection
-        self.visits = visits
+        self.traversal = traversal
         self.memory_policy: MemoryPolicy = memory_policy
         self._cut: Cut = cut
         self.timeline: Recorder | None = None
@@ -228,7 +227,7 @@ class StreamedModel(nn.Module):
                 folded=folded,
                 order=self.order,
                 selection=self.selection,
-                visits=self.visits,
+                traversal=self.traversal,
                 memory_policy=self.memory_policy,
                 same_memory=self._same_memory,
                 has_mapped_x=is_read,
@@ -348,8 +347,8 @@ class StreamedModel(nn.Module):
             grain=self._backend.grain,
             same_memory=self._same_memory,
         )
-        # The visits belong to the old intervals.
-        self.visits = None
+        # The traversal belongs to the old intervals.
+        self.traversal = None
         self._cut_anew()
 
     def _executor(

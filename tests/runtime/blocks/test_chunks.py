@@ -10,8 +10,8 @@ import torch
 
 from sagann.plan import equal_vertices
 from sagann.plan.grid import ChunkGrid
+from sagann.plan.hops import CSC
 from sagann.plan.selection import ALWAYS
-from sagann.plan.sizes import CSC
 from sagann.plan.steps import Block
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import RamHost

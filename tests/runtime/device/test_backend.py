@@ -18,11 +18,11 @@ from sagann.kernels.dialects import dialect_for
 from sagann.kernels.edge import naive
 from sagann.nn import ModelConfig, build_model
 from sagann.plan import equal_vertices
-from sagann.plan.choose_intervals import hop_sizes
-from sagann.plan.fit import needed_bytes
+from sagann.plan.fit import hop_sizes
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import ALWAYS, Selection
+from sagann.plan.sizes import needed_bytes
 from sagann.plan.steps import Block, Step
 from sagann.plan.timeline import LANES
 from sagann.runtime.blocks.backend import CpuBackend

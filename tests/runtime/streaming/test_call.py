@@ -150,7 +150,7 @@ def test_where_less_cannot_be_met_the_error_says_what_is_needed(
     prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = prepared[2]
-    monkeypatch.setattr("sagann.plan.choose_intervals.MOST_INTERVALS", 3)
+    monkeypatch.setattr("sagann.plan.fit.MOST_INTERVALS", 3)
     needed = streamed_of(prepared, 1 << 30)
     budget = needed.plan(x).plan.peak_bytes
     while True:

@@ -13,11 +13,11 @@ from sagann.nn import build_model
 from sagann.nn.zoo import MODELS, ModelConfig
 from sagann.partition import vertex_order
 from sagann.plan import equal_vertices
-from sagann.plan.choose_intervals import hop_sizes
-from sagann.plan.fit import needed_bytes
+from sagann.plan.fit import hop_sizes
 from sagann.plan.orders import Order
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import ALWAYS, NEVER, Select, Selection
+from sagann.plan.sizes import needed_bytes
 from sagann.plan.steps import Move, Plan
 from sagann.runtime.streaming.stream import foretell, stream
 from sagann.runtime.streaming.streamed import StreamedModel

@@ -25,11 +25,11 @@ from sagann.kernels.typed_linear import typed_linear
 from sagann.nn import GAT, GIN, GNN, SAGE, MaxPoolGCN, build_model
 from sagann.nn.zoo import MODELS, ModelConfig
 from sagann.plan import equal_edges, equal_vertices
-from sagann.plan.choose_intervals import edges_bytes
-from sagann.plan.fit import needed_bytes
+from sagann.plan.fit import edges_bytes
 from sagann.plan.orders import Order
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
+from sagann.plan.sizes import needed_bytes
 from sagann.plan.steps import UNLIMITED, Block, MemoryPolicy, Move, Plan, Step
 from sagann.runtime.blocks.residents import Residents
 from sagann.runtime.streaming.executor import Executor
@@ -287,7 +287,7 @@ def spill_of(place: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path 
 def stored_states(plan: Plan) -> set[int]:
     """The states that are moved out: 0 of the forward, others by the backward's passes."""
     stored = [each.block for each in plan.operations if isinstance(each, Move) and each.kind == "store"]
-    return {block.number for block in stored if block.kind == "state"}
+    return {block.backward_pass for block in stored if block.kind == "state"}
 
 
 @pytest.mark.parametrize("on_disk", [False, True])

@@ -1,8 +1,9 @@
-"""The work of ``sagann doctor``. Imports nothing that could be what is broken."""
+"""The tables of ``sagann doctor``: versions, machine, extras, and the parts that were tried."""
 
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -10,45 +11,18 @@ from rich.text import Text
 
 from sagann import __version__
 from sagann.byte_size import format_bytes
-from sagann.cli.failure import OUR_FAULT
-from sagann.cli.options import Shared
 from sagann.free_space import free_disk_bytes, memory
 from sagann.report.installed import core_versions, extras
-from sagann.report.probes import Finding, run_probes
-from sagann.report.terminal import Terminal
+from sagann.report.probes import Finding
+from sagann.report.terminal import facts_table
 from sagann.runtime.processor import num_cores
 
 _OK, _MISSING, _FAILED = Text("ok", "green"), Text("-", "yellow"), Text("failed", "bold red")
 
 
-def doctor_run(*, shared: Shared) -> int:
-    """Print the state of installation and machine; 0 when everything that sagann needs works, else 1."""
-    terminal = Terminal(quiet=shared.quiet)
-    terminal.show(_versions())
-    terminal.show(_machine())
-    terminal.show(_extras())
-    terminal.say("Trying each part ...")
-    findings = list(run_probes())
-    terminal.show(_findings(findings))
-    broken = [found.name for found in findings if found.core and not found.ok]
-    broken += [name for name, version in core_versions().items() if version is None]
-    if broken:
-        terminal.show(f"sagann does not work here: {', '.join(broken)}.")
-        return OUR_FAULT
-    terminal.show("sagann works here.")
-    return 0
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(*columns, title=title, title_justify="left", show_header=False)
-    # What does not fit is wrapped, never cut off: somebody will copy it into a report.
-    for column in table.columns:
-        column.overflow = "fold"
-    return table
-
-
-def _versions() -> Table:
-    table = _table("Versions", "name", "version")
+def versions_table() -> Table:
+    """Versions of sagann, of Python and of the packages that sagann needs."""
+    table = facts_table("Versions")
     table.add_row("sagann", __version__)
     table.add_row("python", f"{platform.python_version()}, {platform.system()} {platform.machine()}")
     for name, version in core_versions().items():
@@ -56,10 +30,11 @@ def _versions() -> Table:
     return table
 
 
-def _machine() -> Table:
+def machine_table() -> Table:
+    """Cores, memory and disk that this process may use."""
     found = memory()
     here = Path.cwd()
-    table = _table("Machine", "what", "value")
+    table = facts_table("Machine")
     table.add_row("cores", str(num_cores()))
     table.add_row(
         "memory", f"{format_bytes(found.total_bytes)}, of which {format_bytes(found.available_bytes)} are free"
@@ -72,8 +47,9 @@ def _machine() -> Table:
     return table
 
 
-def _extras() -> Table:
-    table = _table("Extras", "name", "state", "detail")
+def extras_table() -> Table:
+    """The extras of sagann, with their packages or the command that installs them."""
+    table = facts_table("Extras", num_columns=3)
     for extra in extras():
         there = [f"{name} {version}" for name, version in extra.packages.items() if version]
         missing = [name for name, version in extra.packages.items() if not version]
@@ -82,8 +58,9 @@ def _extras() -> Table:
     return table
 
 
-def _findings(findings: list[Finding]) -> Table:
-    table = _table("Parts", "name", "state", "detail")
+def findings_table(findings: Sequence[Finding]) -> Table:
+    """The parts of sagann that were tried, and whether each works."""
+    table = facts_table("Parts", num_columns=3)
     for found in findings:
         state = _OK if found.ok else _FAILED if found.core else _MISSING
         table.add_row(found.name, state, found.detail)

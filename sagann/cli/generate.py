@@ -1,0 +1,120 @@
+"""``sagann data generate rmat | sbm``. Their work is imported when a command runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from sagann.cli.data import NameOption, OutArgument, OverwriteOption, SeedOption, Streaming, report_dataset
+from sagann.cli.options import Shared, command, option
+from sagann.errors import InputError
+
+app = typer.Typer(help="Generate a dataset at random.", no_args_is_help=True)
+
+# Positions in larger arrays do not fit 64 bits.
+_LARGEST = 2**40
+# The generator refuses more edges with a text of its own.
+_MOST_EDGES = 2**62
+
+
+@app.command("rmat")
+@command()
+def rmat(
+    shared: Shared,
+    out: OutArgument,
+    streaming: Streaming,
+    vertices: Annotated[int, typer.Option(help="Number of vertices.", min=0)],
+    edges: Annotated[int, typer.Option(help="Number of edges drawn.", min=0)],
+    features: Annotated[int, typer.Option(help="Random features per vertex.", min=0)] = 0,
+    classes: Annotated[int, typer.Option(help="Classes of random labels, split 60/20/20.", min=0)] = 0,
+    seed: SeedOption = 0,
+    a: Annotated[float, option("Probability of low source, low destination.")] = 0.57,
+    b: Annotated[float, option("Probability of low source, high destination.")] = 0.19,
+    c: Annotated[float, option("Probability of high source, low destination.")] = 0.19,
+) -> None:
+    """Generate a power-law graph (R-MAT) of any size, in bounded memory. Labels and features mean nothing.
+
+    Example: sagann data generate rmat big --vertices 1000000 --edges 16000000
+    """
+    from sagann.graph import Quadrants
+    from sagann.report.progress import import_progress
+    from sagann.storage import write_rmat
+
+    options = streaming.options()
+    _check_sizes(num_vertices=vertices, num_edges=edges, num_features=features, num_classes=classes)
+    with import_progress(shared.terminal()) as progress:
+        write_rmat(
+            out,
+            vertices,
+            edges,
+            seed=seed,
+            num_features=features,
+            num_classes=classes,
+            quadrants=Quadrants(a=a, b=b, c=c, d=max(0.0, 1 - a - b - c)),
+            options=replace(options, progress=progress),
+        )
+    report_dataset(out, shared)
+
+
+@app.command("sbm")
+@command()
+def sbm(
+    shared: Shared,
+    out: OutArgument,
+    vertices: Annotated[int, typer.Option(help="Number of vertices.", min=1)] = 20_000,
+    classes: Annotated[int, option("Number of classes.")] = 3,
+    degree: Annotated[float, option("Directed edges per vertex.")] = 4.5,
+    homophily: Annotated[float, option("Share of the edges that join vertices of one class.")] = 0.67,
+    degree_exponent: Annotated[float, option("Exponent of the degrees' power law.")] = 2.5,
+    features: Annotated[int, typer.Option(help="Features per vertex.", min=0)] = 500,
+    noise: Annotated[float, option("Standard deviation of the noise in every feature.")] = 0.37,
+    split: Annotated[str, option("How to split, as for 'sagann train'.", "SPLIT")] = "random:0.6,0.2",
+    seed: SeedOption = 0,
+    name: NameOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Generate a block-model graph with classes that a graph network can learn.
+
+    Example: sagann data generate sbm blocks --vertices 5000 --classes 4
+    """
+    from sagann.cli.fit_memory import refuse_beyond_memory
+    from sagann.cli.split_choice import apply_split
+    from sagann.graph import sbm_graph, validate_graph
+    from sagann.storage import save_graph
+
+    _check_sizes(num_vertices=vertices, num_features=features, num_classes=classes)
+    num_edges = vertices * degree
+    if num_edges < _MOST_EDGES:
+        # Features and centres of 4 bytes each; keys, ids and sort buffers of an edge; offsets of the classes.
+        refuse_beyond_memory(
+            4 * (vertices + classes) * features + 32 * int(num_edges) + 16 * classes,
+            where=f"a block model of {vertices} vertices",
+            fix="Ask for less, or use 'sagann data generate rmat', which needs little memory.",
+        )
+    graph = sbm_graph(
+        vertices,
+        num_classes=classes,
+        average_degree=degree,
+        homophily=homophily,
+        degree_exponent=degree_exponent,
+        num_features=features,
+        feature_noise=noise,
+        seed=seed,
+    )
+    graph = apply_split(graph, split, seed=seed)
+    validate_graph(graph)
+    save_graph(replace(graph, name=name or graph.name), out, overwrite=overwrite)
+    report_dataset(out, shared)
+
+
+def _check_sizes(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size > _LARGEST:
+            raise InputError(
+                "size of a generated graph is too large",
+                value=f"{name} = {size:.3g}, at most {_LARGEST:.3g} are possible",
+                where="sagann data generate",
+                fix=f"Lower {name}.",
+            )
