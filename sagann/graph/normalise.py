@@ -17,7 +17,7 @@ from sagann.graph.checks import slices
 from sagann.graph.graph import Graph
 from sagann.graph.large_arrays import empty_array, slabs
 from sagann.graph.rows import csr_tensor
-from sagann.graph.topology import Topology
+from sagann.graph.topology import Topology, destinations
 
 Normalisation = Literal["symmetric", "row"]
 
@@ -79,9 +79,7 @@ def weighted_in_degrees(topology: Topology) -> Tensor:
         return topology.in_degrees().double()
     degrees = torch.zeros(topology.num_dst, dtype=torch.float64, device=topology.device)
     for rows, edges in slabs(topology.indptr):
-        degrees_in = topology.indptr[rows.start : rows.stop + 1].diff()
-        dst = torch.repeat_interleave(torch.arange(len(degrees_in), device=topology.device), degrees_in)
-        degrees[rows].index_add_(0, dst, weight[edges].double())
+        degrees.index_add_(0, destinations(topology, rows, edges), weight[edges].double())
     return degrees
 
 

@@ -10,14 +10,12 @@ Threads take ranges of rows with about equal numbers of ids; a row is never spli
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import numpy as np
 import torch
 from numba import prange
 from torch import Tensor
 
-from sagann.graph.counting_sort import ITEMS_PER_THREAD
+from sagann.graph.counting_sort import ITEMS_PER_THREAD, Array
 from sagann.graph.threads import pytorch_threads
 from sagann.machine_code import compiled
 
@@ -26,8 +24,6 @@ _SHORT = 64
 _DIGIT_BITS = 8
 # Number of ranges of rows for each thread: some ranges take longer than others.
 _TASKS_PER_THREAD = 16
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def sort_rows(indptr: Tensor, ids: Tensor, positions: Tensor | None = None) -> None:
