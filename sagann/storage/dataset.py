@@ -139,11 +139,7 @@ def _folder(path: str | os.PathLike[str]) -> Path:
 
 
 def tensors_of(graph: Graph) -> dict[str, Tensor]:
-    """A graph's arrays by the names of their files.
-
-    Raises:
-        InputError: an array has a dtype, or edge data a name, that the format does not know.
-    """
+    """A graph's arrays by the names of their files; refuse dtypes and names that the format does not know."""
     topology, features = graph.topology, graph.features
     tensors: dict[str, Tensor | None] = {"indptr": topology.indptr, "indices": topology.indices}
     for name, rows in topology.edge_data.items():

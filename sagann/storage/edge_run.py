@@ -17,12 +17,7 @@ from sagann.storage.row_source import Array
 
 
 class EdgeRun:
-    """A temporary file of edges.
-
-    Args:
-        path: file to make.
-        columns: form of each column.
-    """
+    """A temporary file of edges, with a form for each column."""
 
     def __init__(self, path: Path, columns: Sequence[EdgeColumn]) -> None:
         self._path = path

@@ -16,24 +16,17 @@ _MAX_BINS = 2**20
 
 
 class Histogram:
-    """Number of edges by bins of 2^shift consecutive ids, from ``first`` on.
+    """Number of edges by bins of 2^shift consecutive ids, from ``first`` on, at first up to ``stop - 1``.
 
     The bins double in width whenever an id falls behind the last one, so their number stays bounded.
     """
 
-    def __init__(self) -> None:
-        self.first = 0
+    def __init__(self, first: int = 0, stop: int = 0) -> None:
+        self.first = first
         self.shift = 0
         self.num_bins = 0
         self.counts: Array = np.zeros(_MAX_BINS, dtype=np.int64)
-
-    @classmethod
-    def of_range(cls, first: int, stop: int) -> Histogram:
-        """A histogram for ids from ``first`` to ``stop - 1``."""
-        histogram = cls()
-        histogram.first = first
-        histogram.cover(stop - 1)
-        return histogram
+        self.cover(stop - 1)
 
     def cover(self, largest: int) -> None:
         """Widen the bins until id ``largest`` has one."""
@@ -53,13 +46,8 @@ class Histogram:
 class EdgeSpool:
     """Take chunks of edges, check them, and spool them in blocks.
 
-    Args:
-        path: file to make.
-        columns: form of the edge data, by name.
-        num_vertices: ids must be below this number; None where the largest id tells the number of vertices.
-        drop_self_loops: leave out edges v -> v.
-        mirrors: whether the sort adds the mirror image of each edge; the histogram then counts mirror images too.
-        block_edges: number of edges in a block.
+    Ids must be below ``num_vertices``; None where the largest id tells the number of vertices. With ``mirrors`` the sort adds
+    the mirror image of each edge, and the histogram counts mirror images too.
     """
 
     def __init__(
@@ -94,11 +82,7 @@ class EdgeSpool:
         return self.run.num_edges + self._num_waiting
 
     def add(self, chunk: EdgeChunk) -> None:
-        """Take a chunk.
-
-        Raises:
-            DatasetError: an edge has a wrong value; names file and row.
-        """
+        """Take a chunk; refuse wrong values, by file and row."""
         chunk = checked_chunk(chunk, self._num_vertices, self.columns)
         columns = [chunk.src, chunk.dst, *(chunk.data[name] for name in self.columns)]
         if len(chunk.src):
@@ -125,8 +109,7 @@ class EdgeSpool:
         """Write the last block, and widen the histogram to all vertices."""
         self._flush()
         self.run.close()
-        if num_vertices:
-            self.histogram.cover(num_vertices - 1)
+        self.histogram.cover(num_vertices - 1)
 
     def _wait(self, columns: list[Array]) -> None:
         self._waiting.append(columns)
