@@ -25,12 +25,11 @@ from sagann.graph.counting_sort import group_by_key
 from sagann.graph.row_sort import sort_rows
 from sagann.graph.widths import id_dtype
 from sagann.machine_code import compiled
-from sagann.storage.edge_run import EdgeRun, empty_edges
 from sagann.storage.edge_source import EdgeColumn
-from sagann.storage.edge_spool import EdgeSpool, Histogram
+from sagann.storage.edge_spool import EdgeRun, EdgeSpool, Histogram, empty_edges
+from sagann.storage.importer import Progress
 from sagann.storage.merge import MergeRules, drop_mirrored, merge_pairs, merge_with_data
 from sagann.storage.npy import ArraySpec, NpyWriter, dtype_name
-from sagann.storage.progress import Progress
 from sagann.storage.row_source import Array
 
 # Parts of one split: each needs an open file, and slices of a block that are not too small to write.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sagann.errors import DatasetError, InputError
 from sagann.graph import id_dtype, validate_graph
@@ -23,7 +23,6 @@ from sagann.storage.edge_source import EdgeSource
 from sagann.storage.folder import new_folder
 from sagann.storage.manifest import EdgeTreatment, Manifest, is_unicode, write_manifest
 from sagann.storage.npy import NpyWriter, dtype_name
-from sagann.storage.progress import Progress, silent
 from sagann.storage.row_source import Array, RowSource, as_stored
 
 if TYPE_CHECKING:
@@ -34,6 +33,24 @@ LEAST_MEMORY_BYTES = 2**20
 
 # More vertices per edge than this mean that the ids are hashes, unless the number of vertices is stated.
 _MOST_VERTICES_PER_EDGE = 64
+
+
+class Progress(Protocol):
+    """Callback of long work, called at most a few times a second from the thread that works."""
+
+    def __call__(self, done: int, total: int | None, unit: str, stage: str) -> None:
+        """Take the state of the work.
+
+        Args:
+            done: number of units done in this stage.
+            total: number of units in this stage; None where it is not known yet.
+            unit: "edges" or "vertices".
+            stage: "reading edges", "partitioning", "sorting", "writing features".
+        """
+
+
+def silent(done: int, total: int | None, unit: str, stage: str) -> None:
+    """Ignore the progress."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
