@@ -228,7 +228,6 @@ class ParquetTable:
         # The index that pandas writes is no column of the table.
         self.names = [name for name in self._schema.names if not _PANDAS_INDEX.fullmatch(name)]
         _refuse_doubles(self.names, self.path)
-        self.first_row = 0
         self.has_names, self.may_be_numbered = True, False
 
     def estimate_rows(self) -> int:
