@@ -103,13 +103,6 @@ def require_type(
 def require_choice(value: object, choices: Iterable[object], *, what: str, where: str) -> None:
     """Refuse a value that is none of the choices.
 
-    Args:
-        value: the argument.
-        choices: the accepted values.
-        what: what failed, as in :class:`SagannError`.
-        where: the argument's name.
-    Raises:
-        InputError: ``value`` is no choice.
     Example:
         >>> require_choice("rows", ["column", "row"], what="unknown order", where="order")
         Traceback (most recent call last):

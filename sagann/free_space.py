@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,20 +84,14 @@ def is_memory(folder: Path) -> bool:
 
 
 def _meminfo() -> dict[str, int]:
-    path = _PROC / "meminfo"
-    if not path.is_file():
-        return {}
-    lines = (line.split() for line in path.read_text().splitlines())
+    lines = (line.split() for line in _text(_PROC / "meminfo").splitlines())
     # "MemTotal:  16316412 kB"
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if len(words) == 3 and words[2] == "kB"}
 
 
 def _memory_cgroups() -> Iterator[Path]:
     """The cgroup of this process and those above it, in either version, as far as they are to be seen here."""
-    listed = _PROC / "self" / "cgroup"
-    if not listed.is_file():
-        return
-    for line in listed.read_text().splitlines():
+    for line in _text(_PROC / "self" / "cgroup").splitlines():
         _, controllers, inside = line.split(":", 2)
         if controllers == "":
             mounts = [_CGROUPS, _CGROUPS / "unified"]
@@ -122,23 +116,20 @@ def _limit_of(folder: Path) -> tuple[int, int] | None:
     for limit_name, usage_name, cache_names in names:
         limit = _number(folder / limit_name)
         if limit is not None and limit < _UNLIMITED_BYTES:
-            cache = _stat(folder / "memory.stat", cache_names)
+            entries = map(str.split, _text(folder / "memory.stat").splitlines())
+            cache = sum(int(count) for name, count in entries if name in cache_names)
             return limit, max(0, (_number(folder / usage_name) or 0) - cache)
     return None
 
 
 def _number(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
+    text = _text(path).strip()
     return int(text) if text.isdigit() else None
 
 
-def _stat(path: Path, names: Collection[str]) -> int:
-    """The sum of some entries; those that are not there count nothing."""
+def _text(path: Path) -> str:
+    """A file's text; empty where it cannot be read."""
     try:
-        lines = path.read_text().splitlines()
+        return path.read_text()
     except OSError:
-        return 0
-    return sum(int(count) for name, count in map(str.split, lines) if name in names)
+        return ""

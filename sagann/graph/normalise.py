@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError
+from sagann.errors import InputError, require_choice
 from sagann.graph.checks import slices
 from sagann.graph.feature_store import FeatureStore, feature_store, read_slice
 from sagann.graph.graph import Graph
@@ -47,13 +47,7 @@ def normalise(
         >>> normalise(Graph(topology=topology), "row").topology.edge_data["weight"]
         tensor([0.5000, 0.5000, 1.0000])
     """
-    if how not in get_args(Normalisation):
-        raise InputError(
-            "unknown normalisation",
-            value=f"'{how}', expected one of {', '.join(get_args(Normalisation))}",
-            where="normalise",
-            fix="Pass 'symmetric' or 'row'.",
-        )
+    require_choice(how, get_args(Normalisation), what="unknown normalisation", where="normalise")
     topology = graph.topology
     degrees = weighted_in_degrees(topology)
     if how == "symmetric":

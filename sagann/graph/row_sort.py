@@ -27,12 +27,10 @@ _TASKS_PER_THREAD = 16
 
 
 def sort_rows(indptr: Tensor, ids: Tensor, positions: Tensor | None = None) -> None:
-    """Sort each row's ids, stably and in place, and carry their positions along.
+    """Sort each row's ids, stably and in place, and permute their positions in the same way.
 
-    Args:
-        indptr: int64 [num_rows + 1], offsets of the rows.
-        ids: int32 or int64 [N], at least 0, contiguous.
-        positions: int32 or int64 [N], contiguous, permuted like the ids; further data is permuted by indexing with them.
+    The ids are at least 0; both arrays are contiguous. Further data is permuted by indexing with the positions.
+
     Example:
         >>> ids, positions = torch.tensor([2, 1, 1, 0]), torch.arange(4)
         >>> sort_rows(torch.tensor([0, 3, 4]), ids, positions)

@@ -10,7 +10,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError
+from sagann.errors import InputError, require_choice
 from sagann.graph.checks import (
     Where,
     check_columns,
@@ -189,13 +189,7 @@ def _check_labels(graph: Graph) -> None:
 def _check_splits(graph: Graph) -> None:
     for name, mask in graph.splits.items():
         where = _name(graph, f"split '{name}'")
-        if name not in SPLIT_NAMES:
-            raise InputError(
-                "unknown split",
-                value=f"'{name}', expected {', '.join(SPLIT_NAMES)}",
-                where=_name(graph, "splits"),
-                fix="Rename the split.",
-            )
+        require_choice(name, SPLIT_NAMES, what="unknown split", where=_name(graph, "splits"))
         if mask.dtype != torch.bool or mask.ndim != 1:
             raise wrong_form(mask, "torch.bool [num_vertices]", where=where, fix="Pass a mask, not vertex ids.")
         if name == "train" and not mask.any():

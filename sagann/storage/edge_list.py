@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from sagann.errors import DatasetError, InputError
+from sagann.errors import DatasetError, require_choice
 from sagann.storage.edge_source import EdgeChunk, EdgeColumn
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
 from sagann.storage.tables import (
@@ -47,13 +47,7 @@ class EdgeListFormat:
     "Format of the files: 'csv' or 'parquet'; None to decide by the ending of each file's name."
 
     def __post_init__(self) -> None:
-        if self.kind not in _SUFFIXES:
-            raise InputError(
-                "kind of edge list is unknown",
-                value=f"{self.kind!r}, expected 'csv', 'parquet' or None",
-                where="EdgeListFormat.kind",
-                fix="Choose one of these.",
-            )
+        require_choice(self.kind, _SUFFIXES, what="kind of edge list is unknown", where="EdgeListFormat.kind")
 
 
 def import_edge_list(
