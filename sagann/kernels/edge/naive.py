@@ -49,8 +49,6 @@ def run(
         edge_offset: id of the first edge, where the pass continues.
     Returns:
         The tensors of every output (:class:`Output`); where ``into`` is given, its tensors.
-    Raises:
-        ValueError: ``into`` does not fit; the message names the tensor.
     """
     check_into(function, edges, into, edge_offset)
     topology = edges.topology() if isinstance(edges, PassEdges) else edges
@@ -121,11 +119,8 @@ def evaluate(
 ) -> dict[str, Tensor]:
     """Every value of the function, [num_edges, ...] each; parameters and constants may have 1 row instead.
 
-    Args:
-        function: the edge function.
-        rows: the inputs, [num_edges, *shape] each, or [1, *shape] for parameters.
-        edge_ids: id of each row's edge, for random and edge_id; None where the function has neither.
-        seed: seed of the random values.
+    ``rows`` holds the inputs, [num_edges, *shape] each, or [1, *shape] for parameters. ``edge_ids`` may be None where no op is
+    random or edge_id.
     """
     values: dict[str, Tensor] = {}
     for given in function.inputs:

@@ -290,11 +290,5 @@ _RECORDS: Mapping[str, Reduction] = MappingProxyType({record.name: record for re
 
 
 def reduction(name: str) -> Reduction:
-    """The record of that name.
-
-    Raises:
-        ValueError: no reduction has the name.
-    """
-    if name not in _RECORDS:
-        raise ValueError(f"There is no reduction '{name}'; choose one of {', '.join(_RECORDS)}.")
+    """The record of that name."""
     return _RECORDS[name]

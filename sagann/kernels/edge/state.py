@@ -55,9 +55,6 @@ class GatherState:
         device: device of the results.
         tensors: results of :meth:`tensors` of an equal state, to go on from. They become this state's own.
 
-    Raises:
-        ValueError: the tensors are not those of such a state.
-
     Example:
         >>> from sagann.kernels.edge import naive
         >>> from sagann.kernels.edge.function import Input, Output
@@ -87,7 +84,9 @@ class GatherState:
         self.num_edges = num_edges
         self.device = torch.device(device)
         # None stands for neutral results, so that no pass has to read them.
-        self._results: tuple[Tensor, ...] | None = self._taken(tensors) if tensors else None
+        self._results: tuple[Tensor, ...] | None = tuple(tensors.values()) if tensors else None
+        found = [(tuple(result.shape), result.dtype) for result in self._results or ()]
+        assert not found or found == self._forms()
 
     def accumulate(
         self,
@@ -108,14 +107,8 @@ class GatherState:
             edge_offset: id of the chunk's first edge.
         Returns:
             The chunk's "edge" outputs, in order.
-        Raises:
-            ValueError: the chunk has edges of other rows, or ids that are not below ``num_edges``.
         """
-        if edge_offset < 0 or edge_offset + edges.num_edges > self.num_edges:
-            raise ValueError(
-                f"The chunk's edges have the ids {edge_offset} to {edge_offset + edges.num_edges - 1}, but the state "
-                f"is of {self.num_edges} edges; pass the number of all chunks' edges together."
-            )
+        assert 0 <= edge_offset <= self.num_edges - edges.num_edges
         # PassEdges are chunks. To start anew for the first chunk would take another kernel and save a part of one chunk.
         as_in_memory = (
             isinstance(edges, Topology)
@@ -135,18 +128,8 @@ class GatherState:
         return self._split(results, of_edges=True)
 
     def merge(self, other: GatherState) -> None:
-        """Add the edges of another state of the same function and rows. The other state stays as it is.
-
-        Raises:
-            ValueError: the functions, rows, numbers of edges or devices differ.
-        """
-        for name in ("function", "num_rows", "num_edges", "device"):
-            ours, theirs = getattr(self, name), getattr(other, name)
-            if ours != theirs:
-                raise ValueError(
-                    f"States can be merged only if '{name}' is the same (got {ours} and {theirs}); construct both "
-                    f"with the same '{name}'."
-                )
+        """Add the edges of another state of the same function and rows. The other state stays as it is."""
+        assert (other.function, other._forms()) == (self.function, self._forms())
         if other._results is None:
             return
         if self._results is None:
@@ -171,16 +154,6 @@ class GatherState:
                 for result, (shape, dtype) in zip(reduced_results(self.function), self._forms(), strict=True)
             )
         return self._results
-
-    def _taken(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """The results that another state gave, in order."""
-        found = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors.values()]
-        if found != self._forms():
-            raise ValueError(
-                f"These are no results of such a state: got {found}, expected {self._forms()}; pass what tensors() of "
-                f"a state of the same function, num_rows and num_edges gave."
-            )
-        return tuple(tensors.values())
 
     def _forms(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """Shape and dtype of each result."""
