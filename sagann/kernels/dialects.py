@@ -46,11 +46,7 @@ class ScattersExtrema(Protocol):
 
 
 def check_dialect(name: str) -> None:
-    """Refuse a name that no dialect has.
-
-    Raises:
-        InputError: no dialect has the name.
-    """
+    """Refuse a name that no dialect has."""
     if name not in DIALECTS:
         raise InputError(
             "no such dialect of kernels",

@@ -97,11 +97,6 @@ class Output:
         """The record of the reduction."""
         return reduction(self.reduce)
 
-    @property
-    def num_results(self) -> int:
-        """Number of tensors that the pass returns for the output."""
-        return len(self.reduction.state)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True, weakref_slot=True, eq=False)
 class EdgeFunction:

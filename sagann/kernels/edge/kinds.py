@@ -90,8 +90,9 @@ def placed(outputs: Iterable[Output]) -> Iterator[tuple[Output, slice]]:
     """Each output, and the places of its tensors among the tensors of all these outputs."""
     first = 0
     for output in outputs:
-        yield output, slice(first, first + output.num_results)
-        first += output.num_results
+        last = first + len(output.reduction.state)
+        yield output, slice(first, last)
+        first = last
 
 
 def reduced_outputs(function: EdgeFunction) -> list[Output]:

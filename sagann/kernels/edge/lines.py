@@ -48,11 +48,7 @@ def operand_kind(function: EdgeFunction, op: Op) -> str:
 class OutputWriter(ABC):
     """Writes the lines that one output adds to a kernel: its state in registers, the update, and the result.
 
-    Args:
-        function: the edge function.
-        output: one of its outputs.
-        number: position of the output among the function's outputs.
-        result: position of the output's first tensor among the results of the pass.
+    The output is the function's ``number``-th. Its first tensor is the ``result``-th of the pass.
     """
 
     state: tuple[str, ...] = ()

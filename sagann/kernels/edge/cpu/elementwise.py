@@ -1,4 +1,4 @@
-"""Arithmetic on blocks, lane by lane. An operand of one lane, or a Python number, is spread over all lanes."""
+"""Arithmetic on blocks, lane by lane. An operand of one lane, or a Python integer, is spread over all lanes."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from sagann.kernels.edge.cpu.block import (
     suffix,
 )
 from sagann.kernels.edge.cpu.maths import Chunk, is_float, scalar_of
+from sagann.kernels.edge.function import COMPARISONS
 
 Build = Callable[..., Chunk]
 
@@ -74,28 +75,17 @@ BINARY: dict[str, Build] = {
     "and": lambda builder, a, b: builder.and_(a, b),
     "or": lambda builder, a, b: builder.or_(a, b),
 }
-COMPARISONS = {"lt", "le", "gt", "ge", "eq", "ne"}
 
 
 def spread(builder: ir.IRBuilder, given: Any, value: ir.Value, target: Block) -> list[Chunk]:
     """The chunks of an operand, as many as ``target`` has."""
     if not isinstance(given, Block):
-        value = _number(builder, given, value, target.kind)
+        # An int64, among blocks of integers.
+        value = value if target.kind == "i8" else builder.trunc(value, KINDS[target.kind])
         given = Block(target.kind, 1, 1)
     if given.lanes == target.lanes:
         return chunks_of(builder, given, value)
     return [splat(builder, value, target.width)] * target.num_chunks
-
-
-def _number(builder: ir.IRBuilder, given: Any, value: ir.Value, kind: str) -> ir.Value:
-    form = KINDS[kind]
-    if kind == "b1":
-        return builder.icmp_signed("!=", value, ir.Constant(value.type, 0))
-    if kind.startswith("f"):
-        if isinstance(given, types.Integer):
-            return builder.sitofp(value, form)
-        return value if value.type == form else builder.fptrunc(value, form)
-    return value if value.type == form else builder.trunc(value, form)
 
 
 def widest(*operands: Any) -> Block:
