@@ -7,13 +7,12 @@ import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
 from sagann.errors import InputError, MissingDependencyError
-from sagann.graph.topology import Topology
 from sagann.kernels.edge import naive
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.pass_edges import Edges
@@ -33,15 +32,6 @@ class Dialect(Protocol):
     @property
     def run(self) -> Run:
         """See :func:`sagann.kernels.edge.naive.run`."""
-        ...
-
-
-@runtime_checkable
-class ScattersExtrema(Protocol):
-    """A dialect with a kernel of its own for the gradient of an extremum of source rows."""
-
-    def scatter_extremum(self, topology: Topology, edge: Tensor, grad: Tensor) -> Tensor:
-        """See :func:`sagann.kernels.edge.cpu.scatter_extremum`."""
         ...
 
 
@@ -98,7 +88,6 @@ def run_pass(
 
     With the dialect bound (``functools.partial``) the function is a :class:`Run`.
     """
-    # An isinstance check of a protocol takes as long as a small pass.
     supports: Callable[[EdgeFunction], str | None] | None = getattr(dialect, "supports", None)
     if supports is not None:
         if function not in _SUPPORTED:

@@ -17,13 +17,12 @@ from torch import Tensor
 
 from sagann.graph.topology import Topology
 from sagann.kernels.accumulators.records import ACCUMULATORS, Accumulator, Counts
-from sagann.kernels.edge.function import EdgeFunction, Output, read_names
+from sagann.kernels.edge.function import EdgeFunction, Output, Shape, read_names
 
 SEPARATOR = "+"
 "Stands between the names of several accumulators of one message."
 MESSAGE_SEPARATOR = ", "
 "Stands between the accumulators of several messages."
-Shape = tuple[int, ...]
 Names = str | Sequence[str]
 "Names of the accumulators of one message: one name, or several."
 

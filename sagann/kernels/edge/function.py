@@ -121,11 +121,6 @@ class EdgeFunction:
         return (*self.inputs, *self.ops)
 
     @property
-    def content(self) -> tuple[object, ...]:
-        """The whole function, for comparisons."""
-        return (*self.values, *self.outputs, self.at)
-
-    @property
     def random(self) -> bool:
         """Whether the pass needs a seed."""
         return any(op.op == "random" for op in self.ops)

@@ -89,13 +89,7 @@ class GatherState:
         assert not found or found == self._forms()
 
     def accumulate(
-        self,
-        run: Run,
-        edges: Edges,
-        arrays: Mapping[str, Tensor],
-        *,
-        seed: int = 0,
-        edge_offset: int = 0,
+        self, run: Run, edges: Edges, arrays: Mapping[str, Tensor], *, seed: int = 0, edge_offset: int = 0
     ) -> tuple[Tensor, ...]:
         """Add the edges of a chunk.
 
