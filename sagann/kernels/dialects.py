@@ -29,10 +29,8 @@ _SUPPORTED: WeakKeyDictionary[EdgeFunction, bool] = WeakKeyDictionary()
 class Dialect(Protocol):
     """Runs edge functions."""
 
-    @property
-    def run(self) -> Run:
-        """See :func:`sagann.kernels.edge.naive.run`."""
-        ...
+    run: Run
+    "See :func:`sagann.kernels.edge.naive.run`."
 
 
 def check_dialect(name: str) -> None:

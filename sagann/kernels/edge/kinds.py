@@ -56,11 +56,6 @@ def kind_of(value: Input | Op) -> str:
     return "f4" if kind in ("f2", "bf") else kind
 
 
-def common_kind(kinds: Iterable[str]) -> str:
-    """The kind that operands of several kinds are computed in."""
-    return max(kinds, key=["b1", "i4", "i8", "f4", "f8"].index)
-
-
 def results_of(function: EdgeFunction) -> list[Result]:
     """The tensors that a pass writes, in order."""
     results = []

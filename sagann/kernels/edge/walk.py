@@ -116,11 +116,6 @@ def _in_pass_order(array: Tensor, walk: Walk, topology: Topology) -> tuple[Tenso
     return known[2], True
 
 
-def _allocate(result: Result, walk: Walk, num_totals: int) -> Tensor:
-    rows = {"row": walk.num_rows, "edge": len(walk.indices), "item": num_totals}[result.rows]
-    return empty((rows, *result.shape), result.dtype or walk.id_dtype, walk.indices.device)
-
-
 def _earlier(results: Sequence[Result], into: Sequence[Tensor] | None) -> list[Tensor | None]:
     """For each result of a pass, the earlier result that the pass continues from, if any."""
     if into is None:
@@ -133,8 +128,11 @@ def targets(
     results: Sequence[Result], walk: Walk, into: Sequence[Tensor] | None, *, num_totals: int
 ) -> list[Tensor]:
     """The tensors that a kernel writes: earlier results with a row per group, and new ones. Totals get ``num_totals`` rows."""
+    rows = {"row": walk.num_rows, "edge": len(walk.indices), "item": num_totals}
     return [
-        earlier if earlier is not None and result.rows == "row" else _allocate(result, walk, num_totals)
+        earlier
+        if earlier is not None and result.rows == "row"
+        else empty((rows[result.rows], *result.shape), result.dtype or walk.id_dtype, walk.indices.device)
         for result, earlier in zip(results, _earlier(results, into), strict=True)
     ]
 

@@ -93,34 +93,23 @@ def widest(*operands: Any) -> Block:
     return max((block for block in operands if isinstance(block, Block)), key=lambda block: block.lanes)
 
 
-def _binary(name: str) -> Any:
-    build = BINARY[name]
+def _operation(name: str, num_operands: int) -> Any:
+    build = BINARY.get(name) or maths.UNARY[name]
 
-    def gives(a: Any, b: Any) -> Block:
-        return widest(a, b).of("b1") if name in COMPARISONS else widest(a, b)
+    def gives(*operands: Any) -> Block:
+        return widest(*operands).of("b1") if name in COMPARISONS else widest(*operands)
 
-    @emitted(gives, None, None)
+    @emitted(gives, *[None] * num_operands)
     def operation(builder: ir.IRBuilder, signature: Any, *values: ir.Value) -> ir.Value:
         target = widest(*signature.args)
         operands = zip(signature.args, values, strict=True)
-        pairs = zip(*(spread(builder, given, value, target) for given, value in operands), strict=True)
-        return pack(builder, signature.return_type, [build(builder, x, y) for x, y in pairs])
+        lanes = zip(*(spread(builder, given, value, target) for given, value in operands), strict=True)
+        return pack(builder, signature.return_type, [build(builder, *chunks) for chunks in lanes])
 
     return operation
 
 
-def _unary(name: str) -> Any:
-    build = maths.UNARY[name]
-
-    @emitted(lambda a: a, None)
-    def operation(builder: ir.IRBuilder, signature: Any, value: ir.Value) -> ir.Value:
-        block = signature.return_type
-        return pack(builder, block, [build(builder, chunk) for chunk in chunks_of(builder, block, value)])
-
-    return operation
-
-
-OPERATIONS = {name: _binary(name) for name in BINARY} | {name: _unary(name) for name in maths.UNARY}
+OPERATIONS = {name: _operation(name, 2) for name in BINARY} | {name: _operation(name, 1) for name in maths.UNARY}
 "Functions of blocks by the name of the op, for generated kernels."
 
 

@@ -183,28 +183,24 @@ MERGES: Mapping[str, Callable[[Tensor, Sequence[Tensor]], None]] = {
 
 
 def merge_rows(
-    function: EdgeFunction, outs: Sequence[Tensor], slots: Sequence[Tensor], levels: Sequence[Tensor]
-) -> None:
-    """Write the rows that were cut into several items to ``outs``, [num_rows, ...], from ``slots``, [num_slots, ...]."""
-    for reduction, here in merged_results(function):
-        pairs = [tensor for pair in zip(slots[here], outs[here], strict=True) for tensor in pair]
-        for groups in levels:
-            MERGES[reduction.name](groups, pairs)
-
-
-def merge_more_rows(
     function: EdgeFunction,
     outs: Sequence[Tensor],
     slots: Sequence[Tensor],
     levels: Sequence[Tensor],
-    split_rows: Tensor,
+    continued: Tensor | None,
 ) -> None:
-    """Merge the rows that were cut, ``split_rows``, into the earlier results that ``outs`` holds; see :func:`merge_rows`."""
+    """Write the rows that were cut into several items to ``outs``, [num_rows, ...], from ``slots``, [num_slots, ...].
+
+    Where a pass continues, ``continued`` are the rows that were cut, and the earlier results that ``outs`` holds take them in.
+    """
     if not levels:
         return
-    known = [[out[split_rows] for out in outs[here]] for _, here in merged_results(function)]
-    merge_rows(function, outs, slots, levels)
-    for (reduction, here), before in zip(merged_results(function), known, strict=True):
-        reduction.merge(before, [out[split_rows] for out in outs[here]])
-        for out, rows in zip(outs[here], before, strict=True):
-            out[split_rows] = rows
+    for reduction, here in merged_results(function):
+        known = [] if continued is None else [out[continued] for out in outs[here]]
+        pairs = [tensor for pair in zip(slots[here], outs[here], strict=True) for tensor in pair]
+        for groups in levels:
+            MERGES[reduction.name](groups, pairs)
+        if continued is not None:
+            reduction.merge(known, [out[continued] for out in outs[here]])
+            for out, rows in zip(outs[here], known, strict=True):
+                out[continued] = rows

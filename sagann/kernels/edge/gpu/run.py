@@ -17,7 +17,7 @@ from sagann.kernels.edge.function import EdgeFunction, verify
 from sagann.kernels.edge.gpu.cut import Cut, cut_of
 from sagann.kernels.edge.gpu.emit import emit
 from sagann.kernels.edge.gpu.layout import choose_layout, shared_results, supports
-from sagann.kernels.edge.gpu.merge import MERGES, merge_more_rows, merge_rows
+from sagann.kernels.edge.gpu.merge import MERGES, merge_rows
 from sagann.kernels.edge.kinds import Result, lanes, results_of
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.source import import_source, library_hash
@@ -89,10 +89,7 @@ def run(
         args += [copy for number in kernel.shared for copy in (outs[number].clone(), slots[number].clone())]
     with torch.cuda.device_of(cut.items):
         kernel.entry[(len(cut.items), kernel.num_tiles)](*args, num_warps=kernel.warps)
-        if into is None:
-            merge_rows(function, outs, slots, cut.rows.levels)
-        else:
-            merge_more_rows(function, outs, slots, cut.rows.levels, cut.split_rows)
+        merge_rows(function, outs, slots, cut.rows.levels, None if into is None else cut.split_rows)
         for number, result in enumerate(kernel.results):
             if result.rows == "item":
                 for groups in cut.totals.levels:
