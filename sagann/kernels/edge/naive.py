@@ -6,6 +6,7 @@ The result is differentiable. Backward passes are traced from :func:`evaluate`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -56,23 +57,13 @@ def run(
         # Data of the edges lies in their order, any other array in CSC order.
         moved = {id(rows): topology.edge_data[name] for name, rows in edges.edge_data.items()}
         arrays = {name: moved.get(id(array), array) for name, array in arrays.items()}
+    with nullcontext() if into is None else torch.no_grad():
+        found = _results(function, topology, arrays, seed, edge_offset)
     if into is None:
-        return tuple(result for results in _results(function, topology, arrays, seed, 0) for result in results)
-    with torch.no_grad():
-        return _continued(function, topology, arrays, seed, into, edge_offset)
-
-
-def _continued(
-    function: EdgeFunction,
-    topology: Topology,
-    arrays: Mapping[str, Tensor],
-    seed: int,
-    into: Sequence[Tensor],
-    edge_offset: int,
-) -> tuple[Tensor, ...]:
+        return tuple(result for results in found for result in results)
     results: list[Tensor] = []
     known = iter(into)
-    for output, part in zip(function.outputs, _results(function, topology, arrays, seed, edge_offset), strict=True):
+    for output, part in zip(function.outputs, found, strict=True):
         if output.reduction.rows == "edge":
             results += part
             continue

@@ -63,7 +63,7 @@ BINARY: dict[str, Build] = {
     "sub": _arithmetic("fsub", "sub"),
     "mul": _arithmetic("fmul", "mul"),
     "div": lambda builder, a, b: builder.fdiv(a, b),
-    "pow": maths.power,
+    "pow": lambda builder, a, b: maths.per_lane(builder, "pow", a, b),
     "maximum": _extremum(">"),
     "minimum": _extremum("<"),
     "lt": _compare("<"),
