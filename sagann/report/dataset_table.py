@@ -10,6 +10,7 @@ from rich.table import Table
 
 from sagann.byte_size import format_bytes
 from sagann.graph import Graph
+from sagann.graph.rows import is_sparse
 from sagann.report.terminal import facts_table
 
 _MOST_SHOWN = 12
@@ -67,7 +68,7 @@ def _features(graph: Graph) -> str:
     features = graph.features
     if features is None:
         return "none"
-    if features.layout == torch.sparse_csr:
+    if is_sparse(features):
         count = features.values().numel()
         share = count / max(1, features.shape[0] * features.shape[1])
         return f"{graph.num_features:,}, sparse {_dtype(features.dtype)}, {count:,} non-zeros ({share:.2%})"
