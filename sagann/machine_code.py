@@ -25,9 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def compiled(*, parallel: bool = False, inline: Literal["never", "always"] = "never") -> Callable[[F], F]:
     """Decorate a function: Numba compiles it at its first call, and it runs without Python's lock.
 
-    Args:
-        parallel: whether Numba's threads share the function's ``prange`` loops.
-        inline: "always" inlines the function into its callers.
+    With ``parallel`` Numba's threads share the function's ``prange`` loops.
     """
 
     def decorated(function: F) -> F:

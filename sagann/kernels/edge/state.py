@@ -14,8 +14,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -27,22 +26,8 @@ from sagann.kernels.edge.kinds import placed, reduced_outputs, reduced_results
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.walk import num_groups
 
-
-class Run(Protocol):
-    """The ``run`` of a dialect."""
-
-    def __call__(
-        self,
-        function: EdgeFunction,
-        edges: Edges,
-        arrays: Mapping[str, Tensor],
-        *,
-        seed: int = 0,
-        into: Sequence[Tensor] | None = None,
-        edge_offset: int = 0,
-    ) -> tuple[Tensor, ...]:
-        """See :func:`sagann.kernels.edge.naive.run`."""
-        ...
+Run = Callable[..., tuple[Tensor, ...]]
+"The ``run`` of a dialect, with the arguments of :func:`sagann.kernels.edge.naive.run`."
 
 
 class GatherState:

@@ -69,10 +69,8 @@ def dropout(x: FeatureRows, p: float, number: int = 0) -> FeatureRows: ...
 def dropout(x: Tensor | FeatureRows, p: float, number: int = 0) -> Tensor | FeatureRows:
     """Set values to 0 with probability ``p``, and scale the others by 1 / (1 - p).
 
-    Args:
-        x: [rows, ...], or feature rows. Inside :func:`rows_of`, the same number of rows for each vertex.
-        p: probability of a zero, from 0 to 1.
-        number: number of the dropout within its model. Only calls inside :func:`rows_of` use the number.
+    Inside :func:`rows_of`, ``x`` has the same number of rows for each vertex, and ``number`` is that of the dropout within its
+    model.
     """
     if not isinstance(x, Tensor):
         return x.dropped(p, number)
