@@ -1,8 +1,8 @@
 """One line of generated source per value: expressions over blocks, and the helpers that expressions call.
 
-A kernel holds resident rows, or tiles of features (:mod:`sagann.kernels.edge.kinds`), in vector registers. Every value of an edge
-function becomes a variable ``v_<name>``. Helpers (a load of 41 float32, a shuffle) are named at the top
-of the generated module (:attr:`Expressions.definitions`), and made when the module is imported.
+A kernel holds resident rows, or tiles of features (:mod:`sagann.kernels.edge.kinds`), in vector registers. Every value of an
+edge function becomes a variable ``v_<name>``. Helpers (a load of 41 float32, a shuffle) are named at the top of the generated
+module (:attr:`Expressions.definitions`), and made when the module is imported.
 """
 
 from __future__ import annotations

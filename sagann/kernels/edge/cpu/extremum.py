@@ -63,7 +63,8 @@ def kernel(p_args):
 def scatter_extremum(topology: Topology, edge: Tensor, grad: Tensor) -> Tensor:
     """Add each destination's gradient to the source that the extremum came from, feature by feature: [num_src, ...].
 
-    ``edge`` is the id of the edge that attains the extremum, or -1: int32 or int64 [num_dst, ...]. ``grad`` is float32 or float64.
+    ``edge`` is the id of the edge that attains the extremum, or -1: int32 or int64 [num_dst, ...]. ``grad`` is float32 or
+    float64.
     """
     out = empty((topology.num_src, *grad.shape[1:]), grad.dtype).zero_()
     num_features = grad[0].numel() if len(grad) else 0
