@@ -1,9 +1,9 @@
 """Compile the source of a kernel, and run the kernel on several threads.
 
 Numba compiles a generated source once per machine, and keeps the machine code beside the source. A kernel is a C function of
-one pointer, to its arguments. Its threads claim work items from a counter among the arguments. The
-threads are those of PyTorch's OpenMP runtime where the runtime is found, so that two pools do not compete for the cores. Else
-they are Python threads. Several Python threads may launch kernels at once, and kernels run without the global lock.
+one pointer, to its arguments. Its threads claim work items from a counter among the arguments. The threads are those of
+PyTorch's OpenMP runtime where the runtime is found, so that two pools do not compete for the cores. Else they are Python threads.
+Several Python threads may launch kernels at once, and kernels run without the global lock.
 """
 
 from __future__ import annotations
