@@ -25,9 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def compiled(*, parallel: bool = False, inline: Literal["never", "always"] = "never") -> Callable[[F], F]:
     """Decorate a function: Numba compiles it at its first call, and it runs without Python's lock.
 
-    Args:
-        parallel: whether Numba's threads share the function's ``prange`` loops.
-        inline: "always" inlines the function into its callers.
+    With ``parallel`` Numba's threads share the function's ``prange`` loops.
     """
 
     def decorated(function: F) -> F:
@@ -67,16 +65,13 @@ class _Locator(_SourceFileBackedLocatorMixin, _CacheLocator):
     def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _Locator | None:
         if config.CACHE_DIR or not Path(py_file).exists():  # type: ignore[attr-defined]
             return None
-        for folder in (lambda: Path(py_file).parent / "__pycache__", lambda: _subfolder(py_file)):
+        subpath = str(_CacheLocator.get_suitable_cache_subpath(py_file))
+        for folder in (lambda: Path(py_file).parent / "__pycache__", lambda: cache_folder() / subpath):
             with suppress(OSError):
                 locator = cls(py_func, py_file, folder())
                 locator.ensure_cache_path()
                 return locator
         return None
-
-
-def _subfolder(py_file: str) -> Path:
-    return cache_folder() / str(_CacheLocator.get_suitable_cache_subpath(py_file))
 
 
 class _Implementation(CompileResultCacheImpl):

@@ -21,9 +21,10 @@ from sagann.compiler.stages import OVERWRITING
 from sagann.compiler.trace import ROWS, TraceError, is_rows, make_graph
 from sagann.kernels import dense
 from sagann.kernels.accumulators import Gathering
-from sagann.kernels.edge.builder import HALF, Builder, arithmetic_dtype
+from sagann.kernels.edge.builder import Builder, arithmetic_dtype
 from sagann.kernels.edge.function import BINARY, COMPARISONS, UNARY, Arg, EdgeFunction, Input, Shape, Side
 from sagann.kernels.edge.kinds import KINDS
+from sagann.kernels.naive import HALF
 from sagann.kernels.row_dropout import dropout
 
 _aten = torch.ops.aten

@@ -91,6 +91,6 @@ class ModelProgram:
             # What depends on a stage is not constant, and a model with edges that are not fused is not streamed.
             assert all(name == "x" for name, side in zip(gather.inputs, edges.sides, strict=True) if side != "edge")
             assert edges.function is not None
-            form = edges.gathering, edges.dtype, repr(edges.function.content)
+            form = edges.gathering, edges.dtype, repr(edges.function)
             gathered.append((gather.result, gather.hop, gather.inputs, *form))
         return tuple(gathered)

@@ -24,11 +24,7 @@ _KEYS = np.random.default_rng(0).integers(2**64, size=_WORDS, dtype=np.uint64)
 
 
 def checksum(memory: np.ndarray, start: int = 0) -> int:
-    """The 64-bit checksum of some bytes.
-
-    Args:
-        memory: uint8 [num_bytes], contiguous.
-        start: checksum of the bytes before.
+    """The 64-bit checksum of bytes, uint8 [num_bytes] and contiguous; ``start`` is the checksum of the bytes before.
 
     Example:
         >>> a, b = np.arange(5000, dtype=np.uint8), np.ones(9, dtype=np.uint8)

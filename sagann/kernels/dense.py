@@ -25,15 +25,7 @@ NUM_PARTS = 8
 
 
 def linear(x: Tensor | FeatureRows, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``torch.nn.functional.linear``, to rounding.
-
-    Args:
-        x: [..., F], or feature rows [rows, F].
-        weight: [F', F].
-        bias: [F'], or None.
-    Returns:
-        [..., F'].
-    """
+    """``torch.nn.functional.linear``, to rounding."""
     if not isinstance(x, Tensor):
         return x.linear(weight, bias)
     num_bytes = x.dtype.itemsize * (x.numel() // max(1, x.shape[-1])) * max(x.shape[-1], len(weight))
@@ -96,11 +88,7 @@ class _Linear(torch.autograd.Function):
 
 
 def relu_(x: Tensor) -> Tensor:
-    """``torch.relu_``, whose gradient takes memory from the pool.
-
-    Args:
-        x: overwritten; not a leaf that needs a gradient.
-    """
+    """``torch.relu_``, whose gradient takes memory from the pool."""
     out: Tensor = _Relu.apply(x)  # type: ignore[no-untyped-call]
     return out
 
@@ -121,10 +109,5 @@ class _Relu(torch.autograd.Function):
 
 
 def add_(x: Tensor, y: Tensor) -> Tensor:
-    """``x + y`` in the memory of ``x``.
-
-    Args:
-        x: overwritten; not a leaf that needs a gradient.
-        y: broadcast to ``x``.
-    """
+    """``x + y`` in the memory of ``x``."""
     return x.add_(y)

@@ -7,13 +7,12 @@ import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
 from sagann.errors import InputError, MissingDependencyError
-from sagann.graph.topology import Topology
 from sagann.kernels.edge import naive
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.pass_edges import Edges
@@ -30,27 +29,12 @@ _SUPPORTED: WeakKeyDictionary[EdgeFunction, bool] = WeakKeyDictionary()
 class Dialect(Protocol):
     """Runs edge functions."""
 
-    @property
-    def run(self) -> Run:
-        """See :func:`sagann.kernels.edge.naive.run`."""
-        ...
-
-
-@runtime_checkable
-class ScattersExtrema(Protocol):
-    """A dialect with a kernel of its own for the gradient of an extremum of source rows."""
-
-    def scatter_extremum(self, topology: Topology, edge: Tensor, grad: Tensor) -> Tensor:
-        """See :func:`sagann.kernels.edge.cpu.scatter_extremum`."""
-        ...
+    run: Run
+    "See :func:`sagann.kernels.edge.naive.run`."
 
 
 def check_dialect(name: str) -> None:
-    """Refuse a name that no dialect has.
-
-    Raises:
-        InputError: no dialect has the name.
-    """
+    """Refuse a name that no dialect has."""
     if name not in DIALECTS:
         raise InputError(
             "no such dialect of kernels",
@@ -102,7 +86,6 @@ def run_pass(
 
     With the dialect bound (``functools.partial``) the function is a :class:`Run`.
     """
-    # An isinstance check of a protocol takes as long as a small pass.
     supports: Callable[[EdgeFunction], str | None] | None = getattr(dialect, "supports", None)
     if supports is not None:
         if function not in _SUPPORTED:

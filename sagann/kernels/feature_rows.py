@@ -22,7 +22,7 @@ from sagann.kernels.sparse_linear import dropped_values, sparse_linear
 
 
 class FeatureRows:
-    """Rows of features that get no gradient: [rows, F].
+    """Rows of features that get no gradient: [rows, F], with the shape, type and device of a tensor.
 
     Args:
         rows: dense, or ``torch.sparse_csr``.
@@ -42,22 +42,18 @@ class FeatureRows:
 
     @property
     def shape(self) -> torch.Size:
-        """[rows, F]."""
         return self.rows.shape
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the features."""
         return self.rows.dtype
 
     @property
     def device(self) -> torch.device:
-        """Device of the features."""
         return self.rows.device
 
     @property
     def ndim(self) -> int:
-        """Number of dimensions: 2."""
         return self.rows.ndim
 
     @property
@@ -94,12 +90,7 @@ class FeatureRows:
         return FeatureRows(self.rows, mask=Mask(p=p, seed=drawn.seed, first=first), first=self.first)
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """``torch.nn.functional.linear`` of the rows: [rows, F'].
-
-        Args:
-            weight: [F', F].
-            bias: [F'], or None.
-        """
+        """``torch.nn.functional.linear`` of the rows: [rows, F']."""
         if self.is_sparse:
             return sparse_linear(self.rows, weight, bias, self.mask)
         if self.mask is None or self.mask.p == 1.0 or self.dtype != weight.dtype:

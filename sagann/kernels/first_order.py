@@ -24,9 +24,7 @@ Gradients = tuple[Tensor | None, ...]
 def first_order_only(backward: Callable[[Any, Saved, Tensor], Gradients]) -> Callable[[Any, Tensor], Gradients]:
     """Make the backward of an autograd function run without recording, and refuse a second derivative.
 
-    Args:
-        backward: takes the context, the saved tensors and the gradient. The saved tensors are read once, because a checkpoint
-            allows no second read, and other hooks load them anew each time.
+    The saved tensors are an argument, because a checkpoint allows no second read, and other hooks load them anew each time.
     """
 
     @functools.wraps(backward)

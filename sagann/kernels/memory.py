@@ -29,7 +29,6 @@ SMALLEST_BYTES = 1 << 20
 _HUGE_PAGE_BYTES = 2 << 20
 # Sizes are rounded up to a multiple of an eighth of the power of two below.
 _STEPS = 8
-_MOST_TIMES = 8
 
 _NUMPY = {torch.float64: np.float64, torch.float32: np.float32, torch.int64: np.int64, torch.int32: np.int32}
 
@@ -41,7 +40,7 @@ class Pool:
         most_times: a tensor takes a free block of up to so many times its size where a new block would evict others.
     """
 
-    def __init__(self, most_times: int = _MOST_TIMES) -> None:
+    def __init__(self, most_times: int = 8) -> None:
         self._most_times = most_times
         self.enabled = hasattr(mmap, "MADV_HUGEPAGE")
         "Whether new tensors come from the pool; only on Linux."
@@ -56,10 +55,7 @@ class Pool:
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """An uninitialised tensor on the CPU, as of ``torch.empty``; its storage cannot be resized.
 
-        Args:
-            shape: shape of the tensor.
-            dtype: type of the tensor. Tensors of less than :data:`SMALLEST_BYTES`, and of types without a NumPy twin, are
-                PyTorch's own.
+        Tensors of less than :data:`SMALLEST_BYTES`, and of types without a NumPy twin, are PyTorch's own.
         """
         count = math.prod(shape)
         num_bytes = count * dtype.itemsize

@@ -23,7 +23,7 @@ from sagann.graph.topology import Topology
 
 LEAST_VARIANCE = 1e-5
 "A standard deviation is 0 where the variance is not larger."
-_HALF = (torch.float16, torch.bfloat16)
+HALF = (torch.float16, torch.bfloat16)
 
 
 def scatter_src(topology: Topology, x: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ def gather_mean(topology: Topology, values: Tensor) -> Tensor:
     degrees = topology.in_degrees().clamp(min=1)
 
     def mean(rows: Tensor) -> Tensor:
-        return _segment_sum(topology, rows) / _columns(degrees.to(rows.dtype), rows.ndim)
+        return _segment_sum(topology, rows) / columns(degrees.to(rows.dtype), rows.ndim)
 
     return _in_float32(mean, values)
 
@@ -86,7 +86,7 @@ def gather_mul(topology: Topology, values: Tensor) -> Tensor:
     """Product of the in-edges' rows; 1 without in-edges, as in PyG."""
 
     def product(rows: Tensor) -> Tensor:
-        index = _columns(topology.edge_dst().long(), rows.ndim).expand_as(rows)
+        index = columns(topology.edge_dst().long(), rows.ndim).expand_as(rows)
         ones = rows.new_ones(topology.num_dst, *rows.shape[1:])
         return ones.scatter_reduce(0, index, rows, "prod")
 
@@ -94,19 +94,18 @@ def gather_mul(topology: Topology, values: Tensor) -> Tensor:
 
 
 def gather_extremum(topology: Topology, values: Tensor, reduce: str) -> tuple[Tensor, Tensor]:
-    """Largest ("max") or smallest ("min") of the in-edges' rows, and the first edge that attains it.
+    """Largest ("max") or smallest ("min") of the in-edges' rows, and the first edge that attains it: [num_dst, ...] each.
 
-    Returns:
-        The extremum, 0 without in-edges, and the edge's id, int64, -1 without in-edges: [num_dst, ...] each.
+    Without in-edges they are 0 and -1.
     """
     detached = values.detach()
     best = _extremum(topology, detached, "amax" if reduce == "max" else "amin")
     at_dst = best.index_select(0, topology.edge_dst())
     attained = (detached == at_dst) | (at_dst.isnan() & detached.isnan())
     num_edges = topology.num_edges
-    ids = _columns(torch.arange(num_edges, device=values.device), values.ndim)
+    ids = columns(torch.arange(num_edges, device=values.device), values.ndim)
     first = torch.where(attained, ids, num_edges)
-    index = _columns(topology.edge_dst().long(), values.ndim).expand_as(first)
+    index = columns(topology.edge_dst().long(), values.ndim).expand_as(first)
     edge = torch.full(best.shape, num_edges, dtype=torch.int64, device=values.device)
     edge = edge.scatter_reduce(0, index, first, "amin")
     isolated = edge == num_edges
@@ -119,30 +118,19 @@ def gather_extremum(topology: Topology, values: Tensor, reduce: str) -> tuple[Te
 def gather_denominator(topology: Topology, score: Tensor) -> tuple[Tensor, Tensor]:
     r"""The softmax's largest score :math:`t` and denominator :math:`\sum_e \exp(s_e - t)`, not differentiable.
 
-    Two tensors are exact for scores of any size. A log-sum-exp would round the logarithm away beside a large score.
-
-    Args:
-        topology: the edges.
-        score: [num_edges, ...].
-    Returns:
-        [num_dst, ...] each, in float32 or float64. Without in-edges -inf and 0; where all scores are -inf the least
-        finite number and 0.
+    Two tensors are exact for scores of any size. A log-sum-exp would round the logarithm away beside a large score. Both are
+    float32 or float64. Without in-edges they are -inf and 0; where all scores are -inf, the least finite number and 0.
     """
-    score = score.detach().float() if score.dtype in _HALF else score.detach()
+    score = score.detach().float() if score.dtype in HALF else score.detach()
     shift = _extremum(topology, score, "amax").clamp(min=torch.finfo(score.dtype).min)
     total = _segment_sum(topology, torch.exp(score - shift.index_select(0, topology.edge_dst())))
-    return shift.masked_fill(_columns(topology.in_degrees() == 0, shift.ndim), -torch.inf), total
+    return shift.masked_fill(columns(topology.in_degrees() == 0, shift.ndim), -torch.inf), total
 
 
 def gather_softmax(topology: Topology, score: Tensor, value: Tensor) -> Tensor:
     r"""Softmax-weighted sum: :math:`\sum_e \frac{\exp s_e}{\sum_{e'} \exp s_{e'}} v_e` over the in-edges.
 
-    Args:
-        topology: the edges.
-        score: [num_edges] or [num_edges, H]; its shape is the beginning of ``value``'s.
-        value: [num_edges, F] or [num_edges, H, D].
-    Returns:
-        [num_dst, F] or [num_dst, H, D], of the values' type.
+    The score, [num_edges] or [num_edges, H], has the first dimensions of the value, [num_edges, F] or [num_edges, H, D].
     """
 
     def softmax(score: Tensor, value: Tensor) -> Tensor:
@@ -150,20 +138,16 @@ def gather_softmax(topology: Topology, score: Tensor, value: Tensor) -> Tensor:
         shift = _extremum(topology, score.detach(), "amax")
         weight = torch.exp(score - shift.index_select(0, topology.edge_dst()))
         total = _segment_sum(topology, weight)
-        accum = _segment_sum(topology, _columns(weight, value.ndim) * value)
+        accum = _segment_sum(topology, columns(weight, value.ndim) * value)
         # Only an isolated destination has total 0 (elsewhere the largest term is 1), and its accum is 0 too.
-        isolated = _columns(topology.in_degrees() == 0, total.ndim)
-        return accum / _columns(total.masked_fill(isolated, 1), accum.ndim)
+        isolated = columns(topology.in_degrees() == 0, total.ndim)
+        return accum / columns(total.masked_fill(isolated, 1), accum.ndim)
 
     return _in_float32(softmax, score, value).to(value.dtype)
 
 
 def gather_concat(topology: Topology, values: Tensor, max_degree: int) -> Tensor:
-    """The in-edges' rows side by side in edge order, zero-padded: [num_edges, F] -> [num_dst, max_degree * F].
-
-    Raises:
-        InputError: a destination has more than ``max_degree`` in-edges.
-    """
+    """The in-edges' rows side by side in edge order, zero-padded: [num_edges, F] -> [num_dst, max_degree * F]."""
     slots = concat_slots(topology, max_degree)
     padded = values.new_zeros(topology.num_dst * max_degree, *values.shape[1:])
     return padded.index_copy(0, slots, values).reshape(topology.num_dst, max_degree * math.prod(values.shape[1:]))
@@ -191,8 +175,8 @@ def concat_slots(topology: Topology, max_degree: int) -> Tensor:
 
 def _in_float32(reduce: Callable[..., Tensor], *rows: Tensor) -> Tensor:
     """Run ``reduce`` with half-precision rows in float32, and cast the result to the type of the last rows."""
-    reduced = reduce(*(tensor.float() if tensor.dtype in _HALF else tensor for tensor in rows))
-    return reduced.to(rows[-1].dtype) if rows[-1].dtype in _HALF else reduced
+    reduced = reduce(*(tensor.float() if tensor.dtype in HALF else tensor for tensor in rows))
+    return reduced.to(rows[-1].dtype) if rows[-1].dtype in HALF else reduced
 
 
 def _segment_sum(topology: Topology, rows: Tensor) -> Tensor:
@@ -226,10 +210,10 @@ class _SegmentSum(torch.autograd.Function):
 
 def _extremum(topology: Topology, values: Tensor, reduce: str) -> Tensor:
     out = values.new_zeros(topology.num_dst, *values.shape[1:])
-    index = _columns(topology.edge_dst().long(), values.ndim).expand_as(values)
+    index = columns(topology.edge_dst().long(), values.ndim).expand_as(values)
     return out.scatter_reduce(0, index, values, reduce, include_self=False)
 
 
-def _columns(rows: Tensor, ndim: int) -> Tensor:
-    """Append dimensions of size 1 up to ``ndim``."""
+def columns(rows: Tensor, ndim: int) -> Tensor:
+    """Append dimensions of size 1 up to ``ndim``, to broadcast against rows of that many dimensions."""
     return rows.reshape(rows.shape + (1,) * (ndim - rows.ndim))

@@ -28,11 +28,7 @@ class _Place(NamedTuple):
 
 
 class Layout:
-    """The places of several tensors in one piece of memory.
-
-    Args:
-        tensors: tensors by name, of which only shape and type are read.
-    """
+    """The places of several tensors, of which only shape and type are read, in one piece of memory."""
 
     __slots__ = ("_counts", "_form", "num_bytes")
 

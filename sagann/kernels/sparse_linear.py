@@ -35,15 +35,9 @@ _EDGES = WeakTensorKeyDictionary()
 
 
 def sparse_linear(x: Tensor, weight: Tensor, bias: Tensor | None, mask: Mask | None) -> Tensor:
-    """Map sparse rows: ``dropout(x) @ weight.T + bias``.
+    """Map ``torch.sparse_csr`` rows, which get no gradient: ``dropout(x) @ weight.T + bias``.
 
-    Args:
-        x: ``torch.sparse_csr`` [rows, F]; gets no gradient.
-        weight: [F', F].
-        bias: [F'], or None.
-        mask: mask of the non-zeros, in their order, or None.
-    Returns:
-        [rows, F'].
+    ``mask`` is of the non-zeros, in their order.
     """
     out: Tensor = _SparseLinear.apply(weight, bias, x, mask)  # type: ignore[no-untyped-call]
     return out
@@ -88,7 +82,7 @@ def _gathered_at_features(x: Tensor, rows: Tensor, mask: Mask | None) -> Tensor:
     for vertices, entries in slabs(x.crow_indices(), PIECE):
         piece = csr_slice(x, vertices.start, vertices.stop)
         part = None if mask is None else mask.after(entries.start)
-        total = _gathered(_by_feature(piece), rows[vertices], part, total)
+        total = _gathered(_grouped(piece, "src"), rows[vertices], part, total)
     assert total is not None
     return total
 
@@ -135,35 +129,29 @@ def _edges(x: Tensor, at: End) -> PassEdges:
     known: dict[End, tuple[int, PassEdges]] = _EDGES.setdefault(x, {})
     version = version_of(x)
     if at not in known or known[at][0] != version or version < 0:
-        known[at] = version, (_by_vertex(x) if at == "dst" else _by_feature(x))
+        known[at] = version, _grouped(x, at)
     return known[at][1]
 
 
-def _by_vertex(x: Tensor) -> PassEdges:
-    return PassEdges(
-        at="dst",
-        indptr=x.crow_indices(),
-        indices=x.col_indices(),
-        num_others=x.shape[1],
-        edge_data={_VALUE: x.values()},
-    )
-
-
-def _by_feature(x: Tensor) -> PassEdges:
+def _grouped(x: Tensor, at: End) -> PassEdges:
+    num_rows, num_features = x.shape
+    indptr, indices, values = x.crow_indices(), x.col_indices(), x.values()
+    if at == "dst":
+        data = {_VALUE: values}
+        return PassEdges(at=at, indptr=indptr, indices=indices, num_others=num_features, edge_data=data)
     # Imported here: it loads Numba, which is slow to import.
     from sagann.graph.counting_sort import group_by_key
 
-    num_rows, num_features = x.shape
     ids = torch.arange(num_rows, dtype=torch.int32, device=x.device)
-    vertices = torch.repeat_interleave(ids, x.crow_indices().diff(), output_size=x._nnz())
-    grouped = group_by_key(x.col_indices(), num_features, values=vertices, positions=True)
+    vertices = torch.repeat_interleave(ids, indptr.diff(), output_size=x._nnz())
+    grouped = group_by_key(indices, num_features, values=vertices, positions=True)
     assert grouped.values is not None
     assert grouped.positions is not None
     return PassEdges(
-        at="src",
+        at=at,
         indptr=grouped.indptr,
         indices=grouped.values,
         num_others=num_rows,
         edge_ids=grouped.positions,
-        edge_data={_VALUE: x.values().index_select(0, grouped.positions)},
+        edge_data={_VALUE: values.index_select(0, grouped.positions)},
     )

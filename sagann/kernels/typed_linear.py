@@ -79,11 +79,7 @@ def _rows_of_types(types: Tensor, num_types: int) -> list[tuple[int, Tensor]]:
 
 
 def check_types(types: Tensor, num_types: int) -> None:
-    """Refuse types out of range; looks at some millions of them at a time.
-
-    Raises:
-        InputError: a type is negative, or not below ``num_types``.
-    """
+    """Refuse types out of range; looks at some millions of them at a time."""
     for part in checks.slices(len(types)):
         checks.check_types(types[part], num_types, where=checks.numbered("typed_linear", "row", part.start))
 

@@ -17,13 +17,12 @@ from torch import Tensor
 
 from sagann.graph.topology import Topology
 from sagann.kernels.accumulators.records import ACCUMULATORS, Accumulator, Counts
-from sagann.kernels.edge.function import EdgeFunction, Output, read_names
+from sagann.kernels.edge.function import EdgeFunction, Output, Shape, read_names
 
 SEPARATOR = "+"
 "Stands between the names of several accumulators of one message."
 MESSAGE_SEPARATOR = ", "
 "Stands between the accumulators of several messages."
-Shape = tuple[int, ...]
 Names = str | Sequence[str]
 "Names of the accumulators of one message: one name, or several."
 
@@ -159,12 +158,7 @@ class Gathering:
         )
 
     def finish(self, state: Sequence[Tensor], counts: Counts) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The result, and the tensors of the state that the backward pass reads.
-
-        Args:
-            state: all tensors of a state; may be overwritten.
-            counts: numbers of in-edges.
-        """
+        """The result, and the tensors of the state that the backward pass reads. The state may be overwritten."""
         kept = tuple(state[position] for position in self.keeps)
         results = [each.accumulator.finish(state[each.state], counts) for each in self.reduced]
         return self._side_by_side(results), kept
@@ -172,14 +166,10 @@ class Gathering:
     def arrive(
         self, function: EdgeFunction, grad: Tensor, kept: Sequence[Tensor], result: Tensor, counts: Counts
     ) -> dict[str, Tensor]:
-        """The tensors that the backward's passes read besides the forward's inputs, by name.
+        """The tensors that the passes of a backward read besides the inputs of the forward's ``function``, by name.
 
-        Args:
-            function: edge function of the forward pass.
-            grad: gradient of the result; may be in half precision.
-            kept: tensors that :meth:`finish` returned.
-            result: the result, where the accumulators read it; else any tensor of its shape.
-            counts: numbers of in-edges.
+        ``grad`` may be in half precision. ``kept`` are the tensors that :meth:`finish` returned. Where no accumulator reads the
+        result, ``result`` is any tensor of its shape.
         """
         found: dict[str, Tensor] = {}
         known = iter(kept)
@@ -202,21 +192,15 @@ class Gathering:
         """Cut rows of the result's form into a part for each accumulator."""
         if self.is_one:
             return [rows]
-        values = [function.value(name).shape for output in self._first_outputs(function) for name in output.values]
+        # Outputs of one message read the same values.
+        outputs = {each.values.start: output for each, output in zip(self.reduced, function.outputs, strict=True)}
+        values = [function.value(name).shape for output in outputs.values() for name in output.values]
         messages = self.split(rows, self.shapes(values))
         return [
             part
             for accumulators, message in zip(self.messages, messages, strict=True)
             for part in (message.chunk(len(accumulators), -1) if len(accumulators) > 1 else [message])
         ]
-
-    def _first_outputs(self, function: EdgeFunction) -> list[Output]:
-        """The first output of each message."""
-        first, found = 0, []
-        for accumulators in self.messages:
-            found.append(function.outputs[first])
-            first += len(accumulators)
-        return found
 
     def _side_by_side(self, results: Sequence[Tensor]) -> Tensor:
         if len(results) == 1:

@@ -10,14 +10,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from sagann.kernels import naive
-from sagann.kernels.edge.builder import HALF, arithmetic_dtype
-from sagann.kernels.edge.reductions import Reduction, beside, reduction
+from sagann.kernels.edge.builder import arithmetic_dtype
+from sagann.kernels.edge.reductions import Reduction, reduction
 from sagann.kernels.memory import empty
 
 Counts = Callable[[Tensor], Tensor]
@@ -72,7 +71,7 @@ def _mean(state: Sequence[Tensor], counts: Counts) -> Tensor:
 
 
 def _to_mean(grad: Tensor, kept: Sequence[Tensor], result: Tensor, counts: Counts) -> tuple[Tensor, ...]:
-    if grad.dtype in HALF:
+    if grad.dtype in naive.HALF:
         # A number of in-edges may be infinite in half precision.
         wide = _computed(grad)
         return (wide.div_(counts(wide)),)
@@ -146,7 +145,7 @@ def _to_softmax(grad: Tensor, kept: Sequence[Tensor], result: Tensor, counts: Co
     """The gradient over the denominator, the largest score, and the sum of gradient times result over the denominator."""
     top, denominator = kept
     # The copy converts the type. An operator on two types would convert in memory of its own.
-    scaled = _computed(grad).div_(beside(denominator, grad))
+    scaled = _computed(grad).div_(naive.columns(denominator, grad.ndim))
     agreement = _computed(result).mul_(scaled)
     heads = denominator.ndim
     return scaled, top, agreement.flatten(heads).sum(-1) if agreement.ndim > heads else agreement
@@ -161,7 +160,6 @@ _SOFTMAX = Accumulator(
     arrive=_to_softmax,
 )
 
-ACCUMULATORS: Mapping[str, Accumulator] = MappingProxyType(
-    {record.name: record for record in (SUM, _MEAN, _MAX, _MIN, _VAR, _STD, _MUL, _SOFTMAX, _CONCAT)}
-)
+_ALL = (SUM, _MEAN, _MAX, _MIN, _VAR, _STD, _MUL, _SOFTMAX, _CONCAT)
+ACCUMULATORS: Mapping[str, Accumulator] = {record.name: record for record in _ALL}
 "The accumulators that a layer may choose, by name."

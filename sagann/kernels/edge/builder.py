@@ -21,8 +21,8 @@ from sagann.kernels.edge.function import (
     shape_of,
     verify,
 )
+from sagann.kernels.naive import HALF
 
-HALF = (torch.float16, torch.bfloat16)
 # By op, the second operand that leaves the first one as it is.
 _NEUTRAL = {"mul": 1, "div": 1, "add": 0, "sub": 0}
 
@@ -63,14 +63,9 @@ class Builder:
         return arithmetic_dtype(self._values[value].dtype)
 
     def op(self, op: str, *args: Arg, shape: Shape = (), dtype: torch.dtype | None = None, **attrs: Any) -> str:
-        """Add an op, unless an equal op exists, and return the name of its value.
+        """Add an op (:class:`Op`), unless an equal op exists, and return the name of its value.
 
-        Args:
-            op: one of OPS.
-            args: names of values, or constants.
-            shape: shape of the result, for ops that state their shape.
-            dtype: type of the result; by default the promoted type of the arguments.
-            attrs: attributes of the op.
+        Only ops that state their shape need ``shape``. The default of ``dtype`` is the promoted type of the arguments.
         """
         shape = shape_of(op, [self.shape(arg) for arg in args], attrs, shape)
         if op in COMPARISONS:

@@ -97,11 +97,6 @@ class Output:
         """The record of the reduction."""
         return reduction(self.reduce)
 
-    @property
-    def num_results(self) -> int:
-        """Number of tensors that the pass returns for the output."""
-        return len(self.reduction.state)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True, weakref_slot=True, eq=False)
 class EdgeFunction:
@@ -124,11 +119,6 @@ class EdgeFunction:
     def values(self) -> tuple[Input | Op, ...]:
         """Inputs and ops, in order."""
         return (*self.inputs, *self.ops)
-
-    @property
-    def content(self) -> tuple[object, ...]:
-        """The whole function, for comparisons."""
-        return (*self.values, *self.outputs, self.at)
 
     @property
     def random(self) -> bool:
@@ -158,39 +148,21 @@ def read_names(function: EdgeFunction) -> list[list[str]]:
 
 
 def verify(function: EdgeFunction) -> None:
-    """Check the invariants of an edge function.
-
-    Raises:
-        ValueError: an invariant does not hold; the message names the value.
-    """
-    known: dict[str, Input | Op] = {}
+    """Assert the invariants of an edge function."""
+    shapes: dict[str, Shape] = {}
     for value in function.values:
-        if value.name in known:
-            raise ValueError(f"value '{value.name}' is defined twice")
+        assert value.name not in shapes
         if isinstance(value, Op):
-            _verify_op(value, known)
-        known[value.name] = value
+            assert value.op in OPS, value
+            given = [shapes[arg] if isinstance(arg, str) else () for arg in value.args]
+            assert value.shape == shape_of(value.op, given, value.attrs, value.shape), value
+            assert value.dtype == torch.bool or value.op not in COMPARISONS, value
+        shapes[value.name] = value.shape
     for output in function.outputs:
-        if missing := [name for name in output.values if name not in known]:
-            raise ValueError(f"output reads the undefined value '{missing[0]}'")
-        if len(output.values) != output.reduction.num_values:
-            raise ValueError(f"reduction '{output.reduce}' cannot take {len(output.values)} values")
-        if len(output.values) > 1:
-            score, weighted = (known[name].shape for name in output.values)
-            if weighted[: len(score)] != score:
-                raise ValueError(f"score {list(score)} does not begin value {list(weighted)}")
-
-
-def _verify_op(op: Op, known: Mapping[str, Input | Op]) -> None:
-    if op.op not in OPS:
-        raise ValueError(f"value '{op.name}': unknown op '{op.op}'")
-    if missing := [arg for arg in op.args if isinstance(arg, str) and arg not in known]:
-        raise ValueError(f"value '{op.name}' reads '{missing[0]}', which does not stand before it")
-    shapes = [known[arg].shape if isinstance(arg, str) else () for arg in op.args]
-    if (expected := shape_of(op.op, shapes, op.attrs, op.shape)) != op.shape:
-        raise ValueError(f"value '{op.name}' = {op.op}: shape {list(op.shape)}, expected {list(expected)}")
-    if op.op in COMPARISONS and op.dtype != torch.bool:
-        raise ValueError(f"value '{op.name}' = {op.op}: dtype {op.dtype}, expected torch.bool")
+        assert len(output.values) == output.reduction.num_values, output
+        # The score's shape begins the value's.
+        first, last = shapes[output.values[0]], shapes[output.values[-1]]
+        assert last[: len(first)] == first, output
 
 
 def shape_of(op: str, shapes: list[Shape], attrs: Mapping[str, Any], stated: Shape) -> Shape:

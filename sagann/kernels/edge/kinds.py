@@ -56,11 +56,6 @@ def kind_of(value: Input | Op) -> str:
     return "f4" if kind in ("f2", "bf") else kind
 
 
-def common_kind(kinds: Iterable[str]) -> str:
-    """The kind that operands of several kinds are computed in."""
-    return max(kinds, key=["b1", "i4", "i8", "f4", "f8"].index)
-
-
 def results_of(function: EdgeFunction) -> list[Result]:
     """The tensors that a pass writes, in order."""
     results = []
@@ -90,8 +85,9 @@ def placed(outputs: Iterable[Output]) -> Iterator[tuple[Output, slice]]:
     """Each output, and the places of its tensors among the tensors of all these outputs."""
     first = 0
     for output in outputs:
-        yield output, slice(first, first + output.num_results)
-        first += output.num_results
+        last = first + len(output.reduction.state)
+        yield output, slice(first, last)
+        first = last
 
 
 def reduced_outputs(function: EdgeFunction) -> list[Output]:

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from sagann.kernels.edge.function import COMPARISONS, EdgeFunction, Input, Op, Output
-from sagann.kernels.edge.kinds import common_kind, kind_of, lanes
+from sagann.kernels.edge.kinds import kind_of, lanes
 
 ITEM = ("first_row", "last_row", "first_edge", "last_edge", "slot")
 "Fields of a work item, in order."
@@ -42,17 +42,14 @@ def operand_kind(function: EdgeFunction, op: Op) -> str:
     kinds = [kind_of(function.value(arg)) for arg in op.args if isinstance(arg, str)]
     # The mask of a where is converted to no other kind.
     kinds = kinds[1:] if op.op == "where" else kinds
-    return common_kind(kinds if op.op in COMPARISONS else [*kinds, kind_of(op)])
+    kinds = kinds if op.op in COMPARISONS else [*kinds, kind_of(op)]
+    return max(kinds, key=["b1", "i4", "i8", "f4", "f8"].index)
 
 
 class OutputWriter(ABC):
     """Writes the lines that one output adds to a kernel: its state in registers, the update, and the result.
 
-    Args:
-        function: the edge function.
-        output: one of its outputs.
-        number: position of the output among the function's outputs.
-        result: position of the output's first tensor among the results of the pass.
+    The output is the function's ``number``-th. Its first tensor is the ``result``-th of the pass.
     """
 
     state: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ The result is differentiable. Backward passes are traced from :func:`evaluate`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -13,17 +14,17 @@ from torch import Tensor
 
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
-from sagann.kernels.edge.builder import HALF
-from sagann.kernels.edge.function import BINARY, UNARY, EdgeFunction, Op, Output
+from sagann.kernels.edge.function import BINARY, REDUCTIONS, UNARY, EdgeFunction, Op, Output
 from sagann.kernels.edge.pass_edges import Edges, PassEdges
 from sagann.kernels.edge.random import random_rows
 from sagann.kernels.edge.walk import check_into
+from sagann.kernels.naive import HALF
 
 _LOGICAL: dict[str, Any] = {"not": torch.logical_not, "and": torch.logical_and, "or": torch.logical_or}
 # The language names its ops as PyTorch does.
-_UNARY: dict[str, Callable[..., Tensor]] = {name: _LOGICAL.get(name) or getattr(torch, name) for name in UNARY}
-_BINARY: dict[str, Callable[..., Tensor]] = {name: _LOGICAL.get(name) or getattr(torch, name) for name in BINARY}
-_REDUCTIONS: dict[str, Callable[..., Tensor]] = {"sum": torch.sum, "amax": torch.amax, "amin": torch.amin}
+_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    name: _LOGICAL.get(name) or getattr(torch, name) for name in UNARY | BINARY | REDUCTIONS
+}
 
 
 def run(
@@ -49,35 +50,20 @@ def run(
         edge_offset: id of the first edge, where the pass continues.
     Returns:
         The tensors of every output (:class:`Output`); where ``into`` is given, its tensors.
-    Raises:
-        ValueError: ``into`` does not fit; the message names the tensor.
     """
     check_into(function, edges, into, edge_offset)
     topology = edges.topology() if isinstance(edges, PassEdges) else edges
     if isinstance(edges, PassEdges):
-        arrays = {name: _in_csc_order(array, edges, topology) for name, array in arrays.items()}
+        # Data of the edges lies in their order, any other array in CSC order.
+        moved = {id(rows): topology.edge_data[name] for name, rows in edges.edge_data.items()}
+        arrays = {name: moved.get(id(array), array) for name, array in arrays.items()}
+    with nullcontext() if into is None else torch.no_grad():
+        found = _results(function, topology, arrays, seed, edge_offset)
     if into is None:
-        return tuple(result for results in _results(function, topology, arrays, seed, 0) for result in results)
-    with torch.no_grad():
-        return _continued(function, topology, arrays, seed, into, edge_offset)
-
-
-def _in_csc_order(array: Tensor, edges: PassEdges, topology: Topology) -> Tensor:
-    """Data of ``edges`` as the topology orders it; any other array as it is."""
-    return next((topology.edge_data[name] for name, rows in edges.edge_data.items() if rows is array), array)
-
-
-def _continued(
-    function: EdgeFunction,
-    topology: Topology,
-    arrays: Mapping[str, Tensor],
-    seed: int,
-    into: Sequence[Tensor],
-    edge_offset: int,
-) -> tuple[Tensor, ...]:
+        return tuple(result for results in found for result in results)
     results: list[Tensor] = []
     known = iter(into)
-    for output, part in zip(function.outputs, _results(function, topology, arrays, seed, edge_offset), strict=True):
+    for output, part in zip(function.outputs, found, strict=True):
         if output.reduction.rows == "edge":
             results += part
             continue
@@ -121,11 +107,8 @@ def evaluate(
 ) -> dict[str, Tensor]:
     """Every value of the function, [num_edges, ...] each; parameters and constants may have 1 row instead.
 
-    Args:
-        function: the edge function.
-        rows: the inputs, [num_edges, *shape] each, or [1, *shape] for parameters.
-        edge_ids: id of each row's edge, for random and edge_id; None where the function has neither.
-        seed: seed of the random values.
+    ``rows`` holds the inputs, [num_edges, *shape] each, or [1, *shape] for parameters. ``edge_ids`` may be None where no op is
+    random or edge_id.
     """
     values: dict[str, Tensor] = {}
     for given in function.inputs:
@@ -139,7 +122,7 @@ def evaluate(
 
 def _aligned(value: Tensor, op: Op) -> Tensor:
     """Insert dimensions after the row's, so that features broadcast from the right."""
-    if op.op in ("reshape", "permute", "slice", "cat", "sum", "amax", "amin"):
+    if op.op in {"reshape", "permute", "slice", "cat"} | REDUCTIONS:
         return value
     missing = len(op.shape) + 1 - value.ndim
     return value.reshape(value.shape[0], *(1,) * missing, *value.shape[1:]) if missing > 0 else value
@@ -147,15 +130,15 @@ def _aligned(value: Tensor, op: Op) -> Tensor:
 
 def _apply(op: Op, args: list[Any], edge_ids: Tensor | None, seed: int, values: Mapping[str, Tensor]) -> Tensor:
     name, attrs = op.op, op.attrs
-    if name in _UNARY:
-        return _UNARY[name](args[0])
-    if name in _BINARY:
+    if name in UNARY:
+        return _FUNCTIONS[name](args[0])
+    if name in BINARY:
         # An op of two constants never occurs, but the constant may stand first.
         if not isinstance(args[0], Tensor):
             args[0] = torch.as_tensor(args[0], dtype=args[1].dtype, device=args[1].device)
         if not isinstance(args[1], Tensor) and name in ("maximum", "minimum", "and", "or"):
             args[1] = torch.as_tensor(args[1], dtype=args[0].dtype, device=args[0].device)
-        return _BINARY[name](args[0], args[1])
+        return _FUNCTIONS[name](args[0], args[1])
     if name == "where":
         return torch.where(*args)
     if name == "cast":
@@ -186,7 +169,7 @@ def _apply(op: Op, args: list[Any], edge_ids: Tensor | None, seed: int, values: 
         assert edge_ids is not None
         return random_rows(edge_ids, op.shape, attrs["p"], attrs["salt"], seed, op.dtype)
     dims = tuple(dim + 1 for dim in attrs["dims"])
-    return _REDUCTIONS[name](args[0], dims) if dims else args[0]
+    return _FUNCTIONS[name](args[0], dims) if dims else args[0]
 
 
 def _reduce(function: EdgeFunction, topology: Topology, output: Output, values: list[Tensor]) -> tuple[Tensor, ...]:

@@ -45,14 +45,9 @@ class PassEdges:
     @classmethod
     def of(cls, topology: Topology, at: Literal["dst", "src"]) -> PassEdges:
         """A topology's edges, for passes at one end."""
+        indptr, indices, data = topology.indptr, topology.indices, topology.edge_data
         if at == "dst":
-            return cls(
-                at=at,
-                indptr=topology.indptr,
-                indices=topology.indices,
-                num_others=topology.num_src,
-                edge_data=topology.edge_data,
-            )
+            return cls(at=at, indptr=indptr, indices=indices, num_others=topology.num_src, edge_data=data)
         csr = topology.csr()
         return cls(
             at=at,
@@ -60,7 +55,7 @@ class PassEdges:
             indices=csr.indices,
             num_others=topology.num_dst,
             edge_ids=csr.edge_ids,
-            edge_data={name: rows.index_select(0, csr.edge_ids) for name, rows in topology.edge_data.items()},
+            edge_data={name: rows.index_select(0, csr.edge_ids) for name, rows in data.items()},
         )
 
     @property

@@ -33,15 +33,10 @@ def scale(p: float) -> float:
 
 
 def random_rows(ids: Tensor, shape: tuple[int, ...], p: float, salt: int, seed: int, dtype: torch.dtype) -> Tensor:
-    """Draw 0 with probability ``p``, else 1 / (1 - p): [num_rows, *shape].
+    """Draw 0 with probability ``p``, else 1 / (1 - p), for ids of edges or of vertices: [num_rows, *shape].
 
-    Args:
-        ids: integer [num_rows], ids of edges or of vertices.
-        shape: feature shape.
-        p: probability of 0.
-        salt: number of the random op within its function, so that two ops draw different numbers.
-        seed: seed of the call, from 0 to 2^32 - 1.
-        dtype: type of the result.
+    ``salt`` is the number of the random op within its function, so that two ops draw different numbers. ``seed`` is the call's,
+    from 0 to 2^32 - 1.
     """
     features = torch.arange(math.prod(shape), device=ids.device)
     ids = ids.long()

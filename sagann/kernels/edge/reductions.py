@@ -36,7 +36,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -107,11 +106,6 @@ class Reduction:
     def names_edges(self) -> bool:
         """Whether the state holds ids of edges."""
         return any(part.is_edge for part in self.state)
-
-
-def beside(score: Tensor, rows: Tensor) -> Tensor:
-    """A tensor whose shape begins the rows' shape, with dimensions appended to broadcast against the rows."""
-    return score.reshape(*score.shape, *(1,) * (rows.ndim - score.ndim))
 
 
 def _add(into: Sequence[Tensor], part: Sequence[Tensor]) -> None:
@@ -187,8 +181,8 @@ def _moments(topology: Topology, values: Sequence[Tensor]) -> tuple[Tensor, ...]
 def _merge_moments(into: Sequence[Tensor], part: Sequence[Tensor]) -> None:
     (spread, mean, count), (more_spread, more_mean, more_count) = into, part
     together = (count + more_count).clamp(min=1)
-    share, distance = beside(more_count / together, mean), more_mean - mean
-    spread.add_(more_spread + distance.square() * share * beside(count, mean))
+    share, distance = naive.columns(more_count / together, mean.ndim), more_mean - mean
+    spread.add_(more_spread + distance.square() * share * naive.columns(count, mean.ndim))
     mean.add_(distance * share)
     count.add_(more_count)
 
@@ -252,10 +246,10 @@ def _merge_softmax(into: Sequence[Tensor], part: Sequence[Tensor]) -> None:
 
     def weighted(rows: Tensor, weight: Tensor) -> Tensor:
         # A mean of weight 0 may be 0 / 0.
-        weight = beside(weight, rows)
+        weight = naive.columns(weight, rows.ndim)
         return torch.where(weight == 0, 0, rows * weight)
 
-    total = beside(together, mean)
+    total = naive.columns(together, mean.ndim)
     mean.copy_(torch.where(total == 0, mean + value, (weighted(mean, known) + weighted(value, more)) / total))
     top.copy_(highest)
     weight.copy_(together)
@@ -286,15 +280,9 @@ _SOFTMAX = Reduction(
 )
 
 _ALL = (_SUM, _TOTAL, _EDGE, _extremum("max"), _extremum("min"), _SOFTMAX, _MOMENTS, _PRODUCT)
-_RECORDS: Mapping[str, Reduction] = MappingProxyType({record.name: record for record in _ALL})
+_RECORDS: Mapping[str, Reduction] = {record.name: record for record in _ALL}
 
 
 def reduction(name: str) -> Reduction:
-    """The record of that name.
-
-    Raises:
-        ValueError: no reduction has the name.
-    """
-    if name not in _RECORDS:
-        raise ValueError(f"There is no reduction '{name}'; choose one of {', '.join(_RECORDS)}.")
+    """The record of that name."""
     return _RECORDS[name]

@@ -18,12 +18,7 @@ from sagann.cache_folder import cache_folder
 
 
 def import_source(text: str, library: str) -> ModuleType:
-    """Keep a generated module in the cache folder and import it.
-
-    Args:
-        text: source of the module.
-        library: hash of the library that the module imports (:func:`library_hash`).
-    """
+    """Keep a generated module in the cache folder and import it; ``library`` is the :func:`library_hash` of its dialect."""
     path = cache_folder() / f"edge_{hashlib.sha256((library + text).encode()).hexdigest()[:20]}.py"
     # A kernel works without the file, which is for people to read and for Numba to find machine code by.
     with suppress(OSError):

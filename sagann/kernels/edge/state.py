@@ -14,8 +14,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -27,22 +26,8 @@ from sagann.kernels.edge.kinds import placed, reduced_outputs, reduced_results
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.walk import num_groups
 
-
-class Run(Protocol):
-    """The ``run`` of a dialect."""
-
-    def __call__(
-        self,
-        function: EdgeFunction,
-        edges: Edges,
-        arrays: Mapping[str, Tensor],
-        *,
-        seed: int = 0,
-        into: Sequence[Tensor] | None = None,
-        edge_offset: int = 0,
-    ) -> tuple[Tensor, ...]:
-        """See :func:`sagann.kernels.edge.naive.run`."""
-        ...
+Run = Callable[..., tuple[Tensor, ...]]
+"The ``run`` of a dialect, with the arguments of :func:`sagann.kernels.edge.naive.run`."
 
 
 class GatherState:
@@ -54,9 +39,6 @@ class GatherState:
         num_edges: number of edges of all chunks together.
         device: device of the results.
         tensors: results of :meth:`tensors` of an equal state, to go on from. They become this state's own.
-
-    Raises:
-        ValueError: the tensors are not those of such a state.
 
     Example:
         >>> from sagann.kernels.edge import naive
@@ -87,16 +69,12 @@ class GatherState:
         self.num_edges = num_edges
         self.device = torch.device(device)
         # None stands for neutral results, so that no pass has to read them.
-        self._results: tuple[Tensor, ...] | None = self._taken(tensors) if tensors else None
+        self._results: tuple[Tensor, ...] | None = tuple(tensors.values()) if tensors else None
+        found = [(tuple(result.shape), result.dtype) for result in self._results or ()]
+        assert not found or found == self._forms()
 
     def accumulate(
-        self,
-        run: Run,
-        edges: Edges,
-        arrays: Mapping[str, Tensor],
-        *,
-        seed: int = 0,
-        edge_offset: int = 0,
+        self, run: Run, edges: Edges, arrays: Mapping[str, Tensor], *, seed: int = 0, edge_offset: int = 0
     ) -> tuple[Tensor, ...]:
         """Add the edges of a chunk.
 
@@ -108,14 +86,8 @@ class GatherState:
             edge_offset: id of the chunk's first edge.
         Returns:
             The chunk's "edge" outputs, in order.
-        Raises:
-            ValueError: the chunk has edges of other rows, or ids that are not below ``num_edges``.
         """
-        if edge_offset < 0 or edge_offset + edges.num_edges > self.num_edges:
-            raise ValueError(
-                f"The chunk's edges have the ids {edge_offset} to {edge_offset + edges.num_edges - 1}, but the state "
-                f"is of {self.num_edges} edges; pass the number of all chunks' edges together."
-            )
+        assert 0 <= edge_offset <= self.num_edges - edges.num_edges
         # PassEdges are chunks. To start anew for the first chunk would take another kernel and save a part of one chunk.
         as_in_memory = (
             isinstance(edges, Topology)
@@ -135,18 +107,8 @@ class GatherState:
         return self._split(results, of_edges=True)
 
     def merge(self, other: GatherState) -> None:
-        """Add the edges of another state of the same function and rows. The other state stays as it is.
-
-        Raises:
-            ValueError: the functions, rows, numbers of edges or devices differ.
-        """
-        for name in ("function", "num_rows", "num_edges", "device"):
-            ours, theirs = getattr(self, name), getattr(other, name)
-            if ours != theirs:
-                raise ValueError(
-                    f"States can be merged only if '{name}' is the same (got {ours} and {theirs}); construct both "
-                    f"with the same '{name}'."
-                )
+        """Add the edges of another state of the same function and rows. The other state stays as it is."""
+        assert (other.function, other._forms()) == (self.function, self._forms())
         if other._results is None:
             return
         if self._results is None:
@@ -171,16 +133,6 @@ class GatherState:
                 for result, (shape, dtype) in zip(reduced_results(self.function), self._forms(), strict=True)
             )
         return self._results
-
-    def _taken(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """The results that another state gave, in order."""
-        found = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors.values()]
-        if found != self._forms():
-            raise ValueError(
-                f"These are no results of such a state: got {found}, expected {self._forms()}; pass what tensors() of "
-                f"a state of the same function, num_rows and num_edges gave."
-            )
-        return tuple(tensors.values())
 
     def _forms(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """Shape and dtype of each result."""

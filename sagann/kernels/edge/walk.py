@@ -116,11 +116,6 @@ def _in_pass_order(array: Tensor, walk: Walk, topology: Topology) -> tuple[Tenso
     return known[2], True
 
 
-def _allocate(result: Result, walk: Walk, num_totals: int) -> Tensor:
-    rows = {"row": walk.num_rows, "edge": len(walk.indices), "item": num_totals}[result.rows]
-    return empty((rows, *result.shape), result.dtype or walk.id_dtype, walk.indices.device)
-
-
 def _earlier(results: Sequence[Result], into: Sequence[Tensor] | None) -> list[Tensor | None]:
     """For each result of a pass, the earlier result that the pass continues from, if any."""
     if into is None:
@@ -132,16 +127,12 @@ def _earlier(results: Sequence[Result], into: Sequence[Tensor] | None) -> list[T
 def targets(
     results: Sequence[Result], walk: Walk, into: Sequence[Tensor] | None, *, num_totals: int
 ) -> list[Tensor]:
-    """The tensors that a kernel writes: earlier results with a row per group, and new tensors.
-
-    Args:
-        results: results of the pass.
-        walk: the edges.
-        into: earlier results, where the pass continues.
-        num_totals: rows of a total before they are summed: one per work item, say.
-    """
+    """The tensors that a kernel writes: earlier results with a row per group, and new ones. Totals get ``num_totals`` rows."""
+    rows = {"row": walk.num_rows, "edge": len(walk.indices), "item": num_totals}
     return [
-        earlier if earlier is not None and result.rows == "row" else _allocate(result, walk, num_totals)
+        earlier
+        if earlier is not None and result.rows == "row"
+        else empty((rows[result.rows], *result.shape), result.dtype or walk.id_dtype, walk.indices.device)
         for result, earlier in zip(results, _earlier(results, into), strict=True)
     ]
 
@@ -172,68 +163,24 @@ def finished(
 
 
 def check_into(function: EdgeFunction, edges: Edges, into: Sequence[Tensor] | None, edge_offset: int) -> None:
-    """Check that a pass can go over the edges, and continue from ``into``.
-
-    Raises:
-        ValueError: the pass cannot; the message names the tensor.
-    """
+    """Assert that a pass can go over the edges, and continue from ``into``: kernels write to these tensors by address."""
     if isinstance(edges, PassEdges):
-        _check_order(function, edges)
+        assert edges.at == function.at
+        assert edges.at == "dst" or edges.edge_ids is not None or not function.asks_for_ids
     if into is None:
-        if edge_offset:
-            raise ValueError(
-                f"A pass that starts anew numbers its edges from 0, not from {edge_offset}; pass `into`."
-            )
+        assert edge_offset == 0
         return
-    expected = reduced_results(function)
-    if len(into) != len(expected):
-        raise ValueError(
-            f"The function has {len(expected)} results to continue from (got {len(into)}); pass all that the pass so far "
-            f"returned, but for outputs on edges."
-        )
-    num_rows = next((len(rows) for rows, result in zip(into, expected, strict=True) if result.rows == "row"), 0)
-    if any(result.rows == "row" for result in expected):
-        _check_rows(function, edges, num_rows)
-    last = edge_offset + edges.num_edges - 1
-    for number, (given, result) in enumerate(zip(into, expected, strict=True)):
-        _check_result(number, given, result, result.full_shape(num_rows), edges.device, last)
-    widths = {given.dtype for given, result in zip(into, expected, strict=True) if result.dtype is None}
-    if len(widths) > 1:
-        found = " and ".join(sorted(map(str, widths)))
-        raise ValueError(f"The ids of edges in the pass so far have the types {found}; pass all of them in one.")
-
-
-def _check_result(
-    number: int, given: Tensor, result: Result, shape: tuple[int, ...], device: torch.device, last: int
-) -> None:
-    if given.shape != shape or not given.is_contiguous() or given.device != device:
-        form = "contiguous" if given.is_contiguous() else "strided"
-        raise ValueError(
-            f"Result {number} of the pass so far has shape {list(given.shape)} ({form}, on {given.device}), "
-            f"expected {list(shape)}, contiguous, on {device}; pass it as a pass over edges of these rows returned it."
-        )
-    if given.dtype not in (torch.int32, torch.int64) if result.dtype is None else given.dtype != result.dtype:
-        raise ValueError(
-            f"Result {number} of the pass so far has type {given.dtype}, expected {result.dtype or 'int32 or int64'}; "
-            f"pass it as the pass returned it."
-        )
-    if result.dtype is None and torch.iinfo(given.dtype).max < last:
-        raise ValueError(f"Result {number} has type {given.dtype}, too narrow for edge {last}; pass int64.")
-
-
-def _check_order(function: EdgeFunction, edges: PassEdges) -> None:
-    if edges.at != function.at:
-        raise ValueError(
-            f"The edges are grouped by {edges.at}, but the pass goes by {function.at}; pass "
-            f"PassEdges.of(topology, '{function.at}')."
-        )
-    if function.at == "src" and edges.edge_ids is None and function.asks_for_ids:
-        raise ValueError("The pass asks for the edges' ids, but they come without; load them too.")
-
-
-def _check_rows(function: EdgeFunction, edges: Edges, num_rows: int) -> None:
-    groups = num_groups(edges, function.at)
-    if groups != num_rows and (groups < num_rows or used_rows(edges, function.at) > num_rows):
-        raise ValueError(
-            f"The pass so far has {num_rows} rows, but these edges are of {groups}; rows beyond must have no edges."
-        )
+    expected, groups = reduced_results(function), num_groups(edges, function.at)
+    num_rows = next(
+        (len(rows) for rows, result in zip(into, expected, strict=True) if result.rows == "row"), groups
+    )
+    # Rows beyond those of ``into`` have no edges.
+    assert num_rows == groups or used_rows(edges, function.at) <= num_rows < groups
+    ids = [given.dtype for given, result in zip(into, expected, strict=True) if result.dtype is None]
+    assert len(set(ids)) <= 1
+    assert not ids or torch.iinfo(ids[0]).max >= edge_offset + edges.num_edges - 1
+    for given, result in zip(into, expected, strict=True):
+        assert given.shape == result.full_shape(num_rows)
+        assert given.is_contiguous()
+        assert given.device == edges.device
+        assert given.dtype == (result.dtype or ids[0])

@@ -48,26 +48,14 @@ class Mask:
         return replace(self, first=self.first + num_rows)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Part:
-    """Vertices that a stage of a streamed model computes, and seeds of the model's dropouts."""
-
-    vertices: slice
-    seeds: Sequence[int]
-
-
-_PART: ContextVar[_Part | None] = ContextVar("part", default=None)
+_PART: ContextVar[tuple[slice, Sequence[int]] | None] = ContextVar("part", default=None)
+"Vertices that a stage of a streamed model computes, and seeds of the model's dropouts."
 
 
 @contextmanager
 def rows_of(vertices: slice, seeds: Sequence[int]) -> Iterator[None]:
-    """Inside the ``with`` block, dropouts drop rows of these vertices.
-
-    Args:
-        vertices: ids of the vertices.
-        seeds: seeds of the model's dropouts, by number.
-    """
-    token = _PART.set(_Part(vertices=vertices, seeds=seeds))
+    """Inside the ``with`` block, dropouts drop rows of these vertices, by the seeds of the model's dropouts in order."""
+    token = _PART.set((vertices, seeds))
     try:
         yield
     finally:
@@ -81,10 +69,8 @@ def dropout(x: FeatureRows, p: float, number: int = 0) -> FeatureRows: ...
 def dropout(x: Tensor | FeatureRows, p: float, number: int = 0) -> Tensor | FeatureRows:
     """Set values to 0 with probability ``p``, and scale the others by 1 / (1 - p).
 
-    Args:
-        x: [rows, ...], or feature rows. Inside :func:`rows_of`, the same number of rows for each vertex.
-        p: probability of a zero, from 0 to 1.
-        number: number of the dropout within its model. Only calls inside :func:`rows_of` use the number.
+    Inside :func:`rows_of`, ``x`` has the same number of rows for each vertex, and ``number`` is that of the dropout within its
+    model.
     """
     if not isinstance(x, Tensor):
         return x.dropped(p, number)
@@ -105,8 +91,9 @@ def drawn_mask(num_rows: int, p: float, number: int = 0) -> Mask:
     part = _PART.get()
     if part is None:
         return Mask(p=p, seed=drawn_seed())
-    rows_per_vertex = max(1, num_rows // (part.vertices.stop - part.vertices.start))
-    return Mask(p=p, seed=part.seeds[number], first=part.vertices.start * rows_per_vertex)
+    vertices, seeds = part
+    rows_per_vertex = max(1, num_rows // (vertices.stop - vertices.start))
+    return Mask(p=p, seed=seeds[number], first=vertices.start * rows_per_vertex)
 
 
 def drop(x: Tensor, mask: Mask) -> Tensor:
@@ -116,13 +103,7 @@ def drop(x: Tensor, mask: Mask) -> Tensor:
 
 
 def dropped(x: Tensor, mask: Mask, out: Tensor | None = None) -> Tensor:
-    """:func:`drop` without a gradient.
-
-    Args:
-        x: [rows, ...], of a floating type.
-        mask: mask of these rows.
-        out: destination, contiguous, of the shape and type of ``x``; by default a new tensor.
-    """
+    """:func:`drop` without a gradient, to a contiguous ``out`` or a new tensor."""
     if mask.p == 0.0 and out is None:
         return x.clone()
     if x.dtype not in _ARITHMETIC:

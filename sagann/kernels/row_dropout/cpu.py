@@ -92,13 +92,9 @@ def _drop_rows(p_args):  # type: ignore[no-untyped-def]
 
 
 def drop_rows(x: Tensor, out: Tensor, width: int, mask: Mask) -> None:
-    """Write ``x`` to ``out`` without the values that ``mask`` drops.
+    """Write ``x`` to ``out`` without the values that ``mask`` (p below 1) drops; a row has ``width`` values.
 
-    Args:
-        x: float32 or float64, contiguous [rows, ...].
-        out: of the same form, contiguous; may be ``x`` itself.
-        width: number of values of a row.
-        mask: a mask with p below 1.
+    Both are float32 or float64, contiguous. ``out`` may be ``x`` itself.
     """
     rows_per_item = max(1, VALUES_PER_ITEM // max(1, width))
     num_items = -(-len(x) // rows_per_item)

@@ -3,6 +3,9 @@
 Legend: p_ pointers, b_ values, o_ offsets, m_ masks.
 """
 
+# Arguments of Triton's functions are tensors where no type is stated.
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -23,16 +26,8 @@ TILE = 1024
 
 @triton.jit
 def _drop_tile(
-    p_x: tl.tensor,
-    p_out: tl.tensor,
-    num_values: tl.tensor,
-    width: tl.tensor,
-    first: tl.tensor,
-    seed: tl.tensor,
-    threshold: tl.constexpr,
-    scale: tl.constexpr,
-    tile: tl.constexpr,
-) -> None:
+    p_x, p_out, num_values, width, first, seed, threshold: tl.constexpr, scale: tl.constexpr, tile: tl.constexpr
+):
     o_value = tl.program_id(0).to(tl.int64) * tile + tl.arange(0, tile)
     m_value = o_value < num_values
     b_x = tl.load(p_x + o_value, mask=m_value)

@@ -21,7 +21,7 @@ from sagann.compiler.program import EdgeWork
 from sagann.compiler.vjp import Backward
 from sagann.graph.topology import Topology
 from sagann.kernels.accumulators import Counts
-from sagann.kernels.dialects import Dialect, ScattersExtrema, run_pass
+from sagann.kernels.dialects import Dialect, run_pass
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.kernels.naive import concat_slots
@@ -99,7 +99,7 @@ class _FusedGather(torch.autograd.Function):
         if ctx.scatters:
             # The only array that is read; others may be wanted that have no features.
             (name,) = (given.name for given in call.function.inputs)
-            assert isinstance(call.dialect, ScattersExtrema)
+            assert hasattr(call.dialect, "scatter_extremum")
             gradients[name] = call.dialect.scatter_extremum(call.topology, extra[0], grad)
         else:
             given = dict(zip(ctx.kept, kept, strict=True))
@@ -130,7 +130,7 @@ def _in_form(gradient: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
 def _scatters(call: _Call) -> bool:
     """Whether the gradient is moved feature by feature instead of edge by edge."""
     many_edges = call.topology.num_edges >= SCATTERED_FROM * call.topology.num_dst
-    return call.edges.extremum_of_source and many_edges and isinstance(call.dialect, ScattersExtrema)
+    return call.edges.extremum_of_source and many_edges and hasattr(call.dialect, "scatter_extremum")
 
 
 def _slots(call: _Call) -> Tensor | None:

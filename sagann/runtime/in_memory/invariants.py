@@ -69,7 +69,7 @@ class Invariants:
             owner, edges = Owner(), program.edges
             # Gathers that are not fused, or that go by pairs with edge types, are not compared.
             if edges.function is not None and program.typed is None:
-                content = edges.gathering, edges.dtype, repr(edges.function.content)
+                content = edges.gathering, edges.dtype, repr(edges.function)
                 owner = self._owners.setdefault(layer, {}).setdefault(content, owner)
             self._owner_of[program] = owner
         return self._owner_of[program]

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from sagann.compiler.vjp import backward_passes
 from sagann.graph import Topology
 from sagann.kernels.edge import cpu, naive
 from sagann.kernels.edge.function import EdgeFunction, Input, Output
@@ -68,25 +67,6 @@ def test_data_alone_needs_no_ids(dialect: str) -> None:
     state = GatherState(function, num_rows=topology.num_src, num_edges=topology.num_edges, device="cpu")
     state.accumulate(RUNS[dialect], edges, {**arrays, "w": edges.edge_data["w"]})
     cases.assert_close(state.finish(), naive.run(function, topology, arrays), 1e-10)
-
-
-@pytest.mark.parametrize("dialect", RUNS)
-def test_a_pass_that_asks_for_ids_gets_none_without(dialect: str) -> None:
-    x = Input(name="x", side="src", shape=(), dtype=torch.float32)
-    forward = EdgeFunction(inputs=(x,), ops=(), outputs=(Output(reduce="max", values=("x",)),), at="dst")
-    (step,) = backward_passes(forward, ["x"])
-    topology = TOPOLOGIES["skewed"]
-    edges = replace(PassEdges.of(topology, "src"), edge_ids=None)
-    arrays = {"grad": torch.ones(topology.num_dst), "argument": torch.zeros(topology.num_dst, dtype=torch.int32)}
-    with pytest.raises(ValueError, match="come without"):
-        RUNS[dialect](step.function, edges, arrays)
-
-
-@pytest.mark.parametrize("dialect", RUNS)
-def test_a_pass_at_the_other_end_is_refused(dialect: str) -> None:
-    edges = PassEdges.of(TOPOLOGIES["skewed"], "dst")
-    with pytest.raises(ValueError, match=r"grouped by dst.*; pass PassEdges.of\(topology, 'src'\)"):
-        RUNS[dialect](weighted_sum(), edges, {})
 
 
 def weighted_sum() -> EdgeFunction:

@@ -13,7 +13,7 @@ import llvmlite
 import numba
 import pytest
 
-from sagann.kernels.edge.cpu.compiled import compile_source
+from sagann.kernels.edge.cpu.launch import compile_source
 from sagann.kernels.edge.source import import_source, library_hash
 
 _TEXT = '"""A module."""\n\n\ndef one():\n    return 1\n'

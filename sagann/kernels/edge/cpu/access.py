@@ -109,14 +109,7 @@ def _key(builder: ir.IRBuilder, row: ir.Value, salted: ir.Value) -> ir.Value:
 
 
 def draws(builder: ir.IRBuilder, key: ir.Value, width: int, first: int = 0) -> ir.Value:
-    """Draws of ``width`` features from ``first`` on: a scalar for one feature, else a vector.
-
-    Args:
-        builder: LLVM's builder.
-        key: the row's key, i32.
-        width: number of features.
-        first: first feature.
-    """
+    """Draws of ``width`` features from ``first`` on, by the row's key, i32: a scalar for one feature, else a vector."""
     steps = [(first + lane) * random.FEATURE_STEP & random.MASK for lane in range(width)]
     if width > 1:
         key = builder.add(splat(builder, key, width), ir.Constant(ir.VectorType(I32, width), steps))

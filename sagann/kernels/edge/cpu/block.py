@@ -31,12 +31,11 @@ FLAGS = ("contract",)
 def emitted(gives: Any, *takes: Any) -> Callable[[Callable[..., Any]], Any]:
     """Decorate a builder of LLVM instructions: it becomes a function that compiled code calls.
 
+    The builder is ``build(builder, signature, *values)``. It returns an LLVM value, or None for a function without result.
+
     Args:
         gives: Numba type of the result, or a function from the types of the arguments to that type.
         takes: Numba types of the arguments; None for any type.
-    Returns:
-        A decorator of ``build(builder, signature, *values)``, which returns an LLVM value, or None for a function without
-        result. ``signature.args`` are the types of the arguments, ``signature.return_type`` is the type of the result.
     """
     names = [f"argument_{position}" for position in range(len(takes))]
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("typing", *names)]

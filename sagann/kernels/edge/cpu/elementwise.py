@@ -1,4 +1,4 @@
-"""Arithmetic on blocks, lane by lane. An operand of one lane, or a Python number, is spread over all lanes."""
+"""Arithmetic on blocks, lane by lane. An operand of one lane, or a Python integer, is spread over all lanes."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from sagann.kernels.edge.cpu.block import (
     suffix,
 )
 from sagann.kernels.edge.cpu.maths import Chunk, is_float, scalar_of
+from sagann.kernels.edge.function import COMPARISONS
 
 Build = Callable[..., Chunk]
 
@@ -62,7 +63,7 @@ BINARY: dict[str, Build] = {
     "sub": _arithmetic("fsub", "sub"),
     "mul": _arithmetic("fmul", "mul"),
     "div": lambda builder, a, b: builder.fdiv(a, b),
-    "pow": maths.power,
+    "pow": lambda builder, a, b: maths.per_lane(builder, "pow", a, b),
     "maximum": _extremum(">"),
     "minimum": _extremum("<"),
     "lt": _compare("<"),
@@ -74,28 +75,17 @@ BINARY: dict[str, Build] = {
     "and": lambda builder, a, b: builder.and_(a, b),
     "or": lambda builder, a, b: builder.or_(a, b),
 }
-COMPARISONS = {"lt", "le", "gt", "ge", "eq", "ne"}
 
 
 def spread(builder: ir.IRBuilder, given: Any, value: ir.Value, target: Block) -> list[Chunk]:
     """The chunks of an operand, as many as ``target`` has."""
     if not isinstance(given, Block):
-        value = _number(builder, given, value, target.kind)
+        # An int64, among blocks of integers.
+        value = value if target.kind == "i8" else builder.trunc(value, KINDS[target.kind])
         given = Block(target.kind, 1, 1)
     if given.lanes == target.lanes:
         return chunks_of(builder, given, value)
     return [splat(builder, value, target.width)] * target.num_chunks
-
-
-def _number(builder: ir.IRBuilder, given: Any, value: ir.Value, kind: str) -> ir.Value:
-    form = KINDS[kind]
-    if kind == "b1":
-        return builder.icmp_signed("!=", value, ir.Constant(value.type, 0))
-    if kind.startswith("f"):
-        if isinstance(given, types.Integer):
-            return builder.sitofp(value, form)
-        return value if value.type == form else builder.fptrunc(value, form)
-    return value if value.type == form else builder.trunc(value, form)
 
 
 def widest(*operands: Any) -> Block:
@@ -103,34 +93,23 @@ def widest(*operands: Any) -> Block:
     return max((block for block in operands if isinstance(block, Block)), key=lambda block: block.lanes)
 
 
-def _binary(name: str) -> Any:
-    build = BINARY[name]
+def _operation(name: str, num_operands: int) -> Any:
+    build = BINARY.get(name) or maths.UNARY[name]
 
-    def gives(a: Any, b: Any) -> Block:
-        return widest(a, b).of("b1") if name in COMPARISONS else widest(a, b)
+    def gives(*operands: Any) -> Block:
+        return widest(*operands).of("b1") if name in COMPARISONS else widest(*operands)
 
-    @emitted(gives, None, None)
+    @emitted(gives, *[None] * num_operands)
     def operation(builder: ir.IRBuilder, signature: Any, *values: ir.Value) -> ir.Value:
         target = widest(*signature.args)
         operands = zip(signature.args, values, strict=True)
-        pairs = zip(*(spread(builder, given, value, target) for given, value in operands), strict=True)
-        return pack(builder, signature.return_type, [build(builder, x, y) for x, y in pairs])
+        lanes = zip(*(spread(builder, given, value, target) for given, value in operands), strict=True)
+        return pack(builder, signature.return_type, [build(builder, *chunks) for chunks in lanes])
 
     return operation
 
 
-def _unary(name: str) -> Any:
-    build = maths.UNARY[name]
-
-    @emitted(lambda a: a, None)
-    def operation(builder: ir.IRBuilder, signature: Any, value: ir.Value) -> ir.Value:
-        block = signature.return_type
-        return pack(builder, block, [build(builder, chunk) for chunk in chunks_of(builder, block, value)])
-
-    return operation
-
-
-OPERATIONS = {name: _binary(name) for name in BINARY} | {name: _unary(name) for name in maths.UNARY}
+OPERATIONS = {name: _operation(name, 2) for name in BINARY} | {name: _operation(name, 1) for name in maths.UNARY}
 "Functions of blocks by the name of the op, for generated kernels."
 
 

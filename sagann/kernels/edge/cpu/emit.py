@@ -7,8 +7,7 @@ reads the rows that an ordinary kernel writes from nothing. The caller fills its
 
 from __future__ import annotations
 
-from sagann.kernels.edge.cpu.expressions import Expressions, Form
-from sagann.kernels.edge.cpu.layout import Layout, choose_layout
+from sagann.kernels.edge.cpu.expressions import Expressions, Form, Layout, choose_layout
 from sagann.kernels.edge.cpu.writers import WRITERS
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import KINDS, placed, results_of

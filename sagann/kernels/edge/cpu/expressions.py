@@ -1,7 +1,8 @@
 """One line of generated source per value: expressions over blocks, and the helpers that expressions call.
 
-Every value of an edge function becomes a variable ``v_<name>``. Helpers (a load of 41 float32, a shuffle) are named at the top
-of the generated module (:attr:`Expressions.definitions`), and made when the module is imported.
+A kernel holds resident rows, or tiles of features (:mod:`sagann.kernels.edge.kinds`), in vector registers. Every value of an
+edge function becomes a variable ``v_<name>``. Helpers (a load of 41 float32, a shuffle) are named at the top of the generated
+module (:attr:`Expressions.definitions`), and made when the module is imported.
 """
 
 from __future__ import annotations
@@ -11,13 +12,56 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sagann.kernels.edge.cpu.layout import Layout
 from sagann.kernels.edge.function import BINARY, UNARY, EdgeFunction, Input, Op
-from sagann.kernels.edge.kinds import kind_of, lanes
+from sagann.kernels.edge.kinds import feature_width, kind_of, lanes
 from sagann.kernels.edge.lines import edge_names, float_text, operand_kind
 
+VECTOR_BYTES = 64
+# Vector registers for a tile's accumulators, rows and temporaries, of 32 that exist.
+REGISTERS = 30
 # Exponents that PyTorch computes as roots: NaN for minus infinity, where the C library's pow gives infinity.
 _ROOTS: dict[object, str] = {0.5: "sqrt", -0.5: "rsqrt"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """How a kernel holds its values."""
+
+    width: int
+    "Lanes of a vector register."
+    num_features: int
+    "Number of features that are cut into tiles; 0 where rows are resident."
+    tile: int
+    "Number of features of a tile; 0 where rows are resident."
+
+    @property
+    def tiles(self) -> list[int]:
+        """The widths of the tiles, in order."""
+        if not self.num_features:
+            return [0]
+        full, rest = divmod(self.num_features, self.tile)
+        return [self.tile] * full + ([rest] if rest else [])
+
+
+def choose_layout(function: EdgeFunction) -> Layout:
+    """The layout for a function."""
+    values = function.values
+    width = VECTOR_BYTES // (8 if any(kind_of(value) == "f8" for value in values) else 4)
+    num_features = feature_width(function)
+    if num_features is None:
+        return Layout(width=width, num_features=0, tile=0)
+    chunks = max(1, REGISTERS // _pressure(function))
+    chunks = 1 << (min(chunks, 8).bit_length() - 1)
+    return Layout(width=width, num_features=num_features, tile=chunks * width)
+
+
+def _pressure(function: EdgeFunction) -> int:
+    """Registers that one chunk of features takes: accumulators, loaded rows and temporaries."""
+    held = sum(output.reduction.registers for output in function.outputs)
+    held += sum(1 for given in function.inputs if lanes(given) > 1)
+    held += sum(1 for op in function.ops if lanes(op) > 1 and op.op in ("exp", "sigmoid", "tanh", "expm1")) * 2
+    # Rows that are reduced as loaded need no registers for temporaries.
+    return held + any(lanes(op) > 1 for op in function.ops)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,8 +94,6 @@ class Expressions:
         self.function, self.layout, self.tile, self.form = function, layout, width, form
         self.definitions: dict[str, str] = {}
         self.edge_local, self.edge_global = edge_names(continued=form.continued)
-
-    # Widths and helpers of the generated module.
 
     def lanes(self, value: Input | Op) -> int:
         """Lanes of a value in registers."""

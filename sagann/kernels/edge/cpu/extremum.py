@@ -11,8 +11,7 @@ from functools import cache
 from torch import Tensor
 
 from sagann.graph.topology import Topology
-from sagann.kernels.edge.cpu.compiled import compile_source
-from sagann.kernels.edge.cpu.launch import launch
+from sagann.kernels.edge.cpu.launch import compile_source, launch
 from sagann.kernels.edge.kinds import KINDS
 from sagann.kernels.memory import empty
 
@@ -62,14 +61,10 @@ def kernel(p_args):
 
 
 def scatter_extremum(topology: Topology, edge: Tensor, grad: Tensor) -> Tensor:
-    """Add each destination's gradient to the source that the extremum came from, feature by feature.
+    """Add each destination's gradient to the source that the extremum came from, feature by feature: [num_src, ...].
 
-    Args:
-        topology: the edges.
-        edge: id of the edge that attains the extremum, or -1: int32 or int64 [num_dst, ...].
-        grad: gradient of the extremum: float32 or float64 [num_dst, ...].
-    Returns:
-        Gradient of the source rows, [num_src, ...].
+    ``edge`` is the id of the edge that attains the extremum, or -1: int32 or int64 [num_dst, ...]. ``grad`` is float32 or
+    float64.
     """
     out = empty((topology.num_src, *grad.shape[1:]), grad.dtype).zero_()
     num_features = grad[0].numel() if len(grad) else 0

@@ -1,8 +1,9 @@
-"""Run a compiled kernel on several threads.
+"""Compile the source of a kernel, and run the kernel on several threads.
 
-A kernel is a C function of one pointer, to its arguments. Its threads claim work items from a counter among the arguments. The
-threads are those of PyTorch's OpenMP runtime where the runtime is found, so that two pools do not compete for the cores. Else
-they are Python threads. Several Python threads may launch kernels at once, and kernels run without the global lock.
+Numba compiles a generated source once per machine, and keeps the machine code beside the source. A kernel is a C function of
+one pointer, to its arguments. Its threads claim work items from a counter among the arguments. The threads are those of
+PyTorch's OpenMP runtime where the runtime is found, so that two pools do not compete for the cores. Else they are Python threads.
+Several Python threads may launch kernels at once, and kernels run without the global lock.
 """
 
 from __future__ import annotations
@@ -13,11 +14,23 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from pathlib import Path
 
+import llvmlite
+import numba
 import numpy as np
 import torch
 
+from sagann import machine_code
+from sagann.kernels.edge.source import import_source, library_hash
+
 Launcher = Callable[[int, int, int], None]
 "Runs (function address, argument address, number of threads)."
+
+
+def compile_source(source: str) -> int:
+    """The address of the C function ``kernel`` of a generated source."""
+    versions = f"numba {numba.__version__}, llvmlite {llvmlite.__version__}"
+    library = library_hash(versions, Path(__file__).parent, Path(machine_code.__file__))
+    return int(import_source(source, library).kernel.address)
 
 
 @cache
@@ -63,12 +76,9 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def launch(function: int, args: Sequence[int], *, num_items: int) -> None:
-    """Run the kernel at address ``function`` until every item is done.
+    """Run the kernel at address ``function`` until every item is done. A single item runs on the calling thread.
 
-    Args:
-        function: address of a C function of one pointer, to the address of a counter and the arguments, int64.
-        args: arguments, numbers and addresses.
-        num_items: number of work items. A single item runs on the calling thread.
+    The kernel gets a pointer to int64: the address of the counter, and ``args``, numbers and addresses.
     """
     counter = np.zeros(1, np.int64)
     packed = np.array([counter.ctypes.data, *args], np.int64)

@@ -149,7 +149,7 @@ def _intrinsic(name: str) -> Callable[[ir.IRBuilder, Chunk], Chunk]:
     return lambda builder, x: call_intrinsic(builder, f"llvm.{name}.{suffix(x.type)}", x.type, [x])
 
 
-def _per_lane(builder: ir.IRBuilder, name: str, *args: Chunk) -> Chunk:
+def per_lane(builder: ir.IRBuilder, name: str, *args: Chunk) -> Chunk:
     """Call the C library for every lane."""
     form, function = args[0].type, name if _bits(args[0]) == 64 else f"{name}f"
     if not isinstance(form, ir.VectorType):
@@ -162,13 +162,8 @@ def _per_lane(builder: ir.IRBuilder, name: str, *args: Chunk) -> Chunk:
     return result
 
 
-def power(builder: ir.IRBuilder, a: Chunk, b: Chunk) -> Chunk:
-    """a to the power b, lane by lane."""
-    return _per_lane(builder, "pow", a, b)
-
-
 def _library(name: str) -> Callable[[ir.IRBuilder, Chunk], Chunk]:
-    return lambda builder, x: _per_lane(builder, name, x)
+    return lambda builder, x: per_lane(builder, name, x)
 
 
 def _negate(builder: ir.IRBuilder, x: Chunk) -> Chunk:

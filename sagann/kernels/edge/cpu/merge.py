@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -97,30 +96,23 @@ def _softmax(rows: Array, part_rows: Array, state: State, part: State) -> None:
             top[row, score], weight[row, score] = highest, known + more
 
 
-MERGES: Mapping[str, Callable[..., None]] = MappingProxyType(
-    {
-        "sum": _sums,
-        "max": partial(_extrema, True),
-        "min": partial(_extrema, False),
-        "softmax": _softmax,
-        "moments": _moments,
-        "product": _products,
-    }
-)
+MERGES: Mapping[str, Callable[..., None]] = {
+    "sum": _sums,
+    "max": partial(_extrema, True),
+    "min": partial(_extrema, False),
+    "softmax": _softmax,
+    "moments": _moments,
+    "product": _products,
+}
 "Compiled merges by the name of the reduction."
 
 
 def merge_slots(
     function: EdgeFunction, outs: Sequence[Tensor], slots: Sequence[Tensor], work: Work, *, continued: bool
 ) -> None:
-    """Write the rows of ``work.split_rows`` to ``outs``.
+    """Write the rows of ``work.split_rows`` to ``outs``, [num_rows, ...], or merge them with the earlier results there.
 
-    Args:
-        function: the edge function, which states the reductions.
-        outs: the results, contiguous [num_rows, ...] each.
-        slots: the partial results, contiguous [num_slots, ...] each, those of a row side by side. They are overwritten.
-        work: the work items.
-        continued: whether ``outs`` holds earlier results to merge with.
+    ``slots`` are the partial results, [num_slots, ...], those of a row side by side. They are overwritten.
     """
     left, right = _neighbours_first(work.split_indptr)
     rows, first = work.split_rows, work.split_indptr[:-1]

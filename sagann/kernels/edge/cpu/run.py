@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sagann.kernels.edge import naive
-from sagann.kernels.edge.cpu.compiled import kernel_of
 from sagann.kernels.edge.cpu.emit import emit
 from sagann.kernels.edge.cpu.expressions import Form
-from sagann.kernels.edge.cpu.launch import launch
+from sagann.kernels.edge.cpu.launch import compile_source, launch
 from sagann.kernels.edge.cpu.merge import merge_slots
 from sagann.kernels.edge.divide import divide
-from sagann.kernels.edge.function import EdgeFunction
-from sagann.kernels.edge.kinds import KINDS, lanes, reduced_results
+from sagann.kernels.edge.function import EdgeFunction, verify
+from sagann.kernels.edge.kinds import KINDS, Result, lanes, reduced_results, results_of
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.walk import (
     Walk,
@@ -34,6 +35,19 @@ from sagann.kernels.memory import empty
 _INDEX_KINDS = {torch.int16: "i2", torch.int32: "i4", torch.int64: "i8"}
 
 GRAIN = Grain(num_items=128, smallest=2048)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Kernel:
+    """A function's machine code."""
+
+    address: int
+    "Address of the C function."
+    results: tuple[Result, ...]
+    "The tensors that it writes."
+
+
+_KERNELS: WeakKeyDictionary[EdgeFunction, dict[Form, _Kernel]] = WeakKeyDictionary()
 
 
 def run(
@@ -63,7 +77,7 @@ def run(
         into_id_kind=None if into is None else _id_kind(function, into),
         offset_kind=_INDEX_KINDS[walk.indptr.dtype],
     )
-    kernel = kernel_of(function, form)
+    kernel = _kernel_of(function, form)
     items, num_slots = walk.work.items, walk.work.num_slots
     outs = targets(kernel.results, walk, into, num_totals=len(items))
     slots = [empty((num_slots, *out.shape[1:]), out.dtype) for out in outs]
@@ -87,13 +101,17 @@ def run(
     return finished(kernel.results, outs, walk, into)
 
 
-def source_of(function: EdgeFunction, *, continued: bool = False) -> str:
-    """The source of a function's kernel for arrays of the stated types and 32-bit ids.
+def _kernel_of(function: EdgeFunction, form: Form) -> _Kernel:
+    """A function's kernel for arrays of that form: emitted and compiled, or loaded from the cache folder, at the first call."""
+    kernels = _KERNELS.setdefault(function, {})
+    if form not in kernels:
+        verify(function)
+        kernels[form] = _Kernel(address=compile_source(emit(function, form)), results=tuple(results_of(function)))
+    return kernels[form]
 
-    Args:
-        function: the edge function.
-        continued: whether the kernel continues from earlier results.
-    """
+
+def source_of(function: EdgeFunction, *, continued: bool = False) -> str:
+    """The source of a function's kernel for arrays of the stated types and 32-bit ids."""
     stored = tuple(KINDS[given.dtype] for given in function.inputs)
     form = Form(index_kind="i4", id_kind="i4", stored=stored, into_id_kind="i4" if continued else None)
     return emit(function, form)

@@ -74,15 +74,7 @@ def _mover(picks: Sequence[int], width: int, num_operands: int) -> Callable[...,
 
 
 def reducer(operation: str, outer: int, size: int, inner: int, width: int) -> Callable[..., Any]:
-    """``reduce(a)``: a as [outer, size, inner], reduced over the middle: [outer, inner] lanes.
-
-    Args:
-        operation: add, maximum or minimum.
-        outer: number of groups before the reduced dimension.
-        size: number of values reduced into one.
-        inner: number of values after the reduced dimension.
-        width: lanes of a chunk.
-    """
+    """``reduce(a)``: a as [outer, size, inner], reduced over the middle: [outer, inner] lanes."""
     build = BINARY[operation]
 
     @emitted(lambda a: Block(a.kind, outer * inner, width), None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import torch
 
@@ -250,15 +249,13 @@ class _Softmax(Writer):
         ]
 
 
-WRITERS: Mapping[str, type[Writer]] = MappingProxyType(
-    {
-        "sum": _Sum,
-        "total": _Total,
-        "edge": _EdgeRows,
-        "max": _Maximum,
-        "min": _Minimum,
-        "softmax": _Softmax,
-        "moments": _Moments,
-        "product": _Product,
-    }
-)
+WRITERS: Mapping[str, type[Writer]] = {
+    "sum": _Sum,
+    "total": _Total,
+    "edge": _EdgeRows,
+    "max": _Maximum,
+    "min": _Minimum,
+    "softmax": _Softmax,
+    "moments": _Moments,
+    "product": _Product,
+}

@@ -2,4 +2,4 @@
 
 from sagann.kernels.edge.gpu.cut import Cut as Cut, cut_of as cut_of
 from sagann.kernels.edge.gpu.layout import supports as supports
-from sagann.kernels.edge.gpu.run import run as run, set_cut as set_cut, source_of as source_of
+from sagann.kernels.edge.gpu.run import run as run, set_cut as set_cut

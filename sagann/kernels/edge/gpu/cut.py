@@ -22,6 +22,7 @@ from sagann.kernels.edge.walk import offsets_of, used_rows
 from sagann.kernels.edge.work import DEVICE_GRAIN, Work
 
 FAN_IN = 64
+"Most slots that one program merges."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,10 +33,6 @@ class Tree:
     "int64 [num_groups, 3] each: first slot, slot after the last, and target: row r as r, slot s as -s - 1."
     num_slots: int
     "Number of slots, of partial results and of merged ones."
-
-    def mapped(self, move: Callable[[Tensor], Tensor]) -> Tree:
-        """The same tree with every array replaced by ``move(array)``."""
-        return replace(self, levels=tuple(map(move, self.levels)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,8 +58,8 @@ class Cut:
             self,
             items=move(self.items),
             split_rows=move(self.split_rows),
-            rows=self.rows.mapped(move),
-            totals=self.totals.mapped(move),
+            rows=replace(self.rows, levels=tuple(map(move, self.rows.levels))),
+            totals=replace(self.totals, levels=tuple(map(move, self.totals.levels))),
         )
 
 
@@ -79,21 +76,15 @@ def cut_of(edges: Edges, at: str) -> Cut:
     )
 
 
-def merge_tree(rows: NDArray[np.int64], indptr: NDArray[np.int64], fan_in: int = FAN_IN) -> Tree:
-    """The tree over each row's slots.
-
-    Args:
-        rows: the rows that the merged results belong to.
-        indptr: offsets of each row's slots, [len(rows) + 1].
-        fan_in: most slots that one program merges.
-    """
+def merge_tree(rows: NDArray[np.int64], indptr: NDArray[np.int64]) -> Tree:
+    """The tree over the slots of each row; ``indptr`` [len(rows) + 1] are the offsets of the rows' slots."""
     levels, first_slot = [], 0
     while len(rows):
-        counts = -(-np.diff(indptr) // fan_in)
+        counts = -(-np.diff(indptr) // FAN_IN)
         offsets = np.concatenate([[0], np.cumsum(counts)])
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
-        first = np.repeat(indptr[:-1], counts) + within * fan_in
-        last = np.minimum(first + fan_in, np.repeat(indptr[1:], counts))
+        first = np.repeat(indptr[:-1], counts) + within * FAN_IN
+        last = np.minimum(first + FAN_IN, np.repeat(indptr[1:], counts))
         done = np.repeat(counts == 1, counts)
         next_slot = first_slot + int(indptr[-1])
         kept = np.cumsum(~done) - 1

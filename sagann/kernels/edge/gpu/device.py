@@ -9,6 +9,9 @@ Numbers stand beside tensors in sums and products only. Elsewhere Triton would t
 Legend: n an integral exponent, r the rest of the argument, m_ a mask.
 """
 
+# Arguments of Triton's functions are tensors where no type is stated.
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
+
 from __future__ import annotations
 
 import triton
@@ -26,14 +29,14 @@ UNUSED_BITS = tl.constexpr(32 - random.BITS)
 
 
 @triton.jit
-def within(x: tl.tensor, low: tl.constexpr, high: tl.constexpr) -> tl.tensor:
+def within(x, low: tl.constexpr, high: tl.constexpr):
     """x, or the nearer bound; NaN stays, because it compares false."""
     x = tl.where(x > high, high, x)
     return tl.where(x < low, low, x)
 
 
 @triton.jit
-def exp(x: tl.tensor) -> tl.tensor:
+def exp(x):
     """e^x; 0 and infinity beyond the range."""
     if x.dtype == tl.float64:
         y = tl.exp(x)
@@ -47,7 +50,7 @@ def exp(x: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def expm1(x: tl.tensor) -> tl.tensor:
+def expm1(x):
     """e^x - 1, exact to the last places near 0 as well."""
     if x.dtype == tl.float64:
         bounded = within(x, -746.0, 709.0)
@@ -76,20 +79,20 @@ def expm1(x: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def sigmoid(x: tl.tensor) -> tl.tensor:
+def sigmoid(x):
     """1 / (1 + e^-x)."""
     return 1.0 / (1.0 + exp(-x))
 
 
 @triton.jit
-def tanh(x: tl.tensor) -> tl.tensor:
+def tanh(x):
     """(e^2x - 1) / (e^2x + 1), with e^2x - 1 computed as such."""
     grown = expm1(2.0 * within(x, -20.0, 20.0))
     return grown / (grown + 2.0)
 
 
 @triton.jit
-def log1p(x: tl.tensor) -> tl.tensor:
+def log1p(x):
     """log(1 + x): the rounding of 1 + x is divided out again."""
     grown = 1.0 + x
     y = tl.log(grown) * (x / (grown - 1.0))
@@ -97,13 +100,13 @@ def log1p(x: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def sqrt(x: tl.tensor) -> tl.tensor:
+def sqrt(x):
     """The square root, rounded to nearest."""
     return tl.sqrt(x) if x.dtype == tl.float64 else tl.sqrt_rn(x)
 
 
 @triton.jit
-def power(a: tl.tensor, b: tl.tensor) -> tl.tensor:
+def power(a, b):
     """a to the power b, computed in float64."""
     base, exponent = a.to(tl.float64), b.to(tl.float64)
     size = tl.abs(base)
@@ -120,31 +123,31 @@ def power(a: tl.tensor, b: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def relu(x: tl.tensor) -> tl.tensor:
+def relu(x):
     """x where it is not negative; NaN stays."""
     return tl.where(x <= 0, 0, x)
 
 
 @triton.jit
-def sign(x: tl.tensor) -> tl.tensor:
+def sign(x):
     """-1, 0 or 1; 0 for NaN, as in PyTorch."""
     return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
 
 
 @triton.jit
-def maximum(a: tl.tensor, b: tl.tensor) -> tl.tensor:
+def maximum(a, b):
     """The larger; NaN where either is."""
     return tl.where((a > b) | (a != a), a, b)
 
 
 @triton.jit
-def minimum(a: tl.tensor, b: tl.tensor) -> tl.tensor:
+def minimum(a, b):
     """The smaller; NaN where either is."""
     return tl.where((a < b) | (a != a), a, b)
 
 
 @triton.jit
-def amax(x: tl.tensor, axis: tl.constexpr, keep_dims: tl.constexpr = False) -> tl.tensor:
+def amax(x, axis: tl.constexpr, keep_dims: tl.constexpr = False):
     """The largest along an axis; NaN where one is."""
     m_nan = tl.max((x != x).to(tl.int32), axis, keep_dims=keep_dims) > 0
     largest = tl.max(x, axis, keep_dims=keep_dims)
@@ -152,7 +155,7 @@ def amax(x: tl.tensor, axis: tl.constexpr, keep_dims: tl.constexpr = False) -> t
 
 
 @triton.jit
-def amin(x: tl.tensor, axis: tl.constexpr, keep_dims: tl.constexpr = False) -> tl.tensor:
+def amin(x, axis: tl.constexpr, keep_dims: tl.constexpr = False):
     """The smallest along an axis; NaN where one is."""
     m_nan = tl.max((x != x).to(tl.int32), axis, keep_dims=keep_dims) > 0
     smallest = tl.min(x, axis, keep_dims=keep_dims)
@@ -160,26 +163,26 @@ def amin(x: tl.tensor, axis: tl.constexpr, keep_dims: tl.constexpr = False) -> t
 
 
 @triton.jit
-def first_of(best: tl.tensor, where: tl.tensor, extremum: tl.tensor) -> tl.tensor:
+def first_of(best, where, extremum):
     """Along axis 0, kept, the smallest position at which ``best`` is the extremum."""
     attained = (best == extremum) | ((best != best) & (extremum != extremum))
     return tl.min(tl.where(attained, where, 2147483647), 0, keep_dims=True)
 
 
 @triton.jit
-def times(a: tl.tensor, b: tl.tensor) -> tl.tensor:
+def times(a, b):
     """Their product."""
     return a * b
 
 
 @triton.jit
-def product(x: tl.tensor) -> tl.tensor:
+def product(x):
     """The product along axis 0, kept."""
     return tl.reduce(x, 0, times, keep_dims=True)
 
 
 @triton.jit
-def mix(value: tl.tensor) -> tl.tensor:
+def mix(value):
     """:func:`sagann.kernels.edge.random.mix` of unsigned 32-bit lanes."""
     value = value ^ (value >> 16)
     value = value * FIRST_FACTOR
@@ -190,14 +193,8 @@ def mix(value: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def draw(
-    edge_id: tl.tensor,
-    feature: tl.tensor,
-    seed: tl.tensor,
-    salted: tl.constexpr,
-    threshold: tl.constexpr,
-    scale: tl.constexpr,
-    dtype: tl.constexpr,
-) -> tl.tensor:
+    edge_id, feature, seed, salted: tl.constexpr, threshold: tl.constexpr, scale: tl.constexpr, dtype: tl.constexpr
+):
     """:func:`sagann.kernels.edge.random.random_rows`: int64 [E, 1...] edges by [1, ...] features."""
     counter = edge_id.to(tl.uint32) * EDGE_STEP + (edge_id >> 32).to(tl.uint32) * FEATURE_STEP
     edge = mix(counter + (seed.to(tl.uint32) + salted))

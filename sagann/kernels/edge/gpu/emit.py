@@ -14,12 +14,9 @@ from sagann.kernels.edge.lines import ITEM, indented, mention
 
 
 def emit(function: EdgeFunction, in_order: frozenset[str] = frozenset(), *, continued: bool = False) -> str:
-    """The source of a function's kernel.
+    """The source of a function's kernel, for edge inputs ``in_order`` in the order of the pass and others in CSC order.
 
-    Args:
-        function: a verified edge function that Triton supports (:func:`sagann.kernels.edge.gpu.layout.supports`).
-        in_order: names of edge inputs that lie in the order of the pass. Other edge inputs lie in CSC order.
-        continued: whether the kernel merges rows into earlier results, and leaves rows without edges as they are.
+    A kernel that is continued merges rows into earlier results, and leaves rows without edges as they are.
     """
     return _Kernel(function, choose_layout(function), in_order, continued).source()
 

@@ -79,8 +79,6 @@ class Expressions:
         self.levels: dict[str, int] = {}
         self.named: dict[str, str] = {}
 
-    # Blocks.
-
     def shape(self, value: Input | Op) -> Shape:
         """Shape of a row in registers: a tile of features, or all of them."""
         if not self.layout.tile:
@@ -128,8 +126,6 @@ class Expressions:
         own = self.mask(shape)
         return " & ".join([*terms, *([own] if own else [])]) or None
 
-    # Loads.
-
     def load(self, given: Input) -> None:
         """One line per input."""
         shape = self.shape(given)
@@ -152,8 +148,6 @@ class Expressions:
             loaded += f".to({TYPES[kind]})"
         self.lines[level].append(f"v_{given.name} = {loaded}")
         self.levels[given.name] = level
-
-    # Operations.
 
     def compute(self, op: Op) -> None:
         """One line per op, no deeper than it must be."""
@@ -228,8 +222,6 @@ class Expressions:
         if kind_of(self.function.value(name)) == kind:
             return f"v_{name}"
         return f"(v_{name} != 0)" if kind == "b1" else f"v_{name}.to({TYPES[kind]})"
-
-    # Lanes.
 
     def moved(self, op: Op, value: str, level: int) -> str:
         """Ops that move lanes or reduce them."""

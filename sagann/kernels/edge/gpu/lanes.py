@@ -49,10 +49,7 @@ def mask(shape: Shape) -> str | None:
 def reshape_index(source: Shape, target: Shape, o_target: str) -> str | None:
     """Text of each target lane's place among the source's padded lanes, [1, lanes]; None where lanes keep theirs.
 
-    Args:
-        source: shape before.
-        target: shape after.
-        o_target: text of the target's :func:`offsets`.
+    ``o_target`` is the text of the target's :func:`offsets`.
     """
     if np.array_equal(_places(source), _places(target)):
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sagann.kernels.edge.function import EdgeFunction, Input, Op, Output, Shape
+from sagann.kernels.edge.function import EdgeFunction, Shape
 from sagann.kernels.edge.kinds import KINDS, feature_width, kind_of, lanes, results_of
 
 # Features of a tile: one warp loads 16 bytes of float32 for each thread and edge.
@@ -76,15 +76,13 @@ def shared_results(function: EdgeFunction, layout: Layout) -> list[int]:
 
 def _edges(function: EdgeFunction, num_lanes: int) -> int:
     """Number of edges, of so many lanes, that fit a warp's registers."""
-    held = sum(output.reduction.registers for output in function.outputs if lanes(_value(function, output)) > 1)
+    held = sum(
+        output.reduction.registers for output in function.outputs if lanes(function.value(output.values[-1])) > 1
+    )
     held += sum(1 for given in function.inputs if lanes(given) > 1)
     words = num_lanes * (2 if any(kind_of(value) == "f8" for value in function.values) else 1)
     edges = min(WORDS_OF_WARP // words, MOST_VALUES * WORDS_OF_WARP // (words * max(1, held)), MOST_EDGES)
     return 1 << (max(1, edges).bit_length() - 1)
-
-
-def _value(function: EdgeFunction, output: Output) -> Input | Op:
-    return function.value(output.values[-1])
 
 
 def supports(function: EdgeFunction) -> str | None:

@@ -5,11 +5,13 @@ Every reduction has a Triton kernel that merges one level. A program merges one 
 Legend: p_ pointers, b_ values read, o_ offsets, m_ masks.
 """
 
+# Arguments of Triton's functions are tensors where no type is stated.
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -29,21 +31,21 @@ SLOTS = tl.constexpr(8)
 
 
 @triton.jit
-def _slots_of(p_groups: tl.tensor) -> tl.tuple:
+def _slots_of(p_groups):
     """First slot of the program's group, the slot after its last, and the target of the result."""
     p_group = p_groups + tl.program_id(0) * 3
     return tl.load(p_group), tl.load(p_group + 1), tl.load(p_group + 2)
 
 
 @triton.jit
-def _lanes_of(num_lanes: tl.tensor, tile: tl.constexpr) -> tl.tuple:
+def _lanes_of(num_lanes, tile: tl.constexpr):
     """Lanes of the program's tile, and the mask of those that exist."""
     o_lane = tl.program_id(1) * tile + tl.arange(0, tile)
     return o_lane, o_lane < num_lanes
 
 
 @triton.jit
-def _row_of(p_slots: tl.tensor, p_out: tl.tensor, target: tl.tensor, width: tl.tensor) -> tl.tensor:
+def _row_of(p_slots, p_out, target, width):
     """First number of a group's row of ``width`` numbers: in the results, or, for a target below 0, in slot -target - 1."""
     p_row = p_out + target * width
     if target < 0:
@@ -52,9 +54,7 @@ def _row_of(p_slots: tl.tensor, p_out: tl.tensor, target: tl.tensor, width: tl.t
 
 
 @triton.jit
-def sum_of_slots(
-    p_groups: tl.tensor, p_slots: tl.tensor, p_out: tl.tensor, num_lanes: tl.tensor, tile: tl.constexpr
-) -> None:
+def sum_of_slots(p_groups, p_slots, p_out, num_lanes, tile: tl.constexpr):
     first, last, target = _slots_of(p_groups)
     o_lane, m_lane = _lanes_of(num_lanes, tile)
     total = tl.zeros([SLOTS, tile], p_slots.dtype.element_ty)
@@ -67,15 +67,8 @@ def sum_of_slots(
 
 @triton.jit
 def extremum_of_slots(
-    p_groups: tl.tensor,
-    p_slots: tl.tensor,
-    p_out: tl.tensor,
-    p_slots_where: tl.tensor,
-    p_out_where: tl.tensor,
-    num_lanes: tl.tensor,
-    largest: tl.constexpr,
-    tile: tl.constexpr,
-) -> None:
+    p_groups, p_slots, p_out, p_slots_where, p_out_where, num_lanes, largest: tl.constexpr, tile: tl.constexpr
+):
     first, last, target = _slots_of(p_groups)
     o_lane, m_lane = _lanes_of(num_lanes, tile)
     best = tl.load(p_slots + first * num_lanes + o_lane, mask=m_lane, other=0)
@@ -93,16 +86,8 @@ def extremum_of_slots(
 
 @triton.jit
 def moments_of_slots(
-    p_groups: tl.tensor,
-    p_slots: tl.tensor,
-    p_out: tl.tensor,
-    p_slots_mean: tl.tensor,
-    p_out_mean: tl.tensor,
-    p_slots_count: tl.tensor,
-    p_out_count: tl.tensor,
-    num_lanes: tl.tensor,
-    tile: tl.constexpr,
-) -> None:
+    p_groups, p_slots, p_out, p_slots_mean, p_out_mean, p_slots_count, p_out_count, num_lanes, tile: tl.constexpr
+):
     first, last, target = _slots_of(p_groups)
     o_lane, m_lane = _lanes_of(num_lanes, tile)
     spread = tl.zeros([tile], p_slots.dtype.element_ty)
@@ -124,15 +109,7 @@ def moments_of_slots(
 
 
 @triton.jit
-def product_of_slots(
-    p_groups: tl.tensor,
-    p_slots: tl.tensor,
-    p_out: tl.tensor,
-    p_slots_zeros: tl.tensor,
-    p_out_zeros: tl.tensor,
-    num_lanes: tl.tensor,
-    tile: tl.constexpr,
-) -> None:
+def product_of_slots(p_groups, p_slots, p_out, p_slots_zeros, p_out_zeros, num_lanes, tile: tl.constexpr):
     first, last, target = _slots_of(p_groups)
     o_lane, m_lane = _lanes_of(num_lanes, tile)
     product = tl.full([tile], 1.0, p_slots.dtype.element_ty)
@@ -146,18 +123,18 @@ def product_of_slots(
 
 @triton.jit
 def softmax_of_slots(
-    p_groups: tl.tensor,
-    p_slots: tl.tensor,
-    p_out: tl.tensor,
-    p_slots_top: tl.tensor,
-    p_out_top: tl.tensor,
-    p_slots_weight: tl.tensor,
-    p_out_weight: tl.tensor,
-    num_lanes: tl.tensor,
-    num_scores: tl.tensor,
+    p_groups,
+    p_slots,
+    p_out,
+    p_slots_top,
+    p_out_top,
+    p_slots_weight,
+    p_out_weight,
+    num_lanes,
+    num_scores,
     lowest: tl.constexpr,
     tile: tl.constexpr,
-) -> None:
+):
     first, last, target = _slots_of(p_groups)
     o_lane, m_lane = _lanes_of(num_lanes, tile)
     # The score's shape begins the value's.
@@ -183,15 +160,7 @@ def softmax_of_slots(
 
 
 def _launch(kernel: Any, groups: Tensor, pairs: Sequence[Tensor], *numbers: int, **constants: Any) -> None:
-    """Merge one level of a tree.
-
-    Args:
-        kernel: takes groups, the tensors, the number of lanes, the numbers and the constants.
-        groups: first slot, slot after the last, and target: [num_groups, 3].
-        pairs: slots and results of each tensor of a state.
-        numbers: further arguments of the kernel.
-        constants: constants of the kernel.
-    """
+    """Merge one level of a tree (:class:`sagann.kernels.edge.gpu.cut.Tree`): slots and results of each tensor of a state."""
     num_lanes = pairs[0][0].numel()
     tile = min(TILE, power_of_two(num_lanes))
     grid = (len(groups), triton.cdiv(num_lanes, tile))
@@ -202,56 +171,36 @@ def _merge_softmax(groups: Tensor, pairs: Sequence[Tensor]) -> None:
     _launch(softmax_of_slots, groups, pairs, pairs[2][0].numel(), lowest=torch.finfo(pairs[0].dtype).min)
 
 
-_merge_sums = partial(_launch, sum_of_slots)
-MERGES: Mapping[str, Callable[[Tensor, Sequence[Tensor]], None]] = MappingProxyType(
-    {
-        "sum": _merge_sums,
-        "max": partial(_launch, extremum_of_slots, largest=True),
-        "min": partial(_launch, extremum_of_slots, largest=False),
-        "softmax": _merge_softmax,
-        "moments": partial(_launch, moments_of_slots),
-        "product": partial(_launch, product_of_slots),
-    }
-)
+MERGES: Mapping[str, Callable[[Tensor, Sequence[Tensor]], None]] = {
+    "sum": partial(_launch, sum_of_slots),
+    "max": partial(_launch, extremum_of_slots, largest=True),
+    "min": partial(_launch, extremum_of_slots, largest=False),
+    "softmax": _merge_softmax,
+    "moments": partial(_launch, moments_of_slots),
+    "product": partial(_launch, product_of_slots),
+}
 "By the name of the reduction: merges one level of a tree, from its groups and each tensor's slots and results."
 
 
 def merge_rows(
-    function: EdgeFunction, outs: Sequence[Tensor], slots: Sequence[Tensor], levels: Sequence[Tensor]
-) -> None:
-    """Write the rows that were cut into several items.
-
-    Args:
-        function: the edge function, which states the reductions.
-        outs: the results, [num_rows, ...] each.
-        slots: the partial results, [num_slots, ...] each.
-        levels: the levels of the tree, on the device.
-    """
-    for reduction, here in merged_results(function):
-        pairs = [tensor for pair in zip(slots[here], outs[here], strict=True) for tensor in pair]
-        for groups in levels:
-            MERGES[reduction.name](groups, pairs)
-
-
-def merge_more_rows(
     function: EdgeFunction,
     outs: Sequence[Tensor],
     slots: Sequence[Tensor],
     levels: Sequence[Tensor],
-    split_rows: Tensor,
+    continued: Tensor | None,
 ) -> None:
-    """Merge the rows that were cut, ``split_rows``, into the earlier results that ``outs`` holds; see :func:`merge_rows`."""
+    """Write the rows that were cut into several items to ``outs``, [num_rows, ...], from ``slots``, [num_slots, ...].
+
+    Where a pass continues, ``continued`` are the rows that were cut, and the earlier results that ``outs`` holds take them in.
+    """
     if not levels:
         return
-    known = [[out[split_rows] for out in outs[here]] for _, here in merged_results(function)]
-    merge_rows(function, outs, slots, levels)
-    for (reduction, here), before in zip(merged_results(function), known, strict=True):
-        reduction.merge(before, [out[split_rows] for out in outs[here]])
-        for out, rows in zip(outs[here], before, strict=True):
-            out[split_rows] = rows
-
-
-def merge_total(out: Tensor, slots: Tensor, levels: Sequence[Tensor]) -> None:
-    """Sum the partial results of all items."""
-    for groups in levels:
-        _merge_sums(groups, [slots, out])
+    for reduction, here in merged_results(function):
+        known = [] if continued is None else [out[continued] for out in outs[here]]
+        pairs = [tensor for pair in zip(slots[here], outs[here], strict=True) for tensor in pair]
+        for groups in levels:
+            MERGES[reduction.name](groups, pairs)
+        if continued is not None:
+            reduction.merge(known, [out[continued] for out in outs[here]])
+            for out, rows in zip(outs[here], known, strict=True):
+                out[continued] = rows

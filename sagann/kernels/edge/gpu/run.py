@@ -4,38 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
+import triton
 from torch import Tensor
 
 from sagann.kernels.edge import naive
-from sagann.kernels.edge.function import EdgeFunction
-from sagann.kernels.edge.gpu.compiled import kernel_of
+from sagann.kernels.edge.function import EdgeFunction, verify
 from sagann.kernels.edge.gpu.cut import Cut, cut_of
 from sagann.kernels.edge.gpu.emit import emit
-from sagann.kernels.edge.gpu.layout import supports
-from sagann.kernels.edge.gpu.merge import merge_more_rows, merge_rows, merge_total
-from sagann.kernels.edge.kinds import lanes
+from sagann.kernels.edge.gpu.layout import choose_layout, shared_results, supports
+from sagann.kernels.edge.gpu.merge import MERGES, merge_rows
+from sagann.kernels.edge.kinds import Result, lanes, results_of
 from sagann.kernels.edge.pass_edges import Edges
-from sagann.kernels.edge.walk import (
-    Walk,
-    check_into,
-    fill_neutral,
-    finished,
-    prepared,
-    targets,
-    walk_over,
-)
+from sagann.kernels.edge.source import import_source, library_hash
+from sagann.kernels.edge.walk import Walk, check_into, fill_neutral, finished, prepared, targets, walk_over
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Plan:
-    """A topology's edges for passes on the device; made once, so that no later pass waits for the host."""
+class Kernel:
+    """A function's kernel."""
 
-    walk: Walk
-    "The edges."
-    cut: Cut
-    "The cut, on the device."
+    entry: Any
+    "Triton's function."
+    num_tiles: int
+    "Programs that share the features of a row."
+    warps: int
+    "Warps of a program. Sums over edges depend on their number."
+    results: tuple[Result, ...]
+    "The tensors that the kernel writes."
+    shared: tuple[int, ...]
+    "Positions in ``results`` of tensors that all programs of a row write, so a continued kernel reads a copy of them."
+
+
+_KERNELS: WeakKeyDictionary[EdgeFunction, dict[tuple[frozenset[str], bool], Kernel]] = WeakKeyDictionary()
 
 
 def run(
@@ -52,17 +57,14 @@ def run(
     Work is queued on the current stream of the topology's device. The host waits for the device only in the first pass over
     a topology. Results are bitwise the same from run to run. Half precision is accumulated, and returned, in float32. Not
     differentiable. Under TRITON_INTERPRET=1 the arrays lie on the CPU.
-
-    Raises:
-        ValueError: the function cannot be a Triton kernel (:func:`sagann.kernels.edge.gpu.supports`).
     """
-    if reason := supports(function):
-        raise ValueError(f"This edge function cannot run as one Triton kernel: {reason}. Run it over edge tiles.")
+    assert not supports(function), supports(function)
     if edges.num_edges == 0 or any(lanes(value) == 0 for value in function.values):
         return naive.run(function, edges, arrays, seed=seed, into=into, edge_offset=edge_offset)
     check_into(function, edges, into, edge_offset)
-    plan: _Plan = edges.derived(_key(function.at), lambda: _plan(edges, function.at))
-    walk, cut = plan.walk, plan.cut
+    # Made once, so that no later pass waits for the host.
+    known: tuple[Walk, Cut] = edges.derived(_key(function.at), lambda: _walk_and_cut(edges, function.at))
+    walk, cut = known
     inputs, in_order = prepared(function, arrays, walk, edges)
     kernel = kernel_of(function, in_order, continued=into is not None)
     outs, slots = targets(kernel.results, walk, into, num_totals=1), []
@@ -86,39 +88,45 @@ def run(
         args.append(edge_offset)
         args += [copy for number in kernel.shared for copy in (outs[number].clone(), slots[number].clone())]
     with torch.cuda.device_of(cut.items):
-        kernel.launch(len(cut.items), args)
-        if into is None:
-            merge_rows(function, outs, slots, cut.rows.levels)
-        else:
-            merge_more_rows(function, outs, slots, cut.rows.levels, cut.split_rows)
+        kernel.entry[(len(cut.items), kernel.num_tiles)](*args, num_warps=kernel.warps)
+        merge_rows(function, outs, slots, cut.rows.levels, None if into is None else cut.split_rows)
         for number, result in enumerate(kernel.results):
             if result.rows == "item":
-                merge_total(outs[number], slots[number], cut.totals.levels)
+                for groups in cut.totals.levels:
+                    MERGES["sum"](groups, [slots[number], outs[number]])
                 outs[number] = outs[number][0]
     return finished(kernel.results, outs, walk, into)
 
 
-def source_of(function: EdgeFunction, *, continued: bool = False) -> str:
-    """The source of a function's kernel, or of the one that continues, for edge data in CSC order."""
-    return emit(function, continued=continued)
+def kernel_of(function: EdgeFunction, in_order: frozenset[str] = frozenset(), *, continued: bool = False) -> Kernel:
+    """A function's kernel: emitted, stored and imported at the first call. Triton compiles it at the first launch."""
+    kernels = _KERNELS.setdefault(function, {})
+    if (in_order, continued) not in kernels:
+        verify(function)
+        module = import_source(
+            emit(function, in_order, continued=continued),
+            library_hash(f"triton {triton.__version__}", Path(__file__).parent),
+        )
+        kernels[in_order, continued] = Kernel(
+            entry=module.kernel,
+            num_tiles=module.NUM_TILES,
+            warps=module.WARPS,
+            results=tuple(results_of(function)),
+            shared=tuple(shared_results(function, choose_layout(function)) if continued else ()),
+        )
+    return kernels[in_order, continued]
 
 
 def set_cut(edges: Edges, at: str, cut: Cut) -> None:
-    """Give edges a cut that was made on the host beforehand, so that their passes do not wait for the offsets.
-
-    Args:
-        edges: the edges; with CSR, where ``at`` is "src".
-        at: "dst" or "src".
-        cut: the cut of these edges, on their device.
-    """
+    """Give edges a cut that was made on the host and copied to their device, so that passes do not wait for the offsets."""
     edges.derived(("used rows", at), lambda: cut.used_rows)
-    edges.derived(_key(at), lambda: _Plan(walk=walk_over(edges, at, cut.work), cut=cut))
+    edges.derived(_key(at), lambda: (walk_over(edges, at, cut.work), cut))
 
 
 def _key(at: str) -> object:
     return ("edge pass", "gpu", at)
 
 
-def _plan(edges: Edges, at: str) -> _Plan:
+def _walk_and_cut(edges: Edges, at: str) -> tuple[Walk, Cut]:
     cut = cut_of(edges, at).mapped(lambda array: array.to(edges.device))
-    return _Plan(walk=walk_over(edges, at, cut.work), cut=cut)
+    return walk_over(edges, at, cut.work), cut

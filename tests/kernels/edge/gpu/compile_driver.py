@@ -24,7 +24,7 @@ from triton.knobs import nvidia
 
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu import merge
-from sagann.kernels.edge.gpu.compiled import kernel_of
+from sagann.kernels.edge.gpu.run import kernel_of
 from tests.kernels.edge import cases
 from tests.kernels.edge.functions import Builder, attention, gated
 

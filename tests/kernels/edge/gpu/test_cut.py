@@ -7,14 +7,15 @@ import pytest
 
 pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
 
-from sagann.kernels.edge.gpu.cut import merge_tree
+from sagann.kernels.edge.gpu import cut
 
 
 @pytest.mark.parametrize("counts", [[], [1], [3], [4], [2, 30, 9, 10, 1, 81]], ids=str)
-def test_every_slot_is_merged_once_and_in_order(counts: list[int]) -> None:
+def test_every_slot_is_merged_once_and_in_order(counts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut, "FAN_IN", 3)
     rows = np.arange(len(counts)) * 10
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    tree = merge_tree(rows, indptr, fan_in=3)
+    tree = cut.merge_tree(rows, indptr)
     # Every slot holds the list of first slots that went into it.
     slots = {slot: [slot] for slot in range(int(indptr[-1]))}
     done = {}

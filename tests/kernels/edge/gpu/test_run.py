@@ -13,6 +13,7 @@ pytest.importorskip("triton", reason="triton is not installed: pip install sagan
 from sagann.graph import Topology
 from sagann.kernels.edge import gpu, naive
 from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.gpu.emit import emit
 from tests.kernels.edge import cases
 from tests.kernels.edge.cases import KNOWN, MOVED, TOPOLOGIES
 from tests.kernels.edge.functions import Builder, arrays_of, functions, gated
@@ -204,8 +205,6 @@ def test_the_reason_why_a_function_is_not_supported() -> None:
     function = make.function(("sum", make.op("sum", make.input("src", (5000,)), dims=(0,))))
     reason = "value 'src0' of shape [5000] takes 8192 lanes where rows are resident, at most 4096"
     assert gpu.supports(function) == reason
-    with pytest.raises(ValueError, match="cannot run as one Triton kernel: value 'src0'"):
-        gpu.run(function, TOPOLOGIES["skewed"], {})
     assert all(gpu.supports(function) is None for function in KNOWN.values())
 
 
@@ -223,9 +222,7 @@ def test_kernels_are_kept_on_disk_and_found_again(tmp_path, monkeypatch) -> None
 
 @pytest.mark.parametrize("continued", [False, True])
 def test_parameters_named_like_variables_of_a_kernel_ask_for_nothing(*, continued: bool) -> None:
-    by_source, by_destination = (
-        gpu.source_of(cases.named_like_variables(at), continued=continued) for at in ("src", "dst")
-    )
+    by_source, by_destination = (emit(cases.named_like_variables(at), continued=continued) for at in ("src", "dst"))
     assert "v_parameter_edge_id" in by_source
     assert "tl.load(p_edge_ids" not in by_source
     assert " other = " in by_source
