@@ -10,7 +10,7 @@ from pathlib import Path
 from sagann.byte_size import format_bytes
 from sagann.cli.apply import Opening
 from sagann.cli.options import Shared
-from sagann.cli.prepare import class_names_of, open_checked, training_graph
+from sagann.cli.prepare import open_checked, training_graph
 from sagann.cli.result_file import write_embeddings, write_predictions
 from sagann.cli.run_settings import DataConfig, RunSettings, absolute_path, read_tables, settings_of
 from sagann.cli.split_choice import apply_split
@@ -56,10 +56,7 @@ class TrainedRun:
         """Write class and probability of every vertex to ``out``."""
         graph = self._graph()
         contract = self.predictor.contract
-        # Runs of older versions have no names. The dataset of the training then comes before the other one.
-        names = read_run(self.run_dir).class_names or class_names_of(
-            [self.settings.data.data, self.data.data], contract.num_classes
-        )
+        names = read_run(self.run_dir).class_names or [str(number) for number in range(contract.num_classes)]
         self._say_streamed()
         probabilities = self.predictor.predict(graph, probabilities=True)
         write_predictions(out, probabilities.float(), names, multi_label=contract.multi_label)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from sagann.cli.run_settings import DataConfig
 from sagann.cli.split_choice import DEFAULT_SPLIT, apply_split
-from sagann.errors import DatasetError, InputError
+from sagann.errors import InputError
 from sagann.graph import Graph, add_inverse_edges, symmetrise, validate_graph
 from sagann.graph.normalise import normalise_features
 from sagann.storage import dataset_info, load_graph
@@ -66,15 +65,6 @@ def open_checked(config: DataConfig, *, keep_splits: bool, num_edge_types: int =
             graph = replace(graph, num_edge_types=max(graph.num_edge_types, num_edge_types // 2))
         graph = add_inverse_edges(graph)
     return normalise_features(graph) if config.normalise_features else graph
-
-
-def class_names_of(sources: Sequence[str], num_classes: int) -> tuple[str, ...]:
-    """Class names of the first dataset that has them; numbers if none has. Missing and damaged datasets are skipped."""
-    for source in sources:
-        with suppress(OSError, DatasetError):
-            if names := stored_class_names(source, num_classes):
-                return names
-    return tuple(str(number) for number in range(num_classes))
 
 
 def stored_class_names(source: str, num_classes: int) -> tuple[str, ...]:

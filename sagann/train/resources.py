@@ -8,13 +8,13 @@ import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.utils.deterministic
 
+import sagann
 from sagann.runtime.places import device_named
 
 # Typed by hand: the stubs do not know the properties of this module.
@@ -64,12 +64,8 @@ def peak_rss_bytes() -> int:
 
 def versions() -> dict[str, Any]:
     """Versions that the bits of a run depend on, and the number of threads."""
-    try:
-        own = version("sagann")
-    except PackageNotFoundError:
-        own = "unknown"
     return {
-        "sagann": own,
+        "sagann": sagann.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,

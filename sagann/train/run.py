@@ -47,7 +47,7 @@ class Run:
     "Names of the classes; empty where none were given."
     metrics: Mapping[str, Any] | None
     "Content of metrics.json; None while the run is not finished."
-    automatic_bytes: int | None = None
+    automatic_bytes: int | None
     "Memory budget that the run chose by itself, in bytes; None where the run chose none."
 
 
@@ -71,9 +71,9 @@ def read_run(run_dir: str | os.PathLike[str]) -> Run:
             contract=Contract.from_json(found["contract"]),
             versions=found["versions"],
             graph=dict(found["identity"]["graph"]),
-            class_names=tuple(str(name) for name in found.get("class_names", ())),
+            class_names=tuple(str(name) for name in found["class_names"]),
             metrics=metrics,
-            automatic_bytes=found.get(AUTOMATIC),
+            automatic_bytes=found[AUTOMATIC],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise folder.damaged_description(f"{type(error).__name__}: {error}") from error

@@ -63,9 +63,7 @@ def continue_run(
             str(folder.path),
         )
     saved, identity = folder.read_run(), description["identity"]
-    # Runs of earlier versions may have had any engine.
-    known = {**saved["identity"], "engine": saved["identity"].get("engine", identity["engine"])}
-    check_same(known, identity, where=str(folder.path))
+    check_same(saved["identity"], identity, where=str(folder.path))
     for name, now in versions().items():
         before = saved["versions"].get(name)
         if before != now:

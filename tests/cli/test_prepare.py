@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sagann.cli.prepare import class_names_of, open_checked, training_graph
+from sagann.cli.prepare import open_checked, stored_class_names, training_graph
 from sagann.cli.run_settings import DataConfig
 from sagann.errors import InputError
 from sagann.graph import Graph, Topology
@@ -80,17 +80,12 @@ def test_a_split_that_is_asked_for_replaces_a_bad_one(ring: Graph, tmp_path: Pat
     training_graph(replace(config, split="per-class:2,1"), seed=0, say=lambda text: None)
 
 
-def test_class_names(ring: Graph, tmp_path: Path) -> None:
-    assert class_names_of(["demo"], 3) == ("0", "1", "2")
+def test_class_names_that_do_not_fit_are_left_out(ring: Graph, tmp_path: Path) -> None:
+    assert stored_class_names("demo", 3) == ()
+    assert stored_class_names("gone", 3) == ()
     save_graph(ring, tmp_path / "ring")
-    assert class_names_of([str(tmp_path / "ring")], 2) == ("0", "1")
+    assert stored_class_names(str(tmp_path / "ring"), 2) == ()
     np.savez(tmp_path / "n.npz", edge_index=np.zeros((2, 0), dtype=np.int64), labels=np.array([0, 1]))
     (tmp_path / "n.json").write_text(json.dumps({"class_names": ["cat", "dog"]}))
-    assert class_names_of([str(tmp_path / "n.npz")], 2) == ("cat", "dog")
-    # Of the first dataset that has any, be it gone or damaged.
-    save_graph(ring, tmp_path / "damaged")
-    (tmp_path / "damaged" / "manifest.json").unlink()
-    sources = ["gone", str(tmp_path / "damaged"), str(tmp_path / "ring"), str(tmp_path / "n.npz")]
-    assert class_names_of(sources, 2) == ("cat", "dog")
-    # Names that do not fit are worse than numbers.
-    assert class_names_of([str(tmp_path / "n.npz")], 3) == ("0", "1", "2")
+    assert stored_class_names(str(tmp_path / "n.npz"), 2) == ("cat", "dog")
+    assert stored_class_names(str(tmp_path / "n.npz"), 3) == ()

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import json
 import random
 
 import numpy as np
 import pytest
 import torch
 
-from sagann.errors import CheckpointError
+from sagann.train.codec import decode, encode
 from sagann.train.rng import capture_rng, restore_rng, seeded
 
 CPU = torch.device("cpu")
@@ -35,8 +36,12 @@ def test_every_generator_continues_where_it_was(draws_before):
         assert [draw() for _ in range(700)] == expected
 
 
-def test_states_are_bytes():
-    assert {tensor.dtype for tensor in capture_rng(CPU).values()} == {torch.uint8}
+def test_states_come_back_from_a_checkpoint():
+    tensors = {}
+    encoded = json.loads(json.dumps(encode(capture_rng(CPU), tensors, name="rng")))
+    expected = draw()
+    restore_rng(decode(encoded, tensors), CPU)
+    assert draw() == expected
 
 
 def test_seeded_leaves_other_devices_alone(monkeypatch):
@@ -49,20 +54,16 @@ def test_seeded_leaves_other_devices_alone(monkeypatch):
 
 
 def test_seeded_gives_the_same_numbers_and_the_callers_states_back():
-    random.seed(1)
-    np.random.seed(1)
-    torch.manual_seed(1)
-    state = capture_rng(CPU)
+    def seed_all():
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+
+    seed_all()
+    undisturbed = draw()
+    seed_all()
     with seeded(2**40, CPU):
         first = draw()
     with seeded(2**40, CPU):
         assert draw() == first
-    assert all(torch.equal(tensor, state[name]) for name, tensor in capture_rng(CPU).items())
-
-
-def test_states_that_are_missing_or_cut_are_refused():
-    state = capture_rng(CPU)
-    with pytest.raises(CheckpointError, match="no state of the numpy generator; present: torch, python"):
-        restore_rng({name: state[name] for name in ("torch", "python")}, CPU)
-    with pytest.raises(CheckpointError, match="random state has the wrong size: 8 bytes"):
-        restore_rng({**state, "python": state["python"][:8]}, CPU)
+    assert draw() == undisturbed
