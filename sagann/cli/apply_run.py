@@ -10,13 +10,12 @@ from pathlib import Path
 from sagann.byte_size import format_bytes
 from sagann.cli.apply import Opening
 from sagann.cli.options import Shared
-from sagann.cli.prepare import open_checked, training_graph
+from sagann.cli.prepare import apply_split, open_checked, training_graph
 from sagann.cli.result_file import write_embeddings, write_predictions
 from sagann.cli.run_settings import DataConfig, RunSettings, absolute_path, read_tables, settings_of
-from sagann.cli.split_choice import apply_split
 from sagann.errors import CheckpointError
 from sagann.graph import Graph
-from sagann.report.metrics_table import metrics_table
+from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.train import Predictor, load_run, read_run
 from sagann.train.identity import graph_difference

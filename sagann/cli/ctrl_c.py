@@ -41,8 +41,7 @@ class CtrlC:
 
     def _on_press(self, number: int, frame: FrameType | None) -> None:
         again, self._pressed = self._pressed, True
-        # Windows has no timer that interrupts the main thread.
-        if again or self._is_safe(frame) or not hasattr(signal, "setitimer"):
+        if again or self._is_safe(frame):
             self._stop_waiting()
             raise KeyboardInterrupt
         signal.signal(signal.SIGALRM, self._on_alarm)
@@ -58,8 +57,7 @@ class CtrlC:
         return _num_unsafe(frame) <= self._unsafe_before
 
     def _stop_waiting(self) -> None:
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _num_unsafe(frame: FrameType | None) -> int:

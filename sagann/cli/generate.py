@@ -80,7 +80,7 @@ def sbm(
     Example: sagann data generate sbm blocks --vertices 5000 --classes 4
     """
     from sagann.cli.fit_memory import refuse_beyond_memory
-    from sagann.cli.split_choice import apply_split
+    from sagann.cli.prepare import apply_split
     from sagann.graph import sbm_graph, validate_graph
     from sagann.storage import save_graph
 

@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from sagann import __version__
-from sagann.cli import apply, data, doctor, generate, machine, plan, train
+from sagann.cli import apply, data, generate, machine, plan, train
 from sagann.cli.failure import BAD_INPUT, INTERRUPTED, failure_of, is_closed_pipe, line_of_user
 from sagann.cli.options import DebugOption, QuietOption, Shared
 
@@ -54,7 +54,7 @@ app.command()(apply.predict)
 app.command()(apply.embed)
 app.add_typer(data.app, name="data")
 data.app.add_typer(generate.app, name="generate")
-app.command()(doctor.doctor)
+app.command()(machine.doctor)
 app.command()(machine.machine)
 
 

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from sagann.cli.run_settings import DataConfig
-from sagann.cli.split_choice import DEFAULT_SPLIT, apply_split
 from sagann.errors import InputError
-from sagann.graph import Graph, add_inverse_edges, symmetrise, validate_graph
+from sagann.graph import (
+    Graph,
+    add_inverse_edges,
+    graph_split,
+    per_class_split,
+    planetoid_split,
+    random_split,
+    symmetrise,
+    validate_graph,
+)
 from sagann.graph.normalise import normalise_features
 from sagann.storage import dataset_info, load_graph
 from sagann.storage.load import EMBEDDED, embedded_graph
@@ -19,12 +28,7 @@ from sagann.storage.npz_graph import describe_npz
 def training_graph(config: DataConfig, *, seed: int, say: Callable[[str], None]) -> Graph:
     """Open the graph that ``config`` names, with a split to train on.
 
-    Args:
-        config: the graph, its changes and its split.
-        seed: seed of a random split.
-        say: is told of the default split, which nobody asked for.
-    Raises:
-        InputError: the graph is not valid, or cannot be changed or split as asked.
+    ``say`` is told of the default split, which nobody asked for.
     """
     graph = open_checked(config, keep_splits=config.split is None)
     if config.split is not None:
@@ -44,12 +48,10 @@ def training_graph(config: DataConfig, *, seed: int, say: Callable[[str], None])
 
 
 def open_checked(config: DataConfig, *, keep_splits: bool, num_edge_types: int = 0) -> Graph:
-    """Open the graph that ``config`` names, check every value, and change it as asked.
+    """Open the graph that ``config`` names, check every value, and change it as asked; the split is ignored.
 
-    Args:
-        config: the graph and its changes; the split is ignored.
-        keep_splits: whether the dataset's own splits are kept and checked; else they are dropped.
-        num_edge_types: number of edge types, with inverses, of the graph that a model was trained on; 0 without a model.
+    The dataset's own splits are kept and checked, or dropped. ``num_edge_types`` is the number of edge types, with
+    inverses, of the graph that a model was trained on; 0 without a model.
     """
     # A path would be absolute, so this is a name.
     graph = embedded_graph(config.data) if config.data in EMBEDDED else load_graph(config.data)
@@ -78,3 +80,64 @@ def stored_class_names(source: str, num_classes: int) -> tuple[str, ...]:
     elif path.suffix == ".npz" and path.is_file():
         names = describe_npz(path).class_names
     return names if len(names) == num_classes else ()
+
+
+Number = TypeVar("Number", int, float)
+
+DEFAULT_SPLIT = "random:0.6,0.2"
+"Split of a dataset without a split of its own."
+
+
+def apply_split(graph: Graph, choice: str, *, seed: int) -> Graph:
+    """Split ``graph`` as ``choice`` says, instead of its own splits.
+
+    ``choice`` is 'random:TRAIN,VAL', 'per-class:TRAIN,VAL', 'planetoid:TRAIN,VAL,TEST' or 'graphs:TRAIN/VAL/TEST'.
+    """
+    kind, _, text = choice.partition(":")
+    graph = replace(graph, splits={})
+    parts = text.split("/" if kind == "graphs" else ",")
+    match kind, parts:
+        case "random", [_, _]:
+            train, val = (_number(part, float, choice) for part in parts)
+            return random_split(graph, train=train, val=val, seed=seed)
+        case "per-class", [_, _]:
+            train, val = (_number(part, _count, choice) for part in parts)
+            return per_class_split(graph, train=train, val=val, seed=seed)
+        case "planetoid", [_, _, _]:
+            train, val, test = (_number(part, _count, choice) for part in parts)
+            return planetoid_split(graph, train=train, val=val, test=test, seed=seed)
+        case "graphs", [_, _, _]:
+            names = [[_graph_key(key, graph) for key in part.split(",") if key] for part in parts]
+            return graph_split(graph, train=names[0], val=names[1], test=names[2])
+    raise _refused(choice)
+
+
+def _number(text: str, kind: Callable[[str], Number], choice: str) -> Number:
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise _refused(choice) from error
+
+
+def _graph_key(key: str, graph: Graph) -> str | int:
+    # A graph may be called '3', so names come first. A position has few digits.
+    is_position = key.isascii() and key.isdigit() and len(key) < 19
+    return int(key) if is_position and key not in graph.graph_names else key
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 0:
+        raise ValueError(text)
+    return count
+
+
+def _refused(choice: str) -> InputError:
+    return InputError(
+        "split is not understood",
+        value=f"'{choice[:80]}'",
+        where="--split",
+        fix="Write random:0.6,0.2 (shares), per-class:20,30 (vertices), "
+        "planetoid:20,500,1000 (per class, then in all), or graphs:TRAIN/VAL/TEST "
+        "(names or positions, comma-separated).",
+    )

@@ -17,8 +17,8 @@ from sagann.cli.run_settings import RunSettings, Tables, merge, read_tables, set
 from sagann.errors import CheckpointError, InputError
 from sagann.graph import Graph
 from sagann.nn import MODELS
-from sagann.report.metrics_table import metrics_table
 from sagann.report.progress import ProgressReporter, short_seconds
+from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.saga.engine import using_engine
 from sagann.storage.durable import write_whole

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError
 from sagann.graph import Graph
-from sagann.nn.encoder import EmbeddingEncoder, LinearEncoder
 from sagann.nn.layers import GAT, GCN, GGNN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
-from sagann.nn.stack import GNN
+from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder
 from sagann.nn.user_model import class_in_file, layer_from_class, load_class, module_from_class
 from sagann.saga import SagaLayer
 

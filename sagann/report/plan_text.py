@@ -29,11 +29,9 @@ _BOTTLENECKS: Mapping[Lane, str] = {"compute": "computing", "load": "what is loa
 
 
 def plan_text(planned: Planned, *, on_disk: bool = True) -> str:
-    """Describe the steps, the memory and the copies of an epoch.
+    """Describe the steps, the memory and the copies of a whole epoch.
 
-    Args:
-        planned: the plan of a whole epoch.
-        on_disk: whether blocks that are not in use lie on disk; else they lie in the host's memory.
+    Blocks that are not in use lie on disk, or else in the host's memory.
     """
     schedule, plan = planned.schedule, planned.plan
     steps = [operation for operation in plan.operations if isinstance(operation, Step)]

@@ -90,12 +90,9 @@ def automatic_budget(
 ) -> int | None:
     """The budget that a model must be streamed within, in bytes; None where memory is large enough for the run.
 
-    Args:
-        model: on the CPU.
-        graph: prepared for the model.
-        say: is told if the run is streamed, or should be and cannot.
-        known: budget that the run began with, which is kept if there is room for it.
-        in_files_bytes: result of :func:`bytes_in_files` for the graph before it was prepared.
+    The model is on the CPU, the graph prepared. ``say`` is told if the run is streamed, or should be and cannot. ``known``
+    is the budget that the run began with, which is kept if there is room. ``in_files_bytes`` is what
+    :func:`bytes_in_files` gave for the graph before it was prepared.
     """
     room = Room.of(model, graph, in_files_bytes)
     if room is None:
@@ -103,7 +100,7 @@ def automatic_budget(
     if known is not None and known <= room.streamed_bytes:
         say(f"The run goes on as it began: streamed within {format_bytes(known)}.")
         return known
-    if known is None and (_most_bytes(model, graph) <= room.epoch_bytes or not _is_streamed_by_engine()):
+    if known is None and (_most_bytes(model, graph) <= room.epoch_bytes or not is_streamed_by_engine()):
         return None
     # Imported here: most runs do not get this far, and it loads Numba.
     from sagann.runtime.streaming.stream import dense_bytes
@@ -130,7 +127,7 @@ def automatic_budget(
     return room.streamed_bytes
 
 
-def _is_streamed_by_engine() -> bool:
+def is_streamed_by_engine() -> bool:
     """Whether the engine is the one whose programs can be streamed, at its full speed."""
     from sagann.runtime.in_memory.engine import CompiledEngine
     from sagann.saga.engine import current_engine

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,13 +41,9 @@ class Contract:
         """The contract that ``graph`` keeps."""
         return cls(**{name: getattr(graph, name) for name in cls.__slots__})
 
-    def to_json(self) -> dict[str, Any]:
-        """Every field as JSON values."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Contract:
-        """The inverse of :meth:`to_json`.
+        """A contract of the values of its fields, as run.json has them.
 
         Raises:
             TypeError: a field is missing, unknown, or of the wrong type.

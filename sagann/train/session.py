@@ -21,7 +21,7 @@ from sagann.train.epoch_source import EpochSource, TrainStep
 from sagann.train.metrics import Metrics, evaluate_splits
 from sagann.train.policies import REFUSALS, check_rates, step_scheduler, torch_refuses
 from sagann.train.reporter import EpochRecord
-from sagann.train.rng import capture_rng, restore_rng
+from sagann.train.resources import capture_rng, restore_rng
 
 
 @dataclass(kw_only=True, eq=False)

@@ -10,6 +10,7 @@ import os
 import statistics
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,6 @@ from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.epoch_source import WholeGraph
 from sagann.train.identity import identity_of
-from sagann.train.interrupt import stop_on_interrupt
 from sagann.train.metrics import Metrics
 from sagann.train.policies import OptimizerFactory, ParamGroups, SchedulerFactory, build_policies, try_policies
 from sagann.train.predictor import Predictor
@@ -41,8 +41,7 @@ from sagann.train.reporter import (
     TrainResult,
     require_tensorboard,
 )
-from sagann.train.resources import peak_rss_bytes, reproducible, resolve_device, versions
-from sagann.train.rng import seeded
+from sagann.train.resources import peak_rss_bytes, reproducible, resolve_device, seeded, stop_on_interrupt, versions
 from sagann.train.run_folder import AUTOMATIC, EVENTS, RunFolder
 from sagann.train.session import TrainSession
 from sagann.train.start import continue_run, describe_model, start_run
@@ -285,7 +284,7 @@ class Trainer:
             "seed": self.config.seed,
             "monitor": self.monitor,
             "weights": self.weights,
-            "contract": self._predictor.contract.to_json(),
+            "contract": asdict(self._predictor.contract),
             "versions": versions(),
             "identity": identity_of(session, self.graph, self.model_config),
             AUTOMATIC: automatic_bytes,

@@ -77,11 +77,11 @@ def test_anything_else_is_our_fault() -> None:
 
 
 def test_our_fault_names_our_line() -> None:
-    from sagann.cli.split_choice import apply_split
+    from sagann.cli.prepare import apply_split
 
     with pytest.raises(TypeError) as wrong:
         apply_split(json.loads("{}"), "random:0.5,0.2", seed=0)
-    assert failure_of(wrong.value).where.startswith("sagann/cli/split_choice.py, line ")
+    assert failure_of(wrong.value).where.startswith("sagann/cli/prepare.py, line ")
 
 
 def test_an_error_in_the_users_model_is_the_users(tmp_path: Path) -> None:
