@@ -48,17 +48,7 @@ KINDS: dict[Kind, KindFacts] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """One value that a person may set.
-
-    Example:
-        >>> hidden = Setting(section="model", name="hidden", kind="integer", help="Width.", panel="Model")
-        >>> hidden.option, hidden.from_text("64")
-        ('--hidden', 64)
-        >>> hidden.from_toml(64.5, where="run.toml")
-        Traceback (most recent call last):
-        ...
-        sagann.errors.InputError: hidden is not an integer: 64.5 (in run.toml). Write model.hidden as an integer.
-    """
+    """One value that a person may set."""
 
     section: str
     "Section of the TOML file: 'data', 'model' or 'train'."

@@ -35,6 +35,7 @@ from sagann.train.run_folder import (
     RunFolder,
     is_of_run,
 )
+from sagann.train.start import require_no_work
 from sagann.train.streaming import OWN_FOLDER, Streaming
 
 _BEFORE_RUN = {CONFIG_FILE, HISTORY_FILE, LOCK_FILE, OWN_FOLDER}
@@ -177,13 +178,8 @@ def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
     has_settings = CONFIG_FILE in others
     # Settings without work are those of a run that was killed before its first epoch, unless other files stand there.
     is_run = folder.is_described or (has_settings and (folder.has_work or others <= _BEFORE_RUN))
-    if is_run and folder.has_work and not overwrite:
-        raise InputError(
-            "the folder holds a run",
-            value="neither --resume nor --overwrite was given",
-            where=str(run_dir),
-            fix="Continue it with --resume, replace it with --overwrite, or choose another folder with --out.",
-        )
+    if is_run and not overwrite:
+        require_no_work(folder)
     if others and not is_run:
         raise InputError(
             "the folder holds something else than a run",

@@ -36,12 +36,7 @@ class LinearEncoder(nn.Module):
 
 
 class EmbeddingEncoder(nn.Module):
-    """A learned row per vertex, for graphs without features. The rows are of no use on another graph.
-
-    Args:
-        num_vertices: number of rows.
-        out_dim: width of a row.
-    """
+    """A learned row per vertex, [num_vertices, out_dim], for graphs without features. The rows are of no use on another graph."""
 
     def __init__(self, num_vertices: int, out_dim: int) -> None:
         super().__init__()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -52,11 +51,11 @@ def machine_table() -> Table:
 def extras_table() -> Table:
     """The extras of sagann, with their packages or the command that installs them."""
     table = facts_table("Extras", num_columns=3)
-    for extra in extras():
-        there = [f"{name} {version}" for name, version in extra.packages.items() if version]
-        missing = [name for name, version in extra.packages.items() if not version]
-        detail = ", ".join(there) if extra.installed else f"missing {', '.join(missing)}; {extra.command}"
-        table.add_row(extra.name, _OK if extra.installed else _MISSING, detail)
+    for extra, packages in extras().items():
+        missing = [name for name, version in packages.items() if version is None]
+        there = ", ".join(f"{name} {version}" for name, version in packages.items())
+        detail = f"missing {', '.join(missing)}; pip install 'sagann[{extra}]'" if missing else there
+        table.add_row(extra, _MISSING if missing else _OK, detail)
     return table
 
 
@@ -74,38 +73,18 @@ _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)(?:[^;]*)(?:;.*extra == ['\"]([A-Z
 _NOT_FOR_USERS = ("dev",)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Extra:
-    """An extra of sagann."""
-
-    name: str
-    "Name of the extra, as in pip install 'sagann[NAME]'."
-    packages: Mapping[str, str | None]
-    "Version of each package; None where the package is not installed."
-
-    @property
-    def installed(self) -> bool:
-        """Whether every package is installed."""
-        return None not in self.packages.values()
-
-    @property
-    def command(self) -> str:
-        """The command that installs the extra."""
-        return f"pip install 'sagann[{self.name}]'"
-
-
 def core_versions() -> dict[str, str | None]:
     """Version of each package that sagann always needs; None where the package is missing."""
     return {name: _version(name) for name, extra in _requirements() if extra is None}
 
 
-def extras() -> list[Extra]:
-    """The extras for users."""
-    packages: dict[str, dict[str, str | None]] = {}
+def extras() -> dict[str, dict[str, str | None]]:
+    """Versions of the packages of each extra for users; None for a package that is not installed."""
+    found: dict[str, dict[str, str | None]] = {}
     for name, extra in _requirements():
         if extra is not None and extra not in _NOT_FOR_USERS:
-            packages.setdefault(extra, {})[name] = _version(name)
-    return [Extra(name=name, packages=found) for name, found in packages.items()]
+            found.setdefault(extra, {})[name] = _version(name)
+    return found
 
 
 def _requirements() -> list[tuple[str, str | None]]:

@@ -150,12 +150,7 @@ def _bytes(rate: float) -> str:
 
 
 def _counted(rate: float, unit: str) -> str:
-    """A rate with a decimal prefix.
-
-    Example:
-        >>> _counted(4.32e11, "FLOP"), _counted(1.5e9, "")
-        ('432.0 GFLOP/s', '1.5 G/s')
-    """
+    """A rate with a decimal prefix, as '432.0 GFLOP/s'."""
     for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
         if rate >= size:
             return f"{rate / size:.1f} {prefix}{unit}/s"

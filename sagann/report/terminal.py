@@ -16,12 +16,9 @@ _PIPE_WIDTH = 200
 
 
 class Terminal:
-    """Where a command writes.
+    """Where a command writes. ``quiet`` leaves out notes and progress.
 
     Colour and progress appear on a terminal only; NO_COLOR is respected.
-
-    Args:
-        quiet: whether notes and progress are left out.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -35,11 +32,7 @@ class Terminal:
         return self.err.is_terminal and not self.quiet
 
     def show(self, result: RenderableType) -> None:
-        """Write a result: a table, or a text that is never wrapped.
-
-        Raises:
-            InputError: the system refuses to write to standard output.
-        """
+        """Write a result: a table, or a text that is never wrapped. An InputError says that the system refuses to write it."""
         try:
             if isinstance(result, str):
                 # A path that is wrapped cannot be copied.

@@ -46,12 +46,7 @@ class Checkpoint:
 
 
 class CheckpointFolder:
-    """The checkpoints of one run.
-
-    Args:
-        path: the folder; made when the first checkpoint is written.
-        keep: number of newest checkpoints to keep.
-    """
+    """The checkpoints of one run, of which the ``keep`` newest stay. The folder is made with the first one."""
 
     def __init__(self, path: Path, *, keep: int) -> None:
         self.path = path
@@ -86,11 +81,7 @@ class CheckpointFolder:
         return final
 
     def read(self, epoch: int) -> Checkpoint:
-        """Read one checkpoint and verify its checksums.
-
-        Raises:
-            CheckpointError: a file is missing, truncated, altered or of another format.
-        """
+        """Read one checkpoint. A file that is missing, truncated, altered or of another format is a CheckpointError."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
@@ -119,12 +110,9 @@ class CheckpointFolder:
         return Checkpoint(epoch=epoch, state=content["state"], tensors=tensors)
 
     def newest(self, *, on_damaged: Callable[[str], None]) -> Checkpoint | None:
-        """The newest whole checkpoint; None where there is no checkpoint.
+        """The newest whole checkpoint; None where there is none, a CheckpointError where every one is damaged.
 
-        Args:
-            on_damaged: is told of each damaged checkpoint that is passed over.
-        Raises:
-            CheckpointError: every checkpoint is damaged.
+        ``on_damaged`` is told of each damaged checkpoint that is passed over.
         """
         last: CheckpointError | None = None
         tried: list[int] = []

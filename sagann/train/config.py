@@ -123,11 +123,7 @@ class TrainConfig:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> TrainConfig:
-        """Make a configuration of named values.
-
-        Raises:
-            InputError: a name is no field, or a value is refused.
-        """
+        """Make a configuration of named values. A name that is no field, or a value that is refused, is an InputError."""
         names = [f.name for f in fields(cls)]
         for name in values:
             if name not in names:

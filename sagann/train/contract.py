@@ -43,11 +43,7 @@ class Contract:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Contract:
-        """A contract of the values of its fields, as run.json has them.
-
-        Raises:
-            TypeError: a field is missing, unknown, or of the wrong type.
-        """
+        """A contract of the values of its fields; a TypeError where one is missing, unknown, or of the wrong type."""
         for name, value in values.items():
             is_fit = isinstance(value, bool) if name == "multi_label" else type(value) is int and value >= 0
             if not is_fit:
@@ -69,11 +65,7 @@ class Contract:
         )
 
     def check(self, graph: Graph) -> None:
-        """Check that a model made under this contract can run on ``graph``.
-
-        Raises:
-            InputError: features or edge types differ.
-        """
+        """Refuse a graph whose features or edge types are not those of the contract."""
         found, expected = graph.num_edge_types, self.num_edge_types
         if graph.num_features != self.num_features:
             raise _unfit(
@@ -98,11 +90,7 @@ class Contract:
             )
 
     def check_labels(self, graph: Graph) -> None:
-        """Check that ``graph`` has labels of the same classes.
-
-        Raises:
-            InputError: the graph has no labels, or labels of other classes.
-        """
+        """Refuse a graph without labels, or with labels of other classes."""
         if graph.labels is None:
             fix = "Attach labels, or use predict, which needs none."
             raise _unfit(graph, "the graph has no labels", "labels are None", fix)
@@ -115,11 +103,7 @@ class Contract:
             )
 
     def check_logits(self, logits: object, graph: Graph, model: str) -> Tensor:
-        """Check logits: dense floats, one row per vertex and one column per class, on the graph's device.
-
-        Raises:
-            LayerError: the logits have another form.
-        """
+        """Logits that are dense floats, one row per vertex and one column per class, on the graph's device; else a LayerError."""
         expected, device = [graph.num_vertices, self.num_classes], graph.topology.device
         found = f"a {type(logits).__name__}"
         if isinstance(logits, Tensor):

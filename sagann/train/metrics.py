@@ -85,17 +85,11 @@ def compute_metrics(
     names: Collection[str] = METRICS,
     rows: Tensor | None = None,
 ) -> Metrics:
-    """Measure ``logits`` against ``labels``.
+    """Measure ``logits``, float [n, C], against ``labels``, int64 [n] class ids, all known; or uint8 [n, C] for multi-label.
 
-    Args:
-        logits: float [n, C], or with ``rows`` [N, C].
-        labels: int64 [n] class ids, all known; or uint8 [n, C] of 0/1 for multi-label.
-        multi_label: whether a vertex may have several labels; a class is then predicted where its logit is
-            above 0 (probability 0.5), and accuracy is over all n * C decisions.
-        names: metrics of :data:`METRICS` to measure; a metric that is undefined on these labels is left out.
-        rows: int64 [n], the rows of ``logits`` to measure; None for all.
-    Returns:
-        Metric to value; empty for n = 0.
+    Where a vertex may have several labels, a class is predicted where its logit is above 0 (probability 0.5), and accuracy
+    is over all n * C decisions. ``rows``, int64 [n], picks the rows of ``logits`` to measure. A metric that is undefined on
+    these labels is left out; for n = 0, all are.
     """
     if len(labels) == 0:
         return {}

@@ -127,29 +127,6 @@ class LogReporter(Reporter):
         _LOG.warning(text)
 
 
-class Reporters:
-    """Several reporters as one."""
-
-    def __init__(self, reporters: Sequence[Reporter]) -> None:
-        self._reporters = tuple(reporters)
-
-    def on_start(self, info: RunInfo) -> None:
-        for reporter in self._reporters:
-            reporter.on_start(info)
-
-    def on_epoch(self, record: EpochRecord) -> None:
-        for reporter in self._reporters:
-            reporter.on_epoch(record)
-
-    def on_end(self, result: TrainResult) -> None:
-        for reporter in self._reporters:
-            reporter.on_end(result)
-
-    def on_message(self, text: str) -> None:
-        for reporter in self._reporters:
-            reporter.on_message(text)
-
-
 class TensorBoardReporter(Reporter):
     """Writes the values of every epoch into a folder, as TensorBoard events (extra 'tensorboard')."""
 

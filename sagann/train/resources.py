@@ -82,7 +82,8 @@ def versions() -> dict[str, Any]:
 
 def capture_rng(device: torch.device) -> dict[str, Any]:
     """The states of the global generators of torch (CPU and ``device``), NumPy and Python, as checkpoints can hold them."""
-    kind, words, *rest = np.random.get_state()
+    numpy_state: Any = np.random.get_state()
+    kind, words, *rest = numpy_state
     state = {
         "torch": torch.get_rng_state(),
         "python": random.getstate(),

@@ -28,13 +28,8 @@ def start_run(folder: RunFolder, description: Mapping[str, Any], *, overwrite: b
     An earlier run is removed. With ``overwrite`` false, a run that has trained an epoch is refused, and so are foreign
     files.
     """
-    if folder.has_work and not overwrite:
-        raise InputError(
-            "the run folder holds a run",
-            value="neither resume nor overwrite was asked for",
-            where=str(folder.path),
-            fix="Continue it with fit(resume=True), replace it with fit(overwrite=True), or choose another folder.",
-        )
+    if not overwrite:
+        require_no_work(folder)
     if folder.foreign:
         raise InputError(
             "the run folder holds something else than a run",
@@ -45,6 +40,18 @@ def start_run(folder: RunFolder, description: Mapping[str, Any], *, overwrite: b
     folder.clear()
     folder.write_run(description)
     return digest_of(description["identity"])
+
+
+def require_no_work(folder: RunFolder) -> None:
+    """Refuse a folder with a run that has trained an epoch."""
+    if folder.has_work:
+        raise InputError(
+            "the run folder holds a run",
+            value="neither resume nor overwrite was asked for",
+            where=str(folder.path),
+            fix="Continue it with --resume, or fit(resume=True), replace it with --overwrite, or fit(overwrite=True), or "
+            "choose another folder.",
+        )
 
 
 def continue_run(

@@ -35,7 +35,6 @@ from sagann.train.preparation import PreparedGraph
 from sagann.train.reporter import (
     LogReporter,
     Reporter,
-    Reporters,
     RunInfo,
     TensorBoardReporter,
     TrainResult,
@@ -191,8 +190,14 @@ class Trainer:
                     if resume
                     else start_run(folder, description, overwrite=overwrite)
                 )
-            reporter = self._reporter_with_events(folder, stack)
-            reporter.on_start(self._info(session))
+            reporters = [self._reporter]
+            if folder is not None and self.config.tensorboard:
+                events = TensorBoardReporter(folder.path / EVENTS)
+                stack.callback(events.close)
+                reporters.append(events)
+            info = self._info(session)
+            for reporter in reporters:
+                reporter.on_start(info)
             saved_epoch = session.epoch
             while not session.finished and not stop.is_set():
                 record = session.run_epoch()
@@ -201,11 +206,13 @@ class Trainer:
                     if session.epoch % self.config.checkpoint_every == 0:
                         _save(session, folder, run)
                         saved_epoch = session.epoch
-                reporter.on_epoch(record)
+                for reporter in reporters:
+                    reporter.on_epoch(record)
             if folder is not None and saved_epoch != session.epoch:
                 _save(session, folder, run)
             result = self._finish(session, folder)
-            reporter.on_end(result)
+            for reporter in reporters:
+                reporter.on_end(result)
         return result
 
     def resume(self) -> TrainResult:
@@ -289,13 +296,6 @@ class Trainer:
             "identity": identity_of(session, self.graph, self.model_config),
             AUTOMATIC: automatic_bytes,
         }
-
-    def _reporter_with_events(self, folder: RunFolder | None, stack: ExitStack) -> Reporter:
-        if folder is None or not self.config.tensorboard:
-            return self._reporter
-        events = TensorBoardReporter(folder.path / EVENTS)
-        stack.callback(events.close)
-        return Reporters([self._reporter, events])
 
     @property
     def _model_name(self) -> str:
