@@ -40,12 +40,12 @@ class TrainedRun:
     def evaluate(self, split: str | None) -> None:
         """Print the metrics of each split; None for the splits of the run or of the other dataset."""
         seed = self.settings.train.seed
-        if split is None and self._is_own:
+        if split is None and self.data is self.settings.data:
             with self.predictor.large_arrays():
                 graph = training_graph(self.data, seed=seed, say=self.terminal.say)
             self._note_change(graph)
         else:
-            graph = self._open(keep_splits=split is None)
+            graph = self._graph(keep_splits=split is None)
             graph = graph if split is None else apply_split(graph, split, seed=seed)
         self._say_streamed()
         title = f"{self.settings.model.model} on {graph.name}"
@@ -70,23 +70,17 @@ class TrainedRun:
         rows, width = embeddings.shape
         self.terminal.show(f"Embeddings of {rows} vertices, {width} wide, written to {out}")
 
-    @property
-    def _is_own(self) -> bool:
-        return self.data is self.settings.data
-
-    def _open(self, *, keep_splits: bool) -> Graph:
+    def _graph(self, *, keep_splits: bool = False) -> Graph:
         num_edge_types = self.predictor.contract.num_edge_types
-        with self.predictor.large_arrays():
-            return open_checked(self.data, keep_splits=keep_splits, num_edge_types=num_edge_types)
-
-    def _graph(self) -> Graph:
         # Predictions need no splits, so bad splits are no reason to refuse.
-        graph = self._open(keep_splits=False)
-        if self._is_own:
-            self._note_change(graph)
+        with self.predictor.large_arrays():
+            graph = open_checked(self.data, keep_splits=keep_splits, num_edge_types=num_edge_types)
+        self._note_change(graph)
         return graph
 
     def _note_change(self, graph: Graph) -> None:
+        if self.data is not self.settings.data:
+            return
         if changed := graph_difference(read_run(self.run_dir).graph, graph):
             self.terminal.say(
                 f"The dataset has changed since the run was trained on it ({changed}); it is taken as it is now."

@@ -121,8 +121,3 @@ def _line_of_ours(error: BaseException) -> str:
 def _first_line(error: BaseException) -> str:
     # A MemoryError has no text.
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def is_closed_pipe(error: BaseException | None) -> bool:
-    """Whether the reader of our output has closed the pipe, as ``head`` does."""
-    return isinstance(error, OSError) and error.errno == errno.EPIPE

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from sagann.cli.run_settings import DataConfig
 from sagann.errors import InputError
@@ -42,7 +43,7 @@ def training_graph(config: DataConfig, *, seed: int, say: Callable[[str], None])
             where=f"graph '{graph.name}'",
             fix="Ask for a split of its labelled vertices, as --split random:0.6,0.2.",
         )
-    graph = apply_split(graph, DEFAULT_SPLIT, seed=seed)
+    graph = apply_split(graph, "random:0.6,0.2", seed=seed)
     say(f"The dataset has no splits: 60 % of the labelled vertices train, 20 % validate, 20 % test (seed {seed}).")
     return graph
 
@@ -82,12 +83,6 @@ def stored_class_names(source: str, num_classes: int) -> tuple[str, ...]:
     return names if len(names) == num_classes else ()
 
 
-Number = TypeVar("Number", int, float)
-
-DEFAULT_SPLIT = "random:0.6,0.2"
-"Split of a dataset without a split of its own."
-
-
 def apply_split(graph: Graph, choice: str, *, seed: int) -> Graph:
     """Split ``graph`` as ``choice`` says, instead of its own splits.
 
@@ -95,28 +90,32 @@ def apply_split(graph: Graph, choice: str, *, seed: int) -> Graph:
     """
     kind, _, text = choice.partition(":")
     graph = replace(graph, splits={})
-    parts = text.split("/" if kind == "graphs" else ",")
+    readers: dict[str, Callable[[str], Any]] = {
+        "random": float,
+        "per-class": _count,
+        "planetoid": _count,
+        "graphs": lambda names: [_graph_key(name, graph) for name in names.split(",") if name],
+    }
+    parts: list[Any] = []
+    with suppress(KeyError, ValueError):
+        parts = [readers[kind](part) for part in text.split("/" if kind == "graphs" else ",")]
     match kind, parts:
-        case "random", [_, _]:
-            train, val = (_number(part, float, choice) for part in parts)
+        case "random", [train, val]:
             return random_split(graph, train=train, val=val, seed=seed)
-        case "per-class", [_, _]:
-            train, val = (_number(part, _count, choice) for part in parts)
+        case "per-class", [train, val]:
             return per_class_split(graph, train=train, val=val, seed=seed)
-        case "planetoid", [_, _, _]:
-            train, val, test = (_number(part, _count, choice) for part in parts)
+        case "planetoid", [train, val, test]:
             return planetoid_split(graph, train=train, val=val, test=test, seed=seed)
-        case "graphs", [_, _, _]:
-            names = [[_graph_key(key, graph) for key in part.split(",") if key] for part in parts]
-            return graph_split(graph, train=names[0], val=names[1], test=names[2])
-    raise _refused(choice)
-
-
-def _number(text: str, kind: Callable[[str], Number], choice: str) -> Number:
-    try:
-        return kind(text)
-    except ValueError as error:
-        raise _refused(choice) from error
+        case "graphs", [train, val, test]:
+            return graph_split(graph, train=train, val=val, test=test)
+    raise InputError(
+        "split is not understood",
+        value=f"'{choice[:80]}'",
+        where="--split",
+        fix="Write random:0.6,0.2 (shares), per-class:20,30 (vertices), "
+        "planetoid:20,500,1000 (per class, then in all), or graphs:TRAIN/VAL/TEST "
+        "(names or positions, comma-separated).",
+    )
 
 
 def _graph_key(key: str, graph: Graph) -> str | int:
@@ -130,14 +129,3 @@ def _count(text: str) -> int:
     if count < 0:
         raise ValueError(text)
     return count
-
-
-def _refused(choice: str) -> InputError:
-    return InputError(
-        "split is not understood",
-        value=f"'{choice[:80]}'",
-        where="--split",
-        fix="Write random:0.6,0.2 (shares), per-class:20,30 (vertices), "
-        "planetoid:20,500,1000 (per class, then in all), or graphs:TRAIN/VAL/TEST "
-        "(names or positions, comma-separated).",
-    )

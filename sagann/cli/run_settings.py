@@ -41,11 +41,6 @@ class DataConfig:
     normalise_features: bool = False
     "Divide each vertex's features by their sum."
 
-    @property
-    def changes_values(self) -> bool:
-        """Whether the graph that is trained on has other values than the one that was opened and checked."""
-        return self.undirected or self.inverse_edges or self.normalise_features
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSettings:
@@ -175,8 +170,8 @@ def settings_of(tables: Tables, *, stored: bool = False) -> RunSettings:
     data = tables["data"]["data"]
     settings = RunSettings(
         data=DataConfig(**{**tables["data"], "data": data if stored and data in EMBEDDED else absolute_path(data)}),
-        model=ModelConfig(**{**tables["model"], "model": _absolute_model(tables["model"].get("model", "gcn"))}),
-        train=TrainConfig.from_json(train),
+        model=ModelConfig(**tables["model"]),
+        train=TrainConfig(**train),
         engine=engine,
     )
     if not is_unicode(settings.to_toml()):
@@ -200,8 +195,3 @@ def absolute_path(source: str) -> str:
     except (OSError, ValueError, RuntimeError):
         # Too long, a loop of links, or with a null character: the loader says so.
         return source
-
-
-def _absolute_model(model: str) -> str:
-    file, colon, name = model.rpartition(":")
-    return f"{absolute_path(file)}:{name}" if colon and file.endswith(".py") else model

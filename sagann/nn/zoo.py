@@ -61,6 +61,9 @@ class ModelConfig:
                 where="model",
                 fix="Choose one of these, or name your own as path/to/file.py:ClassName.",
             )
+        if named := class_in_file(self.model):
+            # A run may be resumed or reopened from another folder.
+            object.__setattr__(self, "model", f"{named[0].absolute()}:{named[1]}")
         if self.encoder not in ENCODERS:
             raise InputError(
                 "unknown encoder",

@@ -69,8 +69,6 @@ def findings_table(findings: Sequence[Finding]) -> Table:
 
 
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)(?:[^;]*)(?:;.*extra == ['\"]([A-Za-z0-9_-]+)['\"])?")
-# Extras for work on sagann itself.
-_NOT_FOR_USERS = ("dev",)
 
 
 def core_versions() -> dict[str, str | None]:
@@ -82,7 +80,8 @@ def extras() -> dict[str, dict[str, str | None]]:
     """Versions of the packages of each extra for users; None for a package that is not installed."""
     found: dict[str, dict[str, str | None]] = {}
     for name, extra in _requirements():
-        if extra is not None and extra not in _NOT_FOR_USERS:
+        # The extra 'dev' is for work on sagann itself.
+        if extra is not None and extra != "dev":
             found.setdefault(extra, {})[name] = _version(name)
     return found
 

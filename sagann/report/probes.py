@@ -33,7 +33,7 @@ class Finding:
     @property
     def core(self) -> bool:
         """Whether sagann needs this part."""
-        return self.name not in _OPTIONAL
+        return self.name != "CUDA"
 
 
 def _torch() -> str:
@@ -192,7 +192,6 @@ _PROBES: dict[str, Callable[[], str]] = {
     "metrics": _metrics,
     "CUDA": _cuda,
 }
-_OPTIONAL = ("CUDA",)
 
 
 def run_probes() -> Iterator[Finding]:

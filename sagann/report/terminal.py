@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 
 from rich.console import Console, RenderableType
@@ -26,11 +25,6 @@ class Terminal:
         self.out = _console(stderr=False)
         self.err = _console(stderr=True, quiet=quiet)
 
-    @property
-    def animated(self) -> bool:
-        """Whether progress can be drawn and redrawn."""
-        return self.err.is_terminal and not self.quiet
-
     def show(self, result: RenderableType) -> None:
         """Write a result: a table, or a text that is never wrapped. An InputError says that the system refuses to write it."""
         try:
@@ -39,10 +33,10 @@ class Terminal:
                 self.out.print(Text(result), soft_wrap=True)
             else:
                 self.out.print(result)
+        except BrokenPipeError:
+            # The reader has closed the pipe, as head does.
+            raise
         except OSError as error:
-            if error.errno == errno.EPIPE:
-                # The reader has closed the pipe, as head does.
-                raise
             raise InputError(
                 "the result cannot be shown",
                 value=error.strerror or str(error),

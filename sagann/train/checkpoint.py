@@ -69,7 +69,18 @@ class CheckpointFolder:
             )
             remove_leftovers(self.path, filter(_NAME.fullmatch, unfinished))
             aside = final.with_name(f"{TEMPORARY_PREFIX}{final.name}")
-            _write_into(aside, checkpoint)
+            aside.mkdir()
+            tensors = aside / "state.safetensors"
+            write_tensors(tensors, checkpoint.tensors)
+            content = {
+                "epoch": checkpoint.epoch,
+                "state": checkpoint.state,
+                "tensors_checksum": file_digest(tensors),
+            }
+            checksum = digest(json.dumps(content, allow_nan=False).encode())
+            document = json.dumps({"format": FORMAT, "checksum": checksum, "content": content})
+            write_synced(aside / "state.json", document.encode())
+            sync_folder(aside)
             # Only a damaged checkpoint of this epoch can exist: the run would have resumed from a valid one.
             remove_folder(final)
             aside.rename(final)
@@ -91,9 +102,9 @@ class CheckpointFolder:
             tensors_checksum = file_digest(folder / "state.safetensors")
         except (OSError, ValueError) as error:
             raise _damaged(folder, f"{type(error).__name__}: {error}") from error
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            found = document.get("format") if isinstance(document, dict) else None
-            raise _damaged(folder, f"format {found!r} in state.json, expected {FORMAT}")
+        version = document.get("format") if isinstance(document, dict) else None
+        if version != FORMAT:
+            raise _damaged(folder, f"format {version!r} in state.json, expected {FORMAT}")
         content = document.get("content")
         # Parsing and dumping keep the order and every bit of a float, so the text is the one that the checksum is of.
         if digest(json.dumps(content).encode()) != document.get("checksum") or not isinstance(content, dict):
@@ -136,17 +147,6 @@ class CheckpointFolder:
 
     def _folder(self, epoch: int) -> Path:
         return self.path / f"epoch-{epoch:06d}"
-
-
-def _write_into(folder: Path, checkpoint: Checkpoint) -> None:
-    folder.mkdir()
-    tensors = folder / "state.safetensors"
-    write_tensors(tensors, checkpoint.tensors)
-    content = {"epoch": checkpoint.epoch, "state": checkpoint.state, "tensors_checksum": file_digest(tensors)}
-    text = json.dumps(content, allow_nan=False)
-    document = json.dumps({"format": FORMAT, "checksum": digest(text.encode()), "content": content})
-    write_synced(folder / "state.json", document.encode())
-    sync_folder(folder)
 
 
 def _damaged(folder: Path, value: str) -> CheckpointError:

@@ -16,14 +16,7 @@ from sagann.graph.validate import FEATURE_DTYPES
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contract:
-    """The sizes of the graph that a model was made for. A new graph must have the same.
-
-    Example:
-        >>> topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=2)
-        >>> graph = Graph(topology=topology, features=torch.eye(2), labels=torch.tensor([0, 1]), num_classes=2)
-        >>> Contract.of(graph).num_features
-        2
-    """
+    """The sizes of the graph that a model was made for. A new graph must have the same."""
 
     num_features: int
     "Number of features per vertex; 0 where vertices have no features."

@@ -115,9 +115,6 @@ class _Rows:
             at = self._rows
             yield part, self._logits[part] if at is None else self._logits.index_select(0, at[part])
 
-    def predicted(self, *, multi_label: bool) -> Tensor:
-        return torch.cat([predict_classes(logits, multi_label=multi_label).cpu() for _, logits in self.slabs()])
-
 
 def _mean_loss(rows: _Rows, labels: Tensor, *, multi_label: bool) -> float:
     parts = [
@@ -146,7 +143,8 @@ def _measure(rows: _Rows, labels: Tensor, names: Collection[str], *, multi_label
 
     num_classes = rows.num_classes
     # Class ids are small; logits leave the device only for ROC-AUC.
-    predicted, labels = rows.predicted(multi_label=multi_label), labels.cpu()
+    predicted = torch.cat([predict_classes(logits, multi_label=multi_label).cpu() for _, logits in rows.slabs()])
+    labels = labels.cpu()
     if multi_label:
         predicted, labels = predicted.long(), labels.long()
     kind = "multilabel" if multi_label else "multiclass"

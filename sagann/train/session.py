@@ -183,11 +183,6 @@ class TrainSession:
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         self.tracker.load_state_dict(state["best"])
-        if self.tracker.weights is not None:
-            self.tracker.weights = {
-                name: value.to(self.device) if isinstance(value, Tensor) else value
-                for name, value in self.tracker.weights.items()
-            }
         self.epoch = checkpoint.epoch
         self.history = history
         restore_rng(state["rng"], self.device)

@@ -7,14 +7,9 @@ restored, and so are a checkpoint of another run and a folder that has lost its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any
 
-from torch import nn
-
 from sagann.errors import CheckpointError, InputError
-from sagann.nn import ModelConfig
-from sagann.nn.user_model import class_in_file
 from sagann.train.checkpoint import Checkpoint
 from sagann.train.identity import FREE_OPTIONS, check_same, digest_of
 from sagann.train.resources import versions
@@ -79,7 +74,11 @@ def continue_run(
     run = digest_of(saved["identity"])
     checkpoint = folder.checkpoints.newest(on_damaged=on_message)
     if checkpoint is None:
-        _refuse_lost_checkpoints(folder, saved)
+        num_epochs, every = folder.count_history(), saved["train"].get("checkpoint_every")
+        # A run that was killed before its first checkpoint starts anew. A run that got further has had a checkpoint.
+        if folder.has_result or not isinstance(every, int) or num_epochs > every:
+            value = f"{num_epochs} epochs were trained, and there is no checkpoint of any"
+            raise _lost("checkpoints", value, str(folder.checkpoints.path))
         on_message("There is no checkpoint yet; the run starts from its first epoch.")
         folder.cut_history(0)
     else:
@@ -89,14 +88,6 @@ def continue_run(
     if not session.finished:
         folder.clear_result()
     return run
-
-
-def _refuse_lost_checkpoints(folder: RunFolder, saved: Mapping[str, Any]) -> None:
-    num_epochs, every = folder.count_history(), saved["train"].get("checkpoint_every")
-    # A run that was killed before its first checkpoint starts anew. A run that got further has had a checkpoint.
-    if folder.has_result or not isinstance(every, int) or num_epochs > every:
-        value = f"{num_epochs} epochs were trained, and there is no checkpoint of any"
-        raise _lost("checkpoints", value, str(folder.checkpoints.path))
 
 
 def _lost(what: str, value: str, where: str) -> CheckpointError:
@@ -125,15 +116,3 @@ def _restore(session: TrainSession, folder: RunFolder, checkpoint: Checkpoint, r
     history = folder.read_history(checkpoint.state["history_epochs"], history_bytes)
     session.restore(checkpoint, history)
     folder.cut_history(history_bytes)
-
-
-def describe_model(model: nn.Module, config: ModelConfig | None) -> dict[str, Any]:
-    """The entry of run.json for a model: its name, its class, and the configuration that it was built from."""
-    kind = f"{type(model).__module__}.{type(model).__qualname__}"
-    if config is None:
-        return {"name": type(model).__name__, "class": kind, "config": None}
-    values = asdict(config)
-    if named := class_in_file(config.model):
-        # The run folder may be opened from another working directory.
-        values["model"] = f"{named[0].absolute()}:{named[1]}"
-    return {"name": config.model, "class": kind, "config": values}

@@ -11,14 +11,14 @@ import statistics
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sagann.errors import CheckpointError, InputError, require_type
+from sagann.errors import CheckpointError, InputError, MissingDependencyError, require_type
 from sagann.graph import Graph, validate_graph
 from sagann.graph.validate import validate_labels
 from sagann.nn import ModelConfig, build_model
@@ -29,7 +29,15 @@ from sagann.train.contract import Contract
 from sagann.train.epoch_source import WholeGraph
 from sagann.train.identity import identity_of
 from sagann.train.metrics import Metrics
-from sagann.train.policies import OptimizerFactory, ParamGroups, SchedulerFactory, build_policies, try_policies
+from sagann.train.policies import (
+    DECAY_POLICIES,
+    OptimizerFactory,
+    ParamGroups,
+    SchedulerFactory,
+    build_optimizer,
+    build_scheduler,
+    try_policies,
+)
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
 from sagann.train.reporter import (
@@ -38,12 +46,11 @@ from sagann.train.reporter import (
     RunInfo,
     TensorBoardReporter,
     TrainResult,
-    require_tensorboard,
 )
 from sagann.train.resources import peak_rss_bytes, reproducible, resolve_device, seeded, stop_on_interrupt, versions
 from sagann.train.run_folder import AUTOMATIC, EVENTS, RunFolder
 from sagann.train.session import TrainSession
-from sagann.train.start import continue_run, describe_model, start_run
+from sagann.train.start import continue_run, start_run
 from sagann.train.streaming import Streaming, remove_spilled
 
 
@@ -113,9 +120,8 @@ class Trainer:
         self._reporter: Reporter = reporter or LogReporter()
         self._source = source or graph.name
         self._class_names = list(class_names)
-        self._build_policies = partial(
-            build_policies, self.config, optimizer=optimizer, scheduler=scheduler, param_groups=param_groups
-        )
+        self._optimizer, self._scheduler = optimizer, scheduler
+        self._param_groups = param_groups or DECAY_POLICIES[self.config.decay]
         if optimizer is None and scheduler is None:
             try_policies(self.config)
         if validate:
@@ -123,8 +129,8 @@ class Trainer:
         else:
             validate_labels(graph)
         _check_trainable(graph)
-        if self.config.tensorboard:
-            require_tensorboard()
+        if self.config.tensorboard and find_spec("tensorboard") is None:
+            raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")
         device = resolve_device(self.config.device)
         contract = Contract.of(graph)
         self.monitor = resolve_monitor(self.config, contract, graph.splits)
@@ -190,12 +196,12 @@ class Trainer:
                     if resume
                     else start_run(folder, description, overwrite=overwrite)
                 )
+            info = self._info(session)
             reporters = [self._reporter]
             if folder is not None and self.config.tensorboard:
-                events = TensorBoardReporter(folder.path / EVENTS)
+                events = TensorBoardReporter(folder.path / EVENTS, first_epoch=info.first_epoch)
                 stack.callback(events.close)
                 reporters.append(events)
-            info = self._info(session)
             for reporter in reporters:
                 reporter.on_start(info)
             saved_epoch = session.epoch
@@ -253,7 +259,15 @@ class Trainer:
     def _session(self) -> TrainSession:
         self._predictor.try_out(self._prepared)
         tracker = BestTracker(self.monitor, keep_weights=self.weights == "best", patience=self.config.patience)
-        optimizer, scheduler = self._build_policies(self.model, maximise=tracker.maximise)
+        # TrainConfig has put a number in place of None.
+        assert self.config.weight_decay is not None
+        groups = self._param_groups(self.model, self.config.weight_decay)
+        optimizer = self._optimizer(groups) if self._optimizer else build_optimizer(self.config, groups)
+        scheduler = (
+            self._scheduler(optimizer)
+            if self._scheduler
+            else build_scheduler(self.config, optimizer, maximise=tracker.maximise)
+        )
         return TrainSession(
             model=self.model,
             source=WholeGraph(self._predictor, self._prepared, profile=self.config.profile),
@@ -284,7 +298,10 @@ class Trainer:
         streaming = self._predictor.streaming
         automatic_bytes = streaming.memory_bytes if streaming is not None and streaming.is_automatic else None
         return {
-            "model": describe_model(self.model, self.model_config),
+            "model": {
+                "name": self._model_name,
+                "config": None if self.model_config is None else asdict(self.model_config),
+            },
             "train": self.config.to_json(),
             "data": self._source,
             "class_names": self._class_names,
