@@ -26,13 +26,13 @@ from bench.timing import alternate, median_ratio
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Graph, Topology
 from sagann.nn import MODELS
-from sagann.plan.choose_intervals import cutter, fitted_bounds, hop_sizes
 from sagann.plan.epoch import Planned, plan_epoch, revisited
+from sagann.plan.fit import cutter, fitted_bounds, hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError
 from sagann.plan.steps import UNLIMITED
-from sagann.plan.visits import Visits
+from sagann.plan.sweeps import Traversal
 from sagann.runtime.forecasting.forecast import forecast, refined
 from sagann.runtime.forecasting.probe import probe
 from sagann.runtime.streaming.capturing import captured
@@ -105,10 +105,10 @@ def _planned(
     finer = cutter(program, hops[0], "bytes")(2 * (len(bounds) - 1))
     better = refined(strips, machine, on_disk=True, most_simulations=arguments.simulations)
     return {
-        "ascending": plan(sizes, bounds, budget_bytes, visits=Visits(direction="ascending")),
-        "zigzag": plan(sizes, bounds, budget_bytes, visits=Visits()),
+        "ascending": plan(sizes, bounds, budget_bytes, traversal=Traversal(direction="ascending")),
+        "zigzag": plan(sizes, bounds, budget_bytes, traversal=Traversal()),
         "strips": strips,
-        "refined": revisited(strips, better.visits),
+        "refined": revisited(strips, better.traversal),
         "twice P": plan(hop_sizes(program, hops, finer), finer, budget_bytes),
     }
 
@@ -133,7 +133,7 @@ def _seconds(
                 hops,
                 plan.bounds,
                 budget_bytes=plan.budget_bytes,
-                visits=schedule.visits,
+                traversal=schedule.traversal,
                 spill=spill / name,
             )
             stack.callback(streamed.close)

@@ -6,6 +6,8 @@ and one message. Any other exception is our own fault (exit code 1).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class SagannError(Exception):
     """An error in four parts.
@@ -112,3 +114,25 @@ def require_type(
     found = "None" if value is None else f"a {type(value).__name__}"
     names = " or ".join(kind.__name__ for kind in kinds) + (" or None" if optional else "")
     raise InputError("argument has the wrong type", value=f"{found}, expected {names}", where=where, fix=fix)
+
+
+def require_choice(value: object, choices: Iterable[object], *, what: str, where: str) -> None:
+    """Refuse a value that is none of the choices.
+
+    Args:
+        value: the argument.
+        choices: the accepted values.
+        what: what failed, as in :class:`SagannError`.
+        where: the argument's name.
+    Raises:
+        InputError: ``value`` is no choice.
+    Example:
+        >>> require_choice("rows", ["column", "row"], what="unknown order", where="order")
+        Traceback (most recent call last):
+        ...
+        sagann.errors.InputError: unknown order: 'rows', expected one of column, row (in order). Choose one of these.
+    """
+    known = list(choices)
+    if value not in known:
+        names = ", ".join(map(str, known))
+        raise InputError(what, value=f"{value!r}, expected one of {names}", where=where, fix="Choose one of these.")

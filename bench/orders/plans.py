@@ -8,8 +8,8 @@ from typing import get_args
 
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Topology
-from sagann.plan.choose_intervals import fitted_bounds, hop_sizes
 from sagann.plan.epoch import plan_epoch
+from sagann.plan.fit import fitted_bounds, hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.orders import Order
 from sagann.plan.residency import BudgetError

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Topology
-from sagann.plan.choose_intervals import fitted_bounds, hop_sizes
 from sagann.plan.epoch import Planned, plan_epoch
+from sagann.plan.fit import fitted_bounds, hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection

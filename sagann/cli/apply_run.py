@@ -79,9 +79,8 @@ class TrainedRun:
         return graph
 
     def _note_change(self, graph: Graph) -> None:
-        if self.data is not self.settings.data:
-            return
-        if changed := graph_difference(read_run(self.run_dir).graph, graph):
+        is_own = self.data is self.settings.data
+        if is_own and (changed := graph_difference(read_run(self.run_dir).graph, graph)):
             self.terminal.say(
                 f"The dataset has changed since the run was trained on it ({changed}); it is taken as it is now."
             )

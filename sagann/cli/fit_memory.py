@@ -14,6 +14,7 @@ from sagann.cli.run_settings import ENGINES, RunSettings
 from sagann.errors import InputError
 from sagann.free_space import memory
 from sagann.graph import Graph
+from sagann.graph.rows import is_sparse
 from sagann.graph.subgraph import subgraph
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.saga.engine import NaiveEngine, current_engine, using_engine
@@ -94,10 +95,10 @@ def _output_bytes(graph: Graph, *, is_streamed: bool) -> int:
 
 def _dense_bytes(config: ModelConfig, graph: Graph) -> int:
     """Dense rows of sparse features, if the model's preparation makes them: a narrow model on a few vertices tells."""
-    if graph.features is None or graph.features.layout != torch.sparse_csr:
+    if not is_sparse(graph.features):
         return 0
     few = subgraph(graph, torch.arange(min(_FEW_VERTICES, graph.num_vertices)))
     narrow = build_model(replace(config, layers=2, hidden=1, heads=1, out_heads=1), few)
     prepared = prepared_by(narrow, few).features
-    is_dense = prepared is not None and prepared.layout == torch.strided
+    is_dense = prepared is not None and not is_sparse(prepared)
     return graph.num_vertices * graph.num_features * _FLOAT_BYTES if is_dense else 0

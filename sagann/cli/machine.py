@@ -15,23 +15,17 @@ def doctor(shared: Shared) -> int:
 
     Exit code 0 when everything that sagann needs works.
     """
-    from sagann.report.doctor_tables import (
-        core_versions,
-        extras_table,
-        findings_table,
-        machine_table,
-        versions_table,
-    )
+    from sagann.report import doctor_tables as tables
     from sagann.report.probes import run_probes
 
     terminal = shared.terminal()
-    for table in (versions_table(), machine_table(), extras_table()):
+    for table in (tables.versions_table(), tables.machine_table(), tables.extras_table()):
         terminal.show(table)
     terminal.say("Trying each part ...")
     findings = list(run_probes())
-    terminal.show(findings_table(findings))
+    terminal.show(tables.findings_table(findings))
     broken = [found.name for found in findings if found.core and not found.ok]
-    broken += [name for name, version in core_versions().items() if version is None]
+    broken += [name for name, version in tables.core_versions().items() if version is None]
     if broken:
         terminal.show(f"sagann does not work here: {', '.join(broken)}.")
         return OUR_FAULT

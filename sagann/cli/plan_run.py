@@ -90,7 +90,7 @@ def show_streaming(
     else:
         if spill is not None:
             terminal.say(f"--spill {spill} is ignored: the disk's rates are those of {machine_file}.")
-        expected = forecast(planned, machine, on_disk=on_disk)
+        expected = forecast(planned, machine, on_disk=on_disk, features=graph.features)
     terminal.show(forecast_text(expected))
     if picture is not None:
         write_picture(picture, {"planned": expected.timeline})
@@ -131,7 +131,7 @@ def _step(model: Any, graph: Graph) -> None:
     graph = prepared_by(model, graph)
     if graph.features is not None:
         graph = subgraph(graph, torch.arange(min(NUM_VERTICES, graph.num_vertices)))
-    out = model(graph.hops(count_hops(model)), graph.features)
+    out = model(graph.hops(count_hops(model)), graph.in_memory().features)
     out.sum().backward()
 
 

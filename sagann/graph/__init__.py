@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from sagann.graph.constant import declare_constant
+from sagann.graph.feature_store import FeatureStore, feature_store
 from sagann.graph.graph import SPLIT_NAMES, Graph
 from sagann.graph.normalise import normalise, normalise_features
 from sagann.graph.split import graph_split, per_class_split, planetoid_split, random_split
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SPLIT_NAMES",
     "Csr",
+    "FeatureStore",
     "Graph",
     "Quadrants",
     "Topology",
@@ -34,6 +36,7 @@ __all__ = [
     "coalesce",
     "declare_constant",
     "demo_graph",
+    "feature_store",
     "graph_split",
     "id_dtype",
     "normalise",

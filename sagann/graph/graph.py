@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sagann.errors import InputError, require_type
 from sagann.graph.constant import declare_constant
+from sagann.graph.feature_store import Features, FeatureStore, TensorRows, feature_store, tensor_of
 from sagann.graph.topology import Topology
 
 SPLIT_NAMES = ("train", "val", "test")
@@ -36,8 +37,9 @@ class Graph:
 
     topology: Topology
     "The edges; ``num_src == num_dst``. Edge data lives there ('weight', 'type', ...)."
-    features: Tensor | None = None
-    "Vertex features [num_vertices, F], constant: dense, or torch.sparse_csr; None without features."
+    features: Features | None = None
+    """Vertex features [num_vertices, F], constant: a dense tensor, a torch.sparse_csr one, or a feature store
+    (:mod:`sagann.graph.feature_store`); None where vertices have none."""
     labels: Tensor | None = None
     "Labels: int64 [num_vertices], -1 for unknown; or uint8 [num_vertices, num_classes] of 0 and 1 for multi-label."
     num_classes: int = 0
@@ -63,13 +65,17 @@ class Graph:
                 where=f"graph '{self.name}'",
                 fix="Number sources and destinations alike.",
             )
-        if self.features is not None and not self.features.requires_grad:
-            declare_constant(self.features)
-        rows = {"features": self.features, "labels": self.labels}
+        if isinstance(self.features, TensorRows):
+            object.__setattr__(self, "features", self.features.tensor)
+        features = self.features
+        if features is not None and not (isinstance(features, Tensor) and features.requires_grad):
+            declare_constant(features)
+        rows: dict[str, Features | None] = {"features": features, "labels": self.labels}
         rows |= {f"split '{name}'": mask for name, mask in self.splits.items()}
-        for what, tensor in rows.items():
-            if tensor is not None and (tensor.ndim == 0 or tensor.shape[0] != n):
-                rows_found = "a number without" if tensor.ndim == 0 else tensor.shape[0]
+        for what, found in rows.items():
+            is_number = isinstance(found, Tensor) and found.ndim == 0
+            if found is not None and (is_number or feature_store(found).num_rows != n):
+                rows_found = "a number without" if is_number else feature_store(found).num_rows
                 raise InputError(
                     f"{what} and vertices differ in number",
                     value=f"{rows_found} rows, {n} vertices",
@@ -90,7 +96,7 @@ class Graph:
     @property
     def num_features(self) -> int:
         """Features per vertex; 0 where there are none."""
-        return 0 if self.features is None else self.features.shape[1]
+        return 0 if self.features is None else feature_store(self.features).row_shape[0]
 
     @property
     def num_graphs(self) -> int:
@@ -110,16 +116,23 @@ class Graph:
         """The same vertices with other edges."""
         return replace(self, topology=topology)
 
+    def in_memory(self) -> Graph:
+        """The same graph with a tensor for its features: the rows of a feature store are read, once and all."""
+        return self if self.features is None else replace(self, features=tensor_of(self.features))
+
     def to(self, device: torch.device | str) -> Graph:
-        """The same graph on ``device``."""
+        """The same graph on ``device``; a feature store stays one on the CPU, and is read for another device."""
 
         def move(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else tensor.to(device)
 
+        features = self.features
+        if features is not None and (isinstance(features, Tensor) or torch.device(device).type != "cpu"):
+            features = tensor_of(features).to(device)
         return replace(
             self,
             topology=self.topology.to(device),
-            features=move(self.features),
+            features=features,
             labels=move(self.labels),
             splits={name: mask.to(device) for name, mask in self.splits.items()},
             graph_ptr=move(self.graph_ptr),
@@ -138,7 +151,9 @@ def _check_types(graph: Graph) -> None:
         graph.topology, Topology, where="Graph.topology", fix="Make one with Topology.from_coo(src=..., dst=...)."
     )
     as_tensor = "Convert it with torch.as_tensor."
-    for name in ("features", "labels", "graph_ptr"):
+    features = graph.features
+    require_type(features, (Tensor, FeatureStore), where="Graph.features", fix=as_tensor, optional=True)
+    for name in ("labels", "graph_ptr"):
         require_type(getattr(graph, name), Tensor, where=f"Graph.{name}", fix=as_tensor, optional=True)
     for name in ("num_classes", "num_edge_types"):
         count = getattr(graph, name)

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.graph.checks import slices
+from sagann.graph.feature_store import FeatureStore, feature_store, read_slice
 from sagann.graph.graph import Graph
 from sagann.graph.large_arrays import empty_array, slabs
-from sagann.graph.rows import csr_tensor
+from sagann.graph.rows import csr_tensor, is_sparse
 from sagann.graph.topology import Topology
 
 Normalisation = Literal["symmetric", "row"]
@@ -128,16 +129,19 @@ def normalise_features(graph: Graph) -> Graph:
             fix="Leave normalise_features (--normalise-features) out.",
         )
     normalised = (
-        _normalised_sparse(features) if features.layout == torch.sparse_csr else _normalised_dense(features)
+        _normalised_sparse(features)
+        if is_sparse(features)
+        else _normalised_dense(feature_store(features), graph.topology.device)
     )
     return replace(graph, features=normalised)
 
 
-def _normalised_dense(features: Tensor) -> Tensor:
-    result = empty_array(features.shape, features.dtype, features.device)
-    # In slices: the features may be a memory map, and the float64 copy is never whole.
-    for part in slices(len(features), features.shape[1]):
-        rows = features[part].double()
+def _normalised_dense(features: FeatureStore, device: torch.device) -> Tensor:
+    num_rows, row_shape = features.num_rows, features.row_shape
+    result = empty_array((num_rows, *row_shape), features.dtype, device)
+    # In slices: the features may lie in a file, and the float64 copy is never whole.
+    for part in slices(num_rows, row_shape[0]):
+        rows = read_slice(features, part.start, part.stop).double()
         result[part] = rows / _divisors(rows.abs().sum(dim=1, keepdim=True))
     return result
 

@@ -1,13 +1,15 @@
-"""Rows of a tensor by index, dense or sparse: what a subgraph takes of features, labels and in-edges.
+"""Rows of dense and ``torch.sparse_csr`` tensors by index, for features, labels and in-edges.
 
-Torch has no row selection for its CSR layout, so it stands here, on the same range gather that picks the
-in-edges of chosen destinations: a CSR matrix and a CSC topology are one structure.
+PyTorch cannot select rows of its CSR layout. A CSR matrix and a CSC topology have one structure, so the function here that
+gathers ranges selects rows of the one and in-edges of the other.
 """
 
 from __future__ import annotations
 
 import warnings
+from typing import TypeGuard
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +17,12 @@ from sagann.byte_size import format_bytes
 from sagann.graph.large_arrays import SLAB_EDGES, empty_array
 
 SMALLEST_WARNING_BYTES = 64 << 20
-"Sparse features that become dense in less memory are not worth a warning."
+"Sparse features that become dense in fewer bytes cause no warning."
+
+
+def is_sparse(features: object) -> TypeGuard[Tensor]:
+    """Whether features are a ``torch.sparse_csr`` matrix."""
+    return isinstance(features, Tensor) and features.layout == torch.sparse_csr
 
 
 def take_rows(tensor: Tensor, index: Tensor) -> Tensor:
@@ -27,7 +34,7 @@ def take_rows(tensor: Tensor, index: Tensor) -> Tensor:
     Returns:
         [M, ...] of the same layout and dtype.
     """
-    if tensor.layout != torch.sparse_csr:
+    if not is_sparse(tensor):
         return tensor[index]
     offsets, positions = gather_ranges(tensor.crow_indices(), index)
     columns = tensor.col_indices()
@@ -36,15 +43,37 @@ def take_rows(tensor: Tensor, index: Tensor) -> Tensor:
     )
 
 
+def pick_rows(tensor: Tensor, rows: Tensor, into: Tensor) -> Tensor:
+    """Copy rows of a dense tensor by the calling thread alone.
+
+    Args:
+        tensor: [n, ...]; only these rows are read where the tensor is mapped from a file.
+        rows: integer [m], below n.
+        into: contiguous [m, ...]; becomes the rows, and is returned.
+    """
+    if not tensor.is_contiguous() or tensor.device.type != "cpu":
+        return torch.index_select(tensor, 0, rows.long(), out=into)
+    if into.numel():
+        # PyTorch would wake other threads, which compute meanwhile. NumPy checks no index in this mode.
+        np.take(as_bytes(tensor), rows.numpy(), axis=0, out=as_bytes(into), mode="clip")
+    return into
+
+
+def as_bytes(tensor: Tensor) -> np.ndarray:
+    """A contiguous tensor's rows as bytes: uint8 [n, bytes of a row], on the same memory."""
+    rows: np.ndarray = tensor.detach().reshape(len(tensor), -1).view(torch.uint8).numpy()
+    return rows
+
+
 def csr_tensor(offsets: Tensor, columns: Tensor, values: Tensor, *, num_columns: int) -> Tensor:
-    """Make a ``torch.sparse_csr`` matrix of arrays that are known to be sound, without checking them.
+    """Make a ``torch.sparse_csr`` matrix of arrays that are known to be valid, without checks.
 
     Args:
         offsets: int32 or int64 [N + 1]; columns: the same dtype [nnz]; values: [nnz].
         num_columns: width of the matrix.
     """
     with warnings.catch_warnings():
-        # Torch warns once per process that the layout may change; what we use of it is tested here.
+        # PyTorch warns once per process that the layout may change.
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta", category=UserWarning)
         # The check is refused outright, because torch warns where it is off by default.
         return torch.sparse_csr_tensor(
@@ -53,7 +82,7 @@ def csr_tensor(offsets: Tensor, columns: Tensor, values: Tensor, *, num_columns:
 
 
 def csr_slice(rows: Tensor, start: int, stop: int) -> Tensor:
-    """The rows ``start`` to ``stop`` of a ``torch.sparse_csr`` matrix; columns and values are views of its own."""
+    """The rows ``start`` to ``stop - 1`` of a ``torch.sparse_csr`` matrix; columns and values are views."""
     offsets = rows.crow_indices()[start : stop + 1]
     entries = slice(int(offsets[0]), int(offsets[-1]))
     columns, values = rows.col_indices()[entries], rows.values()[entries]
@@ -61,7 +90,7 @@ def csr_slice(rows: Tensor, start: int, stop: int) -> Tensor:
 
 
 def dense_rows(rows: Tensor) -> Tensor:
-    """The dense form of a ``torch.sparse_csr`` matrix [N, F], made slab by slab where large arrays lie."""
+    """The dense form of a ``torch.sparse_csr`` matrix [N, F], made slab by slab (:mod:`sagann.graph.large_arrays`)."""
     if rows.requires_grad:
         return rows.to_dense()
     num_rows, width = rows.shape
@@ -77,12 +106,12 @@ def dense_rows(rows: Tensor) -> Tensor:
 
 
 def made_dense(features: Tensor, reader: str, fix: str) -> Tensor:
-    """:func:`dense_rows`; where that takes much memory, with a warning that says how much and what avoids it.
+    """:func:`dense_rows`, with a warning if the dense form takes much memory.
 
     Args:
         features: ``torch.sparse_csr`` [N, F].
-        reader: what reads dense rows, as the subject of a sentence.
-        fix: what avoids it, as a sentence.
+        reader: reader of dense rows, as the subject of a sentence.
+        fix: how to avoid the dense form, as a sentence.
     """
     dense_bytes = features.numel() * features.dtype.itemsize
     sparse_bytes = sum(part.nbytes for part in (features.crow_indices(), features.col_indices(), features.values()))
@@ -103,7 +132,7 @@ def gather_ranges(offsets: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         offsets: integer [N + 1], non-decreasing; range i is ``offsets[i]`` to ``offsets[i + 1] - 1``.
         index: int64 [M], ranges to take.
     Returns:
-        new offsets int64 [M + 1], and int64 positions [total length] into what ``offsets`` describes.
+        new offsets int64 [M + 1], and int64 positions [total length] in the array that ``offsets`` divides.
     Example:
         >>> gather_ranges(torch.tensor([0, 2, 2, 5]), torch.tensor([2, 0]))
         (tensor([0, 3, 5]), tensor([2, 3, 4, 0, 1]))

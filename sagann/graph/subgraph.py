@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.graph.checks import check_ids, numbered, wrong_form
+from sagann.graph.feature_store import Features, read_rows
 from sagann.graph.graph import Graph
 from sagann.graph.rows import gather_ranges, offsets_of, take_rows
 from sagann.graph.topology import Topology
@@ -56,12 +57,16 @@ def subgraph(graph: Graph, vertices: Tensor) -> Graph:
             edge_data={name: rows[edges] for name, rows in topology.edge_data.items()},
             validate=False,
         ),
-        features=None if graph.features is None else take_rows(graph.features, vertices),
+        features=None if graph.features is None else _rows_of(graph.features, vertices),
         labels=None if graph.labels is None else graph.labels[vertices],
         splits={name: mask[vertices] for name, mask in graph.splits.items()},
         graph_ptr=graph_ptr,
         graph_names=graph_names,
     )
+
+
+def _rows_of(features: Features, vertices: Tensor) -> Tensor:
+    return take_rows(features, vertices) if isinstance(features, Tensor) else read_rows(features, vertices)
 
 
 def relabel(graph: Graph, order: Tensor) -> Graph:

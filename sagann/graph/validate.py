@@ -23,7 +23,9 @@ from sagann.graph.checks import (
     slices,
     wrong_form,
 )
+from sagann.graph.feature_store import feature_store, read_slice
 from sagann.graph.graph import SPLIT_NAMES, Graph
+from sagann.graph.rows import is_sparse
 from sagann.graph.topology import Topology
 
 FEATURE_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -140,25 +142,28 @@ def _check_features(graph: Graph) -> None:
     features, where = graph.features, _name(graph, "features")
     if features is None:
         return
-    if features.dtype not in FEATURE_DTYPES or features.ndim != 2:
-        raise wrong_form(
-            features,
-            "floating point [num_vertices, num_features]",
+    store = feature_store(features)
+    if features.dtype not in FEATURE_DTYPES or len(store.row_shape) != 1:
+        raise InputError(
+            "array has the wrong form",
+            value=f"{features.dtype} {[store.num_rows, *store.row_shape]}, expected floating point [num_vertices, num_features]",
             where=where,
             fix="Convert the features with .float(), one row per vertex.",
         )
-    if features.layout not in (torch.strided, torch.sparse_csr):
+    if is_sparse(features):
+        _check_sparse_features(features, where)
+        return
+    if isinstance(features, Tensor) and features.layout != torch.strided:
         raise InputError(
             "features have a layout that is not supported",
             value=f"{features.layout}, expected torch.strided or torch.sparse_csr",
             where=where,
             fix="Convert them with .to_sparse_csr(), or .to_dense().",
         )
-    if features.layout == torch.sparse_csr:
-        _check_sparse_features(features, where)
-        return
-    for part in slices(len(features), features.shape[1]):
-        check_finite(features[part], "feature", where=numbered(where, "vertex", part.start))
+    for part in slices(store.num_rows, store.row_shape[0]):
+        check_finite(
+            read_slice(store, part.start, part.stop), "feature", where=numbered(where, "vertex", part.start)
+        )
 
 
 def _check_sparse_features(features: Tensor, name: str) -> None:

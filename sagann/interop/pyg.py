@@ -10,6 +10,8 @@ from torch import Tensor
 from sagann.errors import InputError, MissingDependencyError, require_type
 from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
 from sagann.graph.checks import wrong_form
+from sagann.graph.feature_store import tensor_of
+from sagann.graph.rows import is_sparse
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -90,7 +92,8 @@ def to_pyg(graph: Graph) -> Data:
     if graph.graph_ptr is not None:
         fields["ptr"] = graph.graph_ptr
     if graph.features is not None:
-        fields["x"] = graph.features.to_dense() if graph.features.layout == torch.sparse_csr else graph.features
+        x = tensor_of(graph.features)
+        fields["x"] = x.to_dense() if is_sparse(x) else x
     if graph.labels is not None:
         fields["y"] = graph.labels
     edge_index = torch.stack([topology.indices.long(), topology.edge_dst().long()])

@@ -57,7 +57,7 @@ class FeatureRows:
 
     @property
     def ndim(self) -> int:
-        """2."""
+        """Number of dimensions: 2."""
         return self.rows.ndim
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,15 +15,16 @@ _ALIGNMENT = 64
 _WORD = torch.int64
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+_Form = tuple[tuple[str, torch.dtype, tuple[int, ...] | None], ...]
+_FORMS: dict[_Form, _Form] = {}
+"Forms of layouts, each once: blocks by the hundred thousand have a few forms."
+
+
+class _Place(NamedTuple):
     offset: int
+    num_bytes: int
     shape: tuple[int, ...]
     dtype: torch.dtype
-
-    @property
-    def num_bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
 
 
 class Layout:
@@ -33,28 +34,34 @@ class Layout:
         tensors: tensors by name, of which only shape and type are read.
     """
 
-    __slots__ = ("_places", "num_bytes")
+    __slots__ = ("_counts", "_form", "num_bytes")
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._places: dict[str, _Place] = {}
-        self.num_bytes = 0
-        "Number of bytes of all tensors together."
-        for name, tensor in tensors.items():
-            self._add(name, tuple(tensor.shape), tensor.dtype)
+        shapes = [(name, each.dtype, tuple(each.shape)) for name, each in tensors.items()]
+        form = tuple((name, dtype, shape[1:] if shape else None) for name, dtype, shape in shapes)
+        self._set(form, tuple(shape[0] if shape else 1 for _, _, shape in shapes))
 
-    def _add(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self._places[name] = place = _Place(self.num_bytes, shape, dtype)
-        self.num_bytes += _aligned(place.num_bytes)
+    def _set(self, form: _Form, counts: tuple[int, ...]) -> None:
+        self._form, self._counts = _FORMS.setdefault(form, form), counts
+        self.num_bytes = sum(_aligned(place.num_bytes) for place in self._places().values())
+        "Bytes of all tensors together."
+
+    def _places(self) -> dict[str, _Place]:
+        places, offset = {}, 0
+        for (name, dtype, row), count in zip(self._form, self._counts, strict=True):
+            shape = () if row is None else (count, *row)
+            places[name] = place = _Place(offset, math.prod(shape) * dtype.itemsize, shape, dtype)
+            offset += _aligned(place.num_bytes)
+        return places
 
     def offset(self, name: str) -> int:
         """First byte of a tensor."""
-        return self._places[name].offset
+        return self._places()[name].offset
 
     def of_rows(self, num_rows: int) -> Layout:
         """The layout of the same tensors with so many rows."""
         layout = Layout({})
-        for name, place in self._places.items():
-            layout._add(name, (num_rows, *place.shape[1:]), place.dtype)
+        layout._set(self._form, (num_rows,) * len(self._form))
         return layout
 
     def allocate(self, pool: Pool = POOL) -> Tensor:
@@ -65,7 +72,7 @@ class Layout:
         """The tensors in a piece of memory, uint8 [num_bytes], by name."""
         return {
             name: memory[place.offset : place.offset + place.num_bytes].view(place.dtype).view(place.shape)
-            for name, place in self._places.items()
+            for name, place in self._places().items()
         }
 
 

@@ -14,6 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from sagann.graph.constant import is_constant
+from sagann.graph.large_arrays import slabs
+from sagann.graph.rows import csr_slice
 from sagann.graph.versions import version_of
 from sagann.kernels.dialects import dialect_for, run_pass
 from sagann.kernels.edge.builder import arithmetic_dtype
@@ -24,6 +27,8 @@ from sagann.kernels.first_order import Saved, first_order_only
 from sagann.kernels.row_dropout import Mask
 
 End = Literal["dst", "src"]
+PIECE = 1 << 20
+"Non-zeros that are grouped by feature at a time, where the groups are not kept."
 _WEIGHT, _VALUE = "rows", "value"
 _EDGES = WeakTensorKeyDictionary()
 "By sparse rows, and the end that groups edges: the version of the rows (changes in place), and their non-zeros as edges."
@@ -67,22 +72,38 @@ class _SparseLinear(torch.autograd.Function):
         wanted_weight, wanted_bias, *_ = ctx.needs_input_grad
         of_weight = None
         if wanted_weight:
-            of_weight = _gathered(_edges(ctx.x, "src"), grad.contiguous(), ctx.mask).to(ctx.dtype).t()
+            of_weight = _gathered_at_features(ctx.x, grad.contiguous(), ctx.mask).to(ctx.dtype).t()
         return of_weight, grad.sum(0) if wanted_bias else None, None, None
 
 
-def _gathered(edges: PassEdges, rows: Tensor, mask: Mask | None) -> Tensor:
-    """The sum over each group's non-zeros of value times row."""
+def _gathered_at_features(x: Tensor, rows: Tensor, mask: Mask | None) -> Tensor:
+    """The sum over each feature's non-zeros of value times row.
+
+    Non-zeros of constant rows are grouped once. Those of other rows, as an interval's, are grouped piece by piece in each call,
+    so that the memory for that is bounded.
+    """
+    if is_constant(x) or x._nnz() <= PIECE:
+        return _gathered(_edges(x, "src"), rows, mask)
+    total: Tensor | None = None
+    for vertices, entries in slabs(x.crow_indices(), PIECE):
+        piece = csr_slice(x, vertices.start, vertices.stop)
+        part = None if mask is None else mask.after(entries.start)
+        total = _gathered(_by_feature(piece), rows[vertices], part, total)
+    assert total is not None
+    return total
+
+
+def _gathered(edges: PassEdges, rows: Tensor, mask: Mask | None, total: Tensor | None = None) -> Tensor:
+    """The sum over each group's non-zeros of value times row, added to ``total`` where that is given."""
     function = _function(edges.at, rows.shape[1], rows.dtype, None if mask is None else mask.p)
     given = {_WEIGHT: rows, _VALUE: edges.edge_data[_VALUE]}
     dialect = dialect_for(rows.device.type)
-    if mask is None:
-        return run_pass(dialect, function, edges, given)[0]
-    # Only a pass that continues from earlier results can number its edges from mask.first.
-    into = (
-        [rows.new_zeros(edges.num_rows, rows.shape[1], dtype=arithmetic_dtype(rows.dtype))] if mask.first else None
-    )
-    return run_pass(dialect, function, edges, given, seed=mask.seed, into=into, edge_offset=mask.first)[0]
+    seed, first = (0, 0) if mask is None else (mask.seed, mask.first)
+    # Only a pass that continues from earlier results can number its edges from `first`.
+    if first and total is None:
+        total = rows.new_zeros(edges.num_rows, rows.shape[1], dtype=arithmetic_dtype(rows.dtype))
+    into = None if total is None else [total]
+    return run_pass(dialect, function, edges, given, seed=seed, into=into, edge_offset=first)[0]
 
 
 @cache

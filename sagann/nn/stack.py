@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError, require_type
 from sagann.graph import Graph, Topology
-from sagann.graph.rows import dense_rows, made_dense
+from sagann.graph.rows import dense_rows, is_sparse, made_dense
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.kernels.row_dropout import dropout, is_plain
 from sagann.nn.layers import glorot_linear
@@ -122,7 +122,7 @@ class GNN(nn.Module):
         for prepare in kinds:
             graph = prepare(graph)
         features = graph.features
-        if self.encoder is not None or features is None or features.layout != torch.sparse_csr:
+        if self.encoder is not None or not is_sparse(features):
             return graph
         first = self.layers[0]
         # An overriding forward may read the features by itself.
@@ -164,13 +164,12 @@ class GNN(nn.Module):
         """The input of a layer: FeatureRows for features without gradient, which dropout and linear maps need not copy."""
         if not is_plain(x):
             return x
-        is_sparse = x.layout == torch.sparse_csr
         is_dropped = self.training and self.dropout > 0 and x.ndim == 2 and x.is_floating_point()
         # A hook needs a tensor.
         takes_rows = type(layer).forward is SagaLayer.forward and not has_hooks([layer])
-        if takes_rows and not x.requires_grad and (is_dropped or is_sparse):
+        if takes_rows and not x.requires_grad and (is_dropped or is_sparse(x)):
             return FeatureRows(x)
-        return dense_rows(x) if is_sparse else x
+        return dense_rows(x) if is_sparse(x) else x
 
     def _dropped(self, x: Tensor | FeatureRows) -> Tensor | FeatureRows:
         return dropout(x, self.dropout) if self.training and self.dropout > 0 else x

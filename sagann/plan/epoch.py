@@ -1,4 +1,7 @@
-"""Plan an epoch of a captured model over a cut graph: its schedule, and what lies in memory while its steps run."""
+"""Plan an epoch of a captured model over a cut graph: its schedule, and which blocks lie in memory while its steps run.
+
+The gathers that are the same in every epoch are planned by themselves, to run once before the first epoch.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,22 @@ from typing import NamedTuple
 
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph.topology import Topology
-from sagann.plan.edges_of_type import gathered_hops, topology_of
 from sagann.plan.gradients import Gradients
+from sagann.plan.hops import CSC, HopSize, gathered_hops, topology_of
 from sagann.plan.intervals import sizes
 from sagann.plan.memory import MEMORY_POLICIES
 from sagann.plan.orders import POLICIES, Order
 from sagann.plan.residency import LOOKAHEAD, BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection
-from sagann.plan.sizes import CSC, BlockSizes, HopSize, constants_of_stages
+from sagann.plan.sizes import BlockSizes, constants_of_stages, plan_bytes
 from sagann.plan.steps import UNLIMITED, Block, MemoryPolicy, Plan, Step
 from sagann.plan.strips import strip_widths
-from sagann.plan.visits import Visits
+from sagann.plan.sweeps import Traversal
 
 
 class Planned(NamedTuple):
-    """What a call of a streamed model does."""
+    """A call of a streamed model: its steps and moves."""
 
     program: ModelProgram
     "The captured model."
@@ -62,128 +65,147 @@ def plan_epoch(
     folded: bool = False,
     order: Order = "column",
     selection: Selection = NEVER,
-    visits: Visits | None = None,
+    traversal: Traversal | None = None,
     memory_policy: MemoryPolicy = "belady",
     same_memory: bool,
     has_mapped_x: bool = False,
 ) -> Planned:
     """Plan an epoch.
 
-    Stages keep what their gradients read where that moves no more bytes than running them again, or where copying it costs
-    less than that. Chunks have rows picked for them where that costs less than moving whole intervals, and are visited in
-    the same order.
+    A stage saves what its gradient reads where this moves no more bytes than running the stage again, or where the copies take
+    less time than that. Rows are picked for chunks where this costs less than moving whole intervals; chunks are then visited
+    in the same order.
 
     Args:
         program: the captured model.
-        hops: the sizes of its hops' chunks.
+        hops: sizes of its hops' chunks, by number of the hop.
         bounds: of the intervals.
-        budget_bytes: of blocks and temporaries.
-        gradients: what the backward computes.
+        budget_bytes: bytes for blocks, temporaries, and the plan's own objects where these are in the same memory.
+        gradients: which values get a gradient.
         trains: whether there is a backward.
-        folded: whether the loss is computed with the result's rows.
-        order: in which passes go through the chunk grid.
-        selection: of the rows that chunks need.
-        visits: in which order passes go over the intervals; by default zigzag, in strips as wide as moves the fewest bytes.
+        folded: whether the loss is computed inside the last stage.
+        order: how passes go through the chunk grid.
+        selection: which chunks may have rows picked for them.
+        traversal: order of sweeps and strips; by default zigzag, in strips as wide as moves the fewest bytes.
         memory_policy: which blocks the device keeps.
-        same_memory: whether what is not in use lies in the memory that computes, whose cores copy. Then nothing is loaded
-            ahead, and edges, and constants that stages alone read, are read where they lie: they take no room.
-        has_mapped_x: whether features are mapped from a file, and so read by position.
+        same_memory: whether blocks outside of the device lie in the same memory, and the computing cores copy. Then nothing
+            is loaded ahead. Edges, and constants that only stages read, are read in place and take no room.
+        has_mapped_x: whether features lie in a mapped file and are read by position.
     Raises:
         BudgetError: a step needs more than the budget.
     """
     in_place = reads_in_place(budget_bytes, same_memory=same_memory)
-    # Pages of a map are a file's all the same.
+    # Pages of a map belong to a file too.
     values = constants_of_stages(program) - ({"x"} if has_mapped_x else set()) if in_place else frozenset()
+    own_bytes = plan_bytes(program, hops, gradients, budget_bytes, same_memory=same_memory)
+    room_bytes = budget_bytes - own_bytes
     block_sizes = BlockSizes(
         program, hops, sizes(tuple(bounds)), gradients, edges_in_place=in_place, values_in_place=values
     )
+    first = Schedule(
+        program,
+        hops,
+        bounds,
+        gradients=gradients,
+        folded=folded,
+        order=order,
+        traversal=traversal,
+        sizes=block_sizes,
+    )
 
-    def placed(selects: bool, visits: Visits, saves: frozenset[int] = frozenset()) -> Planned:
-        schedule = Schedule(
-            program,
-            hops,
-            bounds,
-            gradients=gradients,
-            folded=folded,
-            saves=saves,
-            order=order,
-            selects=selects,
-            visits=visits,
-            sizes=block_sizes,
-        )
-        plan = _placed(
-            schedule, bounds, budget_bytes, trains=trains, ahead=not same_memory, memory_policy=memory_policy
-        )
-        return Planned(program, schedule, plan)
+    def placed(schedule: Schedule) -> Planned:
+        steps = list(schedule.epoch() if trains else schedule.forward())
+        initial = [*schedule.initial(), *(schedule.upstream() if trains else [])]
+        return _placed(schedule, steps, initial, bounds, room_bytes, memory_policy, ahead=not same_memory)
 
     @cache
     def whole() -> Planned:
-        found = placed(False, visits or Visits())
-        if visits is None and POLICIES[order].has_strips and (strips := _strips(found)):
+        found = placed(first)
+        if traversal is None and POLICIES[order].has_strips and (strips := _strips(found)):
             with suppress(BudgetError):
-                found = min(found, placed(False, strips), key=lambda each: each.plan.moved_bytes)
+                found = min(found, placed(first.changed(traversal=strips)), key=lambda each: each.plan.moved_bytes)
         return found
 
     def picking() -> Planned:
-        # As without picking: how few rows are worth it is measured, and sums must not depend on that.
-        known = visits or Visits()
+        # The same order as without picking: rates are measured, and sums must not depend on measurements.
+        known = first.traversal
         with suppress(BudgetError):
-            known = whole().schedule.visits
-        return placed(True, known)
+            known = whole().schedule.traversal
+        return placed(first.changed(selects=True, traversal=known))
 
-    found = cheaper(whole, picking, hops, selection)
+    try:
+        found = cheaper(whole, picking, hops, selection)
+    except BudgetError as error:
+        raise error.beside(own_bytes, budget_bytes) from None
     if not trains:
         return found
-    again = partial(placed, found.schedule.selects, found.schedule.visits)
     every = frozenset(range(len(program.stages)))
     with suppress(BudgetError):
-        saving = again(every)
+        saving = placed(found.schedule.changed(saves=every))
         if saving.plan.moved_bytes <= found.plan.moved_bytes:
             return saving
-    worth = frozenset(number for number in every if found.schedule.sizes.is_worth_keeping(number))
-    if worth:
+    if worth := frozenset(number for number in every if block_sizes.is_worth_keeping(number)):
         with suppress(BudgetError):
-            return again(worth)
+            return placed(found.schedule.changed(saves=worth))
     return found
 
 
 @without_collections()
-def revisited(found: Planned, visits: Visits) -> Planned:
-    """The same epoch, with its chunks visited in another order.
+def plan_constants(
+    program: ModelProgram,
+    hops: Mapping[int, HopSize],
+    bounds: Sequence[int],
+    budget_bytes: int,
+    selection: Selection = NEVER,
+    *,
+    memory_policy: MemoryPolicy = "belady",
+    same_memory: bool,
+) -> Planned:
+    """Plan the gathers that are the same in every epoch; arguments are those of :func:`plan_epoch`."""
+    names = {gather.result for gather in program.gathers if gather.constant}
+    in_place = reads_in_place(budget_bytes, same_memory=same_memory)
+    gradients = Gradients(program)
+    own_bytes = plan_bytes(program, hops, gradients, budget_bytes, same_memory=same_memory)
+    known = BlockSizes(program, hops, sizes(tuple(bounds)), gradients, edges_in_place=in_place)
 
-    Args:
-        found: an epoch with a backward.
-        visits: in which order passes go over the intervals.
-    """
-    known = found.schedule
-    schedule = Schedule(
-        found.program,
-        known.hops,
-        found.plan.bounds,
-        gradients=known.gradients,
-        folded=known.folded,
-        saves=known.saves,
-        order=known.order,
-        selects=known.selects,
-        visits=visits,
-        sizes=known.sizes,
+    def placed(*, selects: bool) -> Planned:
+        schedule = Schedule(program, hops, bounds, selects=selects, sizes=known)
+        initial = [block for block in schedule.initial() if block.name not in names]
+        steps = list(schedule.constants())
+        room_bytes = budget_bytes - own_bytes
+        return _placed(schedule, steps, initial, bounds, room_bytes, memory_policy, ahead=not same_memory)
+
+    try:
+        return cheaper(partial(placed, selects=False), partial(placed, selects=True), hops, selection)
+    except BudgetError as error:
+        raise error.beside(own_bytes, budget_bytes) from None
+
+
+@without_collections()
+def revisited(found: Planned, traversal: Traversal) -> Planned:
+    """The same epoch, which has a backward, with another order of sweeps and strips."""
+    schedule, plan = found.schedule.changed(traversal=traversal), found.plan
+    initial = [*schedule.initial(), *schedule.upstream()]
+    return _placed(
+        schedule,
+        list(schedule.epoch()),
+        initial,
+        plan.bounds,
+        plan.budget_bytes,
+        plan.memory_policy,
+        ahead=plan.ahead,
     )
-    before = found.plan
-    plan = _placed(
-        schedule, before.bounds, before.budget_bytes, ahead=before.ahead, memory_policy=before.memory_policy
-    )
-    return Planned(found.program, schedule, plan)
 
 
 def dense_peak_bytes(program: ModelProgram, hops: Sequence[Topology], *, gradients: Gradients) -> int:
-    """What an epoch in memory takes beside features and edges, which are there already.
+    """Peak bytes of an epoch in memory, without features and edges, which are there already.
 
-    Nothing is computed again, and the result is whole.
+    Every stage saves what its gradient reads, and the result is whole.
 
     Args:
         program: the captured model.
-        hops: the topologies that it walks.
-        gradients: what the backward computes.
+        hops: topologies that the model walks.
+        gradients: which values get a gradient.
     """
     gathered = {number: topology_of(hop) for number, hop in gathered_hops(program, hops).items()}
     chunks = {
@@ -196,32 +218,32 @@ def dense_peak_bytes(program: ModelProgram, hops: Sequence[Topology], *, gradien
 
     def bytes_of(block: Block) -> int:
         if block.kind == "edges":
-            # The graph has them in one order.
+            # The graph has the edges in one order.
             return schedule.sizes.of(block) - schedule.sizes.of(block._replace(name=CSC))
         return 0 if (block.kind, block.name) == ("value", "x") else schedule.sizes.of(block)
 
-    on_host = [*schedule.initial(), *schedule.upstream()]
+    initial = [*schedule.initial(), *schedule.upstream()]
     steps = list(schedule.epoch())
-    return place(steps, bytes_of=bytes_of, on_host=on_host, bounds=bounds, budget_bytes=UNLIMITED).peak_bytes
+    return place(steps, bytes_of=bytes_of, initial=initial, bounds=bounds, budget_bytes=UNLIMITED).peak_bytes
 
 
-def _strips(found: Planned) -> Visits | None:
-    """Strips of several columns, where they are of use and the budget has room for them."""
+def _strips(found: Planned) -> Traversal | None:
+    """Strips of several columns, where these save loads and the budget has room for them."""
     steps = [each for each in found.plan.operations if isinstance(each, Step)]
     widths = strip_widths(steps, found.schedule.sizes.of, found.plan.budget_bytes, found.plan.num_intervals)
-    return Visits(widths=widths) if widths else None
+    return Traversal(widths=widths) if widths else None
 
 
 def cheaper(
     whole: Callable[[], Planned], picking: Callable[[], Planned], hops: Mapping[int, HopSize], selection: Selection
 ) -> Planned:
-    """The plan that picks rows, or the one that does not.
+    """The plan that picks rows, or the plan that loads whole intervals.
 
     Args:
-        whole: makes the one that does not.
-        picking: makes the one that does.
-        hops: the chunks.
-        selection: of the rows that chunks need.
+        whole: makes the plan that loads whole intervals.
+        picking: makes the plan that picks rows.
+        hops: sizes of the chunks.
+        selection: which chunks may have rows picked for them.
     Raises:
         BudgetError: a step needs more than the budget.
     """
@@ -230,37 +252,39 @@ def cheaper(
     if selection.is_forced:
         return picking()
     found = whole()
+
+    def cost(plan: Plan) -> float:
+        """Cost of a plan's copies, in bytes of whole intervals."""
+        return plan.moved_bytes + (selection.cost - 1) * plan.picked_bytes
+
     with suppress(BudgetError):
         picked = picking()
-        if _copied(picked.plan, selection) < _copied(found.plan, selection):
+        if cost(picked.plan) < cost(found.plan):
             return picked
     return found
 
 
-def _copied(plan: Plan, selection: Selection) -> float:
-    """What a plan's copies cost, in bytes of whole intervals."""
-    return plan.moved_bytes + (selection.cost - 1) * plan.picked_bytes
-
-
 def _placed(
     schedule: Schedule,
+    steps: Sequence[Step],
+    initial: Sequence[Block],
     bounds: Sequence[int],
     budget_bytes: int,
-    *,
-    trains: bool = True,
-    ahead: bool,
     memory_policy: MemoryPolicy,
-) -> Plan:
-    return MEMORY_POLICIES[memory_policy](
-        list(schedule.epoch() if trains else schedule.forward()),
+    *,
+    ahead: bool,
+) -> Planned:
+    plan = MEMORY_POLICIES[memory_policy](
+        steps,
         bytes_of=schedule.sizes.of,
-        on_host=[*schedule.initial(), *(schedule.upstream() if trains else [])],
+        initial=initial,
         bounds=bounds,
         budget_bytes=budget_bytes,
         lookahead=LOOKAHEAD if ahead else 0,
     )
+    return Planned(schedule.program, schedule, plan)
 
 
 def reads_in_place(budget_bytes: int, *, same_memory: bool) -> bool:
-    """Whether edges and constants are read where they lie, and take no room; without a budget everything is, and counted."""
+    """Whether edges and constants are read in place and take no room. Without a budget all blocks are, but they count."""
     return same_memory and budget_bytes < UNLIMITED

@@ -1,70 +1,191 @@
-"""Fit: the least number of intervals with which every step fits the budget, from sizes alone."""
+"""Fit: the fewest intervals with which every step of a captured model fits the budget, from sizes alone."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise, zip_longest
+from functools import cache, partial
+from itertools import pairwise
+from typing import Literal
 
-from sagann.graph.versions import version_of
-from sagann.plan.edges_of_type import EdgesOfType, Hop, topology_of
-from sagann.plan.intervals import sizes
-from sagann.plan.sizes import HopSize
-from sagann.plan.steps import Block, Step
+from sagann.compiler.model_program import ModelProgram
+from sagann.graph.topology import Topology
+from sagann.kernels.edge.work import Grain
+from sagann.plan.epoch import reads_in_place
+from sagann.plan.gradients import Gradients
+from sagann.plan.hops import CSC, NUMBERED, Hop, HopSize, gathered_hops, hop_size
+from sagann.plan.intervals import equal_edges, equal_vertices, equal_weights, sizes
+from sagann.plan.orders import POLICIES, Order
+from sagann.plan.residency import BudgetError
+from sagann.plan.schedule import Schedule
+from sagann.plan.selection import NEVER, Selection, needed_rows
+from sagann.plan.sizes import BlockSizes, constants_of_stages, needed_bytes, plan_bytes
+from sagann.plan.steps import Step
 
-# Doubling the number of intervals so often without needing at least so much less ends the search.
+MOST_INTERVALS = 256
+"Most intervals that are tried. An epoch has a step for each chunk of the grid, and steps on a finer grid do too little work."
+
+Cut = Literal["bytes", "edges", "vertices"]
+"Quantity of which all intervals have about the same amount."
+
+# The search ends when the number of intervals has doubled this many times without saving at least two percent.
 _MOST_IN_VAIN = 2
 _WORTH_IT = 0.98
-# Grids whose sizes a topology keeps: a search tries some sixteen, and comes back to the last of them.
-_MOST_GRIDS = 16
 
 
 class UnmetError(Exception):
-    """No number of intervals needs so little that the budget is met."""
+    """No number of intervals meets the budget."""
 
     def __init__(self, count: int, budget_bytes: int, needed_bytes: int) -> None:
         super().__init__(f"{budget_bytes} bytes, at least {needed_bytes} are needed, in {count} intervals")
         self.count = count
-        "Of the numbers that were tried, the one that needs least."
+        "The number of intervals that needs least, among those that were tried."
         self.needed_bytes = needed_bytes
         "Bytes that this number of intervals needs."
 
 
-def hop_size(hop: Hop, bounds: Sequence[int]) -> HopSize:
-    """The sizes of the chunks that bounds would make, without making them; counted once for the same bounds."""
-    # Imported here: it loads Numba.
-    from sagann.graph.chunk_counts import chunk_counts
+def fitted_bounds(
+    program: ModelProgram,
+    hops: Sequence[Topology],
+    budget_bytes: int,
+    *,
+    gradients: Gradients,
+    trains: bool = True,
+    cut: Cut = "bytes",
+    order: Order = "column",
+    grain: Grain | None = None,
+    same_memory: bool,
+) -> tuple[int, ...]:
+    """The bounds of the fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
-    topology = topology_of(hop)
-    of_type = (hop.data, hop.type) if isinstance(hop, EdgesOfType) else None
+    The plan's own objects count where they lie in the memory of the budget. The bounds of a model that is
+    trained fit whether or not the loss is folded. The bytes of a step are bounded by those of the largest chunk between two of
+    the largest interval.
 
-    def count() -> HopSize:
-        found = chunk_counts(topology, bounds, of_type)
-        edges = {(src, dst): int(found[src, dst]) for dst, src in found.T.nonzero().tolist()}
-        return HopSize.of(topology, edges)
+    Args:
+        program: the captured model.
+        hops: topologies that the model walks.
+        budget_bytes: bytes for blocks and temporaries.
+        gradients: which values get a gradient.
+        trains: whether there is a backward.
+        cut: quantity of which all intervals have about the same amount.
+        order: how passes go through the chunk grid.
+        grain: see :attr:`HopSize.grain`.
+        same_memory: see :func:`sagann.plan.epoch.plan_epoch`; if true, no room is left to load ahead.
+    Raises:
+        BudgetError: no number of intervals fits; the message names a budget that one fits.
+    """
+    bounds_of = cutter(program, hops[0], cut)
+    # Features may lie in a mapped file, and chunks may be kept for picked rows. Both are copied then, so they count here.
+    in_place = reads_in_place(budget_bytes, same_memory=same_memory)
+    values = constants_of_stages(program) - {"x"} if in_place else frozenset()
 
-    kept: OrderedDict[object, HopSize] = topology.derived(("hop_sizes", of_type), OrderedDict)
-    # Types may be changed in place.
-    key = tuple(bounds), None if of_type is None else version_of(topology.edge_data[of_type[0]])
-    found = kept.pop(key, None)
-    size = kept[key] = count() if found is None else found
-    if len(kept) > _MOST_GRIDS:
-        kept.popitem(last=False)
-    return size
+    @cache
+    def sizes_of(count: int) -> dict[int, HopSize]:
+        return hop_sizes(program, hops, bounds_of(count), grain=grain)
+
+    def own_bytes(count: int) -> int:
+        return plan_bytes(program, sizes_of(count), gradients, budget_bytes, same_memory=same_memory)
+
+    @cache
+    def work(count: int) -> list[tuple[list[Step], BlockSizes]]:
+        bounds, sized = bounds_of(count), sizes_of(count)
+        largest, found = largest_of(bounds, sized, POLICIES[order].telling)
+        once = Schedule(program, found, largest, gradients=gradients, order=order)
+        read = BlockSizes(program, found, sizes(largest), gradients, values_in_place=values)
+        # A model that is only evaluated has no loss. A folded loss would take several times the rows of the result.
+        epochs = [
+            Schedule(program, found, largest, gradients=gradients, folded=folded, order=order, sizes=read)
+            for folded in ([False, True] if trains else [False])
+        ]
+        runs = [each.epoch() if trains else each.forward() for each in epochs]
+        return [(list(once.constants()), once.sizes), *((list(steps), read) for steps in runs)]
+
+    def needed(count: int, *, ahead: bool) -> int:
+        return own_bytes(count) + max(needed_bytes(steps, read.of, ahead=ahead) for steps, read in work(count))
+
+    most = max(1, min(hops[0].num_dst, MOST_INTERVALS))
+    if not same_memory:
+        with suppress(UnmetError):
+            return bounds_of(least_count(partial(needed, ahead=True), budget_bytes, most))
+    try:
+        return bounds_of(least_count(partial(needed, ahead=False), budget_bytes, most))
+    except UnmetError as unmet:
+        alone = [(step, read) for steps, read in work(unmet.count) for step in steps]
+        step, read = max(alone, key=lambda pair: needed_bytes(pair[:1], pair[1].of))
+        error = BudgetError.of_step(budget_bytes, step, read.of, unmet.count)
+        raise error.beside(own_bytes(unmet.count), budget_bytes) from None
+
+
+def cutter(program: ModelProgram, topology: Topology, cut: Cut) -> Callable[[int], tuple[int, ...]]:
+    """A function from a number of intervals to their bounds.
+
+    Args:
+        program: the captured model.
+        topology: its edges.
+        cut: quantity of which all intervals have about the same amount.
+    """
+    if cut == "vertices":
+        return partial(equal_vertices, topology.num_dst)
+    if cut == "edges":
+        return partial(equal_edges, topology.indptr)
+    forms = [form for name, form in program.forms.items() if name != "x" or not program.x_is_sparse]
+    row = max(math.prod(form.shape) * form.dtype.itemsize for form in forms)
+    edge = 2 * topology.indices.element_size()
+
+    def bounds_of(count: int) -> tuple[int, ...]:
+        # An interval's in-edges are divided among as many chunks as there are intervals, and only one lies in memory.
+        return equal_weights(topology.indptr, count, vertex=row * count, edge=edge)
+
+    return bounds_of
+
+
+def hop_sizes(
+    program: ModelProgram,
+    hops: Sequence[Topology],
+    bounds: Sequence[int],
+    selection: Selection = NEVER,
+    grain: Grain | None = None,
+) -> dict[int, HopSize]:
+    """The sizes of the chunks that the program's gathers walk, by number of the hop.
+
+    Args:
+        program: the captured model.
+        hops: topologies that the model walks.
+        bounds: of the intervals.
+        selection: which chunks have rows picked for them.
+        grain: see :attr:`HopSize.grain`.
+    """
+    return {
+        number: replace(hop_size(hop, bounds), needed=needed_rows(hop, bounds, selection), grain=grain)
+        for number, hop in gathered_hops(program, hops).items()
+    }
+
+
+def edges_bytes(hops: Iterable[Hop], bounds: Sequence[int]) -> int:
+    """Bytes of the chunks of some hops, by destination and by source."""
+    rows = sizes(tuple(bounds))
+    return sum(
+        size.chunk_bytes(rows, *at, form)
+        for size in (hop_size(hop, bounds) for hop in hops)
+        for at in size.edges
+        for form in (CSC, NUMBERED)
+    )
 
 
 def largest_of(
     bounds: Sequence[int], hops: Mapping[int, HopSize], most: int = 2
 ) -> tuple[tuple[int, ...], dict[int, HopSize]]:
-    """A few intervals as large as the largest of ``bounds``, with chunks as large as the largest.
+    """A few intervals as large as the largest of ``bounds``, with chunks as large as the largest chunk.
 
-    No step of the whole grid needs more than some step of these.
+    Some step on these intervals needs at least as many bytes as any step of the whole grid.
 
     Args:
         bounds: of the intervals.
-        hops: their chunks, by numbers of hops.
-        most: intervals, where there are so many; :class:`sagann.plan.orders.Policy` says how many tell an order.
+        hops: sizes of their chunks, by number of the hop.
+        most: most intervals; see :attr:`sagann.plan.orders.Policy.telling`.
     """
     rows, count = max(sizes(tuple(bounds))), min(len(bounds) - 1, most)
     at = [(src, dst) for src in range(count) for dst in range(count)]
@@ -75,38 +196,19 @@ def largest_of(
     return tuple(rows * number for number in range(count + 1)), largest
 
 
-def needed_bytes(steps: Sequence[Step], bytes_of: Callable[[Block], int], *, ahead: bool = False) -> int:
-    """What the hungriest step takes: the least budget that the steps can be placed in.
-
-    Args:
-        steps: in order.
-        bytes_of: a block's size.
-        ahead: whether what the next step reads should fit beside it, so that it can be loaded meanwhile.
-    """
-    most = 0
-    for step, later in zip_longest(steps, steps[1:]):
-        blocks = set(step.blocks)
-        temporary = step.temporary_bytes
-        if ahead and later is not None:
-            blocks |= set(later.reads)
-            temporary = max(temporary, later.temporary_bytes)
-        most = max(most, temporary + sum(map(bytes_of, blocks)))
-    return most
-
-
 def least_count(needed: Callable[[int], int], budget_bytes: int, most: int) -> int:
     """The least number of intervals that needs no more than the budget.
 
     Args:
-        needed: bytes that a number of intervals needs; the same for the same number, as it is asked again.
+        needed: bytes that a number of intervals needs. It is called again for the same number.
         budget_bytes: the limit.
-        most: numbers beyond it make no sense.
+        most: largest number to try.
     Raises:
-        UnmetError: not even ``most`` suffice.
+        UnmetError: no number up to ``most`` fits.
     """
     low, high, best, in_vain = 0, 1, 1, 0
     while needed(high) > budget_bytes:
-        # Finer cuts do not help any more once the fixed parts dominate.
+        # Finer cuts do not help once the bytes that do not depend on P dominate.
         in_vain = in_vain + 1 if high > 1 and needed(high) > _WORTH_IT * needed(best) else 0
         best = min(best, high, key=needed)
         if high >= most or in_vain == _MOST_IN_VAIN:
@@ -123,10 +225,10 @@ def least_count(needed: Callable[[int], int], budget_bytes: int, most: int) -> i
 
 
 def _around(best: int, needed: Callable[[int], int], budget_bytes: int, most: int) -> tuple[int, int]:
-    """Two numbers next to the best of the powers of two, of which the first needs more than the budget, and the second not.
+    """Two numbers beside the best power of two: the first needs more than the budget, and the second fits it.
 
     Raises:
-        UnmetError: there are none.
+        UnmetError: no tried number fits.
     """
     tried = [*range(max(1, best // 2), min(2 * best, most), max(1, best // 4)), min(2 * best, most)]
     for low, high in pairwise(tried):

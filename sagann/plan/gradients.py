@@ -10,12 +10,12 @@ from sagann.compiler.vjp import BackwardPass
 
 
 class Gradients:
-    """What the backward of a captured model computes.
+    """Values of a captured model that get a gradient, and the backward passes that give it.
 
     Args:
         program: the model.
         wanted_x: whether the features get a gradient.
-        trained: names of the program's parameters that get one; None for all.
+        trained: names of the parameters that get a gradient; None for all.
     """
 
     def __init__(
@@ -23,11 +23,11 @@ class Gradients:
     ) -> None:
         parameters = frozenset(name for name, _ in program.parameters)
         self.shared = parameters | set(program.param.outputs)
-        "Names of what all vertices share: parameters, and what depends on them alone."
+        "Names of values that all vertices share: parameters, and values that depend on parameters alone."
         self.wanted_x = wanted_x
         self._forms = program.forms
         self._leading = set(parameters if trained is None else trained) | ({"x"} if wanted_x else set())
-        "Names of values that depend on something trained."
+        "Names of values that depend on a trained parameter, or on features that get a gradient."
         self._spread(program)
 
     def _spread(self, program: ModelProgram) -> None:
@@ -43,7 +43,7 @@ class Gradients:
                     self._leading.add(gather.result)
 
     def _made_of_leading(self, stage: Stage) -> set[str]:
-        """Which of a stage's outputs depend on something trained."""
+        """The outputs of a stage that depend on a trained value."""
         through = self.nodes(stage)
         (output,) = (node for node in stage.module.graph.nodes if node.op == "output")
         return {name for name, node in zip(stage.outputs, output.args[0], strict=True) if node in through}
@@ -54,7 +54,7 @@ class Gradients:
         return name in self._leading and (dtype.is_floating_point or dtype.is_complex)
 
     def leads_from(self, stage: Stage) -> bool:
-        """Whether a stage gives anything that gets a gradient."""
+        """Whether an output of a stage gets a gradient."""
         return any(self.has(name) for name in stage.outputs)
 
     def nodes(self, stage: Stage) -> set[fx.Node]:

@@ -1,8 +1,8 @@
 """ChunkGrid: the edges of a graph by source interval and destination interval.
 
-Invariants: every edge lies in the chunk of its ends' intervals, and keeps among those of its destination the order that
-it had. Chunks number their edges through: those of destination interval 0 first, within it by source interval. A chunk
-is a topology whose ids count from the start of their intervals.
+Invariants: an edge lies in the chunk of its ends' intervals. The edges of a destination keep their order. The edges of all
+chunks are numbered consecutively, by destination interval, then by source interval. A chunk is a topology whose ids count
+from the start of their intervals.
 
 References:
     Ma et al., NGra, 2018, Sec. 3.1; Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.1: 2D graph partitioning.
@@ -20,15 +20,14 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.graph.counting_sort import group_by_key
 from sagann.graph.topology import Topology
-from sagann.plan.edges_of_type import EdgesOfType, Hop, topology_of
-from sagann.plan.fit import hop_size
+from sagann.plan.hops import EdgesOfType, Hop, hop_size, topology_of
 from sagann.plan.intervals import sizes
 
 CUT_BYTES = 50
-"What cutting takes for an edge, about."
+"Bytes of temporary memory for an edge that is cut, about."
 MOST_EDGES = 1 << 22
-"That are cut at a time by default: more are not cut faster."
-# Edges that are looked at at a time, to find those of a few chunks.
+"Most edges that are cut together by default; more are not cut faster."
+# Edges that are searched together for the edges of a few chunks.
 _AT_ONCE = 1 << 20
 
 
@@ -41,20 +40,20 @@ class EdgeChunk:
     dst: int
     "Number of the destination interval."
     topology: Topology
-    "The edges, by ids within their intervals."
+    "The edges, with ids within the intervals."
     edge_ids: Tensor
-    "Their ids in the whole graph."
+    "Ids of the edges in the whole graph."
     first_edge: int
-    "Number of the chunk's first edge among all chunks'."
+    "Number of the chunk's first edge among the edges of all chunks."
 
 
 class ChunkGrid:
-    """How a topology whose sources and destinations are the same vertices is cut; makes the chunks, and keeps none.
+    """Cuts a topology whose sources and destinations are the same vertices. Chunks are made on demand and not kept.
 
     Args:
         hop: the whole graph's topology, or its edges of one type; arrays may be mapped from files.
         bounds: of the intervals, as :mod:`sagann.plan.intervals` gives them.
-        most_edges: that are cut at a time, unless a chunk by itself has more; :data:`CUT_BYTES` each.
+        most_edges: most edges that are cut together, unless one chunk has more; each needs :data:`CUT_BYTES`.
 
     Raises:
         InputError: the topology is bipartite, or the bounds do not cut all of its vertices.
@@ -80,14 +79,14 @@ class ChunkGrid:
         return len(self.bounds) - 1
 
     def chunks(self) -> Iterator[EdgeChunk]:
-        """All chunks with edges, in the order of their edges' numbers; made one column after the other."""
+        """All chunks with edges, in the order of their edges' numbers, one column after the other."""
         for dst in range(self.num_intervals):
             yield from self.into(dst)
 
     def into(self, dst: int) -> Iterator[EdgeChunk]:
         """The chunks with edges to a destination interval, by source: a column of the grid.
 
-        A few chunks are made at a time, so that what cutting takes follows the edges of these and not of the column.
+        A few chunks are made together, so that temporary memory depends on their edges, not on those of the column.
         """
         vertices = slice(self.bounds[dst], self.bounds[dst + 1])
         edges = slice(int(self.topology.indptr[vertices.start]), int(self.topology.indptr[vertices.stop]))
@@ -110,7 +109,7 @@ class ChunkGrid:
             first_edge += taken
 
     def _found(self, edges: slice, srcs: range, first: int) -> tuple[Tensor, Tensor]:
-        """The sources of a range of edges that are in some intervals, and their positions, counted from edge ``first``."""
+        """Sources that lie in a range of intervals, among a range of edges, and their positions counted from edge ``first``."""
         sources = self.topology.indices[edges]
         wanted = (sources >= self.bounds[srcs.start]) & (sources < self.bounds[srcs.stop])
         if isinstance(self.hop, EdgesOfType):
@@ -121,7 +120,7 @@ class ChunkGrid:
         return sources[at], at.add_(edges.start - first)
 
     def _intervals_of(self, sources: Tensor) -> Tensor:
-        """The interval of each source, int32: a look into a table, which is faster than a search among the bounds."""
+        """The interval of each source, int32, from a table: this is faster than a search among the bounds."""
         if self._table is None:
             dtype = torch.uint8 if self.num_intervals <= 1 << 8 else torch.int32
             numbers = torch.arange(self.num_intervals, dtype=dtype, device="cpu")
@@ -136,8 +135,8 @@ class ChunkGrid:
         Args:
             dst: number of the destination interval.
             srcs: numbers of the source intervals.
-            edges: into the destination interval.
-            first_edge: number of the first edge from ``srcs``; None where that is all intervals.
+            edges: range of the edges into the destination interval.
+            first_edge: number of the first edge from ``srcs``; None where ``srcs`` is all intervals.
         """
         topology = self.topology
         vertices = slice(self.bounds[dst], self.bounds[dst + 1])
@@ -145,11 +144,13 @@ class ChunkGrid:
         if first_edge is None and isinstance(self.hop, Topology):
             sources, at = topology.indices[edges], None
         else:
-            found = [self._found(part, srcs, edges.start) for part in _parts(edges)]
+            begins = range(edges.start, edges.stop, _AT_ONCE)
+            parts = [slice(begin, min(begin + _AT_ONCE, edges.stop)) for begin in begins]
+            found = [self._found(part, srcs, edges.start) for part in parts]
             sources, at = (torch.cat(each) for each in zip(*found, strict=True))
         if first_edge is None:
             first_edge = edges.start
-        # Stable: within a source interval by destination, as before.
+        # The sort is stable: within a source interval, edges stay in the order of destinations.
         grouped = group_by_key(self._intervals_of(sources) - srcs.start, len(srcs), positions=True)
         assert grouped.positions is not None
         for number, src in enumerate(srcs):
@@ -166,23 +167,14 @@ class ChunkGrid:
                 topology=Topology(
                     indptr=torch.searchsorted(place, offsets.to(place.dtype)),
                     indices=(sources[taken] - self.bounds[src]).to(topology.indices.dtype),
-                    # Destinations are said to be among the sources; those beyond the interval have no edges.
+                    # A topology counts its destinations among its sources; sources beyond the interval have no edges.
                     num_src=max(size, vertices.stop - vertices.start),
-                    edge_data={name: _rows(data, ids) for name, data in topology.edge_data.items()},
+                    edge_data={name: data.index_select(0, ids) for name, data in topology.edge_data.items()},
                     validate=False,
                 ),
                 edge_ids=ids,
                 first_edge=first_edge + first,
             )
-
-
-def _parts(edges: slice) -> Iterator[slice]:
-    for begin in range(edges.start, edges.stop, _AT_ONCE):
-        yield slice(begin, min(begin + _AT_ONCE, edges.stop))
-
-
-def _rows(data: Tensor, ids: Tensor) -> Tensor:
-    return data.index_select(0, ids)
 
 
 def _check(topology: Topology, bounds: tuple[int, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Intervals: where the range of vertex ids is cut."""
+"""Intervals: the bounds at which the range of vertex ids is cut."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def equal_edges(indptr: Tensor, count: int) -> tuple[int, ...]:
         indptr: int64 [num_dst + 1], CSC offsets.
         count: number of intervals.
     References:
-        Ma et al., NGra, 2018, Sec. 3.1: vertices are numbered anew so that chunks have as many edges. We cut the ids
-        where the edges are as many instead, which moves no vertex.
+        Ma et al., NGra, 2018, Sec. 3.1, numbers vertices anew so that chunks have equally many edges. We cut the ids where
+        the edges are equally many, which moves no vertex.
     Example:
         >>> import torch
         >>> equal_edges(torch.tensor([0, 6, 7, 8, 12]), 2)
@@ -41,7 +41,7 @@ def equal_edges(indptr: Tensor, count: int) -> tuple[int, ...]:
 
 
 def equal_weights(indptr: Tensor, count: int, *, vertex: int, edge: int) -> tuple[int, ...]:
-    """The bounds of ``count`` intervals of about the same weight: that of their vertices and of their in-edges.
+    """The bounds of ``count`` intervals of about the same weight of vertices and in-edges.
 
     Args:
         indptr: int64 [num_dst + 1], CSC offsets.
@@ -65,7 +65,7 @@ def equal_weights(indptr: Tensor, count: int, *, vertex: int, edge: int) -> tupl
 
 
 def sizes(bounds: tuple[int, ...]) -> list[int]:
-    """How many vertices each interval has."""
+    """Number of vertices of each interval."""
     return [last - first for first, last in pairwise(bounds)]
 
 

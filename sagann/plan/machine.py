@@ -1,13 +1,18 @@
-"""Machine: the rates by which a plan's steps become seconds. Probed by ``sagann machine``, or written by hand, as TOML.
+"""Machine: the rates that turn a plan's steps and copies into seconds. ``sagann machine`` measures them and writes TOML.
 
-Rates are of float32 and of all threads together, unless they say otherwise. They are measured one by one on a machine
-that does nothing else: what threads take from one another when they compute and copy at once is not in them.
+Rates are of float32 and of all threads together, unless their text says otherwise. Each is measured alone on an idle machine.
+So the rates do not include what threads lose when they compute and copy at the same time.
 
-The lines of a file are the rates of ``device0``, of the copies between it and the host, and of the disk. Tables describe
-what else there is::
+The lines of a file are the rates of ``device0``, and of copies between it and the host. Tables describe the rest::
+
+    [disks.disk0]               # where device0 keeps files; others are used where a device names them
+    read_bytes_per_s = 1.5e9
+    cached_bytes_per_s = 5.0e9
+    write_bytes_per_s = 1.0e9
 
     [devices.device1]
     matmul_flops = 1e13         # rates that differ from those of device0
+    disk = "disk1"              # where the device keeps files; disk0 by default
 
     [links.link0-1]
     bytes_per_s = 2.0e10
@@ -17,101 +22,114 @@ what else there is::
     [switches]
     root = 3.2e10               # bytes per second, shared equally by the transfers at a time
 
-A link's name is that of the resource which a move occupies. ``[links."device1.copy_in"]`` is the way into a device, in the
-place of ``host_to_device_bytes`` and the disk's rates.
+The name of a link is that of the resource that a move occupies. ``[links."device1.copy_in"]`` is the way into a device, in
+place of ``host_to_device_bytes`` and the disk's rates. A file without ``[disks]`` may give the rates of ``disk0`` as lines
+``disk_read_bytes``, ``file_cache_bytes`` and ``disk_write_bytes``.
 """
 
 from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from sagann.errors import InputError
-from sagann.plan.links import Link, read_devices, read_links, read_switches
 from sagann.toml_text import toml_value
 
-UNITS: Mapping[str, str] = MappingProxyType(
-    {
-        "name": "of the processor",
-        "num_cores": "cores",
-        "matmul_flops": "float32 operations per second, a multiply-add being two: rows x 512 by 512 x 128",
-        "stream_bytes": "bytes read and written per second by pointwise work on arrays beyond the cache",
-        "gather_bytes": "bytes of source rows read per second by a sum over edges, rows of 512 bytes, beyond the cache",
-        "gather_cached_bytes": "the same, of source rows that lie in the cache",
-        "cache_bytes": "bytes of the last-level cache",
-        "exp_per_s": "exponentials per second within a pass over edges",
-        "copy_bytes": "bytes copied per second from memory to memory",
-        "pick_bytes": "bytes of rows, of 512 each, picked per second by one thread, from memory to memory",
-        "disk_read_bytes": "bytes read per second by one thread, not from the page cache",
-        "file_cache_bytes": "bytes read per second by one thread, from the page cache",
-        "disk_write_bytes": "bytes written per second by one thread, until they are on the disk",
-        "step_s": "seconds of a pass over a few edges",
-        "host_to_device_bytes": "bytes copied per second from pinned memory to the device that computes",
-        "device_to_host_bytes": "bytes copied per second from the device to pinned memory",
-    }
-)
-"What each field of a machine is a number of."
+DISK = "disk0"
+"Disk of device0, and of devices that name no other."
 _WHOLE = frozenset(["num_cores", "cache_bytes"])
 _OF_DEVICES = frozenset(["host_to_device_bytes", "device_to_host_bytes"])
-_TABLES = ("devices", "links", "switches")
+_TABLES = ("disks", "devices", "links", "switches")
+# The lines of files without a table of disks.
+_OLD_DISK = {
+    "disk_read_bytes": "read_bytes_per_s",
+    "file_cache_bytes": "cached_bytes_per_s",
+    "disk_write_bytes": "write_bytes_per_s",
+}
 _ANEW = "`sagann machine --out FILE` writes a whole one."
+
+
+def _unit(text: str) -> dict[str, str]:
+    return {"unit": text}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Disk:
+    """A disk, by the rates of one thread at positions of a file. The metadata of a rate is its text in files."""
+
+    read_bytes_per_s: float = field(metadata=_unit("bytes read per second by one thread, not from the page cache"))
+    cached_bytes_per_s: float = field(metadata=_unit("bytes read per second by one thread, from the page cache"))
+    write_bytes_per_s: float = field(
+        metadata=_unit("bytes written per second by one thread, until they are on the disk")
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Link:
+    """A way between two memories, for one transfer at a time."""
+
+    bytes_per_s: float
+    "Bytes per second of a transfer that shares no switch."
+    latency_s: float = 0.0
+    "Seconds before the first byte of a transfer."
+    switches: tuple[str, ...] = ()
+    "Names of the switches and roots that transfers go through."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """A machine, as far as the seconds of a plan depend on it.
+    """A machine, as far as the seconds of a plan depend on it. The metadata of a rate is its text in files.
+
+    Where a device computes, the rates of copies between it and the host are stated, and the other rates are the device's.
 
     Raises:
-        InputError: a number is not positive and finite, or is none.
+        InputError: a rate is not a positive, finite number.
     """
 
-    name: str
-    "Name of the processor."
-    num_cores: int
-    "Number of cores that the process may run on."
-    matmul_flops: float
-    "Floating-point operations per second, a multiply-add being two, of tall products: [rows, 512] by [512, 128]."
-    stream_bytes: float
-    "Bytes read and bytes written, together, per second by pointwise work on arrays larger than the cache."
-    gather_bytes: float
-    "Bytes of source rows per second in a fused sum over edges, rows of 512 bytes in an array far larger than the cache."
-    gather_cached_bytes: float
-    "The same, where the source rows lie in the cache."
-    cache_bytes: int
-    "Bytes of the last-level cache."
-    exp_per_s: float
-    "Exponentials per second in a fused pass over edges: what a sigmoid adds to a pass that reads the same."
-    copy_bytes: float
-    "Bytes copied per second from memory to memory; each is read once and written once."
-    pick_bytes: float
-    "Bytes per second of rows of 512 bytes that one thread picks, every other one of an array, into another array."
-    disk_read_bytes: float
-    "Bytes per second that one thread reads at positions of a file that the page cache does not hold."
-    file_cache_bytes: float
-    "The same, of a file that the page cache holds."
-    disk_write_bytes: float
-    "Bytes per second that one thread writes at positions of a file, synced at the end."
-    step_s: float
-    "Seconds that a step costs however little it does: those of a pass over a few edges."
-    host_to_device_bytes: float | None = None
-    """Bytes per second from pinned memory to the device that computes, whose rates those above are then; None where the
-    processor computes."""
-    device_to_host_bytes: float | None = None
-    "Bytes per second from the device to pinned memory; None where the processor computes."
-    devices: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    "Rates of other devices, by name, where they differ from those of device0."
+    name: str = field(metadata=_unit("of the processor"))
+    num_cores: int = field(metadata=_unit("cores"))
+    matmul_flops: float = field(
+        metadata=_unit("float32 operations per second, a multiply-add being two: rows x 512 by 512 x 128")
+    )
+    stream_bytes: float = field(
+        metadata=_unit("bytes read and written per second by pointwise work on arrays beyond the cache")
+    )
+    gather_bytes: float = field(
+        metadata=_unit(
+            "bytes of source rows read per second by a sum over edges, rows of 512 bytes, beyond the cache"
+        )
+    )
+    gather_cached_bytes: float = field(
+        metadata=_unit("bytes of source rows read per second by a sum over edges, rows of 512 bytes, in the cache")
+    )
+    cache_bytes: int = field(metadata=_unit("bytes of the last-level cache"))
+    exp_per_s: float = field(metadata=_unit("exponentials per second within a pass over edges"))
+    copy_bytes: float = field(metadata=_unit("bytes copied per second from memory to memory"))
+    pick_bytes: float = field(
+        metadata=_unit("bytes of rows, of 512 each, picked per second by one thread, from memory to memory")
+    )
+    step_s: float = field(metadata=_unit("seconds of a pass over a few edges"))
+    host_to_device_bytes: float | None = field(
+        default=None, metadata=_unit("bytes copied per second from pinned memory to the device that computes")
+    )
+    device_to_host_bytes: float | None = field(
+        default=None, metadata=_unit("bytes copied per second from the device to pinned memory")
+    )
+    disks: Mapping[str, Disk]
+    "Disks by name; disk0 is among them."
+    devices: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)
+    "By name of another device, the rates that differ from those of device0, and the name of its disk."
     links: Mapping[str, Link] = field(default_factory=dict)
-    "Links, by the name of the resource that a move occupies."
+    "Links by name of the resource that a move occupies."
     switches: Mapping[str, float] = field(default_factory=dict)
     "Bytes per second of switches and roots, by name."
 
     def __post_init__(self) -> None:
         for name, value in self._stated().items():
-            _checked(name, value, where="Machine")
+            _rate(name, value, where="Machine")
         if (self.host_to_device_bytes is None) != (self.device_to_host_bytes is None):
             raise _refused(
                 "device_to_host_bytes",
@@ -120,20 +138,27 @@ class Machine:
                 "Machine",
                 "State host_to_device_bytes and device_to_host_bytes both, or neither.",
             )
+        if DISK not in self.disks:
+            raise _refused("disks", list(self.disks), f"has no {DISK}", "Machine", f"Add [disks.{DISK}]; {_ANEW}")
 
     def device(self, name: str) -> Machine:
-        """The machine as a device sees it: with that device's rates."""
-        given: dict[str, Any] = dict(self.devices.get(name, {}))
+        """The machine with the rates of a device in place of those of device0."""
+        given: dict[str, Any] = {key: rate for key, rate in self.devices.get(name, {}).items() if key != "disk"}
         return replace(self, **given) if given else self
 
+    def disk_of(self, device: str) -> tuple[str, Disk]:
+        """Name and rates of the disk where a device keeps files."""
+        name = str(self.devices.get(device, {}).get("disk", DISK))
+        return name, self.disks[name]
+
     def link(self, name: str, *, must_be: bool) -> Link | None:
-        """The link that a move occupies; None where there is none of that name.
+        """The link that a move occupies; None where the machine has no link of that name.
 
         Args:
-            name: of the resource.
+            name: name of the resource.
             must_be: whether the copy has no other rate.
         Raises:
-            InputError: there is none, and there must be.
+            InputError: a link that must be is missing.
         """
         found = self.links.get(name)
         if found is None and must_be:
@@ -150,12 +175,13 @@ class Machine:
         return {name: value for name, value in values.items() if name not in _OF_DEVICES or value is not None}
 
     def to_toml(self) -> str:
-        """The machine as TOML, a line for each field with its unit; :meth:`from_toml` reads the same back."""
-        given = {name: _written(value) for name, value in self._stated().items()}
-        lines = [f"{name} = {value}  # {UNITS[name]}\n" for name, value in given.items()]
-        links = {name: link.as_table() for name, link in self.links.items()}
-        tables = {"devices": self.devices, "links": links, "switches": self.switches}
+        """The machine as TOML, a line for each rate with its unit; :meth:`from_toml` reads the same back."""
+        lines = _lines(self._stated(), UNITS)
+        tables = {"devices": self.devices, "switches": self.switches}
+        tables["links"] = {name: asdict(link) for name, link in self.links.items()}
         lines += [f"{name} = {toml_value(table)}\n" for name, table in tables.items() if table]
+        for name, disk in self.disks.items():
+            lines += [f"\n[disks.{toml_value(name)}]\n", *_lines(asdict(disk), DISK_UNITS)]
         return "".join(lines)
 
     @classmethod
@@ -163,16 +189,16 @@ class Machine:
         """Read a machine.
 
         Args:
-            text: TOML with a line for every rate; those of copies to a device, and the tables, may be missing. The order
-                does not matter.
+            text: TOML with a line for every rate and a table of disk0. Copies to a device and other tables are optional, and
+                the order does not matter.
             where: the file, for errors.
         Raises:
-            InputError: it is no TOML, a field is missing or unknown, or a value is of the wrong kind or not positive.
+            InputError: the text is not TOML, a field is missing or unknown, or a value is of the wrong kind or not positive.
         Example:
             >>> Machine.from_toml("num_cores = 2", where="machine.toml")
             Traceback (most recent call last):
             ...
-            sagann.errors.InputError: a machine lacks a field: 'name' is missing, and 12 more (in machine.toml). \
+            sagann.errors.InputError: a machine lacks a field: 'name' is missing, and 10 more (in machine.toml). \
 Add it: of the processor; `sagann machine --out FILE` writes a whole one.
         """
         try:
@@ -182,6 +208,9 @@ Add it: of the processor; `sagann machine --out FILE` writes a whole one.
                 "a machine is not TOML", value=str(error), where=where, fix=f"Mend that line; {_ANEW}"
             ) from error
         tables = {name: given.pop(name, {}) for name in _TABLES}
+        old = {new: given.pop(name) for name, new in _OLD_DISK.items() if name in given}
+        if old and not tables["disks"]:
+            tables["disks"] = {DISK: old}
         names = list(UNITS)
         if unknown := [name for name in given if name not in names]:
             raise InputError(
@@ -190,25 +219,95 @@ Add it: of the processor; `sagann machine --out FILE` writes a whole one.
                 where=where,
                 fix=f"Remove or rename it; the fields are {', '.join([*names, *_TABLES])}.",
             )
-        if missing := [name for name in names if name not in given and name not in _OF_DEVICES]:
+        missing = [name for name in names if name not in given and name not in _OF_DEVICES]
+        if isinstance(tables["disks"], dict) and DISK not in tables["disks"]:
+            missing.append(f"disks.{DISK}")
+        if missing:
             raise InputError(
                 "a machine lacks a field",
                 value=f"'{missing[0]}' is missing{_and_more(missing)}",
                 where=where,
-                fix=f"Add it: {UNITS[missing[0]]}; {_ANEW}",
+                fix=f"Add it: {UNITS.get(missing[0], 'a table of rates')}; {_ANEW}",
             )
-        rates = {name: _checked(name, value, where=where) for name, value in given.items()}
+        rates = {name: _rate(name, value, where=where) for name, value in given.items()}
+        return cls(**rates, **_Tables(tables, where).read())
 
-        def refuse(name: str, value: Any, expected: str) -> InputError:
-            return _refused(name, value, f"is not {expected}", where, f"Write {expected}.")
 
-        switches = read_switches(tables["switches"], refuse)
-        return cls(
-            **rates,
-            devices=read_devices(tables["devices"], frozenset(UNITS) - _WHOLE - {"name"}, refuse),
-            links=read_links(tables["links"], switches, refuse),
-            switches=switches,
+UNITS: Mapping[str, str] = {each.name: each.metadata["unit"] for each in fields(Machine) if each.metadata}
+"Unit of each rate of device0."
+DISK_UNITS: Mapping[str, str] = {each.name: each.metadata["unit"] for each in fields(Disk)}
+"Unit of each rate of a disk."
+
+
+class _Tables:
+    """Reads the tables of a machine's file; raises InputError where an entry is not as it should be."""
+
+    def __init__(self, tables: Mapping[str, Any], where: str) -> None:
+        self.tables = tables
+        self.where = where
+
+    def read(self) -> dict[str, Any]:
+        disks = {name: self._disk(name) for name in self._table("disks")}
+        switches = {name: self._number(f"switches.{name}", rate) for name, rate in self._table("switches").items()}
+        links = {name: self._link(name, switches) for name in self._table("links")}
+        # The lines of an old file give a device a disk of its own.
+        devices = {name: self._device(name, disks) for name in self._table("devices")}
+        return {"disks": disks, "switches": switches, "links": links, "devices": devices}
+
+    def _disk(self, name: str) -> Disk:
+        given = self._entries("disks", name, DISK_UNITS)
+        return Disk(**{each: self._number(f"disks.{name}.{each}", given.get(each)) for each in DISK_UNITS})
+
+    def _link(self, name: str, switches: Collection[str]) -> Link:
+        given = self._entries("links", name, ("bytes_per_s", "latency_s", "switches"))
+        through, latency_s = given.get("switches", []), given.get("latency_s", 0)
+        if not isinstance(through, list) or not all(each in switches for each in through):
+            raise self._refused(f"links.{name}.switches", through, "a list of names of [switches]")
+        return Link(
+            bytes_per_s=self._number(f"links.{name}.bytes_per_s", given.get("bytes_per_s")),
+            latency_s=self._number(f"links.{name}.latency_s", latency_s) if latency_s != 0 else 0.0,
+            switches=tuple(through),
         )
+
+    def _device(self, name: str, disks: dict[str, Disk]) -> dict[str, float | str]:
+        rates = UNITS.keys() - _WHOLE - {"name"}
+        given = self._entries("devices", name, (*sorted(rates), "disk", *_OLD_DISK), "a rate, as device0 has it")
+        found: dict[str, float | str] = {
+            each: self._number(f"devices.{name}.{each}", value) for each, value in given.items() if each != "disk"
+        }
+        if old := {new: found.pop(each) for each, new in _OLD_DISK.items() if each in found}:
+            found["disk"] = f"{name}.disk"
+            disks[f"{name}.disk"] = Disk(**{**asdict(disks[DISK]), **old})
+        if "disk" in given:
+            found["disk"] = given["disk"]
+            if given["disk"] not in list(disks):
+                raise self._refused(f"devices.{name}.disk", given["disk"], "a name of [disks]")
+        return found
+
+    def _table(self, name: str) -> dict[str, Any]:
+        given = self.tables[name]
+        if not isinstance(given, dict):
+            raise self._refused(name, given, "a table")
+        return given
+
+    def _entries(self, table: str, name: str, known: Collection[str], expected: str = "") -> dict[str, Any]:
+        given = self.tables[table][name]
+        if not isinstance(given, dict):
+            raise self._refused(f"{table}.{name}", given, "a table")
+        if unknown := sorted(given.keys() - set(known)):
+            expected = expected or f"one of {', '.join(known)}"
+            raise self._refused(f"{table}.{name}.{unknown[0]}", given[unknown[0]], expected)
+        return given
+
+    def _number(self, name: str, value: object) -> float:
+        return _positive(name, value, self.where, "Write a positive number.")
+
+    def _refused(self, name: str, value: object, expected: str) -> InputError:
+        return _refused(name, value, f"is not {expected}", self.where, f"Write {expected}.")
+
+
+def _lines(values: Mapping[str, Any], units: Mapping[str, str]) -> list[str]:
+    return [f"{name} = {_written(value)}  # {units[name]}\n" for name, value in values.items()]
 
 
 def _written(value: str | float) -> str:
@@ -221,27 +320,31 @@ def _and_more(names: list[str]) -> str:
     return f", and {len(names) - 1} more" if len(names) > 1 else ""
 
 
-def _checked(name: str, value: Any, *, where: str) -> Any:
-    """A field's value, as the type that the field has.
+def _rate(name: str, value: Any, *, where: str) -> Any:
+    """The value of a field of UNITS in the type of the field.
 
     Raises:
-        InputError: it is of another kind, or not positive.
+        InputError: the value is of another kind, or not positive.
     """
     if name == "name":
         if not isinstance(value, str):
             raise _refused(name, value, "is not a text", where, "Put it in quotes.")
         return value
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise _refused(name, value, "is not a number", where, f"Write a positive number: {UNITS[name]}.")
-    # Written so that NaN fails too.
-    if not 0 < value <= sys.float_info.max:
-        raise _refused(name, value, "is not positive and finite", where, f"Write a positive number: {UNITS[name]}.")
+    number = _positive(name, value, where, f"Write a positive number: {UNITS[name]}.")
     if name not in _WHOLE:
-        return float(value)
+        return number
     if value != int(value):
         raise _refused(name, value, "is not a whole number", where, f"Write a whole number: {UNITS[name]}.")
     return int(value)
 
 
-def _refused(name: str, value: Any, what: str, where: str, fix: str) -> InputError:
+def _positive(name: str, value: object, where: str, fix: str) -> float:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    # Written so that NaN fails too.
+    if not isinstance(value, (int, float)) or not is_number or not 0 < value <= sys.float_info.max:
+        raise _refused(name, value, "is not a positive number", where, fix)
+    return float(value)
+
+
+def _refused(name: str, value: object, what: str, where: str, fix: str) -> InputError:
     return InputError(f"{name} of a machine {what}", value=repr(value)[:60], where=where, fix=fix)

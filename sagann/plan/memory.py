@@ -1,10 +1,13 @@
 """Memory policies: which blocks the device keeps, by name. A policy is a function from steps and sizes to a plan.
 
-    belady: when room is needed, the block goes whose next use is farthest; coming blocks are loaded ahead.
-    none: no block is kept. Every block is loaded for each step that reads it.
+    belady: when room is needed, the block whose next use is farthest is evicted; coming blocks are loaded ahead.
+    none: no block is kept. Every block is loaded for each step that reads it, and evicted after the step. This is streaming
+        without foresight, the baseline for other policies. A step needs no more memory than its own blocks and temporaries.
 
 References:
-    Jia et al., ROC, MLSys 2020, Sec. 5, chooses what a device keeps by a dynamic program.
+    Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2, streams chunks and vertices anew for every pass, as "none" does. We differ
+    in that "none" also stores and loads a state between the chunks of a column. Jia et al., ROC, MLSys 2020, Sec. 5, chooses
+    the blocks that a device keeps by a dynamic program.
 """
 
 from __future__ import annotations
@@ -12,26 +15,69 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from sagann.errors import InputError
-from sagann.plan.residency import place
-from sagann.plan.steps import Block, MemoryPolicy, Plan, Step
-from sagann.plan.uncached import place_uncached
+from sagann.errors import require_choice
+from sagann.plan.residency import BudgetError, place
+from sagann.plan.steps import Block, MemoryPolicy, Move, Plan, Step
 
 
 class Place(Protocol):
-    """Adds to steps the moves that keep every step's blocks in memory, within the budget."""
+    """Adds to steps the moves that bring the blocks of every step into memory, within the budget."""
 
     def __call__(
         self,
         steps: Sequence[Step],
         *,
         bytes_of: Callable[[Block], int],
-        on_host: Iterable[Block],
+        initial: Iterable[Block],
         bounds: Sequence[int],
         budget_bytes: int,
         lookahead: int,
     ) -> Plan:
-        """Arguments as of :func:`sagann.plan.residency.place`."""
+        """Arguments and errors are those of :func:`sagann.plan.residency.place`."""
+
+
+def place_uncached(
+    steps: Sequence[Step],
+    *,
+    bytes_of: Callable[[Block], int],
+    initial: Iterable[Block],
+    bounds: Sequence[int],
+    budget_bytes: int,
+    lookahead: int = 0,
+) -> Plan:
+    """The policy "none"; ``lookahead`` has no effect. Arguments and errors are those of :func:`sagann.plan.residency.place`."""
+    outside = set(initial)
+    found = frozenset(outside)
+    last_need: dict[Block, int] = {}
+    for number, step in enumerate(steps):
+        for block in step.blocks:
+            last_need[block] = last_need[block.whole] = number
+    operations: list[Step | Move] = []
+    peak = 0
+    for number, step in enumerate(steps):
+        held = {block: bytes_of(block) for block in step.blocks}
+        needed_bytes = sum(held.values()) + step.temporary_bytes
+        if needed_bytes > budget_bytes:
+            raise BudgetError.of_step(budget_bytes, step, bytes_of, len(bounds) - 1)
+        peak = max(peak, needed_bytes)
+        for block in dict.fromkeys(step.reads):
+            assert block.whole in outside, f"{block.label} is read before it is made"
+            operations.append(Move("load", block, held[block]))
+        operations.append(step)
+        for block in dict.fromkeys(step.writes):
+            if last_need[block] > number:
+                operations.append(Move("store", block, held[block]))
+                outside.add(block)
+        operations += [Move("drop", block, size) for block, size in held.items()]
+    return Plan(
+        operations=tuple(operations),
+        bounds=tuple(bounds),
+        budget_bytes=budget_bytes,
+        peak_bytes=peak,
+        ahead=False,
+        memory_policy="none",
+        initial=found,
+    )
 
 
 MEMORY_POLICIES: dict[MemoryPolicy, Place] = {"belady": place, "none": place_uncached}
@@ -39,15 +85,5 @@ MEMORY_POLICIES: dict[MemoryPolicy, Place] = {"belady": place, "none": place_unc
 
 
 def require_memory_policy(policy: object) -> None:
-    """Check the name of a memory policy.
-
-    Raises:
-        InputError: there is none of that name.
-    """
-    if policy not in MEMORY_POLICIES:
-        raise InputError(
-            "unknown memory policy",
-            value=f"{policy!r}, expected one of {', '.join(MEMORY_POLICIES)}",
-            where="stream.memory_policy",
-            fix="Choose one of these.",
-        )
+    """Refuse an unknown memory policy."""
+    require_choice(policy, MEMORY_POLICIES, what="unknown memory policy", where="stream.memory_policy")

@@ -1,12 +1,12 @@
 """Refine: better orders of the chunks of each strip, found by simulated swaps.
 
-A chunk whose copies take longer than its computation should come beside one of the opposite kind. So within a strip the two
-most unlike chunks change places, the epoch is simulated, and the swap stays where the epoch became shorter; then the next
-two, and so on, until no strip gains any more or enough was simulated. The same seconds give the same result.
+A chunk whose copies take longer than its computation should come beside a chunk of the opposite kind. So within a strip the
+two most unlike chunks change places, and the epoch is simulated. The swap stays if the epoch became shorter. Then the next two
+are tried, until no strip gains or the limit of simulations is reached. The same seconds give the same result.
 
 References:
     Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2 and Fig. 6: swap-based pipeline scheduling. We begin with an order that
-    loads few bytes, not a random one, and simulate a whole epoch with its loads placed anew, not one column.
+    loads few bytes, not with a random one. We simulate a whole epoch with its loads placed again, not one column.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sagann.plan.machine import Machine
-from sagann.plan.simulate import StepSeconds, Tier, load_rate, simulate
+from sagann.plan.simulate import StepSeconds, Tier, copy_rates, simulate
 from sagann.plan.steps import Block, Move, Plan, Step
 from sagann.plan.strips import chunk_ends
-from sagann.plan.visits import PassKey, Visits
+from sagann.plan.sweeps import PassKey, Traversal
 
 MOST_SIMULATIONS = 50
-"By default. One takes some tenths of a second for a thousand steps."
+"Default limit of simulations. One takes some tenths of a second for a thousand steps."
 
 StripKey = tuple[PassKey, int]
-"A pass, and the number of the strip."
+"A pass, and the number of a strip."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refined:
-    """What swaps came to."""
+    """The result of a refinement."""
 
-    visits: Visits
-    "The orders found."
+    traversal: Traversal
+    "Traversal with the orders that were found."
     began_s: float
     "Simulated seconds of an epoch before the first swap."
     seconds: float
@@ -43,8 +43,8 @@ class Refined:
 
 
 def refine(
-    plan_of: Callable[[Visits], Plan],
-    visits: Visits,
+    plan_of: Callable[[Traversal], Plan],
+    traversal: Traversal,
     step_s: StepSeconds,
     machine: Machine,
     *,
@@ -54,41 +54,43 @@ def refine(
     """Swap chunks as long as that makes the simulated epoch shorter.
 
     Args:
-        plan_of: places an epoch that is visited in a given way.
-        visits: to begin with.
-        step_s: how long a step takes, as it was measured.
-        machine: whose copies these are.
-        tier: where blocks lie that are not in use.
-        most_simulations: ends the search.
+        plan_of: plans the epoch with a given traversal.
+        traversal: the traversal to begin with.
+        step_s: gives the measured seconds of a step.
+        machine: the machine that copies.
+        tier: where blocks lie outside of the device.
+        most_simulations: number of simulations that ends the search.
     """
-    rate = load_rate(machine, tier)
+    rate = copy_rates(machine, tier)["load"]
 
     def seconds(plan: Plan) -> float:
         return simulate(plan, step_s, machine, tier=tier).seconds
 
-    plan = plan_of(visits)
+    plan = plan_of(traversal)
     began_s = best_s = seconds(plan)
     simulated, gained = 1, True
     while gained:
         gained = False
-        for at, chunks in _strips(plan, visits, step_s, rate).items():
+        for at, chunks in _strips(plan, traversal, step_s, rate).items():
             for order in _swapped(chunks):
                 if simulated >= most_simulations:
-                    return Refined(visits=visits, began_s=began_s, seconds=best_s, num_simulations=simulated)
-                tried = replace(visits, refined={**visits.refined, at: order})
+                    return Refined(traversal=traversal, began_s=began_s, seconds=best_s, num_simulations=simulated)
+                tried = replace(traversal, refined={**traversal.refined, at: order})
                 other = plan_of(tried)
                 if other.operations == plan.operations:
-                    # A pass whose chunks have to come in order.
+                    # The chunks of this pass must come in ascending order.
                     break
                 simulated += 1
                 if (now_s := seconds(other)) < best_s:
-                    plan, visits, best_s, gained = other, tried, now_s, True
+                    plan, traversal, best_s, gained = other, tried, now_s, True
                     break
-    return Refined(visits=visits, began_s=began_s, seconds=best_s, num_simulations=simulated)
+    return Refined(traversal=traversal, began_s=began_s, seconds=best_s, num_simulations=simulated)
 
 
-def _strips(plan: Plan, visits: Visits, step_s: StepSeconds, rate: float) -> Mapping[StripKey, Mapping[int, float]]:
-    """The chunks of each strip, by other end in the order of the visit: seconds of their loads less those of their steps."""
+def _strips(
+    plan: Plan, traversal: Traversal, step_s: StepSeconds, rate: float
+) -> Mapping[StripKey, Mapping[int, float]]:
+    """For each strip, the seconds of loads less those of steps, by other end of the chunk, in the order of the visit."""
     owns = _owns(plan)
     found: defaultdict[StripKey, dict[int, float]] = defaultdict(dict)
     pending: dict[Block, int] = {}
@@ -102,13 +104,13 @@ def _strips(plan: Plan, visits: Visits, step_s: StepSeconds, rate: float) -> Map
         if ends is None:
             continue
         key, own, other = ends
-        chunks = found[key, owns[key].index(own) // visits.widths.get(key, 1)]
+        chunks = found[key, owns[key].index(own) // traversal.widths.get(key, 1)]
         chunks[other] = chunks.get(other, 0.0) + loaded / rate - step_s(operation)
     return found
 
 
 def _swapped(chunks: Mapping[int, float]) -> Iterator[tuple[int, ...]]:
-    """Orders in which two chunks have changed places, one of the two wanting most for loads and one for computing."""
+    """Orders in which a chunk with long loads and a chunk with long steps have changed places, the most unlike ones first."""
     order = list(chunks)
     ranked = sorted(order, key=lambda other: (chunks[other], other))
     for one, two in zip(ranked[: len(ranked) // 2], reversed(ranked), strict=False):
@@ -117,7 +119,7 @@ def _swapped(chunks: Mapping[int, float]) -> Iterator[tuple[int, ...]]:
 
 
 def _owns(plan: Plan) -> Mapping[PassKey, list[int]]:
-    """The intervals of each pass's rows, in the order of its sweep: that in which they are finished."""
+    """The intervals of each pass's rows, in the order of its sweep, which is that of their finish."""
     found: defaultdict[PassKey, list[int]] = defaultdict(list)
     for operation in plan.operations:
         if isinstance(operation, Step):

@@ -1,62 +1,83 @@
-"""Residency: which blocks lie in the device's memory while the steps of a schedule go by.
+"""Residency: which blocks lie in the device's memory while the steps of a schedule run.
 
-The whole schedule is known, so when room is needed, the block goes whose next use is farthest (Belady): no other choice
-loads less often where blocks are of one size. What is never used again goes at once. Blocks of the next steps are loaded
-ahead, in the place of blocks that are used later than those steps, and those of more steps in room that is left over; what
-goes was copied as soon as it was made. So copies and computation overlap, where it is not the computing cores that copy.
+All steps are known. When room is needed, the block whose next use is farthest is evicted (Belady): where blocks have one
+size, no other choice loads less often. A block that is not used again is dropped at once. Blocks of the next steps are loaded
+ahead, and blocks that are used later than these steps are evicted for them. Blocks of further steps are loaded into free
+room. A block is written out as soon as it is complete, so evicting it later costs nothing. So copies run beside computation,
+unless the computing cores copy.
 
 References:
     Belady, IBM Systems Journal 5(2), 1966. Jia et al., ROC, MLSys 2020, Sec. 4.2 plans transfers by dynamic programming,
-    with every tensor whole; here tensors are cut, and a tensor's blocks are placed one by one.
+    with every tensor whole. We cut tensors, and place the blocks of a tensor one by one.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache
 from itertools import count, pairwise
 
 from sagann.byte_size import format_bytes
 from sagann.errors import InputError
 from sagann.plan.steps import Block, Move, Plan, Step
-from sagann.plan.timeline import block_name, step_name
 
 LOOKAHEAD = 2
-"For so many steps ahead blocks are loaded, and others go for them that are used later."
-
+"Number of coming steps whose blocks are loaded ahead, in the place of blocks that are used later."
 FURTHEST = 16
-"For so many steps ahead blocks are loaded where nothing has to go for them."
+"Number of coming steps whose blocks are loaded ahead into free room."
 
 
 class BudgetError(InputError):
     """A step needs more memory than there is."""
 
     needed_bytes: int = 0
-    "How much it needs."
+    "Bytes that the step needs."
 
     @classmethod
     def of_step(
         cls, budget_bytes: int, step: Step, bytes_of: Callable[[Block], int], num_intervals: int
     ) -> BudgetError:
-        """The error of a step that needs more than the budget by itself.
+        """The error of a step that alone needs more than the budget.
 
         Args:
             budget_bytes: the limit.
-            step: reads and writes its blocks, and takes temporary memory.
-            bytes_of: a block's size.
-            num_intervals: into which the vertices are cut.
+            step: the step.
+            bytes_of: gives a block's size.
+            num_intervals: number of intervals, P.
         """
-        sizes = [(bytes_of(block), f"the block '{block_name(block)}'") for block in step.blocks]
+        sizes = [(bytes_of(block), f"the block '{block.label}'") for block in step.blocks]
         sizes.append((step.temporary_bytes, "temporary memory"))
         needed_bytes, (largest_bytes, largest) = sum(size for size, _ in sizes), max(sizes)
         error = cls(
             "the memory budget cannot be met",
-            value=f"{budget_bytes} bytes, at least {needed_bytes} are needed: the step '{step_name(step)}' takes "
+            value=f"{budget_bytes} bytes, at least {needed_bytes} are needed: the step '{step.label}' takes "
             f"{format_bytes(needed_bytes)}, {format_bytes(largest_bytes)} of them for {largest}",
             where=f"the plan of {num_intervals} intervals",
             fix=f"Raise the budget (--memory, budget_bytes) to {needed_bytes} bytes or more, or cut into more intervals where their number "
             "is yours; the least budget takes the most intervals, and more memory is faster.",
+        )
+        error.needed_bytes = needed_bytes
+        return error
+
+    def beside(self, plan_bytes: int, budget_bytes: int) -> BudgetError:
+        """The error where the plan's own objects count towards the budget.
+
+        Args:
+            plan_bytes: bytes of these objects.
+            budget_bytes: the limit for blocks, temporaries and these objects.
+        """
+        if not plan_bytes:
+            return self
+        needed_bytes = self.needed_bytes + plan_bytes
+        error = BudgetError(
+            self.what,
+            value=f"{budget_bytes} bytes, at least {needed_bytes} are needed: {format_bytes(plan_bytes)} for the objects of the "
+            f"plan, and the others for its largest step",
+            where=self.where,
+            fix=f"Raise the budget (--memory, budget_bytes) to {needed_bytes} bytes or more, or cut into fewer intervals where their "
+            "number is yours.",
         )
         error.needed_bytes = needed_bytes
         return error
@@ -66,24 +87,24 @@ def place(
     steps: Sequence[Step],
     *,
     bytes_of: Callable[[Block], int],
-    on_host: Iterable[Block],
+    initial: Iterable[Block],
     bounds: Sequence[int],
     budget_bytes: int,
     lookahead: int = LOOKAHEAD,
 ) -> Plan:
-    """Add the moves that keep every step's blocks in memory, within the budget.
+    """Add to steps the moves that bring the blocks of every step into memory, within the budget.
 
     Args:
         steps: in order.
-        bytes_of: a block's size.
-        on_host: the blocks that exist at the start, outside of the device.
+        bytes_of: gives a block's size.
+        initial: blocks that exist at the start, outside of the device.
         bounds: of the intervals.
-        budget_bytes: what the device may hold.
-        lookahead: for so many steps ahead blocks are loaded where there is room; with 0, none before the step that needs it.
+        budget_bytes: most bytes of blocks and temporaries in the device's memory.
+        lookahead: number of coming steps whose blocks may be loaded ahead; with 0, a block is loaded for the step that reads it.
     Raises:
-        BudgetError: one step alone needs more.
+        BudgetError: one step alone needs more than the budget.
     """
-    return _Placement(steps, bytes_of, set(on_host), tuple(bounds), budget_bytes, lookahead).run()
+    return _Placement(steps, bytes_of, frozenset(initial), tuple(bounds), budget_bytes, lookahead).run()
 
 
 class _Placement:
@@ -91,7 +112,7 @@ class _Placement:
         self,
         steps: Sequence[Step],
         bytes_of: Callable[[Block], int],
-        on_host: set[Block],
+        initial: frozenset[Block],
         bounds: tuple[int, ...],
         budget_bytes: int,
         lookahead: int,
@@ -100,25 +121,29 @@ class _Placement:
         self.steps = steps
         self.blocks = [step.blocks for step in steps]
         self.bytes_of = bytes_of
-        self.initial = frozenset(on_host)
-        self.on_host = on_host
+        self.initial = initial
+        # Blocks that lie outside of the device as they were written last.
+        self.outside = set(initial)
         self.budget = budget_bytes
         self.lookahead = lookahead
-        self.uses: defaultdict[Block, deque[int]] = defaultdict(deque)
-        # The last steps that need rows picked from blocks, which must lie on the host by then.
+        # Numbers of the steps that use a block, the next one last.
+        self.uses: defaultdict[Block, list[int]] = defaultdict(list)
+        # By block, the last step for which rows are picked from the block, which must lie outside by then.
         self.last_pick: dict[Block, int] = {}
-        for number, blocks in enumerate(self.blocks):
-            for block in blocks:
+        for number in reversed(range(len(steps))):
+            for block in self.blocks[number]:
                 self.uses[block].append(number)
                 if block.needed_by is not None:
-                    self.last_pick[block.whole] = number
+                    self.last_pick.setdefault(block.whole, number)
         self.resident: dict[Block, int] = {}
         self.dirty: set[Block] = set()
-        # By the step that comes next.
+        # Blocks that the coming step writes.
         self.being_made: Collection[Block] = ()
         self.held = self.peak = 0
         self.operations: list[Step | Move] = []
-        # Resident blocks that can go, the next use that is farthest first; entries of earlier uses are passed over.
+        # Copying a block again is the same move.
+        self.move = cache(Move)
+        # A heap of resident blocks, the farthest next use first; outdated entries are passed over.
         self.order: list[tuple[int, int, int, Block]] = []
         self.entries = count()
 
@@ -132,7 +157,7 @@ class _Placement:
             self.operations.append(step)
             self._release(number)
         return Plan(
-            operations=tuple(_stored_early(self.operations)),
+            operations=_stored_early(self.operations),
             bounds=self.bounds,
             budget_bytes=self.budget,
             peak_bytes=self.peak,
@@ -151,11 +176,11 @@ class _Placement:
             self._admit(block, load=block in step.reads)
         for block in step.writes:
             self.dirty.add(block)
-            self.on_host.discard(block)
+            self.outside.discard(block)
         self.being_made = step.writes
 
     def _make_room(self, room: int, *, later_than: int) -> bool:
-        """Evict blocks whose next use is later than a step's until there is room, or tell that there is not enough."""
+        """Evict blocks that are first used after a step until there is room; return whether there is."""
         while self.held + room > self.budget:
             victim = self._farthest(later_than)
             if victim is None:
@@ -166,44 +191,44 @@ class _Placement:
         return True
 
     def _store(self, block: Block) -> None:
-        self.operations.append(Move("store", block, self.resident[block]))
+        self.operations.append(self.move("store", block, self.resident[block]))
         self.dirty.discard(block)
-        self.on_host.add(block)
+        self.outside.add(block)
 
     def _farthest(self, later_than: int) -> Block | None:
         while self.order:
             negative, _, _, block = self.order[0]
-            if block in self.resident and self.uses[block][0] == -negative:
+            if block in self.resident and self.uses[block][-1] == -negative:
                 return block if -negative > later_than else None
             heapq.heappop(self.order)
         return None
 
     def _can_load(self, block: Block) -> bool:
-        """Whether a block lies on the host, or can be stored there at once because rows of it are wanted."""
+        """Whether a block lies outside, or can be stored now because rows are picked from it."""
         whole = block.whole
         is_made = whole in self.dirty and whole not in self.being_made
-        return whole in self.on_host or (block.needed_by is not None and is_made)
+        return whole in self.outside or (block.needed_by is not None and is_made)
 
     def _admit(self, block: Block, *, load: bool) -> None:
         size = self.bytes_of(block)
         if load:
             if not self._can_load(block):
-                raise AssertionError(f"{block} is read before it is made")
+                raise AssertionError(f"{block.label} is read before it is made")
             if block.whole in self.dirty:
                 self._store(block.whole)
-            self.operations.append(Move("load", block, size))
+            self.operations.append(self.move("load", block, size))
         self.resident[block] = size
         self.held += size
         self._enter(block)
 
     def _enter(self, block: Block) -> None:
-        """Have a block go where room is needed; what takes none stays until nobody uses it."""
+        """Let a block be evicted; a block of no bytes stays until its last use."""
         if self.resident[block]:
-            entry = (-self.uses[block][0], -self.resident[block], next(self.entries), block)
+            entry = (-self.uses[block][-1], -self.resident[block], next(self.entries), block)
             heapq.heappush(self.order, entry)
 
     def _load_ahead(self, number: int) -> None:
-        """Begin the loads of coming steps, as far as they fit beside the temporaries of the steps until then."""
+        """Load blocks of the next steps that fit beside the temporaries of the steps until then."""
         temporary = self.steps[number].temporary_bytes
         coming = range(number, min(number + 1 + self.lookahead, len(self.steps)))
         for now, later in pairwise(coming):
@@ -218,18 +243,16 @@ class _Placement:
                 self._admit(block, load=True)
 
     def _load_further_ahead(self, number: int) -> None:
-        """Begin the loads of later steps in room that is left over: nothing goes for them, also not by what is made."""
+        """Load blocks of further steps into room that neither resident blocks nor coming writes need."""
         temporary, made, made_bytes = 0, set[Block](), 0
         for ahead in range(number, min(number + 1 + FURTHEST, len(self.steps))):
             step = self.steps[ahead]
-            # What the caller brings is not there before.
+            # The caller brings blocks at this step.
             if step.kind == "return":
                 return
             temporary = max(temporary, step.temporary_bytes)
             for block in self.blocks[ahead]:
-                if block in self.resident:
-                    continue
-                if block in made:
+                if block in self.resident or block in made:
                     continue
                 size = self.bytes_of(block)
                 if block not in step.reads or not self._can_load(block):
@@ -241,12 +264,12 @@ class _Placement:
                     self._admit(block, load=True)
 
     def _release(self, number: int) -> None:
-        """Forget what nobody uses again."""
+        """Drop the blocks of a step that no later step uses."""
         self.being_made = ()
         for block in self.blocks[number]:
             uses = self.uses[block]
-            while uses and uses[0] <= number:
-                uses.popleft()
+            while uses and uses[-1] <= number:
+                uses.pop()
             if uses:
                 self._enter(block)
                 continue
@@ -258,19 +281,21 @@ class _Placement:
     def _drop(self, block: Block) -> None:
         size = self.resident.pop(block)
         self.held -= size
-        self.operations.append(Move("drop", block, size))
+        self.operations.append(self.move("drop", block, size))
 
 
-def _stored_early(operations: Sequence[Step | Move]) -> list[Step | Move]:
-    """The same with every store right after the last step that writes its block: it is dropped much later."""
+def _stored_early(operations: Sequence[Step | Move]) -> tuple[Step | Move, ...]:
+    """Move every store, which stands at the eviction, right after the last step that writes the block."""
     written: dict[Block, int] = {}
-    after: defaultdict[int, list[Move]] = defaultdict(list)
-    others: list[tuple[int, Step | Move]] = []
+    stores: defaultdict[int, list[Move]] = defaultdict(list)
     for position, operation in enumerate(operations):
-        if isinstance(operation, Move) and operation.kind == "store":
-            after[written[operation.block]].append(operation)
-            continue
-        others.append((position, operation))
         if isinstance(operation, Step):
             written |= dict.fromkeys(operation.writes, position)
-    return [each for position, operation in others for each in (operation, *after[position])]
+        elif operation.kind == "store":
+            stores[written[operation.block]].append(operation)
+    return tuple(
+        each
+        for position, operation in enumerate(operations)
+        if operation.kind != "store"
+        for each in (operation, *stores.get(position, ()))
+    )

@@ -1,8 +1,8 @@
-"""Schedule: the steps of an epoch of a captured model over a chunk grid, before anything is placed.
+"""Schedule: the steps of an epoch of a captured model over a chunk grid, before its blocks are placed in memory.
 
-By default the forward goes by columns: all chunks into a destination interval, then the next stage on it at once. The
-backward goes by rows: all chunks out of a source interval, then the stage before on it at once. In this way a state, and
-what follows from it, is made while it lies in memory. :mod:`sagann.plan.orders` has the other orders.
+By default the forward goes by columns: all chunks into a destination interval, then the next stage on that interval. The
+backward goes by rows: all chunks out of a source interval, then the previous stage on that interval. So a state is used while
+it lies in memory. :mod:`sagann.plan.orders` has the other orders.
 
 References:
     Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.1; Ma et al., NGra, 2018, Sec. 3.1.
@@ -11,35 +11,36 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import partial
 
 from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.compiler.vjp import BackwardPass
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.plan.gradients import Gradients
+from sagann.plan.hops import CSC, CSR, NUMBERED, PICKED, HopSize
 from sagann.plan.intervals import sizes as interval_sizes
-from sagann.plan.orders import POLICIES, Order, Pass
+from sagann.plan.orders import POLICIES, Order, Pass, no_steps
 from sagann.plan.selection import as_read
-from sagann.plan.sizes import CSC, CSR, NUMBERED, PICKED, BlockSizes, HopSize
-from sagann.plan.steps import Block, Step
-from sagann.plan.visits import PassKey, Sweeps, Visits
+from sagann.plan.sizes import BlockSizes
+from sagann.plan.steps import Block, BlockKind, Step
+from sagann.plan.sweeps import PassKey, Sweeps, Traversal
 
 
 class Schedule:
     """Steps of an epoch.
 
     Args:
-        program: the model.
-        hops: sizes of what its gathers go over, by numbers of hops.
+        program: the captured model.
+        hops: sizes of the hops that its gathers walk, by number.
         bounds: of the intervals.
-        gradients: what the backward computes; by default of all parameters.
-        folded: whether the loss is a function of an interval's rows, summed over the intervals. Its gradient is computed
-            where the rows are made, and the result never exists whole.
-        saves: numbers of the stages that keep for their gradient what they make, instead of running once more.
-        order: in which passes go through the chunk grid.
-        selects: whether chunks of which the hops say so read picked rows.
-        visits: in which order passes go over the intervals.
-        sizes: of a schedule of the same program, hops, bounds and gradients, so that no block is measured twice.
+        gradients: which values get a gradient; by default all parameters do.
+        folded: whether the loss is computed inside the last stage, interval by interval. The result is never whole then.
+        saves: numbers of the stages that save what their gradients read, instead of running again.
+        order: how passes go through the chunk grid.
+        selects: whether rows are picked for the chunks for which ``hops`` allows it.
+        traversal: order of sweeps and strips.
+        sizes: sizes of a schedule of the same program, hops, bounds and gradients, so that no block is measured twice.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Schedule:
         saves: frozenset[int] = frozenset(),
         order: Order = "column",
         selects: bool = False,
-        visits: Visits | None = None,
+        traversal: Traversal | None = None,
         sizes: BlockSizes | None = None,
     ) -> None:
         self.program = program
@@ -64,114 +65,117 @@ class Schedule:
         self.selects = selects
         self.order = order
         self._policy = POLICIES[order]
-        self.visits = visits or Visits()
-        "In which order passes go over the intervals."
+        self.traversal = traversal or Traversal()
         self.intervals = range(len(bounds) - 1)
-        "Numbers of the intervals."
         self.sizes = sizes or BlockSizes(program, hops, interval_sizes(tuple(bounds)), self.gradients)
         self._last = len(program.gathers)
         self._by_source = self._forms_by_source()
+        # A block is one object in all steps: a plan has millions of references to blocks.
+        self._blocks: dict[Block, Block] = {}
+
+    def changed(
+        self,
+        *,
+        saves: frozenset[int] | None = None,
+        selects: bool | None = None,
+        traversal: Traversal | None = None,
+    ) -> Schedule:
+        """The schedule with some settings replaced; None keeps a setting."""
+        found = copy(self)
+        found.saves = self.saves if saves is None else saves
+        found.selects = self.selects if selects is None else selects
+        found.traversal = self.traversal if traversal is None else traversal
+        return found
 
     def initial(self) -> list[Block]:
-        """The blocks that exist before an epoch: features, edges, and what is the same in every epoch."""
+        """The blocks that exist before an epoch: features, edges, and gathered rows that are the same in every epoch."""
         names = ["x", *(gather.result for gather in self.program.gathers if gather.constant)]
-        blocks = [Block("value", name, interval) for name in names for interval in self.intervals]
+        blocks = [self._block("value", name, interval) for name in names for interval in self.intervals]
         for number in sorted({gather.hop for gather in self.program.gathers}):
             for src, dst in self.hops[number].edges:
                 blocks += [self._chunk(form, src, dst, number) for form in (CSC, self._by_source[number])]
         return blocks
 
-    def _forms_by_source(self) -> dict[int, str]:
-        """For each hop, the form of the chunks that its passes over sources read: one, so that none is loaded twice."""
-        forms = dict.fromkeys(self.hops, CSR)
-        for gather in self.program.gathers:
-            functions = [step.function for step in self.gradients.passes(gather)]
-            if any(function.at == "src" and function.asks_for_ids for function in functions):
-                forms[gather.hop] = NUMBERED
-        return forms
+    def upstream(self) -> list[Block]:
+        """The gradient of the result, which the caller brings before the backward; none where the loss is folded."""
+        return [] if self.folded else [self._block("grad", self.program.output, each) for each in self.intervals]
 
     @property
     def constant_bytes(self) -> int:
-        """Of what is the same in every epoch."""
+        """Bytes of gathered rows that are the same in every epoch."""
         names = {gather.result for gather in self.program.gathers if gather.constant}
         return sum(self.sizes.content_of(block) for block in self.initial() if block.name in names)
 
     @property
     def edge_bytes(self) -> int:
-        """Of the edges, in both orders."""
+        """Bytes of the edges, in both orders."""
         return sum(self.sizes.content_of(block) for block in self.initial() if block.kind == "edges")
 
-    def upstream(self) -> list[Block]:
-        """The gradient of the result, where the caller brings it, before the backward."""
-        return [] if self.folded else [Block("grad", self.program.output, interval) for interval in self.intervals]
-
     def epoch(self) -> Iterator[Step]:
-        """Forward, return to the caller, and backward."""
+        """The steps of forward, return to the caller, and backward."""
         sweeps = self._sweeps()
         yield from self._forward(sweeps, trains=True)
-        yield Step(kind="return", number=0, interval=0, reads=(), writes=())
+        yield Step("return", 0, 0)
         yield from self._backward(sweeps)
 
     def forward(self) -> Iterator[Step]:
         """The steps of a forward without backward."""
         yield from self._forward(self._sweeps(), trains=False)
 
-    def _sweeps(self) -> Sweeps:
-        return self.visits.sweeps(len(self.intervals))
-
     def constants(self) -> Iterator[Step]:
-        """The steps that compute once what is the same in every epoch; by columns, whatever the order of epochs."""
+        """The steps of the gathers that are the same in every epoch; they go by columns, whatever the order of epochs."""
         sweeps = self._sweeps()
         for number, gather in enumerate(self.program.gathers):
             if gather.constant:
                 work = self._gather(number, gather, partial(self._store_constant, number, gather))
                 yield from POLICIES["column"].walk(sweeps, work)
 
+    def _sweeps(self) -> Sweeps:
+        return self.traversal.sweeps(len(self.intervals))
+
     def _store_constant(self, number: int, gather: Gather, interval: int) -> Iterator[Step]:
-        value = Block("value", gather.result, interval)
-        yield Step(kind="store_constant", number=number, interval=interval, reads=(value,), writes=())
+        value = self._block("value", gather.result, interval)
+        yield Step("store_constant", number, interval, reads=(value,))
 
     def _forward(self, sweeps: Sweeps, *, trains: bool) -> Iterator[Step]:
         for interval in sweeps.intervals():
-            yield from self._vertices(0, interval, trains=trains)
+            yield from self._transform(0, interval, trains=trains)
         for number, gather in enumerate(self.program.gathers):
-            follow = partial(self._vertices, number + 1, trains=trains)
+            follow = partial(self._transform, number + 1, trains=trains)
             if gather.constant:
                 for interval in sweeps.intervals():
                     yield from follow(interval)
             else:
                 yield from self._policy.walk(sweeps, self._gather(number, gather, follow))
 
-    def _vertices(self, number: int, interval: int, *, trains: bool) -> Iterator[Step]:
-        """A stage on an interval, and what becomes of the result."""
+    def _transform(self, number: int, interval: int, *, trains: bool) -> Iterator[Step]:
+        """A stage on an interval. After the last stage: the loss with its gradient, or the output."""
         stage = self.program.stages[number]
         if not stage.outputs:
             return
+        reads = self._values(stage.inputs, interval)
         is_last = number == self._last
         if is_last and self.folded:
-            yield self._transform_loss(interval, trains=trains)
+            given = self._inputs_with_grad(number) if trains else []
+            grads = self._grads(given, interval)
+            taken = self.sizes.transform_grad_bytes(number, interval, of_loss=True)
+            yield Step("transform_loss", number, interval, reads=reads, writes=grads, temporary_bytes=taken)
             if trains:
-                yield from self._prepare_grad(number - 1, interval, self._given_back(number))
+                yield from self._prepare_grad(number - 1, interval, given)
             return
-        saved = [Block("stage_saved", "", interval, number=number)] if trains and self._keeps(number) else []
-        yield Step(
-            kind="transform",
-            number=number,
-            interval=interval,
-            reads=tuple(self._values(stage.inputs, interval)),
-            writes=(*self._values(stage.outputs, interval), *saved),
-            temporary_bytes=self.sizes.running(number, interval),
-        )
+        saved = self._saved(number, interval) if trains else ()
+        writes = (*self._values(stage.outputs, interval), *saved)
+        taken = self.sizes.transform_bytes(number, interval)
+        yield Step("transform", number, interval, reads=reads, writes=writes, temporary_bytes=taken)
         if is_last:
-            out = Block("value", self.program.output, interval)
-            yield Step(kind="output", number=number, interval=interval, reads=(out,), writes=())
+            out = self._block("value", self.program.output, interval)
+            yield Step("output", number, interval, reads=(out,))
 
     def _backward(self, sweeps: Sweeps) -> Iterator[Step]:
-        if self.folded:
-            reached = set(self._given_back(self._last))
-        else:
-            reached = {self.program.output}
-            yield from self._stages_backward(sweeps, self._last, reached)
+        # Names of the values that have a gradient so far.
+        reached = set(self._inputs_with_grad(self._last)) if self.folded else {self.program.output}
+        if not self.folded:
+            yield from self._transform_grads(sweeps, self._last, reached)
         for number in reversed(range(self._last)):
             gather = self.program.gathers[number]
             passes = self.gradients.passes(gather) if gather.result in reached else ()
@@ -180,130 +184,90 @@ class Schedule:
                 known = reached & set(values)
                 reached |= set(values)
                 is_last = part == len(passes) - 1
-                follow = partial(self._vertices_backward, number, reached=reached) if is_last else _nothing
+                follow = partial(self._transform_grad, number, reached=reached) if is_last else no_steps
                 walk = self._policy.csc_walk if step.function.at == "dst" else self._policy.walk
                 yield from walk(sweeps, self._gather_grad(number, gather, part, step, values, known, follow))
             if passes:
                 self._reach(number, reached)
             else:
-                yield from self._stages_backward(sweeps, number, reached)
+                yield from self._transform_grads(sweeps, number, reached)
         if self.gradients.wanted_x and "x" in reached:
             for interval in sweeps.intervals():
-                read = (Block("grad", "x", interval),)
-                yield Step(kind="output_grad", number=0, interval=interval, reads=read, writes=())
+                yield Step("output_grad", 0, interval, reads=self._grads(["x"], interval))
 
-    def _stages_backward(self, sweeps: Sweeps, number: int, reached: set[str]) -> Iterator[Step]:
+    def _transform_grads(self, sweeps: Sweeps, number: int, reached: set[str]) -> Iterator[Step]:
         for interval in sweeps.intervals():
-            yield from self._vertices_backward(number, interval, reached)
+            yield from self._transform_grad(number, interval, reached)
         self._reach(number, reached)
 
-    def _vertices_backward(self, number: int, interval: int, reached: set[str]) -> Iterator[Step]:
-        """The gradient of a stage on an interval, and of what was gathered before it."""
-        now = set(reached)
-        if any(name in reached for name in self.program.stages[number].outputs):
-            yield self._transform_grad(number, interval, reached)
-            now |= set(self._given_back(number))
+    def _transform_grad(self, number: int, interval: int, reached: set[str]) -> Iterator[Step]:
+        """A stage's gradient on an interval, where one has reached its outputs, and what the gather before reads of it."""
+        stage, now = self.program.stages[number], set(reached)
+        if arrived := [name for name in stage.outputs if name in reached]:
+            given, saved = self._inputs_with_grad(number), self._saved(number, interval)
+            known = [name for name in given if name in reached]
+            reads = (*saved, *self._values(stage.inputs, interval), *self._grads([*arrived, *known], interval))
+            grads = self._grads(given, interval)
+            taken = self.sizes.transform_grad_bytes(number, interval, saved=bool(saved))
+            yield Step("transform_grad", number, interval, reads=reads, writes=grads, temporary_bytes=taken)
+            now |= set(given)
         yield from self._prepare_grad(number - 1, interval, now)
 
-    def _transform_loss(self, interval: int, *, trains: bool) -> Step:
-        stage = self.program.stages[self._last]
-        return Step(
-            kind="transform_loss",
-            number=self._last,
-            interval=interval,
-            reads=tuple(self._values(stage.inputs, interval)),
-            writes=tuple(Block("grad", name, interval) for name in self._given_back(self._last) if trains),
-            temporary_bytes=self.sizes.differentiating(self._last, interval, of_loss=True),
-        )
+    def _saved(self, number: int, interval: int) -> tuple[Block, ...]:
+        """The block that a stage saves for its gradient, if it does."""
+        if number not in self.saves or not self.gradients.leads_from(self.program.stages[number]):
+            return ()
+        return (self._block("stage_saved", "", interval, stage=number),)
 
-    def _transform_grad(self, number: int, interval: int, reached: set[str]) -> Step:
-        stage = self.program.stages[number]
-        found = self._given_back(number)
-        upstream = [name for name in stage.outputs if name in reached]
-        known = [name for name in found if name in reached]
-        is_saved = self._keeps(number)
-        saved = [Block("stage_saved", "", interval, number=number)] if is_saved else []
-        return Step(
-            kind="transform_grad",
-            number=number,
-            interval=interval,
-            reads=(
-                *saved,
-                *self._values(stage.inputs, interval),
-                *(Block("grad", name, interval) for name in (*upstream, *known)),
-            ),
-            writes=tuple(Block("grad", name, interval) for name in found),
-            temporary_bytes=self.sizes.differentiating(number, interval, saved=is_saved),
-        )
-
-    def _keeps(self, number: int) -> bool:
-        """Whether a stage keeps what its gradient reads."""
-        return number in self.saves and self.gradients.leads_from(self.program.stages[number])
-
-    def _given_back(self, number: int) -> list[str]:
-        """The values of vertices that a stage's backward gives gradients of."""
+    def _inputs_with_grad(self, number: int) -> list[str]:
+        """Names of the values of vertices whose gradients a stage's backward gives."""
         stage = self.program.stages[number]
         return [name for name in stage.inputs if name not in self.gradients.shared and self.gradients.has(name)]
 
     def _reach(self, number: int, reached: set[str]) -> None:
-        """Note what has a gradient once a stage's backward has run."""
+        """Add the values that have a gradient once a stage's backward has run."""
         if any(name in reached for name in self.program.stages[number].outputs):
-            reached |= set(self._given_back(number))
+            reached |= set(self._inputs_with_grad(number))
 
     def _gather(self, number: int, gather: Gather, follow: Callable[[int], Iterator[Step]]) -> Pass:
-        """A gather: its chunks, what they give each destination interval, and what follows."""
+        """The pass of a gather's forward."""
         function = gather.edges.function
         assert function is not None
-        begun: set[int] = set()
+        # The state of each destination interval that has met a chunk.
+        begun: dict[int, tuple[Block, ...]] = {}
 
         def chunk(dst: int, src: int) -> Iterator[Step]:
             if (src, dst) in self.hops[gather.hop].edges:
                 edges = self._chunk(CSC, src, dst, gather.hop)
-                state = Block("state", gather.result, dst)
-                reads = (edges, *self._edge_values(gather, function, edges))
-                yield Step(
-                    kind="gather",
-                    number=number,
-                    interval=src,
-                    dst_interval=dst,
-                    reads=(*reads, state) if dst in begun else reads,
-                    writes=(state,),
-                    temporary_bytes=self.sizes.walking(gather, src, dst),
-                )
-                begun.add(dst)
+                reads = (edges, *self._edge_values(gather, function, edges), *begun.get(dst, ()))
+                if dst not in begun:
+                    begun[dst] = (self._block("state", gather.result, dst),)
+                taken = self.sizes.gather_bytes(gather, src, dst)
+                yield Step("gather", number, src, dst, reads=reads, writes=begun[dst], temporary_bytes=taken)
 
         def finish(dst: int) -> Iterator[Step]:
-            extra = [Block("gather_saved", gather.result, dst)] if gather.edges.gathering.keeps else []
-            yield Step(
-                kind="finish",
-                number=number,
-                interval=dst,
-                reads=(Block("state", gather.result, dst),) if dst in begun else (),
-                writes=(Block("value", gather.result, dst), *extra),
-            )
+            kinds: list[BlockKind] = ["value", "gather_saved"] if gather.edges.gathering.keeps else ["value"]
+            writes = tuple(self._block(kind, gather.result, dst) for kind in kinds)
+            yield Step("finish", number, dst, reads=begun.get(dst, ()), writes=writes)
 
         in_order = gather.edges.gathering.names_edges
         return Pass(key=PassKey("gather", number), in_order=in_order, chunk=chunk, finish=finish, follow=follow)
 
     def _prepare_grad(self, number: int, interval: int, reached: set[str] | Sequence[str]) -> Iterator[Step]:
-        """What a gather's backward reads of a destination interval, made when its gradient is complete."""
+        """Compute the tensors that a gather's backward reads of a destination interval, whose gradient is complete."""
         if number < 0:
             return
         gather = self.program.gathers[number]
         if gather.result not in reached or not self.gradients.passes(gather):
             return
         gathering = gather.edges.gathering
-        reads = [Block("grad", gather.result, interval)]
-        reads += [Block("gather_saved", gather.result, interval)] if gathering.keeps else []
-        reads += [Block("value", gather.result, interval)] if gathering.reads_result else []
-        yield Step(
-            kind="prepare_grad",
-            number=number,
-            interval=interval,
-            reads=tuple(reads),
-            writes=(Block("grad_inputs", gather.result, interval),),
-            temporary_bytes=self.sizes.arriving(gather, interval),
-        )
+        kinds: list[BlockKind] = ["grad"]
+        kinds += ["gather_saved"] if gathering.keeps else []
+        kinds += ["value"] if gathering.reads_result else []
+        reads = tuple(self._block(kind, gather.result, interval) for kind in kinds)
+        writes = (self._block("grad_inputs", gather.result, interval),)
+        taken = self.sizes.prepare_grad_bytes(gather, interval)
+        yield Step("prepare_grad", number, interval, reads=reads, writes=writes, temporary_bytes=taken)
 
     def _gather_grad(
         self,
@@ -315,87 +279,97 @@ class Schedule:
         known: set[str],
         follow: Callable[[int], Iterator[Step]],
     ) -> Pass:
-        """A backward pass: its chunks, the gradients that they give each interval of its rows, and what follows."""
+        """A pass of a gather's backward."""
         at_dst = work.function.at == "dst"
         of_edges = any(output.reduce == "edge" for output in work.function.outputs)
         of_rows = any(output.reduce != "edge" for output in work.function.outputs)
-        begun: set[int] = set()
+        # The state of each interval of the pass's rows that has met a chunk.
+        begun: dict[int, tuple[Block, ...]] = {}
 
         def chunk(own: int, other: int) -> Iterator[Step]:
             src, dst = (other, own) if at_dst else (own, other)
             if (src, dst) not in self.hops[gather.hop].edges:
                 return
-            state = Block("state", gather.result, own, number=part + 1)
-            handed = Block("edge_grad", gather.result, src, dst)
-            reads = self._read_by_chunk(gather, work.function, src, dst)
-            yield Step(
-                kind="gather_grad",
-                number=number,
-                interval=src,
-                dst_interval=dst,
-                part=part,
-                reads=(*reads, state) if own in begun else reads,
-                writes=(*([handed] if of_edges else []), *([state] if of_rows else [])),
-                temporary_bytes=self.sizes.walking(gather, src, dst, part + 1),
-            )
-            if of_rows:
-                begun.add(own)
+            reads = (*self._read_by_chunk(gather, work.function, src, dst), *begun.get(own, ()))
+            if of_rows and own not in begun:
+                begun[own] = (self._block("state", gather.result, own, backward_pass=part + 1),)
+            writes = begun.get(own, ())
+            if of_edges:
+                writes = (self._block("edge_grad", gather.result, src, dst), *writes)
+            taken = self.sizes.gather_bytes(gather, src, dst, part + 1)
+            yield Step("gather_grad", number, src, dst, part, reads=reads, writes=writes, temporary_bytes=taken)
 
         def finish(own: int) -> Iterator[Step]:
-            grads = [Block("grad", value, own) for value in values]
-            reads = [Block("grad", value, own) for value in values if value in known]
-            if own in begun:
-                reads.append(Block("state", gather.result, own, number=part + 1))
-            yield Step(
-                kind="finish_grad",
-                number=number,
-                interval=own,
-                part=part,
-                reads=tuple(reads),
-                writes=tuple(grads),
-                temporary_bytes=sum(self.sizes.of(block) for block in grads),
-            )
+            grads = self._grads(values, own)
+            reads = (*self._grads([value for value in values if value in known], own), *begun.get(own, ()))
+            taken = sum(self.sizes.of(block) for block in grads)
+            yield Step("finish_grad", number, own, part=part, reads=reads, writes=grads, temporary_bytes=taken)
 
         key = PassKey("gather_grad", number, part)
         return Pass(key=key, in_order=False, chunk=chunk, finish=finish, follow=follow)
 
     def _read_by_chunk(self, gather: Gather, function: EdgeFunction, src: int, dst: int) -> tuple[Block, ...]:
-        """The blocks that a backward pass reads for a chunk, but for the state."""
+        """The blocks that a backward pass reads for a chunk, without the state."""
         chunk = self._chunk(CSC if function.at == "dst" else self._by_source[gather.hop], src, dst, gather.hop)
         blocks = [chunk, *self._edge_values(gather, function, chunk)]
-        blocks.append(as_read(Block("grad_inputs", gather.result, dst), chunk, "dst"))
+        blocks.append(self._rows_for(self._block("grad_inputs", gather.result, dst), chunk, "dst"))
         if any(given.name.endswith("_at_edges") for given in function.inputs):
-            blocks.append(Block("edge_grad", gather.result, src, dst))
+            blocks.append(self._block("edge_grad", gather.result, src, dst))
         return tuple(blocks)
 
     def _values_of(self, gather: Gather, results: Sequence[str]) -> list[str]:
-        """The values whose gradients a pass of the backward gives."""
+        """Names of the values whose gradients a backward pass gives."""
         found = dict(zip(gather.edges.stage.inputs, gather.inputs, strict=True))
         values = [found[name] for name in results if name in found and found[name] not in self.gradients.shared]
         return list(dict.fromkeys(values))
 
-    def _values(self, names: Sequence[str], interval: int) -> list[Block]:
-        return [Block("value", name, interval) for name in names if name not in self.gradients.shared]
-
-    def _chunk(self, form: str, src: int, dst: int, hop: int) -> Block:
-        """The edges of a chunk, as a pass reads them."""
-        if self.selects:
-            picked = Block("edges", PICKED[form], src, dst, hop)
-            if self.hops[hop].may_pick(picked):
-                return picked
-        return Block("edges", form, src, dst, hop)
-
     def _edge_values(self, gather: Gather, function: EdgeFunction, chunk: Block) -> list[Block]:
-        """The blocks that a pass over a chunk's edges reads."""
+        """The blocks of values that a pass over a chunk's edges reads."""
         read = {given.name for given in function.inputs}
         blocks = []
         for name, side, value in zip(gather.edges.stage.inputs, gather.edges.sides, gather.inputs, strict=True):
             if side in ("src", "dst") and name in read:
                 interval = chunk.interval if side == "src" else chunk.dst_interval
-                blocks.append(as_read(Block("value", value, interval), chunk, side))
+                blocks.append(self._rows_for(self._block("value", value, interval), chunk, side))
         return list(dict.fromkeys(blocks))
 
+    def _forms_by_source(self) -> dict[int, str]:
+        """For each hop, the one form of its chunks that all its passes over sources read, so that no chunk is loaded twice."""
+        forms = dict.fromkeys(self.hops, CSR)
+        for gather in self.program.gathers:
+            functions = [step.function for step in self.gradients.passes(gather)]
+            if any(function.at == "src" and function.asks_for_ids for function in functions):
+                forms[gather.hop] = NUMBERED
+        return forms
 
-def _nothing(interval: int) -> Iterator[Step]:
-    """What follows where nothing does."""
-    yield from ()
+    def _chunk(self, form: str, src: int, dst: int, hop: int) -> Block:
+        """The edges of a chunk, as a pass reads them."""
+        if self.selects:
+            picked = self._block("edges", PICKED[form], src, dst, hop=hop)
+            if self.hops[hop].may_pick(picked):
+                return picked
+        return self._block("edges", form, src, dst, hop=hop)
+
+    def _rows_for(self, block: Block, chunk: Block, side: str) -> Block:
+        read = as_read(block, chunk, side)
+        return self._blocks.setdefault(read, read)
+
+    def _values(self, names: Sequence[str], interval: int) -> tuple[Block, ...]:
+        return tuple(self._block("value", name, interval) for name in names if name not in self.gradients.shared)
+
+    def _grads(self, names: Sequence[str], interval: int) -> tuple[Block, ...]:
+        return tuple(self._block("grad", name, interval) for name in names)
+
+    def _block(
+        self,
+        kind: BlockKind,
+        name: str,
+        interval: int,
+        dst_interval: int = -1,
+        *,
+        hop: int = 0,
+        backward_pass: int = 0,
+        stage: int = -1,
+    ) -> Block:
+        block = Block(kind, name, interval, dst_interval, hop, backward_pass, stage)
+        return self._blocks.setdefault(block, block)

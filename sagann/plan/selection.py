@@ -1,16 +1,15 @@
-"""Selection: of an interval's rows a chunk of a sparse graph needs few, and only these need to be loaded for it.
+"""Selection: which chunks have rows picked for them. A chunk of a sparse graph needs few rows of an interval.
 
-A pass goes over a chunk's edges by the rows of one end, which its state has; of the other end it reads a row here and
-there: sources in CSC order, destinations in CSR. Where a chunk needs little enough of that interval, its edges are kept with
-the numbers of the needed rows among themselves, beside their ids within the interval; the host picks these rows, and no
-others are moved or take memory.
+A pass goes over a chunk's edges by the rows of one end, and reads rows of the other end here and there: sources in CSC order,
+destinations in CSR order. Where a chunk needs few rows of the other end, the chunk is kept with ids that count only these rows.
+The host picks the rows, and no other rows are moved or take memory.
 
-Invariants: which chunks may be read in this way depends on the graph, the intervals and the share alone. Numbers ascend as
-the ids do, so edges keep their order, and results their bits.
+Invariants: which chunks may be read in this way depends on the graph, the intervals and the share alone. The new ids ascend as
+the old ones do, so edges keep their order, and results their bits.
 
 References:
-    Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2: selective scheduling. We differ in that the rows of destinations are picked
-    too, for the backward, and in that whole plans are compared: where blocks stay in memory, there may be nothing to gain.
+    Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2: selective scheduling. We differ in that rows of destinations are picked
+    too, for the backward, and in that whole plans are compared: where blocks stay in memory, picking may gain nothing.
 """
 
 from __future__ import annotations
@@ -23,21 +22,20 @@ from typing import Literal, get_args
 
 import torch
 
-from sagann.errors import InputError
-from sagann.plan.edges_of_type import EdgesOfType, Hop, topology_of
+from sagann.errors import require_choice
+from sagann.plan.hops import PICKED_CSC, PICKED_CSR, PICKED_NUMBERED, EdgesOfType, Hop, topology_of
 from sagann.plan.intervals import sizes
-from sagann.plan.sizes import PICKED_CSC, PICKED_CSR, PICKED_NUMBERED
 from sagann.plan.steps import Block
 
 Select = Literal["auto", "never", "always"]
-"""auto: without a spill folder, where the rule says so and a plan gains by it. never: not. always: every chunk, whatever it
-costs; for tests."""
+"""auto: for chunks that the rule selects, without a spill folder, where a plan gains by it. never: for no chunk. always: for
+every chunk at any cost, for tests."""
 
 OTHER_END: Mapping[str, Literal["src", "dst"]] = MappingProxyType(
     {PICKED_CSC: "src", PICKED_CSR: "dst", PICKED_NUMBERED: "dst"}
 )
-"Of chunks that count picked rows, by form: whose rows these are."
-# Sources that are sorted into intervals at a time, so that mapped files are never read whole.
+"End of the edges whose rows are picked, by form of the chunk."
+# Edges that are looked at together, so that a mapped file is never read whole.
 _AT_ONCE = 1 << 18
 
 
@@ -54,27 +52,27 @@ class Selection:
     """
 
     share: float
-    "A chunk that needs less than this share of an interval's rows has them picked."
+    "Rows are picked for a chunk that needs less than this share of an interval's rows."
     is_forced: bool = False
-    "Whether a plan reads chunks in this way whatever it gains."
+    "Whether a plan picks rows even where that gains nothing."
 
     @classmethod
     def by_rates(cls, *, pick_bytes: float, transfer_bytes: float) -> Selection:
         """NeuGraph's rule: picking and moving a share takes less time than moving all.
 
         Args:
-            pick_bytes: that the host picks per second.
-            transfer_bytes: that are moved to the device per second.
+            pick_bytes: bytes that the host picks per second.
+            transfer_bytes: bytes that are moved to the device per second.
         """
         return cls(share=pick_bytes / (pick_bytes + transfer_bytes))
 
     @property
     def cost(self) -> float:
-        """What a picked byte costs, in bytes that are moved with the whole of an interval."""
+        """Cost of a picked byte, in bytes that are moved with a whole interval."""
         return 1.0 if self.is_forced or not self.share else 1 / self.share
 
     def picks(self, *, needed: int, rows: int) -> bool:
-        """Whether a chunk that needs so many of an interval's rows has them picked."""
+        """Whether rows are picked for a chunk that needs this many of an interval's rows."""
         return needed < self.share * rows
 
 
@@ -85,22 +83,12 @@ ALWAYS = Selection(share=math.inf, is_forced=True)
 
 
 def require_select(select: object) -> None:
-    """Check the name of a policy.
-
-    Raises:
-        InputError: there is none of that name.
-    """
-    if select not in get_args(Select):
-        raise InputError(
-            "unknown policy of picking rows",
-            value=f"{select!r}, expected one of {', '.join(get_args(Select))}",
-            where="stream.select",
-            fix="Choose one of these.",
-        )
+    """Refuse an unknown policy of picking rows."""
+    require_choice(select, get_args(Select), what="unknown policy of picking rows", where="stream.select")
 
 
 def as_read(block: Block, chunk: Block, side: str) -> Block:
-    """What a pass over a chunk reads of a block: the rows that it needs, where these are picked.
+    """The block that a pass over a chunk reads: the whole one, or the rows that are picked for the chunk.
 
     Args:
         block: whole, of the interval at one side of the chunk.
@@ -111,10 +99,7 @@ def as_read(block: Block, chunk: Block, side: str) -> Block:
 
 
 def needed_rows(hop: Hop, bounds: Sequence[int], selection: Selection) -> dict[tuple[str, int, int], int]:
-    """The rows that chunks would need, without making them: by form, source and destination interval.
-
-    Only chunks that have them picked are counted.
-    """
+    """Number of rows that each chunk needs, by form, source and destination interval; only chunks with picked rows."""
     topology = topology_of(hop)
     rows, count = sizes(tuple(bounds)), len(bounds) - 1
     cuts = torch.tensor(list(bounds), dtype=torch.int64, device="cpu")

@@ -1,18 +1,18 @@
 """Simulate: when each operation of a plan runs on a machine, before anything runs. The only simulator of plans.
 
-Each device begins its operations in the plan's order. It runs its own, the steps, one after the other, and waits meanwhile.
-A copy goes to the queue of the resource that it occupies: loads, stores, and the link that a send names. A queue runs one
-operation after the other. An operation starts when it is the first of its queue and those that it waits for have ended
-(:mod:`sagann.plan.waits`).
+A device begins its operations in the plan's order. It runs its steps one after the other, and waits while one runs. A copy
+goes to the queue of the resource that it occupies: loads, stores, or the link that a send names. A queue runs one operation
+after the other. An operation starts when it is the first of its queue and the operations that it depends on have ended
+(:mod:`sagann.plan.dependencies`).
 
-- A transfer takes the link's latency, then its bytes at the link's rate. Transfers at the same time through a switch share
-  its rate equally; a transfer runs at the least of its link's rate and its shares.
-- An all-reduce starts when all its owners have come to it.
-- On a processor, a thread that copies takes a core from steps, from when it is handed work until it has done all of it.
-  Within the memory of a processor, the threads that compute copy, and whatever follows waits. Files come from the disk, or,
-  where the system's cache holds them all, from there: then the threads that compute read them.
-- A load takes the room of blocks that were dropped before, and waits until they are stored. A step that does not fit beside
-  blocks that are dropped and not yet stored waits for them (:mod:`sagann.plan.leaving`). On a device with copy engines of
+- A transfer takes the link's latency, then its bytes at the link's rate. Transfers through a switch at the same time share
+  its rate equally. A transfer runs at the least of its link's rate and its shares. Devices share their disk in the same way.
+- An all-reduce starts when all its owners have reached it.
+- On a processor, a thread that copies takes a core from steps until it has done all the copies that it was given.
+- Within the memory of a processor, the computing threads copy, and the following operations wait. A load from the page cache
+  is such a copy too, where the page cache holds all files.
+- A load takes the memory of blocks that were dropped before, and waits until they are stored. A step that does not fit beside
+  blocks that are dropped but not stored waits for them (:mod:`sagann.plan.pending_stores`). On a device with copy engines of
   its own, a drop waits for the store.
 
 References:
@@ -23,22 +23,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sagann.plan.leaving import Leaving
+from sagann.plan.dependencies import dependencies_of
 from sagann.plan.machine import Machine
-from sagann.plan.steps import UNLIMITED, Block, Move, Plan, Step
-from sagann.plan.timeline import Lane, Span, Timeline, block_name, step_name
-from sagann.plan.waits import waits_of
+from sagann.plan.pending_stores import PendingStores
+from sagann.plan.steps import DEVICE, UNLIMITED, Block, Move, Plan, Step
+from sagann.plan.timeline import Lane, Span, Timeline
 
 StepSeconds = Callable[[Step], float]
-"How long a step takes with nothing beside it."
-
-
+"Seconds that a step takes when nothing runs beside it."
 Tier = Literal["memory", "file cache", "disk"]
-"Where blocks lie that are not in use: in memory, in files that the system's cache holds, or in files that it does not hold."
+"Where blocks lie outside of the device: in memory, in files that the page cache holds, or in files that it does not hold."
 
 _LANES: dict[str, Lane] = {"load": "load", "store": "store", "send": "exchange", "all-reduce": "exchange"}
 
@@ -48,9 +46,9 @@ def simulate(plan: Plan, step_s: StepSeconds, machine: Machine, *, tier: Tier = 
 
     Args:
         plan: of one device or several.
-        step_s: how long a step takes with nothing beside it.
-        machine: whose devices and links these are.
-        tier: where blocks lie that are not in use.
+        step_s: gives the seconds of a step when nothing runs beside it.
+        machine: the machine whose resources the plan names.
+        tier: where blocks lie outside of the device.
     Raises:
         InputError: a move occupies a link that the machine has not.
         AssertionError: operations wait for one another in a circle.
@@ -58,47 +56,44 @@ def simulate(plan: Plan, step_s: StepSeconds, machine: Machine, *, tier: Tier = 
     return _Simulation(plan, step_s, machine, tier).run()
 
 
-def load_rate(machine: Machine, tier: Tier) -> float:
-    """Bytes loaded per second."""
-    file_bytes = machine.file_cache_bytes if tier == "file cache" else machine.disk_read_bytes
-    return _rate(file_bytes, machine.host_to_device_bytes, machine, tier)
+def copy_rates(machine: Machine, tier: Tier, device: str = DEVICE) -> Mapping[str, float]:
+    """Bytes per second of a device's loads and stores.
 
-
-def store_rate(machine: Machine, tier: Tier) -> float:
-    """Bytes stored per second."""
-    return _rate(machine.disk_write_bytes, machine.device_to_host_bytes, machine, tier)
-
-
-def _rate(file_bytes: float, device_bytes: float | None, machine: Machine, tier: Tier) -> float:
-    """Of copies; those between a file and a device take both ways at once, and as long as the slower one."""
+    A copy between a file and a device goes both ways at the same time, at the rate of the slower way.
+    """
+    own, (_, disk) = machine.device(device), machine.disk_of(device)
+    ways = {"load": own.host_to_device_bytes, "store": own.device_to_host_bytes}
     if tier == "memory":
-        return device_bytes or machine.copy_bytes
-    return min(file_bytes, device_bytes or file_bytes)
+        return {kind: rate or machine.copy_bytes for kind, rate in ways.items()}
+    read = disk.cached_bytes_per_s if tier == "file cache" else disk.read_bytes_per_s
+    files = {"load": read, "store": disk.write_bytes_per_s}
+    return {kind: min(files[kind], rate or files[kind]) for kind, rate in ways.items()}
 
 
 class _Device:
-    """A device, and how far it has come with its operations."""
+    """A device: its rates of copies, its operations and how many have begun, and the contents of its memory."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, machine: Machine, tier: Tier) -> None:
         self.name = name
+        self.byte_s = {kind: 1 / rate for kind, rate in copy_rates(machine, tier, name).items()}
+        # In memory, rows are copied as they are picked. From a disk, and to a device, there is a copy besides.
+        is_copied = tier != "memory" or machine.host_to_device_bytes is not None
+        self.pick_s = 1 / machine.pick_bytes + (self.byte_s["load"] if is_copied else 0.0)
         self.numbers: list[int] = []
         self.at = 0
         self.held: set[Block] = set()
         self.held_bytes = 0
-        self.leaving = Leaving[int]()
-        "Of the numbers of stores."
+        # Stores are named by the numbers of their operations.
+        self.pending = PendingStores[int]()
+        # Copies that have begun and not ended, by queue, and the number of queues with such copies: each has a busy thread.
         self.handed: Counter[str] = Counter()
-        "Copies that are begun and have not ended, by their queue."
         self.copying = 0
-        "Queues that have some: each keeps a thread busy."
 
-    def hand(self, queue: str) -> None:
-        """Count a copy that begins."""
+    def begin_copy(self, queue: str) -> None:
         self.copying += not self.handed[queue]
         self.handed[queue] += 1
 
-    def take_back(self, queue: str) -> None:
-        """Count a copy that has ended."""
+    def end_copy(self, queue: str) -> None:
         self.handed[queue] -= 1
         self.copying -= not self.handed[queue]
 
@@ -111,13 +106,13 @@ class _Running:
     queue: str
     start_s: float
     left_s: float
-    "Seconds that it still takes at full speed."
+    "Seconds until the end, at full speed."
     rate: float = 0.0
     "Bytes per second at full speed; 0 for a step."
     switches: tuple[str, ...] = ()
-    "Switches that it goes through."
+    "Switches that the transfer goes through."
     device: _Device | None = None
-    "For a step on a processor, the device, whose copies take cores from the step."
+    "For a step on a processor, the device whose copies take cores from the step."
     speed: float = 1.0
     "Share of the full speed."
 
@@ -129,15 +124,11 @@ class _Simulation:
         self.machine = machine
         self.cores = machine.num_cores
         self.has_engines = machine.host_to_device_bytes is not None
-        self.byte_s = {"load": 1 / load_rate(machine, tier), "store": 1 / store_rate(machine, tier)}
-        # In memory, rows are copied as they are picked; from a disk they have to come first, and to a device go then.
-        comes = tier != "memory" or self.has_engines
-        self.pick_s = 1 / machine.pick_bytes + (self.byte_s["load"] if comes else 0.0)
-        # Copies that the threads which compute do.
+        # Kinds of the copies that the computing threads do.
         self.by_device: frozenset[str] = frozenset()
         if not self.has_engines and tier != "disk":
             self.by_device = frozenset(["load"] if tier == "file cache" else ["load", "store"])
-        self.waits = waits_of(plan.operations)
+        self.dependencies = dependencies_of(plan.operations)
         self.done = [False] * len(plan.operations)
         self.devices: dict[str, _Device] = {}
         # Whatever a plan makes, it drops.
@@ -145,16 +136,22 @@ class _Simulation:
         self.stored: dict[Block, int] = {}
         self.members: defaultdict[Block, set[str]] = defaultdict(set)
         for number, operation in enumerate(plan.operations):
-            owner = operation.resource if isinstance(operation, Step) else operation.block.owner
+            owner = operation.owner
             if owner not in self.devices:
-                self.devices[owner] = _Device(owner)
+                self.devices[owner] = _Device(owner, machine, tier)
             self.devices[owner].numbers.append(number)
             if isinstance(operation, Move) and operation.kind == "all-reduce":
                 self.members[operation.block._replace(owner="")].add(owner)
+        self.switches = dict(machine.switches)
+        # Several devices share their disk as a switch, for each direction.
+        self.shares_disks = tier == "disk" and len(self.devices) > 1
+        if self.shares_disks:
+            for name, disk in machine.disks.items():
+                self.switches |= {f"{name}.load": disk.read_bytes_per_s, f"{name}.store": disk.write_bytes_per_s}
         self.arrived: defaultdict[Block, set[int]] = defaultdict(set)
         self.queues: defaultdict[str, deque[int]] = defaultdict(deque)
         self.running: dict[str, _Running] = {}
-        # What is tried again when an operation ends: names of queues and devices.
+        # Queues and devices that go on when an operation ends.
         self.blocked: defaultdict[int, list[str]] = defaultdict(list)
         self.timeline = Timeline()
         self.now = 0.0
@@ -168,9 +165,9 @@ class _Simulation:
         return self.timeline
 
     def _to_next_end(self) -> None:
-        """Go to the moment at which the next operation ends."""
+        """Advance to the end of the operation that ends first."""
         running = list(self.running.values())
-        if self.machine.switches:
+        if self.switches:
             self._share(running)
         first, soonest_s = running[0], math.inf
         for each in running:
@@ -191,44 +188,39 @@ class _Simulation:
         through = Counter(switch for each in running for switch in each.switches)
         for each in running:
             if each.switches:
-                rates = [self.machine.switches[switch] / through[switch] for switch in each.switches]
+                rates = [self.switches[switch] / through[switch] for switch in each.switches]
                 each.speed = min(1.0, min(rates) / each.rate)
 
     def _end(self, run: _Running) -> None:
         operation = self.plan.operations[run.number]
-        lane: Lane = "compute"
-        if isinstance(operation, Step):
-            name, num_bytes, owner = step_name(operation), 0, operation.resource
-        else:
-            lane, name = _LANES[operation.kind], block_name(operation.block)
-            num_bytes, owner = operation.num_bytes, operation.block.owner
         span = Span(
-            lane=lane,
-            name=name,
+            lane=_LANES.get(operation.kind, "compute"),
+            name=operation.block.label if isinstance(operation, Move) else operation.label,
             start_s=run.start_s,
             seconds=self.now - run.start_s,
-            num_bytes=num_bytes,
+            num_bytes=operation.num_bytes if isinstance(operation, Move) else 0,
             resource=run.queue,
         )
         self.timeline.spans.append(span)
         self.done[run.number] = True
-        if run.queue == owner:
-            self.devices[owner].at += 1
+        device = self.devices[operation.owner]
+        if run.queue == device.name:
+            device.at += 1
         else:
-            self.devices[owner].take_back(run.queue)
+            device.end_copy(run.queue)
         self._proceed(run.queue)
         for waiting in self.blocked.pop(run.number, ()):
             self._proceed(waiting)
 
     def _proceed(self, name: str) -> None:
-        """Have a device or a queue begin what it can."""
+        """Let a device or a queue begin the operations that can start."""
         if name in self.devices:
             self._advance(self.devices[name])
         elif name not in self.running and self.queues[name]:
             self._begin_copy(name)
 
     def _advance(self, device: _Device) -> None:
-        """Have a device begin its operations, up to one that it runs itself or waits for."""
+        """Let a device begin its operations, up to one that occupies the device or cannot start."""
         if device.name in self.running:
             return
         while device.at < len(device.numbers):
@@ -249,8 +241,8 @@ class _Simulation:
                 if not self._has_room(device, operation):
                     return
                 if operation.kind != "return":
-                    on = None if self.has_engines else device
-                    self._run(number, device.name, self.step_s(operation), device=on)
+                    on, seconds = None if self.has_engines else device, self.step_s(operation)
+                    self.running[device.name] = _Running(number, device.name, self.now, seconds, device=on)
                     return
             elif operation.kind == "drop":
                 if not self._drop(device, operation):
@@ -260,7 +252,7 @@ class _Simulation:
             else:
                 self._transfer(number, device.name, operation)
                 return
-            # These take no time.
+            # A return, a drop and a receive take no time.
             self.done[number] = True
             device.at += 1
             for waiting in self.blocked.pop(number, ()):
@@ -274,7 +266,7 @@ class _Simulation:
         elif move.kind == "store":
             self.stored[move.block] = number
         self.queues[queue].append(number)
-        device.hand(queue)
+        device.begin_copy(queue)
         self._proceed(queue)
 
     def _begin_copy(self, queue: str) -> None:
@@ -293,30 +285,24 @@ class _Simulation:
         link = self.machine.link(move.occupies, must_be=move.kind in ("send", "all-reduce"))
         if link is not None:
             seconds = link.latency_s + move.num_bytes / link.bytes_per_s
-            self._run(number, queue, seconds, rate=link.bytes_per_s, switches=link.switches)
+            self.running[queue] = _Running(number, queue, self.now, seconds, link.bytes_per_s, link.switches)
             return
-        byte_s = self.pick_s if move.block.needed_by is not None else self.byte_s[move.kind]
-        # Without a budget nothing is copied: blocks are read where they lie.
-        self._run(number, queue, 0.0 if self.plan.budget_bytes >= UNLIMITED else move.num_bytes * byte_s)
-
-    def _run(
-        self,
-        number: int,
-        queue: str,
-        seconds: float,
-        *,
-        rate: float = 0.0,
-        switches: tuple[str, ...] = (),
-        device: _Device | None = None,
-    ) -> None:
-        self.running[queue] = _Running(number, queue, self.now, seconds, rate, switches, device)
+        device = self.devices[move.owner]
+        byte_s = device.byte_s[move.kind] if move.block.needed_by is None else device.pick_s
+        if self.plan.budget_bytes >= UNLIMITED:
+            # Without a budget nothing is copied: blocks are read where they lie.
+            byte_s = 0.0
+        disk, _ = self.machine.disk_of(device.name)
+        shared = (f"{disk}.{move.kind}",) if self.shares_disks and byte_s else ()
+        seconds, rate = move.num_bytes * byte_s, 1 / byte_s if shared else 0.0
+        self.running[queue] = _Running(number, queue, self.now, seconds, rate, shared)
 
     def _all_arrived(self, number: int, move: Move) -> bool:
         block = move.block._replace(owner="")
         arrived = self.arrived[block]
         arrived.add(number)
         others = [self.plan.operations[each] for each in arrived]
-        owners = {each.block.owner for each in others if isinstance(each, Move)}
+        owners = {each.owner for each in others}
         if owners != self.members[block]:
             return False
         for each in others:
@@ -328,22 +314,22 @@ class _Simulation:
         return True
 
     def _is_ready(self, number: int, name: str) -> bool:
-        for each in self.waits[number]:
+        for each in self.dependencies[number]:
             if not self.done[each]:
                 self.blocked[each].append(name)
                 return False
         return True
 
     def _has_room(self, device: _Device, step: Step) -> bool:
-        """Whether a step fits beside blocks that are dropped and not yet stored."""
+        """Whether a step fits beside blocks that are dropped but not stored."""
         for block in step.writes:
             self._hold(device, block)
-        device.leaving.settle(self.done.__getitem__)
+        device.pending.settle(self.done.__getitem__)
         room = self.plan.budget_bytes - device.held_bytes - step.temporary_bytes
         taken = device.held_bytes + step.temporary_bytes
         self.timeline.peak_bytes[device.name] = max(self.timeline.peak_bytes.get(device.name, 0), taken)
-        if device.leaving.excess_bytes > max(0, room):
-            self.blocked[max(device.leaving.stores)].append(device.name)
+        if device.pending.excess_bytes > max(0, room):
+            self.blocked[max(device.pending.stores)].append(device.name)
             return False
         return True
 
@@ -359,15 +345,15 @@ class _Simulation:
             device.held_bytes -= move.num_bytes
         if not is_stored:
             assert store is not None
-            device.leaving.drop(move.num_bytes, store)
+            device.pending.drop(move.num_bytes, store)
         self.stored.pop(move.block, None)
         return True
 
     def _reserve(self, device: _Device, move: Move) -> None:
-        """Take the room of a load."""
+        """Count a load's block as held."""
         if move.block not in device.held:
             self._hold(device, move.block)
-            device.leaving.load(move.num_bytes)
+            device.pending.load(move.num_bytes)
 
     def _hold(self, device: _Device, block: Block) -> None:
         if block not in device.held:

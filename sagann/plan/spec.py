@@ -1,9 +1,9 @@
 """The executable specification of plans: ``verify(plan)`` says which rule a plan breaks.
 
-- Operations wait for one another without a circle, and every send has its receive.
-- A step reads blocks that lie in its device's memory: made, loaded or received before, and not dropped since.
-- A block is loaded if it lies outside as it was written last, and not twice; stored and sent while it lies in memory; dropped
-  once, at the end at the latest. What is received is used.
+- Dependencies between operations have no circle, and every send has its receive.
+- A step reads blocks in its device's memory: written, loaded or received before, and not dropped since.
+- A block is loaded only while it is not in memory and its last content lies outside. It is stored and sent while it is in
+  memory. It is dropped, at the end at the latest. A received block is used.
 - Blocks and temporaries of a device never exceed the budget, nor the peak that the plan states.
 """
 
@@ -14,9 +14,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
+from sagann.plan.dependencies import dependencies_of, route_of
 from sagann.plan.steps import Block, Move, Plan, Step
-from sagann.plan.timeline import block_name, step_name
-from sagann.plan.waits import route_of, waits_of
 
 
 class PlanError(AssertionError):
@@ -41,13 +40,6 @@ def verify(plan: Plan, steps: Sequence[Step] | None = None) -> Mapping[str, int]
     return memory.finish()
 
 
-def name_of(operation: Step | Move) -> str:
-    """An operation in a few words."""
-    if isinstance(operation, Step):
-        return step_name(operation)
-    return f"{operation.kind} {block_name(operation.block)}"
-
-
 def _match_sends(plan: Plan) -> None:
     moves = [each for each in plan.operations if isinstance(each, Move)]
     sends, receives = (
@@ -55,31 +47,31 @@ def _match_sends(plan: Plan) -> None:
         for kind in ("send", "receive")
     )
     for (block, sender), _ in (sends - receives) + (receives - sends):
-        raise PlanError(f"a send without a receive, or the other way round: {block_name(block)} from {sender}")
+        raise PlanError(f"a send without a receive, or the other way round: {block.label} from {sender}")
     reduced: defaultdict[Block, Counter[tuple[str, str]]] = defaultdict(Counter)
     for each in moves:
         if each.kind == "all-reduce":
-            reduced[each.block._replace(owner="")][each.block.owner, each.occupies] += 1
+            reduced[each.block._replace(owner="")][each.owner, each.occupies] += 1
     for block, members in reduced.items():
         owners, resources = ({member[which] for member in members} for which in (0, 1))
         is_whole = 1 < len(owners) == len(resources) == len(members) and len(set(members.values())) == 1
         if not is_whole:
             raise PlanError(
-                f"an all-reduce of {block_name(block)} needs each of its owners equally often, on a resource of its own"
+                f"an all-reduce of {block.label} needs each of its owners equally often, on a resource of its own"
             )
 
 
 def _order(plan: Plan) -> list[int]:
-    """The numbers of the operations, each after those that it waits for and after earlier ones that its owner begins."""
+    """Numbers of the operations, each after its dependencies and after the operations that its owner begins before."""
     operations = plan.operations
     followers: defaultdict[int, list[int]] = defaultdict(list)
     missing = [0] * len(operations)
     last: dict[str, int] = {}
-    for number, (operation, waits) in enumerate(zip(operations, waits_of(operations), strict=True)):
-        owner = operation.resource if isinstance(operation, Step) else operation.block.owner
-        for before in chain(waits, [last[owner]] if owner in last else []):
+    for number, (operation, others) in enumerate(zip(operations, dependencies_of(operations), strict=True)):
+        owner = operation.owner
+        for before in chain(others, [last[owner]] if owner in last else []):
             if not 0 <= before < len(operations):
-                raise PlanError(f"operation {number} ({name_of(operation)}) waits for {before}, which there is not")
+                raise PlanError(f"operation {number} ({operation.label}) waits for {before}, which there is not")
             followers[before].append(number)
             missing[number] += 1
         last[owner] = number
@@ -94,12 +86,12 @@ def _order(plan: Plan) -> list[int]:
                 heapq.heappush(ready, later)
     if len(found) < len(operations):
         stuck = next(number for number, count in enumerate(missing) if count)
-        raise PlanError(f"operations wait in a circle, among them {stuck} ({name_of(operations[stuck])})")
+        raise PlanError(f"operations wait in a circle, among them {stuck} ({operations[stuck].label})")
     return found
 
 
 class _Memory:
-    """What lies in the memory of each device while the operations of a plan go by."""
+    """Contents of each device's memory while the operations of a plan are applied."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -109,7 +101,7 @@ class _Memory:
             if isinstance(each, Move) and each.kind != "all-reduce":
                 known = self.sizes.setdefault(each.block, each.num_bytes)
                 if known != each.num_bytes:
-                    raise PlanError(f"{block_name(each.block)} has {known} bytes here and {each.num_bytes} there")
+                    raise PlanError(f"{each.block.label} has {known} bytes here and {each.num_bytes} there")
         self.resident: set[Block] = set()
         self.unused: set[Block] = set()
         self.held: Counter[str] = Counter()
@@ -117,21 +109,17 @@ class _Memory:
         self.at = ""
 
     def obey(self, number: int, operation: Step | Move) -> None:
-        """Do an operation."""
-        self.at = f"operation {number} ({name_of(operation)})"
+        """Check an operation and apply it."""
+        self.at = f"operation {number} ({operation.label})"
         if isinstance(operation, Step):
             self._step(operation)
         else:
             self._move(operation)
 
     def finish(self) -> Mapping[str, int]:
-        """The peaks, at the end.
-
-        Raises:
-            PlanError: a block is left.
-        """
+        """Check that no block is left, and return the peaks."""
         if self.resident:
-            raise PlanError(f"{block_name(min(self.resident))} is never dropped")
+            raise PlanError(f"{min(self.resident).label} is never dropped")
         return self.peaks
 
     def _require(self, holds: bool, why: str) -> None:
@@ -140,11 +128,11 @@ class _Memory:
 
     def _step(self, step: Step) -> None:
         for block in step.blocks:
-            self._require(block.owner == step.resource, f"{block_name(block)} lies in another memory")
+            self._require(block.owner == step.resource, f"{block.label} lies in another memory")
         for block in step.reads:
-            self._require(block in self.resident, f"{block_name(block)} is read and does not lie in memory")
+            self._require(block in self.resident, f"{block.label} is read and does not lie in memory")
         for block in step.writes:
-            self._require(block in self.sizes, f"{block_name(block)} is made and never dropped")
+            self._require(block in self.sizes, f"{block.label} is made and never dropped")
             if block not in self.resident:
                 self._admit(block, block.owner)
             self.outside.discard(block)

@@ -14,36 +14,36 @@ from sagann.kernels.dense import NUM_PARTS, add_, linear, relu_
 from sagann.kernels.row_dropout import dropout
 from sagann.plan.gradients import Gradients
 
-# Operators by what their gradient reads: these are other names of an operand's memory,
+# Operators by what their gradient reads. The result of these is a view of an operand,
 _ALIASES = frozenset(
     ["view", "reshape", "unsqueeze", "squeeze", "expand", "slice", "permute", "select", "t", "detach"]
 )
-# these are read by their result alone,
+# the gradient of these reads the result alone,
 _FROM_RESULT = frozenset(["relu", "sigmoid", "tanh", "exp", "sqrt", "_softmax"])
-# and of these nothing is read. Of others operands and result are counted.
+# and the gradient of these reads nothing. Other gradients are taken to read all operands and the result.
 _FROM_NOTHING = frozenset(["add", "sub", "neg", "cat", "sum"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageSize:
-    """Bytes per row of what a stage computes, and of its largest weight."""
+    """Bytes per row of a stage's values, and bytes of its largest weight."""
 
     computed: int
     "Bytes per row of all values that the stage computes."
     kept: tuple[int, ...]
-    "What the gradient reads of that, tensor by tensor."
+    "Bytes per row of each of these values that the gradient reads."
     largest: int
-    "The largest tensor."
+    "Bytes per row of the largest value."
     flops: int
-    "Floating-point operations of matrix products."
+    "Floating-point operations per row in matrix products."
     peak: int
-    "What lives at the same time, at most, besides inputs and outputs."
+    "Most bytes per row that live at the same time, without inputs and outputs."
     weight: int
-    "The parts that the largest gradient of a weight is summed of; not per row."
+    "Bytes of the parts that are summed to the largest gradient of a weight; not per row."
 
     @classmethod
     def of(cls, stage: Stage, gradients: Gradients) -> StageSize:
-        """The sizes of a stage of which ``gradients`` says what gets a gradient."""
+        """Measure a stage; ``gradients`` says which values get a gradient."""
         computed = [node for node in stage.module.graph.nodes if node.op == "call_function"]
         each = [bytes_per_row(node) for node in computed]
         maps = [node.args[1] for node in computed if node.target is linear]
@@ -59,13 +59,13 @@ class StageSize:
 
 
 def _kept(stage: Stage, gradients: Gradients) -> list[int]:
-    """Bytes per row of each tensor that a stage makes and its gradient reads, at most."""
+    """Most bytes per row of each tensor that a stage computes and its gradient reads."""
     wanted = gradients.nodes(stage)
     alias: dict[fx.Node, fx.Node] = {}
     found: dict[fx.Node, int] = {}
     for node in stage.module.graph.nodes:
         if node.op == "placeholder":
-            # Its memory is not the stage's.
+            # The memory of an input is not the stage's.
             found[node] = 0
             continue
         if node.op != "call_function" or node not in wanted:
@@ -89,13 +89,12 @@ def _kept(stage: Stage, gradients: Gradients) -> list[int]:
 
 
 def bytes_per_row(node: fx.Node) -> int:
-    """Of a row of a node's value, or of all of them; 0 for what has no rows."""
+    """Bytes of a row of a node's value, or of all its values; 0 for a value without rows."""
     value = node.meta.get("val")
     return sum(map(_value_bytes, value)) if isinstance(value, (tuple, list)) else _value_bytes(value)
 
 
 def _value_bytes(value: object) -> int:
-    """Of a row; 0 for what has no rows."""
     if not isinstance(value, Tensor) or not any(map(is_rows, value.shape)):
         return 0
     return math.prod(value.shape) // ROWS * value.dtype.itemsize

@@ -1,16 +1,16 @@
 """Plan: a frozen list of operations on blocks, in order. An operation is a step, which computes, or a move, which copies.
 
 An operation occupies a resource: a step its device (``device0``), a load ``device0.copy_in``, a store ``device0.copy_out``, a
-send the link that it names (``link0-1``). A block has an owner, the device or worker in whose memory it lies. A plan for one
-device leaves these names out: they are then those of ``device0``.
+send the link that it names (``link0-1``). The owner of a block is the device or worker in whose memory the block lies. A plan
+for one device leaves these names out, and ``device0`` is meant.
 
-An operation waits for what made or brought its blocks; :mod:`sagann.plan.waits` derives that. What does not follow from
-blocks, an operation names itself.
+An operation starts after the operations that produce or load its blocks; :mod:`sagann.plan.dependencies` derives these. An
+operation names other predecessors itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -41,51 +41,63 @@ StepKind = Literal[
 ]
 
 
-# Plans look blocks up millions of times: tuples are hashed and compared without a call of Python.
+# Plans look blocks up millions of times: a tuple is hashed and compared without a call of Python.
 class Block(NamedTuple):
     """A named tensor, or a few that go together, restricted to an interval of vertices or to a chunk of edges.
 
-    - value, grad: the rows of a value, and of its gradient.
-    - gather_saved: what a gather keeps of its state for the backward.
-    - grad_inputs: what the passes of a gather's backward read of the destinations.
-    - state: a gather state, which chunks are accumulated into.
-    - edges: the edges of a chunk. row_ids: the ids of the rows that are picked for a chunk; only hosts hold these blocks.
+    - value, grad: rows of a value, and of its gradient.
+    - gather_saved: the part of a gather state that the backward reads.
+    - grad_inputs: tensors of the destinations that a gather's backward passes read.
+    - state: a gather state, into which chunks are accumulated.
+    - edges: the edges of a chunk.
+    - row_ids: the ids of the rows that are picked for a chunk. No device holds such a block.
     - edge_grad: gradients at the edges of a chunk, which one backward pass leaves for another.
-    - stage_saved: what a stage saves for its gradient.
+    - stage_saved: tensors that a stage saves for its gradient.
     """
 
     kind: BlockKind
     "Kind of block."
     name: str
-    "Name of the value; for what belongs to a gather, the name of its result; for a chunk, the form of its edges."
+    "Name of the value; of a block that belongs to a gather, the name of the gather's result; of a chunk, the form of its edges."
     interval: int
-    "Number of the interval; for a chunk, of the interval of its sources."
+    "Number of the interval; of a chunk, number of the source interval."
     dst_interval: int = -1
-    "Number of the interval of a chunk's destinations; -1 for a block that is no chunk's."
-    number: int = 0
-    "Number of the hop of a chunk, of the backward pass of a state, or of the stage that saved the block."
+    "Number of a chunk's destination interval; -1 for other blocks."
+    hop: int = 0
+    "Number of a chunk's hop; 0 for other blocks."
+    backward_pass: int = 0
+    "Number of the backward pass that accumulates a state, counted from 1; 0 for a state of the forward, and for other blocks."
+    stage: int = -1
+    "Number of the stage that saves a stage_saved block; -1 for other blocks."
     needed_by: Block | None = None
-    "Chunk that the rows were picked for; None where all rows of the interval are there."
+    "Chunk that the rows are picked for; None where the block has all rows of the interval."
     owner: str = DEVICE
     "Device or worker in whose memory the block lies."
 
     @property
     def whole(self) -> Block:
-        """The block that these rows are picked from; itself, where none are."""
+        """The block with all rows of the interval."""
         return self if self.needed_by is None else self._replace(needed_by=None)
 
+    @property
+    def label(self) -> str:
+        """The block in a few words, for people."""
+        name = f"of stage {self.stage}" if self.kind == "stage_saved" else self.name
+        hop = f" of hop {self.hop}" if self.kind == "edges" and self.hop else ""
+        return f"{self.kind} {name}{hop}: {_place(self.interval, self.dst_interval)}"
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """A computation on an interval or on a chunk.
 
     - transform: run a stage on an interval. transform_loss: run the last stage, the loss of its rows, and their gradients.
-    - gather: accumulate a chunk into a state. finish: turn a state into what was gathered.
-    - store_constant: store what is the same in every epoch. output: give rows of the result to the caller.
-    - return: return to the caller, who starts the backward.
-    - prepare_grad: compute what the passes of a gather's backward read of an interval.
-    - transform_grad, gather_grad, finish_grad: the gradients of a stage, a chunk and a state. output_grad: give rows of the
-      features' gradient to the caller.
+    - gather: accumulate a chunk into a state. finish: turn a state into the gathered rows.
+    - store_constant: store rows that are the same in every epoch. output: give rows of the result to the caller.
+    - return: control returns to the caller, who starts the backward.
+    - prepare_grad: compute the tensors of an interval that a gather's backward passes read.
+    - transform_grad, gather_grad, finish_grad: the gradients of a stage, a chunk and a state.
+    - output_grad: give rows of the features' gradient to the caller.
     """
 
     kind: StepKind
@@ -93,26 +105,36 @@ class Step:
     number: int
     "Number of the stage, or of the gather."
     interval: int
-    "Number of the interval that the step works on; for a chunk, of the interval of its sources."
+    "Number of the interval that the step works on; of a chunk, number of the source interval."
     dst_interval: int = -1
-    "Number of the interval of a chunk's destinations; -1 for a step that works on no chunk."
+    "Number of the chunk's destination interval; -1 for a step that works on no chunk."
     part: int = 0
-    "Number of the pass within a gather's backward."
-    reads: tuple[Block, ...]
+    "Number of the pass within a gather's backward, counted from 0."
+    reads: tuple[Block, ...] = ()
     "Blocks whose content the step needs."
-    writes: tuple[Block, ...]
+    writes: tuple[Block, ...] = ()
     "Blocks that the step makes or changes."
     temporary_bytes: int = 0
     "Peak bytes of temporary memory while the step runs."
     resource: str = DEVICE
     "Device or worker that computes; it owns the step's blocks."
-    waits: tuple[int, ...] = ()
-    "Numbers of other operations that must end before it starts, beside those that follow from blocks."
+    after: tuple[int, ...] = ()
+    "Numbers of operations that must end before the step starts, in addition to those that follow from blocks."
 
     @property
     def blocks(self) -> tuple[Block, ...]:
         """The blocks that the step reads or writes, each once."""
         return tuple(dict.fromkeys((*self.reads, *self.writes)))
+
+    @property
+    def owner(self) -> str:
+        """The device or worker that computes."""
+        return self.resource
+
+    @property
+    def label(self) -> str:
+        """The step in a few words, for people."""
+        return f"{self.kind} {self.number}: {_place(self.interval, self.dst_interval)}"
 
 
 MoveKind = Literal["load", "store", "drop", "send", "receive", "all-reduce"]
@@ -121,9 +143,10 @@ MoveKind = Literal["load", "store", "drop", "send", "receive", "all-reduce"]
 class Move(NamedTuple):
     """A block is copied, or leaves its owner's memory.
 
-    load: from outside into the memory of the block's owner. store: out of it. drop: the block leaves its owner's memory.
-    send: the owner copies it to a peer, whose memory has room for it from the start of the send. receive: at its owner, a
-    block that a peer has sent becomes readable. all-reduce: all owners of a block of that name sum theirs; each has the sum.
+    - load: copy the block into its owner's memory. store: copy the block out. drop: free the block's memory.
+    - send: the owner copies the block to a peer. The block takes memory of the peer from the start of the send.
+    - receive: a block that a peer has sent becomes readable at its owner.
+    - all-reduce: the owners of a block of that name sum their blocks, and each gets the sum.
     """
 
     kind: MoveKind
@@ -136,13 +159,23 @@ class Move(NamedTuple):
     "Receiver of a send, or sender of a receive."
     resource: str = ""
     "Resource that the move occupies; by default the owner's copy engine for loads and stores, and the owner otherwise."
-    waits: tuple[int, ...] = ()
-    "Numbers of other operations that must end before it starts, beside those that follow from blocks."
+    after: tuple[int, ...] = ()
+    "Numbers of operations that must end before the move starts, in addition to those that follow from blocks."
 
     @property
     def occupies(self) -> str:
-        """The resource that the move occupies, also where none is named."""
-        return self.resource or self.block.owner + _ENGINES.get(self.kind, "")
+        """The resource that the move occupies, the default included."""
+        return self.resource or self.owner + _ENGINES.get(self.kind, "")
+
+    @property
+    def owner(self) -> str:
+        """The owner of the block."""
+        return self.block.owner
+
+    @property
+    def label(self) -> str:
+        """The move in a few words, for people."""
+        return f"{self.kind} {self.block.label}"
 
 
 _ENGINES = {"load": ".copy_in", "store": ".copy_out"}
@@ -152,22 +185,23 @@ _ENGINES = {"load": ".copy_in", "store": ".copy_out"}
 class Plan:
     """Steps and moves in the order in which they begin.
 
-    A load may take until the first step that reads its block, a store until the block is written again, or beyond its drop
-    as :mod:`sagann.plan.leaving` says; a block counts from its load or first write until it is dropped.
+    A load ends before the first step that reads its block, and a store before the block is written again. A store may end
+    after the drop of its block (:mod:`sagann.plan.pending_stores`). A block counts towards the budget from its load or first
+    write to its drop.
     """
 
     operations: tuple[Step | Move, ...]
     "Steps and moves, in order."
     bounds: tuple[int, ...]
-    "Ids of the first vertex of each interval, and the number of vertices."
+    "First vertex id of each interval, and the number of vertices."
     budget_bytes: int
-    "Bytes that the memory of a device must not exceed."
+    "Bytes that the blocks and temporaries in a device's memory must not exceed."
     peak_bytes: int
     "Most bytes of blocks and temporaries in the memory of a device."
     ahead: bool
     "Whether loads come before the steps that need them, where there is room."
     memory_policy: MemoryPolicy = "belady"
-    "Policy that chose which blocks the device keeps."
+    "Policy that chose the blocks that the device keeps."
     initial: frozenset[Block] = frozenset()
     "Blocks that lie outside of the devices when the plan starts, or that the caller brings."
 
@@ -178,17 +212,17 @@ class Plan:
     @property
     def loaded_bytes(self) -> int:
         """Bytes copied to the device."""
-        return _moved(self.operations, "load")
+        return sum(each.num_bytes for each in self._moves("load"))
 
     @property
     def stored_bytes(self) -> int:
         """Bytes copied from the device."""
-        return _moved(self.operations, "store")
+        return sum(each.num_bytes for each in self._moves("store"))
 
     @property
     def picked_bytes(self) -> int:
-        """Bytes of rows that were picked for a chunk, among those copied to the device."""
-        return sum(each.num_bytes for each in _moves(self.operations, "load") if each.block.needed_by is not None)
+        """Bytes of picked rows among the bytes copied to the device."""
+        return sum(each.num_bytes for each in self._moves("load") if each.block.needed_by is not None)
 
     @property
     def moved_bytes(self) -> int:
@@ -198,17 +232,16 @@ class Plan:
     @property
     def spilled_bytes(self) -> int:
         """Bytes of the blocks that are stored at some time; each block counts once."""
-        return sum({each.block: each.num_bytes for each in _moves(self.operations, "store")}.values())
+        return sum({each.block: each.num_bytes for each in self._moves("store")}.values())
 
     @property
     def num_intervals(self) -> int:
         """Number of intervals, P."""
         return len(self.bounds) - 1
 
+    def _moves(self, kind: MoveKind) -> Iterator[Move]:
+        return (each for each in self.operations if isinstance(each, Move) and each.kind == kind)
 
-def _moved(operations: Sequence[Step | Move], kind: str) -> int:
-    return sum(each.num_bytes for each in _moves(operations, kind))
 
-
-def _moves(operations: Sequence[Step | Move], kind: str) -> list[Move]:
-    return [each for each in operations if isinstance(each, Move) and each.kind == kind]
+def _place(interval: int, dst_interval: int) -> str:
+    return f"{interval}" if dst_interval < 0 else f"{interval} to {dst_interval}"

@@ -1,9 +1,9 @@
-"""Strips: how many intervals of its rows a pass over the edges takes on at a time, from the sizes of its blocks.
+"""Strips: how many intervals of its rows a pass over the edges processes together, from the sizes of its blocks.
 
-Of an interval of rows, a pass holds the state and what the rows themselves are read of (*own* bytes); every interval of
-other ends brings more (*other* bytes), and once more for every strip. Where all of the others stay in memory, strips of one
-interval are best. Where they do not, every further state that fits saves loads: with strips of ``w`` intervals the others
-come ``P / w`` times, but for those that lie in memory when a strip turns to the next.
+For an interval of its rows, a pass holds the state and the blocks of the rows (*own* bytes). Each interval of other ends
+brings blocks too (*other* bytes), once for every strip. Where the blocks of all other ends stay in memory, strips of one
+interval are best. Elsewhere every further state that fits saves loads: with strips of ``w`` intervals the blocks of other ends
+are loaded ``P / w`` times, but for those that are in memory when the next strip begins.
 
 References:
     Wolf and Lam, A data locality optimizing algorithm, PLDI 1991: tiling of loops. Ma et al., NeuGraph, USENIX ATC 2019,
@@ -17,20 +17,20 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sagann.plan.fit import needed_bytes
+from sagann.plan.sizes import needed_bytes
 from sagann.plan.steps import Block, Step
-from sagann.plan.visits import PassKey
+from sagann.plan.sweeps import PassKey
 
 
 def strip_widths(
     steps: Sequence[Step], bytes_of: Callable[[Block], int], budget_bytes: int, num_intervals: int
 ) -> Mapping[PassKey, int]:
-    """How wide the strips of each pass should be for the fewest loads; passes are left out where it is 1.
+    """The width of each pass's strips that needs the fewest loads; passes with strips of one are left out.
 
     Args:
         steps: of an epoch in column order, with strips of one interval.
-        bytes_of: a block's size.
-        budget_bytes: of blocks and temporaries.
+        bytes_of: gives a block's size.
+        budget_bytes: bytes for blocks and temporaries.
         num_intervals: P.
     """
     found = {key: work.width(budget_bytes, num_intervals) for key, work in _passes(steps, bytes_of).items()}
@@ -46,12 +46,12 @@ class _PassSize:
     others: dict[int, int] = field(default_factory=dict)
     "Bytes of the blocks of other ends, by their interval."
     chunk: int = 0
-    "Peak bytes of a chunk's edges and of what is in memory beside them."
+    "Peak bytes of a chunk's edges, the gradients at its edges, and temporaries."
     follow: int = 0
     "Peak bytes of a step that comes between the chunks of two intervals."
 
     def add(self, step: Step, own: int, other: int, bytes_of: Callable[[Block], int]) -> None:
-        """Count the blocks of a chunk's step."""
+        """Add the blocks of a chunk's step."""
         of_own, of_other, of_chunk = 0, 0, step.temporary_bytes
         for block in step.blocks:
             if block.kind in ("edges", "edge_grad"):
@@ -61,13 +61,13 @@ class _PassSize:
             else:
                 of_other += bytes_of(block)
         self.chunk = max(self.chunk, of_chunk)
-        # In a chunk within an interval nobody can tell whose a block is.
+        # In a chunk on the diagonal, own and other blocks look alike.
         if own != other:
             self.owns[own] = max(self.owns.get(own, 0), of_own)
             self.others[other] = max(self.others.get(other, 0), of_other)
 
     def width(self, budget_bytes: int, num_intervals: int) -> int:
-        """The width with the fewest loads; the least of these."""
+        """The smallest width with the fewest loads."""
         own, other = max(self.owns.values(), default=0), max(self.others.values(), default=0)
         best, least = 1, math.inf
         for width in range(1, num_intervals + 1):
@@ -80,15 +80,15 @@ class _PassSize:
             staying = max(0, budget_bytes - walking)
             loads = (count - 1) * max(0, sum(self.others.values()) - staying)
             if loads < least:
-                # As wide as the others, so that none is left with less.
+                # The last strip is about as wide as the others.
                 best, least = math.ceil(num_intervals / count), loads
         return best
 
 
 def chunk_ends(step: Step) -> tuple[PassKey, int, int] | None:
-    """The pass of a chunk's step, the interval of its rows, and that of its other ends; None of other steps.
+    """The pass of a chunk's step, the interval of its rows, and the interval of its other ends.
 
-    Nor has a pass ends that only hands something on to the next one, and so has no rows of its own.
+    None for other steps, and for a pass that has no rows of its own because it only leaves gradients for the next pass.
     """
     states = [block.interval for block in step.writes if block.kind == "state"]
     if step.kind not in ("gather", "gather_grad") or not states:

@@ -1,4 +1,4 @@
-"""Timeline: when each step and each copy of a streamed epoch runs, foretold or recorded."""
+"""Timeline: when each step and each copy of a streamed epoch runs, simulated or recorded."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from sagann.plan.steps import Block, Step
-
 Lane = Literal["compute", "load", "store", "exchange"]
-"Kind of work: exchanges are copies between devices or workers."
+"Kind of work; an exchange is a copy between devices or workers."
 LANES: tuple[Lane, ...] = ("compute", "load", "store")
-"Lanes of one device, which run beside one another."
+"Lanes of one device, which run at the same time."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """A step or a copy that ran, or that is foretold to run."""
+    """A recorded or simulated step or copy."""
 
     lane: Lane
     "Kind of work."
@@ -29,21 +27,21 @@ class Span:
     num_bytes: int = 0
     "Bytes that are copied; 0 for a step."
     resource: str = ""
-    "Device or link that the span occupies, where a plan was simulated."
+    "Device or link that the span occupies; empty where spans are recorded."
 
 
 class Used(NamedTuple):
     """Use of a resource."""
 
     busy_s: float
-    "Seconds in which it runs something."
+    "Seconds in which the resource is busy."
     num_bytes: int
-    "Bytes that are copied over it."
+    "Bytes that are copied over the resource."
 
 
 @dataclass(slots=True)
 class Timeline:
-    """Spans of one or more epochs, and what they come to.
+    """Spans of one or more epochs.
 
     Example:
         >>> timeline = Timeline()
@@ -55,17 +53,17 @@ class Timeline:
 
     spans: list[Span] = field(default_factory=list)
     peak_bytes: dict[str, int] = field(default_factory=dict)
-    "Most bytes of blocks and temporaries in the memory of each device, where a plan was simulated."
+    "Peak bytes of blocks and temporaries of each device; empty where spans are recorded."
 
     @property
     def seconds(self) -> float:
-        """From the first span's start to the last one's end."""
+        """Seconds from the start of the first span to the end of the last one."""
         if not self.spans:
             return 0.0
         return max(span.start_s + span.seconds for span in self.spans) - min(span.start_s for span in self.spans)
 
     def busy_s(self, *lanes: Lane) -> float:
-        """Time in which at least one of the lanes runs something."""
+        """Seconds in which at least one of the lanes is busy."""
         total, until = 0.0, 0.0
         for span in sorted((span for span in self.spans if span.lane in lanes), key=lambda span: span.start_s):
             end = span.start_s + span.seconds
@@ -74,7 +72,7 @@ class Timeline:
         return total
 
     def resources(self) -> Mapping[str, Used]:
-        """How long each resource is busy, and the bytes that go over it; resources run one thing at a time."""
+        """Use of each resource. A resource runs one operation at a time."""
         found: dict[str, Used] = {}
         for span in self.spans:
             known = found.get(span.resource, Used(0.0, 0))
@@ -83,7 +81,7 @@ class Timeline:
 
     @property
     def hidden(self) -> float:
-        """The part of the shorter one of copying and computing that runs beside the other: 1 if all of it does."""
+        """The share of copying or computing, whichever is shorter, that runs at the same time as the other."""
         copies, compute = self.busy_s("load", "store", "exchange"), self.busy_s("compute")
         shorter = min(copies, compute)
         return 1.0 if not shorter else max(0.0, copies + compute - self.busy_s(*LANES, "exchange")) / shorter
@@ -96,17 +94,3 @@ class Timeline:
     def of(self, lane: Lane) -> Sequence[Span]:
         """The spans of a lane, in the order in which they begin."""
         return sorted((span for span in self.spans if span.lane == lane), key=lambda span: span.start_s)
-
-
-def step_name(step: Step) -> str:
-    """A step in a few words."""
-    where = f"{step.interval}" if step.dst_interval < 0 else f"{step.interval} to {step.dst_interval}"
-    return f"{step.kind} {step.number}: {where}"
-
-
-def block_name(block: Block) -> str:
-    """A block in a few words."""
-    where = f"{block.interval}" if block.dst_interval < 0 else f"{block.interval} to {block.dst_interval}"
-    of = f"of stage {block.number}" if block.kind == "stage_saved" else block.name
-    hop = f" of hop {block.number}" if block.kind == "edges" and block.number else ""
-    return f"{block.kind} {of}{hop}: {where}"

@@ -1,4 +1,6 @@
-"""Work: what a step computes, in operations and bytes, so that a machine's rates give seconds.
+"""Work: the operations and bytes of a step, which a machine's rates turn into seconds.
+
+A linear map of sparse features is a sum over non-zeros, as a gather is one over edges: each reads a row of the weight.
 
 References:
     Jia et al., ROC, MLSys 2020, Sec. 4.1 predicts run times from counts as well, by a linear model.
@@ -7,12 +9,13 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import fx
 
-from sagann.compiler.model_program import Gather, ModelProgram
+from sagann.compiler.model_program import Gather
 from sagann.compiler.program import Stage
 from sagann.kernels.dense import linear
 from sagann.kernels.edge.function import EdgeFunction, Input
@@ -24,10 +27,10 @@ from sagann.plan.stage_size import bytes_per_row
 from sagann.plan.steps import Block, Step
 
 _EXPONENTIALS = frozenset(["exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "pow", "sin", "cos"])
-# A product on every edge takes so many times as long as its share of a large one.
+# A product on edges takes this many times as long as the same operations in a large product.
 _ON_EDGES = 2.0
-# The backward of pointwise operators reads the gradient and an operand, and writes a gradient, for every tensor that
-# the forward reads and writes.
+# For every tensor that a pointwise operator reads or writes, its backward reads the gradient and an operand, and writes a
+# gradient.
 _BACKWARD_STREAMS = 1.5
 # A loss on rows of the result reads and writes logarithms of probabilities and their gradient.
 _LOSS_STREAMS = 6
@@ -35,18 +38,18 @@ _LOSS_STREAMS = 6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """What is computed."""
+    """Operations and bytes."""
 
     flops: float = 0.0
     "Floating-point operations of matrix products; a multiply-add counts as two."
     stream_bytes: float = 0.0
     "Bytes read and written in sequence."
     gather_bytes: float = 0.0
-    "Bytes of rows that edges read at scattered places."
+    "Bytes of rows that edges, or non-zeros, read at scattered places."
     gathered_from_bytes: float = 0.0
-    "Bytes of the arrays that hold these rows."
+    "Bytes of the arrays from which these rows are read."
     exponentials: float = 0.0
-    "And functions that cost as much, for edges."
+    "Number of exponentials, and of functions that cost as much, on edges."
 
     def __add__(self, other: Work) -> Work:
         return Work(
@@ -57,8 +60,18 @@ class Work:
             exponentials=self.exponentials + other.exponentials,
         )
 
+    def times(self, rows: float) -> Work:
+        """The work of some rows, where this is the work of one."""
+        return Work(
+            flops=rows * self.flops,
+            stream_bytes=rows * self.stream_bytes,
+            gather_bytes=rows * self.gather_bytes,
+            gathered_from_bytes=self.gathered_from_bytes,
+            exponentials=rows * self.exponentials,
+        )
+
     def seconds(self, machine: Machine) -> float:
-        """How long a machine takes."""
+        """Seconds that a machine takes."""
         cached = min(1.0, machine.cache_bytes / self.gathered_from_bytes) if self.gathered_from_bytes else 1.0
         gather_s = cached / machine.gather_cached_bytes + (1 - cached) / machine.gather_bytes
         return (
@@ -74,30 +87,28 @@ class StepWork:
     """The work of the steps of a schedule.
 
     Args:
-        program: the captured model.
-        schedule: its steps, and the sizes of blocks.
-        rows: vertices of each interval.
+        schedule: the steps, and the sizes of blocks.
+        nonzeros: mean number of non-zero features of a vertex, where features are sparse; None where they are dense.
     """
 
-    def __init__(self, program: ModelProgram, schedule: Schedule, rows: Sequence[int]) -> None:
-        self._program = program
+    def __init__(self, schedule: Schedule, nonzeros: float | None = None) -> None:
+        self._program = schedule.program
         self._schedule = schedule
-        self._rows = rows
-        self._stages = [_StageWork.of(stage, schedule) for stage in program.stages]
+        self._rows = schedule.sizes.rows
+        self._stages = [_StageWork.of(stage, schedule, nonzeros) for stage in schedule.program.stages]
 
     def of(self, step: Step) -> Work:
-        """What a step computes."""
+        """The work of a step."""
         if step.kind in ("gather", "gather_grad"):
             return self._pass(step)
         if step.kind in ("transform", "transform_grad", "transform_loss"):
             return self._transform(step)
-        # The others read blocks and write some.
+        # Other steps only read and write blocks.
         return Work(stream_bytes=self._bytes((*step.reads, *step.writes)))
 
     def _transform(self, step: Step) -> Work:
         stage, rows = self._stages[step.number], self._rows[step.interval]
-        forward = Work(flops=rows * stage.flops, stream_bytes=rows * stage.stream_bytes)
-        backward = Work(flops=rows * stage.grad_flops, stream_bytes=rows * _BACKWARD_STREAMS * stage.stream_bytes)
+        forward, backward = stage.forward.times(rows), stage.backward.times(rows)
         if step.kind == "transform":
             return forward
         if step.kind == "transform_loss":
@@ -144,31 +155,42 @@ class StepWork:
         return sum(self._schedule.sizes.of(block) for block in blocks)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _StageWork:
-    """Of a stage, per row."""
+class _StageWork(NamedTuple):
+    """The work of a stage, per row."""
 
-    flops: float
-    stream_bytes: float
-    grad_flops: float
+    forward: Work
+    backward: Work
 
     @classmethod
-    def of(cls, stage: Stage, schedule: Schedule) -> _StageWork:
-        flops = streams = grad_flops = 0.0
+    def of(cls, stage: Stage, schedule: Schedule, nonzeros: float | None) -> _StageWork:
+        forward = backward = Work()
         wanted = schedule.gradients.nodes(stage)
+        sparse: set[fx.Node] = set()
         for node in stage.module.graph.nodes:
+            if node.op == "placeholder" and nonzeros is not None and str(node.target) == "x":
+                sparse.add(node)
             if node.op != "call_function" or not bytes_per_row(node):
                 continue
+            given = node.all_input_nodes
             if node.target is linear:
-                x, weight = node.args[:2]
-                assert isinstance(x, fx.Node)
-                assert isinstance(weight, fx.Node)
-                product = 2.0 * weight.meta["val"].numel()
-                flops += product
-                grad_flops += product * ((x in wanted) + (weight in wanted))
+                x, weight = given[:2]
+                value = weight.meta["val"]
+                if x in sparse:
+                    assert nonzeros is not None
+                    weight_bytes = value.numel() * value.element_size()
+                    once = Work(gather_bytes=nonzeros * bytes_per_row(node), gathered_from_bytes=weight_bytes)
+                else:
+                    once = Work(flops=2.0 * value.numel())
+                forward += once
+                backward += once.times((x in wanted) + (weight in wanted))
+            elif given and given[0] in sparse:
+                # Dropout of the non-zeros, which are counted where a linear map reads them.
+                sparse.add(node)
             else:
-                streams += bytes_per_row(node) + sum(bytes_per_row(given) for given in node.all_input_nodes)
-        return cls(flops=flops, stream_bytes=streams, grad_flops=grad_flops)
+                stream_bytes = float(bytes_per_row(node) + sum(map(bytes_per_row, given)))
+                forward += Work(stream_bytes=stream_bytes)
+                backward += Work(stream_bytes=_BACKWARD_STREAMS * stream_bytes)
+        return cls(forward, backward)
 
 
 def _row_bytes(inputs: Iterable[Input]) -> int:
@@ -176,13 +198,13 @@ def _row_bytes(inputs: Iterable[Input]) -> int:
 
 
 def _product_flops(function: EdgeFunction) -> int:
-    """What an edge takes in linear maps: products that are wider than any row which the edge reads."""
+    """Operations per edge in linear maps: products wider than any row that the edge reads."""
     row = max((lanes(given) for given in function.inputs if given.side != "param"), default=0)
     return 2 * sum(lanes(op) for op in function.ops if op.op == "mul" and lanes(op) > row)
 
 
 def _exponentials(function: EdgeFunction) -> int:
-    """How many an edge takes."""
+    """Exponentials per edge."""
     count = sum(lanes(op) for op in function.ops if op.op in _EXPONENTIALS)
     return count + sum(
         output.reduction.exponentials * lanes(function.value(output.values[0])) for output in function.outputs

@@ -9,8 +9,8 @@ from sagann.byte_size import format_bytes
 from sagann.plan.epoch import Planned
 from sagann.plan.intervals import sizes
 from sagann.plan.steps import Block, Move, Plan, Step
-from sagann.plan.timeline import Lane, block_name, step_name
-from sagann.plan.visits import Visits
+from sagann.plan.sweeps import Traversal
+from sagann.plan.timeline import Lane
 from sagann.runtime.forecasting.forecast import Forecast
 
 _KINDS = {
@@ -42,7 +42,7 @@ def plan_text(planned: Planned, *, on_disk: bool = True) -> str:
         f"Memory: at most {format_bytes(plan.peak_bytes)} of {format_bytes(plan.budget_bytes)}, for vertex data, edges, "
         "gradients and temporaries. Parameters, their gradients, the optimizer, Python and PyTorch come on top.",
         f"Stages: {_gradients(steps)}. Gathers run once.",
-        *([_visited(schedule.visits)] if plan.num_intervals > 1 else []),
+        *([_visited(schedule.traversal)] if plan.num_intervals > 1 else []),
         f"An epoch: {len(steps):,} steps, {format_bytes(plan.loaded_bytes)} loaded, "
         f"{format_bytes(plan.stored_bytes)} stored.",
         f"{'On disk' if on_disk else 'In the host memory'}: {format_bytes(schedule.edge_bytes)} of edges, {format_bytes(schedule.constant_bytes)} gathered once from "
@@ -105,9 +105,9 @@ def _gradients(steps: Sequence[Step]) -> str:
     return "; ".join(found) or "none runs twice"
 
 
-def _visited(visits: Visits) -> str:
+def _visited(traversal: Traversal) -> str:
     """The order of intervals and chunks."""
-    widths = Counter(visits.widths.values())
+    widths = Counter(traversal.widths.values())
     strips = "".join(
         f"; strips of {width} intervals in {count} {'pass' if count == 1 else 'passes'}"
         for width, count in sorted(widths.items())
@@ -115,8 +115,8 @@ def _visited(visits: Visits) -> str:
     found = {
         "zigzag": "zigzag: each sweep begins where the last one ended",
         "ascending": "ascending in every sweep",
-    }[visits.direction]
-    refined = f"; {len(visits.refined)} strips refined by simulated swaps" if visits.refined else ""
+    }[traversal.direction]
+    refined = f"; {len(traversal.refined)} strips refined by simulated swaps" if traversal.refined else ""
     return f"Order: {found}{strips}{refined}."
 
 
@@ -125,9 +125,9 @@ def steps_text(plan: Plan) -> str:
     lines = []
     for operation in plan.operations:
         if isinstance(operation, Step):
-            lines.append(f"  {step_name(operation)}")
+            lines.append(f"  {operation.label}")
         elif operation.kind != "drop":
-            lines.append(f"{operation.kind} {block_name(operation.block)}, {format_bytes(operation.num_bytes)}")
+            lines.append(f"{operation.kind} {operation.block.label}, {format_bytes(operation.num_bytes)}")
     return "\n".join(lines)
 
 
@@ -139,12 +139,10 @@ def forecast_text(forecast: Forecast) -> str:
         "steps timed on a part of this graph" if forecast.rehearsed else "the machine's rates alone, which is rough"
     )
     cached = " Memory is taken to hold all files, in the system's cache." if forecast.tier == "file cache" else ""
-    return "\n".join(
-        [
-            f"Expected: {timeline.seconds:.3g} s an epoch on {machine.num_cores} cores of {machine.name}; known from {known}.",
-            f"Of that, {busy}; {timeline.hidden:.0%} of the shorter of copying and computing is hidden. "
-            f"The bottleneck is {_BOTTLENECKS[timeline.bottleneck]}.{cached}",
-        ]
+    return (
+        f"Expected: {timeline.seconds:.3g} s an epoch on {machine.num_cores} cores of {machine.name}; known from {known}.\n"
+        f"Of that, {busy}; {timeline.hidden:.0%} of the shorter of copying and computing is hidden. "
+        f"The bottleneck is {_BOTTLENECKS[timeline.bottleneck]}.{cached}"
     )
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from sagann.byte_size import format_bytes
 from sagann.graph import Graph
+from sagann.graph.rows import is_sparse
 from sagann.plan.machine import Machine
 from sagann.report.terminal import facts_table
 from sagann.train import METRICS, Metrics
@@ -79,7 +80,7 @@ def _features(graph: Graph) -> str:
     features = graph.features
     if features is None:
         return "none"
-    if features.layout == torch.sparse_csr:
+    if is_sparse(features):
         count = features.values().numel()
         share = count / max(1, features.shape[0] * features.shape[1])
         return f"{graph.num_features:,}, sparse {_dtype(features.dtype)}, {count:,} non-zeros ({share:.2%})"
@@ -132,9 +133,13 @@ def rates_table(machine: Machine) -> Table:
         f"{_bytes(machine.gather_cached_bytes)} of rows in the cache",
         "exponentials on edges": _counted(machine.exp_per_s, ""),
         "copies": f"{_bytes(machine.copy_bytes)}; of rows picked here and there, by one thread, {_bytes(machine.pick_bytes)}",
-        "disk": f"{_bytes(machine.disk_read_bytes)} read, {_bytes(machine.disk_write_bytes)} written; {_bytes(machine.file_cache_bytes)} read from the page cache",
         "a step, however small": f"{1e6 * machine.step_s:.0f} µs",
     }
+    for name, disk in machine.disks.items():
+        read, cached, written = map(
+            _bytes, (disk.read_bytes_per_s, disk.cached_bytes_per_s, disk.write_bytes_per_s)
+        )
+        rows[f"disk {name}"] = f"{read} read, {written} written; {cached} read from the page cache"
     if machine.host_to_device_bytes is not None and machine.device_to_host_bytes is not None:
         rows["copies to and from the device"] = (
             f"{_bytes(machine.host_to_device_bytes)} to it, {_bytes(machine.device_to_host_bytes)} from it"

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from sagann.errors import DatasetError, InputError
 from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
-from sagann.graph.rows import csr_tensor
+from sagann.graph.feature_store import tensor_of
+from sagann.graph.rows import csr_tensor, is_sparse
 from sagann.storage.folder import new_folder, recover
 from sagann.storage.manifest import SAFE_NAME, Manifest, layout_of, read_manifest, write_manifest
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, check_npy, dtype_name, map_npy, write_npy
@@ -144,7 +145,8 @@ def tensors_of(graph: Graph) -> dict[str, Tensor]:
     Raises:
         InputError: an array has a dtype, or edge data a name, that the format does not know.
     """
-    topology, features = graph.topology, graph.features
+    topology = graph.topology
+    features = None if graph.features is None else tensor_of(graph.features)
     tensors: dict[str, Tensor | None] = {"indptr": topology.indptr, "indices": topology.indices}
     for name, rows in topology.edge_data.items():
         if not SAFE_NAME.fullmatch(name):
@@ -155,7 +157,7 @@ def tensors_of(graph: Graph) -> dict[str, Tensor]:
                 fix="Rename the edge data.",
             )
         tensors[f"edge_{name}"] = rows
-    if features is not None and layout_of(features) == "csr":
+    if is_sparse(features):
         tensors["features_indptr"] = features.crow_indices()
         tensors["features_indices"] = features.col_indices()
         tensors["features_values"] = features.values()

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from sagann.errors import DatasetError, InputError
 from sagann.graph import SPLIT_NAMES, id_dtype
+from sagann.graph.feature_store import Features
+from sagann.graph.rows import is_sparse
 from sagann.storage.durable import write_whole
 from sagann.storage.folder import FORMAT, MANIFEST_FILE
 from sagann.storage.json_fields import as_count, as_flag, as_list, as_mapping, as_text, as_texts
@@ -288,8 +288,8 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def layout_of(features: torch.Tensor | None) -> str:
+def layout_of(features: Features | None) -> str:
     """Name the layout of a graph's features: 'none', 'dense' or 'csr'."""
     if features is None:
         return "none"
-    return "csr" if features.layout == torch.sparse_csr else "dense"
+    return "csr" if is_sparse(features) else "dense"

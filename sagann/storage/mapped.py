@@ -1,8 +1,8 @@
-"""Mapped: rows of a tensor that is mapped from a file, read by position instead of page by page.
+"""Mapped rows: the feature store of a tensor that is mapped from a file. Its rows are read by position, not page by page.
 
-A page of a map is read when it is touched, by whoever touches it, and stays in the process's memory until the system takes
-it back. A positioned read brings what is asked for into memory of the caller's choice, in large pieces, and any thread can
-do it. The bytes are the same as long as nobody has written to the map: the system's own account of the map says so.
+A page of a map is read by the thread that touches the page, and stays in the process's memory until the system takes the page
+back. A positioned read brings the bytes into memory of the caller's choice, in large pieces and from any thread. The bytes are
+the same as long as nobody has written to the map, which the system's own account of the map tells.
 """
 
 from __future__ import annotations
@@ -15,88 +15,108 @@ from weakref import finalize
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from sagann.errors import DatasetError
+from sagann.graph.feature_store import Features, FeatureStore, feature_store
+from sagann.graph.large_arrays import empty_array
+from sagann.graph.versions import version_of
 from sagann.storage.file_cache import is_cached
+from sagann.storage.positioned import read_bytes, read_rows
 
 _MAPS = Path("/proc/self/smaps")
 # 7f00-7f10 rw-p 00000080 fe:00 1234   /path
 _MAP = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S{4} ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) +(/.*)")
-# Longest that one call of the system may read.
-_AT_ONCE = 1 << 30
+
+
+_KNOWN = WeakTensorKeyDictionary()
+"By tensor: the version of the tensor when its file was looked up, and the store of the file or None."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Map:
     first: int
-    "Address."
+    "First address of the map."
     offset: int
-    "Offset of that address in the file."
+    "Position of that address in the file, in bytes."
     device: int
+    "Number of the disk."
     inode: int
+    "Number of the file on the disk."
     path: str
+    "Path of the file."
 
 
 class MappedRows:
-    """Rows of a file that a tensor is mapped from.
+    """The rows of a file that a tensor is mapped from.
 
     Args:
-        tensor: whose rows are read; not kept alive.
-        file: descriptor of the file, closed when this is collected.
-        offset: of the tensor's first byte in the file.
+        tensor: has the shape and type of the rows; not kept alive.
+        file: descriptor of the file, closed when the store is collected.
+        offset: position of the tensor's first byte in the file.
+
+    Reading raises DatasetError where the file has become shorter.
     """
 
     def __init__(self, tensor: Tensor, file: int, offset: int) -> None:
+        self.num_rows = len(tensor)
+        "Number of rows."
+        self.row_shape = tuple(tensor.shape[1:])
+        "Shape of a row."
+        self.dtype = tensor.dtype
+        "Type of the numbers in a row."
         self._file, self._offset = file, offset
         self._row_bytes = tensor[:1].nbytes
         finalize(self, os.close, file)
 
-    def is_at_hand(self, rows: slice) -> bool:
-        """Whether a range of rows can be read without waiting for a disk, as far as the system tells."""
-        num_bytes = (rows.stop - rows.start) * self._row_bytes
-        return is_cached(self._file, self._offset + rows.start * self._row_bytes, num_bytes)
+    def rows(self, ids: Tensor) -> Tensor:
+        """Read the rows of some vertices; ascending ids are read fastest."""
+        order = None if bool((ids.diff() >= 0).all()) else ids.argsort()
+        found = read_rows(
+            self._file, self._offset, ids if order is None else ids[order], self._empty(len(ids)), self._cut_short
+        )
+        return found if order is None else found[order.argsort()]
 
-    def read(self, rows: slice, into: Tensor) -> Tensor:
-        """Read a range of rows.
-
-        Args:
-            rows: which.
-            into: contiguous, of so many rows; is given back.
-        Raises:
-            DatasetError: the file has become shorter.
-        """
-        self.fill(into.reshape(-1).view(torch.uint8).numpy().data, rows.start * self._row_bytes)
+    def slice(self, start: int, stop: int) -> Tensor:
+        """Read a range of rows."""
+        into = self._empty(stop - start)
+        memory = into.reshape(-1).view(torch.uint8).numpy().data
+        read_bytes(self._file, memory, self._offset + start * self._row_bytes, self._cut_short)
         return into
 
-    def fill(self, left: memoryview, offset: int) -> None:
-        """Read bytes of the tensor.
+    def is_at_hand(self, start: int, stop: int) -> bool:
+        """Whether a range of rows can be read without waiting for a disk, as far as the system tells."""
+        return is_cached(self._file, self._offset + start * self._row_bytes, (stop - start) * self._row_bytes)
 
-        Args:
-            left: is filled.
-            offset: of the first byte in the tensor.
-        Raises:
-            DatasetError: the file has become shorter.
-        """
-        offset += self._offset
-        while left:
-            read = os.preadv(self._file, [left[:_AT_ONCE]], offset)
-            if read == 0:
-                raise DatasetError(
-                    "array file has become shorter",
-                    value=f"it ends at byte {offset}, {len(left)} more are needed",
-                    where=os.readlink(f"/proc/self/fd/{self._file}"),
-                    fix="Leave a dataset alone while a run reads it; import it again.",
-                )
-            left, offset = left[read:], offset + read
+    def _empty(self, count: int) -> Tensor:
+        return empty_array((count, *self.row_shape), self.dtype, torch.device("cpu"))
+
+    def _cut_short(self, value: str) -> DatasetError:
+        return DatasetError(
+            "array file has become shorter",
+            value=value,
+            where=os.readlink(f"/proc/self/fd/{self._file}"),
+            fix="Leave a dataset alone while a run reads it; import it again.",
+        )
+
+
+def positioned(features: Features) -> FeatureStore:
+    """The store of features; a tensor that is mapped from a file is read by position. The file is looked up once per tensor."""
+    if not isinstance(features, Tensor):
+        return features
+    version, known = version_of(features), _KNOWN.get(features)
+    if known is None or known[0] != version or version < 0:
+        known = _KNOWN[features] = version, mapped_rows(features)
+    return feature_store(features) if known[1] is None else known[1]
 
 
 def mapped_rows(tensor: Tensor) -> MappedRows | None:
-    """What reads a tensor's rows from its file; None where it is not a contiguous tensor, or not mapped as the file is.
+    """The store of a tensor's file; None unless the tensor is contiguous, and is mapped as the file is now.
 
-    It is mapped as the file is where the map is on one file that still stands at its path, and none of its pages was written
-    to. Only Linux tells.
+    The map must be of one file that still stands at its path, and none of its pages may have been written to. Only Linux tells.
     """
-    if tensor.device.type != "cpu" or not tensor.is_contiguous() or not tensor.numel() or not _MAPS.exists():
+    is_dense = tensor.layout == torch.strided and tensor.device.type == "cpu"
+    if not is_dense or not tensor.is_contiguous() or not tensor.numel() or not _MAPS.exists():
         return None
     found = _map_of(tensor.data_ptr(), tensor.nbytes)
     if found is None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -20,6 +19,7 @@ from sagann.byte_size import format_bytes
 from sagann.errors import InputError, LayerError
 from sagann.free_space import memory
 from sagann.graph import Graph
+from sagann.graph.rows import is_sparse
 from sagann.saga.hops import count_hops
 from sagann.train.metrics import measuring_bytes, most_measured
 from sagann.train.preparation import parameter_dtype, takes_sparse_features
@@ -132,12 +132,12 @@ def _prepared_bytes(model: nn.Module, graph: Graph) -> int:
     if features is None:
         return made_bytes
     dtype = parameter_dtype(model)
-    is_sparse = features.layout == torch.sparse_csr
-    if is_sparse and not takes_sparse_features(model):
-        return made_bytes + features.numel() * dtype.itemsize
-    if features.dtype != dtype:
-        made_bytes += (features._nnz() if is_sparse else features.numel()) * dtype.itemsize
-    return made_bytes
+    whole_bytes = graph.num_vertices * graph.num_features * dtype.itemsize
+    if is_sparse(features):
+        if not takes_sparse_features(model):
+            return made_bytes + whole_bytes
+        whole_bytes = features._nnz() * dtype.itemsize
+    return made_bytes + (whole_bytes if features.dtype != dtype else 0)
 
 
 def _most_bytes(model: nn.Module, graph: Graph) -> int:

@@ -79,6 +79,5 @@ class WholeGraph:
         if first == last:
             return logits.new_zeros(())
         rows = self._rows[first:last] - vertices.start
-        multi_label = self._graph.multi_label
-        part = loss_of(logits.index_select(0, rows), self._labels[first:last], multi_label=multi_label)
+        part = loss_of(logits.index_select(0, rows), self._labels[first:last], multi_label=self._graph.multi_label)
         return part * ((last - first) / len(self._rows))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -18,6 +19,8 @@ from torch import Tensor
 
 from sagann.errors import CheckpointError
 from sagann.graph import Graph
+from sagann.graph.feature_store import Features, feature_store, read_slice
+from sagann.graph.rows import is_sparse
 from sagann.nn import ModelConfig
 from sagann.nn.user_model import class_in_file
 from sagann.saga.engine import current_engine
@@ -110,12 +113,12 @@ def _differences(saved: Any, current: Any, name: str) -> Iterator[tuple[str, str
         yield name, str(saved), str(current)
 
 
-def _arrays(graph: Graph) -> Iterator[tuple[str, Tensor]]:
+def _arrays(graph: Graph) -> Iterator[tuple[str, Features]]:
     yield "indptr", graph.topology.indptr
     yield "indices", graph.topology.indices
     for name, rows in sorted(graph.topology.edge_data.items()):
         yield f"edge data '{name}'", rows
-    if graph.features is not None and graph.features.layout == torch.sparse_csr:
+    if is_sparse(graph.features):
         yield "features.crow_indices", graph.features.crow_indices()
         yield "features.col_indices", graph.features.col_indices()
         yield "features.values", graph.features.values()
@@ -127,12 +130,16 @@ def _arrays(graph: Graph) -> Iterator[tuple[str, Tensor]]:
         yield f"split '{name}'", mask
 
 
-def _digest(array: Tensor) -> str:
-    state = hashlib.blake2b(f"{array.dtype} {list(array.shape)}".encode(), digest_size=16)
-    if array.numel() == 0:
+def _digest(array: Features) -> str:
+    store = feature_store(array)
+    num_rows, row_shape = store.num_rows, store.row_shape
+    state = hashlib.blake2b(f"{array.dtype} {[num_rows, *row_shape]}".encode(), digest_size=16)
+    row_bytes = math.prod(row_shape) * array.dtype.itemsize
+    if row_bytes == 0:
         return state.hexdigest()
-    # In pieces: a mapped array may be larger than memory.
-    row_bytes = max(1, array[:1].numel() * array.element_size())
-    for part in array.split(max(1, _DIGEST_ROWS_BYTES // row_bytes)):
-        state.update(part.detach().cpu().contiguous().view(torch.uint8).numpy())
+    # In pieces, so that an array larger than memory can be read.
+    step = max(1, _DIGEST_ROWS_BYTES // row_bytes)
+    for start in range(0, num_rows, step):
+        part = read_slice(store, start, min(start + step, num_rows))
+        state.update(part.detach().cpu().contiguous().view(torch.uint8).numpy().data)
     return state.hexdigest()

@@ -81,8 +81,10 @@ class Predictor:
         with self.large_arrays():
             graph = features_as(graph, parameter_dtype(self.model))
             prepared = prepared_by(self.model, graph)
-        # Of a streamed graph, blocks are copied to the device when they are needed.
-        return PreparedGraph(graph=prepared.to("cpu" if self.streaming is not None else self.device))
+        if self.streaming is None:
+            return PreparedGraph(graph=prepared.in_memory().to(self.device))
+        # Blocks are copied to the device when they are needed.
+        return PreparedGraph(graph=prepared.to("cpu"))
 
     def large_arrays(self) -> AbstractContextManager[None]:
         """See :meth:`sagann.train.streaming.Streaming.large_arrays`; changes nothing where the model is not streamed."""
@@ -179,7 +181,7 @@ class Predictor:
     def _run(self, model: Callable[[], Tensor], graph: Graph) -> Tensor:
         """Run the model. A model that overwrites the features is a LayerError."""
         features = graph.features
-        if features is None or features.is_inference():
+        if not isinstance(features, Tensor) or features.is_inference():
             # A tensor made in inference mode counts no versions, and refuses to be overwritten outside of that mode.
             return model()
         version = features._version

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,9 +10,10 @@ from torch import nn
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph
-from sagann.graph.checks import CHECKED_AT_ONCE
+from sagann.graph.checks import slices
+from sagann.graph.feature_store import feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
-from sagann.graph.rows import csr_tensor, made_dense
+from sagann.graph.rows import csr_tensor, is_sparse, made_dense
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +36,7 @@ def prepared_by(model: nn.Module, graph: Graph) -> Graph:
             fix="Return the prepared sagann.graph.Graph.",
         )
     features = prepared.features
-    if features is None or features.layout != torch.sparse_csr or takes_sparse_features(model):
+    if not is_sparse(features) or takes_sparse_features(model):
         return prepared
     fix = "Set takes_sparse_features = True in its class if it hands them to SAGA layers or LinearEncoder."
     return replace(prepared, features=made_dense(features, f"The model {type(model).__name__}", fix))
@@ -56,15 +58,13 @@ def features_as(graph: Graph, dtype: torch.dtype) -> Graph:
     features = graph.features
     if features is None or features.dtype == dtype:
         return graph
-    is_sparse = features.layout == torch.sparse_csr
-    values = features.values() if is_sparse else features
-    cast = empty_array(values.shape, dtype, values.device)
+    store = feature_store(features.values() if is_sparse(features) else features)
+    cast = empty_array((store.num_rows, *store.row_shape), dtype, graph.topology.device)
     infinite = False
-    step = max(1, CHECKED_AT_ONCE // max(1, values[:1].numel()))
-    for first in range(0, len(values), step):
-        rows = values[first : first + step].to(dtype)
+    for part in slices(store.num_rows, math.prod(store.row_shape)):
+        rows = read_slice(store, part.start, part.stop).to(dtype)
         infinite = infinite or bool(rows.isinf().any())
-        cast[first : first + step] = rows
+        cast[part] = rows
     if infinite:
         raise InputError(
             "a feature is too large for the numbers that the model computes in",
@@ -72,7 +72,7 @@ def features_as(graph: Graph, dtype: torch.dtype) -> Graph:
             where=f"graph '{graph.name}'",
             fix="Scale the features, for instance to mean 0 and deviation 1.",
         )
-    if is_sparse:
+    if is_sparse(features):
         # .to() would check the offsets and ids again.
         cast = csr_tensor(features.crow_indices(), features.col_indices(), cast, num_columns=graph.num_features)
     return replace(graph, features=cast)

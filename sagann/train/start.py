@@ -59,11 +59,8 @@ def continue_run(
     folder's history is cut back to the checkpoint. ``on_message`` is told of other versions and of damaged checkpoints.
     """
     if folder.has_work and not folder.exists:
-        raise _lost(
-            "run.json",
-            "nothing tells which model and graph its checkpoints and metrics belong to",
-            str(folder.path),
-        )
+        value = "nothing tells which model and graph its checkpoints and metrics belong to"
+        raise _lost("run.json", value, str(folder.path))
     saved, identity = folder.read_run(), description["identity"]
     check_same(saved["identity"], identity, where=str(folder.path))
     for name, now in versions().items():

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from sagann.errors import CheckpointError, InputError, MissingDependencyError, require_type
 from sagann.graph import Graph, validate_graph
@@ -191,11 +192,10 @@ class Trainer:
             run = ""
             if folder is not None:
                 description = self._description(session)
-                run = (
-                    continue_run(session, folder, description, self._reporter.on_message)
-                    if resume
-                    else start_run(folder, description, overwrite=overwrite)
-                )
+                if resume:
+                    run = continue_run(session, folder, description, self._reporter.on_message)
+                else:
+                    run = start_run(folder, description, overwrite=overwrite)
             info = self._info(session)
             reporters = [self._reporter]
             if folder is not None and self.config.tensorboard:
@@ -263,11 +263,10 @@ class Trainer:
         assert self.config.weight_decay is not None
         groups = self._param_groups(self.model, self.config.weight_decay)
         optimizer = self._optimizer(groups) if self._optimizer else build_optimizer(self.config, groups)
-        scheduler = (
-            self._scheduler(optimizer)
-            if self._scheduler
-            else build_scheduler(self.config, optimizer, maximise=tracker.maximise)
-        )
+        if self._scheduler:
+            scheduler: LRScheduler | None = self._scheduler(optimizer)
+        else:
+            scheduler = build_scheduler(self.config, optimizer, maximise=tracker.maximise)
         return TrainSession(
             model=self.model,
             source=WholeGraph(self._predictor, self._prepared, profile=self.config.profile),

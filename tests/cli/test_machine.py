@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sagann.plan.machine import Machine
+from sagann.plan.machine import Disk, Machine
 from sagann.report.probes import Finding
 from tests.cli.conftest import Invoke
 
@@ -22,10 +22,10 @@ MACHINE = Machine(
     exp_per_s=5.5e9,
     copy_bytes=9.5 * 2**30,
     pick_bytes=6.5 * 2**30,
-    disk_read_bytes=1.5 * 2**30,
-    file_cache_bytes=4.5 * 2**30,
-    disk_write_bytes=512 * 2.0**20,
     step_s=61.7e-6,
+    disks={
+        "disk0": Disk(read_bytes_per_s=1.5 * 2**30, cached_bytes_per_s=4.5 * 2**30, write_bytes_per_s=512 * 2.0**20)
+    },
 )
 
 

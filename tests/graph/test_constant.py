@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from sagann.graph import Graph, Topology
-from sagann.graph.constant import _DECLARED, declare_constant, is_constant
+from sagann.graph.constant import _TENSORS, declare_constant, is_constant
 from tests.graph.graphs import sparse
 
 
@@ -44,7 +44,7 @@ def test_features_that_learn_are_not_constant() -> None:
 def test_a_declaration_lives_as_long_as_its_tensor() -> None:
     features = declare_constant(torch.ones(3))
     gc.collect()
-    before = len(_DECLARED)
+    before = len(_TENSORS)
     del features
     gc.collect()
-    assert len(_DECLARED) == before - 1
+    assert len(_TENSORS) == before - 1

@@ -11,9 +11,9 @@ import torch
 from sagann.errors import InputError, MissingDependencyError
 from sagann.graph import Graph, Topology, relabel, sbm_graph
 from sagann.partition import VERTEX_ORDERS, vertex_order
-from sagann.partition.metis import metis_order
+from sagann.partition.orders import metis_order
 from sagann.plan import equal_vertices
-from sagann.plan.fit import hop_size
+from sagann.plan.hops import hop_size
 from tests.graphs import labelled_graph, odd_topologies
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sagann.plan.machine import Machine
+from dataclasses import replace
+
+from sagann.plan.machine import Disk, Machine
 
 ROUND = Machine(
     name="round numbers",
@@ -15,8 +17,11 @@ ROUND = Machine(
     exp_per_s=1e9,
     copy_bytes=1e3,
     pick_bytes=500.0,
-    disk_read_bytes=1e2,
-    file_cache_bytes=250.0,
-    disk_write_bytes=50.0,
     step_s=1e-12,
+    disks={"disk0": Disk(read_bytes_per_s=1e2, cached_bytes_per_s=250.0, write_bytes_per_s=50.0)},
 )
+
+
+def with_disk(machine: Machine, **rates: float) -> Machine:
+    """The machine with other rates of its disk."""
+    return replace(machine, disks={"disk0": replace(machine.disks["disk0"], **rates)})

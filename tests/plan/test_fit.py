@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,29 +11,17 @@ import torch
 from sagann.errors import InputError
 from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
-from sagann.plan import ChunkGrid, equal_vertices, intervals
-from sagann.plan.edges_of_type import EdgesOfType
-from sagann.plan.fit import UnmetError, hop_size, largest_of, least_count, needed_bytes
+from sagann.plan import equal_vertices, intervals
+from sagann.plan.fit import UnmetError, largest_of, least_count
 from sagann.plan.gradients import Gradients
+from sagann.plan.hops import hop_size
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
-from sagann.plan.sizes import BlockSizes, constants_of_stages
+from sagann.plan.sizes import BlockSizes, constants_of_stages, needed_bytes
 from sagann.plan.steps import Block, Step
-from sagann.runtime.blocks.chunks import Chunks
-from sagann.runtime.blocks.host import RamHost
 from sagann.runtime.streaming.stream import foretell, stream
-from tests.graphs import labelled_graph, odd_topologies
+from tests.graphs import labelled_graph
 from tests.tolerances import assert_close
-
-TOPOLOGIES = odd_topologies(types=2)
-
-
-@pytest.mark.parametrize("name", TOPOLOGIES)
-def test_sizes_are_known_without_cutting(name: str) -> None:
-    topology = TOPOLOGIES[name]
-    bounds = equal_vertices(topology.num_dst, 3)
-    for hop in (topology, EdgesOfType(topology=topology, data="type", type=1)):
-        assert asdict(hop_size(hop, bounds)) == asdict(Chunks(ChunkGrid(hop, bounds), RamHost(), 0).size)
 
 
 def test_the_least_count_is_the_least() -> None:

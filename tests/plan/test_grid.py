@@ -6,11 +6,10 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 
 from sagann.errors import InputError
 from sagann.plan import ChunkGrid, equal_edges, equal_vertices
-from sagann.plan.edges_of_type import EdgesOfType
+from sagann.plan.hops import EdgesOfType
 from tests.graphs import block_of, odd_topologies, random_topology
 
 TOPOLOGIES = odd_topologies(types=3)
@@ -70,19 +69,6 @@ def test_the_edges_of_each_type_are_cut_by_themselves(name: str, count: int) -> 
     assert sorted(seen) == list(range(topology.num_edges))
 
 
-@settings(max_examples=50, deadline=None)
-@given(degrees=st.lists(st.integers(0, 30), min_size=1, max_size=40), count=st.integers(1, 9))
-def test_intervals_of_equal_edges(degrees: list[int], count: int) -> None:
-    indptr = torch.tensor([0, *degrees]).cumsum(0)
-    bounds = equal_edges(indptr, count)
-    assert len(bounds) == count + 1
-    assert list(bounds) == sorted(bounds)
-    assert (bounds[0], bounds[-1]) == (0, len(degrees))
-    # None has more than its share but for one vertex.
-    most = max(int(indptr[last] - indptr[first]) for first, last in pairwise(bounds))
-    assert most <= sum(degrees) / count + max(degrees)
-
-
 def test_impossible_cuts_are_refused() -> None:
     topology = random_topology(20, 60)
     for bounds in [(0, 10), (0, 12, 5, 20), (1, 20), (0,), ()]:
@@ -90,5 +76,3 @@ def test_impossible_cuts_are_refused() -> None:
             ChunkGrid(topology, bounds)
     with pytest.raises(InputError, match="bipartite"):
         ChunkGrid(block_of(topology, 5), (0, 5))
-    with pytest.raises(InputError, match="at least 1"):
-        equal_vertices(20, 0)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
 from sagann.errors import InputError
-from sagann.plan.machine import UNITS, Machine
+from sagann.plan.machine import DISK_UNITS, UNITS, Disk, Machine
 
 WHERE = "machine.toml"
 VALUES: dict[str, Any] = {
@@ -24,21 +24,27 @@ VALUES: dict[str, Any] = {
     "exp_per_s": 5e9,
     "copy_bytes": 9.5e9,
     "pick_bytes": 8e9,
-    "disk_read_bytes": 1.5e9,
-    "file_cache_bytes": 5e9,
-    "disk_write_bytes": 1e9,
     "step_s": 6e-5,
 }
+DISK = Disk(read_bytes_per_s=1.5e9, cached_bytes_per_s=5e9, write_bytes_per_s=1e9)
+OLD_LINES = "disk_read_bytes = 1.5e9\nfile_cache_bytes = 5e9\ndisk_write_bytes = 1e9\n"
+"The rates of DISK in files without a table of disks."
 OF_DEVICES = {"host_to_device_bytes": 5e10, "device_to_host_bytes": 4.5e10}
 "Missing where the processor computes."
 NUMBERS = [name for name in VALUES if name != "name"]
 
 
+def machine_of(**values: Any) -> Machine:
+    return Machine(**{**VALUES, "disks": {"disk0": DISK}, **values})
+
+
 def text_with(**changes: str | None) -> str:
     """A machine's TOML with values replaced by other text, or left out."""
-    lines = dict(line.split(" = ", 1) for line in Machine(**VALUES).to_toml().splitlines())
+    rates, table = machine_of().to_toml().split("\n\n", 1)
+    lines = dict(line.split(" = ", 1) for line in rates.splitlines())
     lines |= {name: value for name, value in changes.items() if value is not None}
-    return "\n".join(f"{name} = {value}" for name, value in lines.items() if changes.get(name, "") is not None)
+    kept = [f"{name} = {value}" for name, value in lines.items() if changes.get(name, "") is not None]
+    return "\n".join([*kept, table])
 
 
 def refused(text: str) -> InputError:
@@ -61,7 +67,9 @@ names = st.text(st.characters(exclude_categories=["Cs"]))
 def test_what_is_written_is_what_is_read(name: str, rates: list[float], counts: list[int]) -> None:
     values = iter(rates)
     whole = {"num_cores": counts[0], "cache_bytes": counts[1], "name": name}
-    machine = Machine(**{each: whole[each] if each in whole else next(values) for each in VALUES})
+    disks = {"disk0": Disk(**{each: next(values) for each in DISK_UNITS})}
+    of_device0 = {each: whole[each] if each in whole else next(values) for each in VALUES}
+    machine = machine_of(**of_device0, disks=disks)
     text = machine.to_toml()
     assert Machine.from_toml(text, where=WHERE) == machine
     assert tomllib.loads(text) == {
@@ -70,24 +78,25 @@ def test_what_is_written_is_what_is_read(name: str, rates: list[float], counts: 
 
 
 def test_every_field_has_a_unit_and_is_written_with_it() -> None:
-    tables = ["devices", "links", "switches"]
+    tables = ["disks", "devices", "links", "switches"]
     assert [each.name for each in fields(Machine)] == [*UNITS, *tables]
+    assert [each.name for each in fields(Disk)] == [*DISK_UNITS]
     assert list(UNITS) == [*VALUES, *OF_DEVICES]
-    lines = Machine(**VALUES, **OF_DEVICES).to_toml().splitlines()
-    for line, (name, unit) in zip(lines, UNITS.items(), strict=True):
+    lines = [line for line in machine_of(**OF_DEVICES).to_toml().splitlines() if " = " in line]
+    for line, (name, unit) in zip(lines, [*UNITS.items(), *DISK_UNITS.items()], strict=True):
         assert line.startswith(f"{name} = ")
         assert line.endswith(f"  # {unit}")
 
 
 def test_numbers_are_written_in_few_digits() -> None:
-    written = Machine(**{**VALUES, "gather_bytes": 1e11 / 3, "stream_bytes": 3.764e10}).to_toml()
+    written = machine_of(gather_bytes=1e11 / 3, stream_bytes=3.764e10).to_toml()
     for line in ("stream_bytes = 3.764e+10  #", "gather_bytes = 33333333333.333332  #", "step_s = 6e-05  #"):
         assert line in written
 
 
 def test_numbers_as_a_person_writes_them() -> None:
     found = Machine.from_toml(text_with(matmul_flops="400_000_000_000", cache_bytes="32e6"), where=WHERE)
-    assert found == Machine(**{**VALUES, "cache_bytes": 32_000_000})
+    assert found == machine_of(cache_bytes=32_000_000)
     assert type(found.matmul_flops) is float
     assert type(found.cache_bytes) is int
 
@@ -102,20 +111,20 @@ def test_a_missing_field(name: str) -> None:
 
 
 def test_copies_to_a_device_are_both_stated_or_neither() -> None:
-    whole = Machine(**VALUES, **OF_DEVICES)
+    whole = machine_of(**OF_DEVICES)
     assert Machine.from_toml(whole.to_toml(), where=WHERE) == whole
-    assert not any(name in Machine(**VALUES).to_toml() for name in OF_DEVICES)
+    assert not any(name in machine_of().to_toml() for name in OF_DEVICES)
     for name, value in OF_DEVICES.items():
         with pytest.raises(
             InputError, match="State host_to_device_bytes and device_to_host_bytes both, or neither"
         ):
-            Machine(**VALUES, **{name: value})
-    with pytest.raises(InputError, match="device_to_host_bytes of a machine is not positive"):
-        Machine(**VALUES, **{**OF_DEVICES, "device_to_host_bytes": 0.0})
+            machine_of(**{name: value})
+    with pytest.raises(InputError, match="device_to_host_bytes of a machine is not a positive number"):
+        machine_of(**{**OF_DEVICES, "device_to_host_bytes": 0.0})
 
 
 def test_nothing_at_all_and_a_table() -> None:
-    assert "'name' is missing, and 13 more" in refused("").value
+    assert "'name' is missing, and 11 more" in refused("").value
     assert refused("[machine]\nname = 'x'").value == "'machine'"
 
 
@@ -129,7 +138,7 @@ def test_an_unknown_field() -> None:
 @pytest.mark.parametrize("value", ["0", "-1", "-0.5", "nan", "inf", "-inf", "0.0", "1" + 400 * "0"])
 def test_numbers_that_are_not_positive_and_finite(name: str, value: str) -> None:
     error = refused(text_with(**{name: value}))
-    assert error.what == f"{name} of a machine is not positive and finite"
+    assert error.what == f"{name} of a machine is not a positive number"
     assert UNITS[name] in error.fix
     assert len(error.value) <= 60
 
@@ -138,7 +147,7 @@ def test_numbers_that_are_not_positive_and_finite(name: str, value: str) -> None
 @pytest.mark.parametrize(("value", "shown"), [('"fast"', "'fast'"), ("true", "True"), ("[1]", "[1]"), ("{}", "{}")])
 def test_what_is_no_number(name: str, value: str, shown: str) -> None:
     error = refused(text_with(**{name: value}))
-    assert (error.what, error.value) == (f"{name} of a machine is not a number", shown)
+    assert (error.what, error.value) == (f"{name} of a machine is not a positive number", shown)
 
 
 @pytest.mark.parametrize("name", ["num_cores", "cache_bytes"])
@@ -163,4 +172,51 @@ def test_what_is_no_toml(text: str) -> None:
 )
 def test_a_machine_made_by_hand_is_checked_too(name: str, value: object) -> None:
     with pytest.raises(InputError, match=rf"{name} of a machine is not .* \(in Machine\)"):
-        Machine(**{**VALUES, name: value})
+        machine_of(**{name: value})
+
+
+def test_the_disk_of_an_old_file_is_read_from_its_lines() -> None:
+    rates, _ = machine_of().to_toml().split("\n\n", 1)
+    assert Machine.from_toml(f"{rates}\n{OLD_LINES}", where=WHERE) == machine_of()
+    device = f"{rates}\n{OLD_LINES}[devices.device1]\ndisk_read_bytes = 2e9\n"
+    found = Machine.from_toml(device, where=WHERE)
+    assert found.disk_of("device1")[1] == replace(DISK, read_bytes_per_s=2e9)
+    assert found.disk_of("device0") == ("disk0", DISK)
+    assert Machine.from_toml(found.to_toml(), where=WHERE) == found
+
+
+def test_a_device_names_its_disk() -> None:
+    fast = replace(DISK, read_bytes_per_s=9e9)
+    machine = machine_of(disks={"disk0": DISK, "disk1": fast}, devices={"device1": {"disk": "disk1"}})
+    assert Machine.from_toml(machine.to_toml(), where=WHERE) == machine
+    assert machine.disk_of("device1") == ("disk1", fast)
+    assert machine.disk_of("device2") == ("disk0", DISK)
+    assert machine.device("device1") == machine
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            "[disks.disk1]\nread_bytes_per_s = 1",
+            "disks.disk1.cached_bytes_per_s of a machine is not a positive number: None",
+        ),
+        (
+            "[disks.disk1]\nspeed = 1",
+            "disks.disk1.speed of a machine is not one of read_bytes_per_s, cached_bytes_per_s",
+        ),
+        (
+            "[devices.device1]\ndisk = 'disk1'",
+            "devices.device1.disk of a machine is not a name of [disks]: 'disk1'",
+        ),
+    ],
+)
+def test_wrong_disks_are_named(lines: str, said: str) -> None:
+    assert said in str(refused(f"{text_with()}\n{lines}\n"))
+
+
+def test_disk0_must_be_there() -> None:
+    rates, _ = machine_of().to_toml().split("\n\n", 1)
+    assert refused(rates).value == "'disks.disk0' is missing"
+    with pytest.raises(InputError, match="disks of a machine has no disk0"):
+        machine_of(disks={})

@@ -22,7 +22,7 @@ STEPS = [step((X,), (STATE,)), step((X, Y, STATE), (STATE,)), step((STATE,))]
 
 def placed(policy: MemoryPolicy, budget_bytes: int = 1000) -> Plan:
     return MEMORY_POLICIES[policy](
-        STEPS, bytes_of=lambda _: 10, on_host=[X, Y], bounds=(0, 1), budget_bytes=budget_bytes, lookahead=2
+        STEPS, bytes_of=lambda _: 10, initial=[X, Y], bounds=(0, 1), budget_bytes=budget_bytes, lookahead=2
     )
 
 

@@ -14,16 +14,15 @@ from sagann.graph import Topology
 from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan import equal_vertices
-from sagann.plan.choose_intervals import fitted_bounds, hop_sizes
-from sagann.plan.constants import plan_constants
-from sagann.plan.epoch import plan_epoch
-from sagann.plan.fit import needed_bytes
+from sagann.plan.epoch import plan_constants, plan_epoch
+from sagann.plan.fit import fitted_bounds, hop_sizes
+from sagann.plan.hops import CSC
 from sagann.plan.orders import Order, require_order
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.schedule import Schedule
-from sagann.plan.sizes import CSC
+from sagann.plan.sizes import needed_bytes
 from sagann.plan.steps import UNLIMITED, Move, Plan, Step
-from sagann.plan.visits import Visits
+from sagann.plan.sweeps import Traversal
 from sagann.runtime.streaming.capturing import captured
 from tests.graphs import labelled_graph
 from tests.plan.test_residency import obey
@@ -33,7 +32,7 @@ MODELS = ["gcn", "gat", "maxpool-gcn", "gated-gcn", "ggnn"]
 NARROW = {"gat", "maxpool-gcn", "gated-gcn"}
 "In which passes over edges take more than stages of vertices."
 BOUNDS = equal_vertices(200, 4)
-ASCENDING = Visits(direction="ascending")
+ASCENDING = Traversal(direction="ascending")
 
 
 @cache
@@ -46,16 +45,18 @@ def program_of(name: str) -> tuple[ModelProgram, list[Topology]]:
     return captured(model, hops, graph.features, x_is_constant=True), hops
 
 
-def schedule_of(name: str, order: Order, *, folded: bool = False, visits: Visits | None = None) -> Schedule:
+def schedule_of(name: str, order: Order, *, folded: bool = False, traversal: Traversal | None = None) -> Schedule:
     program, hops = program_of(name)
-    return Schedule(program, hop_sizes(program, hops, BOUNDS), BOUNDS, folded=folded, order=order, visits=visits)
+    return Schedule(
+        program, hop_sizes(program, hops, BOUNDS), BOUNDS, folded=folded, order=order, traversal=traversal
+    )
 
 
 def placed(schedule: Schedule, budget_bytes: int) -> Plan:
     return place(
         list(schedule.epoch()),
         bytes_of=schedule.sizes.of,
-        on_host=[*schedule.initial(), *schedule.upstream()],
+        initial=[*schedule.initial(), *schedule.upstream()],
         bounds=BOUNDS,
         budget_bytes=budget_bytes,
     )
@@ -64,9 +65,9 @@ def placed(schedule: Schedule, budget_bytes: int) -> Plan:
 @pytest.mark.parametrize("folded", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 def test_every_order_has_the_same_steps(name: str, folded: bool) -> None:
-    column = schedule_of(name, "column", folded=folded, visits=ASCENDING)
+    column = schedule_of(name, "column", folded=folded, traversal=ASCENDING)
     for order in ORDERS:
-        schedule = schedule_of(name, order, folded=folded, visits=ASCENDING)
+        schedule = schedule_of(name, order, folded=folded, traversal=ASCENDING)
         assert Counter(schedule.epoch()) == Counter(column.epoch())
         assert Counter(schedule.forward()) == Counter(column.forward())
         assert list(schedule.constants()) == list(column.constants())
@@ -76,7 +77,7 @@ def test_every_order_has_the_same_steps(name: str, folded: bool) -> None:
 @pytest.mark.parametrize("order", ORDERS)
 def test_chunks_come_in_the_order_of_the_name(name: str, order: Order) -> None:
     ends: dict[tuple[str, int, int, bool], list[tuple[int, int]]] = {}
-    for step in schedule_of(name, order, visits=ASCENDING).epoch():
+    for step in schedule_of(name, order, traversal=ASCENDING).epoch():
         if step.dst_interval >= 0:
             key = step.kind, step.number, step.part, step.reads[0].name != CSC
             ends.setdefault(key, []).append((step.interval, step.dst_interval))
@@ -137,7 +138,7 @@ def test_states_move_in_row_order_and_only_there(name: str) -> None:
         plans[order] = placed(schedule, needed_bytes(list(schedule.epoch()), schedule.sizes.of))
         assert placed(schedule, UNLIMITED).moved_bytes == placed(schedule_of(name, "column"), UNLIMITED).moved_bytes
         moved = {
-            kind: {move.block.number > 0 for move in plans[order].operations if _is_of_state(move, kind)}
+            kind: {move.block.backward_pass > 0 for move in plans[order].operations if _is_of_state(move, kind)}
             for kind in ("load", "store")
         }
         # False of the forward, true of the backward's passes. Beside wide stages the forward's states find room.

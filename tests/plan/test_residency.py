@@ -98,7 +98,7 @@ def test_any_schedule_is_placed_within_its_budget(data: st.DataObject) -> None:
         return MEMORY_POLICIES[policy](
             steps,
             bytes_of=bytes_of.__getitem__,
-            on_host=map(block, host),
+            initial=map(block, host),
             bounds=(0, 1),
             budget_bytes=budget,
             lookahead=lookahead,
@@ -114,7 +114,7 @@ def test_any_schedule_is_placed_within_its_budget(data: st.DataObject) -> None:
 
 def test_with_room_for_all_nothing_is_stored_and_all_is_loaded_once() -> None:
     steps = [step([0], [2]), step([1], [3]), step([0, 2], [3]), step([3, 1], [])]
-    plan = place(steps, bytes_of=lambda _: 10, on_host=[block(0), block(1)], bounds=(0, 1), budget_bytes=1000)
+    plan = place(steps, bytes_of=lambda _: 10, initial=[block(0), block(1)], bounds=(0, 1), budget_bytes=1000)
     assert plan.stored_bytes == 0
     assert plan.loaded_bytes == 20
 
@@ -122,7 +122,7 @@ def test_with_room_for_all_nothing_is_stored_and_all_is_loaded_once() -> None:
 def test_what_rows_are_picked_of_is_stored_once_it_is_made() -> None:
     steps = [step([], [0]), step([], [1]), step([1], [], picked=[0])]
     plan = place(
-        steps, bytes_of=lambda each: 4 if each.needed_by else 10, on_host=[], bounds=(0, 1), budget_bytes=24
+        steps, bytes_of=lambda each: 4 if each.needed_by else 10, initial=[], bounds=(0, 1), budget_bytes=24
     )
     assert [each.block for each in plan.operations if isinstance(each, Move) and each.kind == "store"] == [block(0)]
     assert plan.operations.index(steps[0]) + 1 == plan.operations.index(Move("store", block(0), 10))
@@ -132,7 +132,7 @@ def test_what_rows_are_picked_of_is_stored_once_it_is_made() -> None:
 def test_the_block_used_last_goes_first() -> None:
     steps = [step([0], []), step([1], []), step([2], []), step([0], []), step([1], []), step([2], [])]
     plan = place(
-        steps, bytes_of=lambda _: 10, on_host=map(block, range(3)), bounds=(0, 1), budget_bytes=20, lookahead=0
+        steps, bytes_of=lambda _: 10, initial=map(block, range(3)), bounds=(0, 1), budget_bytes=20, lookahead=0
     )
     # Least recently used would load six times, Belady's choice four.
     assert plan.loaded_bytes == 40
@@ -141,7 +141,7 @@ def test_the_block_used_last_goes_first() -> None:
 def test_blocks_of_the_next_step_are_loaded_ahead() -> None:
     steps = [step([0], [], 5), step([1], [], 5)]
     for budget, ahead in ((25, True), (24, False)):
-        plan = place(steps, bytes_of=lambda _: 10, on_host=map(block, range(2)), bounds=(0, 1), budget_bytes=budget)
+        plan = place(steps, bytes_of=lambda _: 10, initial=map(block, range(2)), bounds=(0, 1), budget_bytes=budget)
         first = plan.operations.index(steps[0])
         loads = [each.block for each in plan.operations[:first] if isinstance(each, Move)]
         assert (block(1) in loads) == ahead

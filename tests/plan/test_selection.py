@@ -8,11 +8,11 @@ from sagann.errors import InputError
 from sagann.graph import Graph, relabel, sbm_graph
 from sagann.nn import GNN, GatedGCN
 from sagann.plan import ChunkGrid, equal_vertices
-from sagann.plan.choose_intervals import hop_sizes
 from sagann.plan.epoch import Planned, plan_epoch
+from sagann.plan.fit import hop_sizes
 from sagann.plan.gradients import Gradients
+from sagann.plan.hops import PICKED_CSC, PICKED_CSR
 from sagann.plan.selection import ALWAYS, NEVER, Selection, needed_rows, require_select
-from sagann.plan.sizes import PICKED_CSC, PICKED_CSR
 from sagann.plan.steps import Step
 from sagann.runtime.streaming.capturing import captured
 from tests.graphs import odd_topologies

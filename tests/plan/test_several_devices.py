@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sagann.errors import InputError
-from sagann.plan.links import Link
-from sagann.plan.machine import Machine
+from sagann.plan.machine import Link, Machine
 from sagann.plan.simulate import simulate
 from sagann.plan.spec import verify
 from sagann.plan.steps import Block, Move, Plan, Step
@@ -150,3 +149,18 @@ def test_tables_that_describe_nothing_are_refused(lines: str, said: str) -> None
     with pytest.raises(InputError) as caught:
         Machine.from_toml(f"{ROUND.to_toml()}{lines}\n", where="machine.toml")
     assert said in str(caught.value)
+
+
+def test_devices_share_the_rate_of_their_disk() -> None:
+    plan = plan_of(
+        *(each for device in range(2) for each in (Move("load", X[device], 100), step(device, X[device])))
+    )
+    for disk, load_s in (("disk0", 2.0), ("disk1", 1.0)):
+        machine = replace(
+            ROUND,
+            num_cores=1 << 20,
+            disks={**ROUND.disks, "disk1": ROUND.disks["disk0"]},
+            devices={"device1": {"disk": disk}},
+        )
+        timeline = simulate(plan, lambda step: 1.0, machine, tier="disk")
+        assert times(timeline)["device1.copy_in"] == [(0.0, load_s)]

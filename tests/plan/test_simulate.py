@@ -10,11 +10,11 @@ from sagann.plan.machine import Machine
 from sagann.plan.simulate import Tier, simulate
 from sagann.plan.steps import UNLIMITED, Block, Move, Plan, Step
 from sagann.plan.timeline import Timeline
-from tests.plan.machines import ROUND
+from tests.plan.machines import ROUND, with_disk
 
 A, B, C = (Block("value", name, 0) for name in "abc")
 # More cores than copies can take anything noticeable from.
-MANY_CORES = replace(ROUND, num_cores=1 << 20, disk_read_bytes=1e3, disk_write_bytes=1e3)
+MANY_CORES = with_disk(replace(ROUND, num_cores=1 << 20), read_bytes_per_s=1e3, write_bytes_per_s=1e3)
 TIERS_OF_A_DEVICE: tuple[tuple[Tier, float, float], ...] = (
     ("memory", 0.5, 2.5),
     ("file cache", 0.5, 2.5),
@@ -72,7 +72,7 @@ def test_within_memory_whatever_follows_a_copy_waits_for_it() -> None:
 
 def test_whatever_follows_a_load_from_the_file_cache_waits_for_it_and_stores_run_beside() -> None:
     moves = (Move("load", A, 500), Move("store", B, 1000), Move("load", C, 250))
-    machine = replace(MANY_CORES, file_cache_bytes=500.0)
+    machine = with_disk(MANY_CORES, cached_bytes_per_s=500.0)
     found = simulated(*moves, step(A), step(C), tier="file cache", machine=machine)
     assert starts(found) == {"compute": [1.5, 2.5], "load": [0.0, 1.0], "store": [1.0]}
 
@@ -99,7 +99,7 @@ def test_picked_rows_wait_for_the_store_of_what_they_are_picked_of() -> None:
 
 def test_a_copy_takes_a_core_from_the_step_beside_it() -> None:
     operations = (Move("load", A, 500), step(B), step(C))
-    first, second = simulated(*operations, machine=replace(ROUND, disk_read_bytes=1e3)).of("compute")
+    first, second = simulated(*operations, machine=with_disk(ROUND, read_bytes_per_s=1e3)).of("compute")
     # Half as fast for half a second.
     assert first.seconds == pytest.approx(1.25)
     assert second.seconds == pytest.approx(1.0)

@@ -50,7 +50,7 @@ def placed(policy: MemoryPolicy) -> tuple[Plan, list[Step]]:
     steps += [step((Block("value", "h", dst),), number=5) for dst in range(3)]
     chunks = [Block("edges", "csc", src, dst) for src in range(3) for dst in range(3)]
     plan = MEMORY_POLICIES[policy](
-        steps, bytes_of=lambda _: 10, on_host=[*rows, *chunks], bounds=(0, 1, 2, 3), budget_bytes=41, lookahead=1
+        steps, bytes_of=lambda _: 10, initial=[*rows, *chunks], bounds=(0, 1, 2, 3), budget_bytes=41, lookahead=1
     )
     return plan, steps
 
@@ -149,11 +149,11 @@ def test_a_plan_of_two_devices_that_lacks_an_operation_is_refused(number: int) -
 
 def test_waits_that_form_a_circle_are_refused() -> None:
     first, second = step(()), step((), at="device1")
-    verify(plan_of(first, replace(second, waits=(0,))))
+    verify(plan_of(first, replace(second, after=(0,))))
     with pytest.raises(PlanError, match="wait in a circle, among them 0"):
-        verify(plan_of(replace(first, waits=(1,)), replace(second, waits=(0,))))
+        verify(plan_of(replace(first, after=(1,)), replace(second, after=(0,))))
     with pytest.raises(PlanError, match="waits for 7, which there is not"):
-        verify(plan_of(replace(first, waits=(7,))))
+        verify(plan_of(replace(first, after=(7,))))
 
 
 def test_an_all_reduce_needs_all_owners() -> None:

@@ -10,9 +10,11 @@ import pytest
 from sagann.plan.residency import place
 from sagann.plan.simulate import Tier, simulate
 from sagann.plan.steps import Block, Plan, Step
-from tests.plan.machines import ROUND
+from tests.plan.machines import ROUND, with_disk
 
-CPU = replace(ROUND, disk_read_bytes=400.0, disk_write_bytes=200.0, file_cache_bytes=700.0, pick_bytes=900.0)
+CPU = with_disk(
+    replace(ROUND, pick_bytes=900.0), read_bytes_per_s=400.0, write_bytes_per_s=200.0, cached_bytes_per_s=700.0
+)
 DEVICE = replace(CPU, host_to_device_bytes=1200.0, device_to_host_bytes=1100.0)
 
 
@@ -40,7 +42,7 @@ def epoch(seed: int, lookahead: int) -> Plan:
     return place(
         steps,
         bytes_of=lambda block: sizes[block.whole] // (1 if block.needed_by is None else 4),
-        on_host=sizes,
+        initial=sizes,
         bounds=(0, 1),
         budget_bytes=900,
         lookahead=lookahead,

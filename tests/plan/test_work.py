@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,9 +12,10 @@ from sagann.graph import Graph
 from sagann.nn import GNN, build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan import equal_vertices
-from sagann.plan.intervals import sizes
+from sagann.plan.epoch import Planned
 from sagann.plan.steps import Step, StepKind
-from sagann.plan.work import StepWork, Work
+from sagann.plan.work import Work
+from sagann.runtime.forecasting.rehearsal import work_of
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, SagaLayer
 from tests.graphs import labelled_graph
@@ -32,7 +35,7 @@ def works_of(model: nn.Module, graph: Graph, num_intervals: int) -> tuple[Graph,
     streamed = StreamedModel(model, list(graph.hops(model.num_hops)), bounds)
     assert graph.features is not None
     program, schedule, plan = streamed.plan(graph.features, folded=True)
-    work = StepWork(program, schedule, sizes(bounds))
+    work = work_of(Planned(program, schedule, plan), graph.features)
     steps = [each for each in plan.operations if isinstance(each, Step) and each.kind != "return"]
     return graph, [(step, work.of(step)) for step in steps]
 
@@ -54,6 +57,23 @@ def test_products_and_rows_of_a_gcn(num_intervals: int) -> None:
     assert total(found, "gather").gather_bytes == edges * classes * 4
     assert total(found, "gather_grad").gather_bytes == edges * classes * 4
     assert total(found, "gather").exponentials == 0
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_maps_of_sparse_features_read_a_row_of_the_weight_for_each_nonzero() -> None:
+    graph = labelled_graph(N, E)
+    assert graph.features is not None
+    sparse = graph.features.clone()
+    sparse[:, 3:] = 0
+    graph = replace(graph, features=sparse.to_sparse_csr())
+    model = build_model(ModelConfig(model="gcn", hidden=HIDDEN, dropout=0.5), graph)
+    graph, found = works_of(model, model.prepare(graph), 2)
+    nonzeros, classes = 3 * N, graph.num_classes
+    # The first map reads features. Its weight's gradient reads as many rows; features have none.
+    assert total(found, "transform").gather_bytes == pytest.approx(nonzeros * HIDDEN * 4)
+    assert total(found, "transform_grad").gather_bytes == pytest.approx(nonzeros * HIDDEN * 4)
+    assert total(found, "transform").flops == 2 * N * HIDDEN * classes
+    assert total(found, "transform").gathered_from_bytes == graph.num_features * HIDDEN * 4
 
 
 def test_maps_on_edges_cost_products() -> None:

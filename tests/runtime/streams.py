@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from sagann.graph import Graph, Topology
-from sagann.plan.fit import needed_bytes
 from sagann.plan.orders import Order
 from sagann.plan.schedule import Schedule
+from sagann.plan.sizes import needed_bytes
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import NaiveEngine, using_engine
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from sagann.errors import DatasetError
-from sagann.storage.mapped import mapped_rows
+from sagann.graph.feature_store import TensorRows
+from sagann.storage.mapped import MappedRows, mapped_rows, positioned
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
 
@@ -35,8 +36,11 @@ def test_rows_are_those_of_the_map_wherever_the_tensor_begins(path: Path) -> Non
             continue
         assert rows is not None
         for part in (slice(0, 5), slice(3, len(tensor)), slice(4, 4)):
-            into = torch.full_like(tensor[part], -1)
-            assert torch.equal(rows.read(part, into), tensor[part])
+            assert torch.equal(rows.slice(part.start, part.stop), tensor[part])
+        for ids in ([0, 7, 8, 900], [8, 7, 7, 0], []):
+            chosen = torch.tensor(ids, dtype=torch.int64)
+            assert torch.equal(rows.rows(chosen), tensor[chosen])
+        assert isinstance(positioned(tensor), MappedRows)
 
 
 def test_what_is_not_as_in_a_file_is_not_read_from_one(path: Path, tmp_path: Path) -> None:
@@ -64,7 +68,7 @@ def test_a_file_that_has_become_shorter_is_named(path: Path) -> None:
     with pytest.raises(
         DatasetError, match=r"array file has become shorter: it ends at byte 5000, 996 more .*rows of"
     ):
-        rows.read(slice(300, 489), torch.empty(489 - 300, 3))
+        rows.slice(300, 489)
 
 
 def test_the_file_is_closed_with_its_reader(path: Path) -> None:
@@ -76,3 +80,11 @@ def test_the_file_is_closed_with_its_reader(path: Path) -> None:
     assert descriptors() == before + 1
     del rows
     assert descriptors() == before
+
+
+def test_the_file_of_a_tensor_is_looked_up_once_and_again_after_a_change(path: Path) -> None:
+    tensor = opened(path)
+    assert positioned(tensor) is positioned(tensor)
+    tensor[0, 0] += 1
+    assert isinstance(positioned(tensor), TensorRows)
+    assert isinstance(positioned(opened(path)), MappedRows)

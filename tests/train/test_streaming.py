@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from sagann.errors import InputError, LayerError
+from sagann.graph.feature_store import tensor_of
 from sagann.nn import MaxPoolGCN, ModelConfig
 from sagann.plan.epoch import Planned
 from sagann.plan.residency import BudgetError
@@ -23,6 +24,7 @@ from sagann.storage import open_graph, save_graph
 from sagann.storage.mapped import MappedRows
 from sagann.train import TrainConfig, Trainer, TrainResult, load_run
 from sagann.train.streaming import Streaming
+from tests.stores import ComputedRows
 from tests.train.runs import community_graph, seeded_model
 
 TIGHT = "40kB"
@@ -173,13 +175,13 @@ def test_beside_a_device_blocks_stay_in_memory_unless_a_folder_is_named(tmp_path
 
 def test_a_dataset_is_trained_on_without_being_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[slice] = []
-    rows_of = MappedRows.read
+    rows_of = MappedRows.slice
 
-    def recorded(self: MappedRows, rows: slice, into: torch.Tensor) -> torch.Tensor:
-        read.append(rows)
-        return rows_of(self, rows, into)
+    def recorded(self: MappedRows, start: int, stop: int) -> torch.Tensor:
+        read.append(slice(start, stop))
+        return rows_of(self, start, stop)
 
-    monkeypatch.setattr(MappedRows, "read", recorded)
+    monkeypatch.setattr(MappedRows, "slice", recorded)
     made: list[tuple[int, ...]] = []
     allocate = Scratch.__call__
 
@@ -219,6 +221,32 @@ def test_what_is_gathered_once_serves_training_and_evaluation(monkeypatch: pytes
     monkeypatch.setattr(Executor, "keep_constants", counted)
     Trainer(MODEL, community_graph(600), TrainConfig(epochs=2, device="cpu", memory=TIGHT)).fit()
     assert len(computed) == 1
+
+
+def test_a_feature_store_trains_as_the_tensor_of_its_rows(tmp_path: Path) -> None:
+    store = ComputedRows(600, 8)
+    graph = replace(community_graph(600), features=store)
+    results = []
+    for each, options in (
+        (graph, {}),
+        (graph.in_memory(), {}),
+        (graph, {"memory": TIGHT}),
+        (graph.in_memory(), {"memory": TIGHT}),
+    ):
+        trainer = Trainer(MODEL, each, TrainConfig(epochs=3, device="cpu", **options))
+        results.append([record.loss for record in trainer.fit().history])
+        if each is graph and options:
+            assert trainer._prepared.graph.features is store
+            assert trainer.predict(each).shape == (600,)
+    assert results[0] == results[1]
+    assert results[2] == results[3]
+    assert results[0] == pytest.approx(results[2], rel=1e-4)
+    # Of another type, rows are converted before.
+    double = replace(graph, features=ComputedRows(600, 8, torch.float64))
+    converted = Trainer(MODEL, double, TrainConfig(epochs=3, device="cpu", memory=TIGHT)).fit()
+    assert [record.loss for record in converted.history] == pytest.approx(results[2], rel=1e-5)
+    save_graph(graph, tmp_path / "graph")
+    assert torch.equal(open_graph(tmp_path / "graph").features, tensor_of(store))
 
 
 def test_where_an_automatic_run_spills(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Backend: what a streamed model computes on, and with which memories and copies.
+"""Backend: the device that a streamed model computes on, the memory beside it, and the copies between both.
 
-The executor obeys a plan in the same way everywhere. What differs is here: where blocks lie that are not in use, and how
-they are copied.
+The executor obeys a plan in the same way on every device. A backend says where blocks lie that are not in use, and how they
+are copied.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ import torch
 
 from sagann.kernels.edge.work import Grain
 from sagann.kernels.memory import POOL
-from sagann.runtime.blocks.host import Host, RamHost
+from sagann.runtime.blocks.host import HOST_POOL, Host, RamHost
 from sagann.runtime.blocks.spill import DiskHost, SpillFolder
 from sagann.runtime.blocks.transport import BytesOf, DirectTransport, Source, ThreadTransport, Transport
 from sagann.runtime.recorder import Recorder
 
 
 class Backend(Protocol):
-    """Where steps run."""
+    """A place where steps run."""
 
     device: torch.device
     "Device that computes."
     grain: Grain | None
-    "Size of the items into which its kernels cut a pass, where the items lie in memory that is planned."
+    "Size of the items into which kernels cut a pass, where the items take memory that is planned; else None."
     copies_rows: bool
-    "Whether rows of the caller's tensors are copied as they are read, rather than by the transport."
+    "Whether rows of the caller's tensors are copied when they are read; otherwise the transport copies them."
 
     def shares_memory(self, *, on_disk: bool) -> bool:
-        """Whether what is not in use lies in the memory that computes: its cores copy, so that nothing is gained by loading
-        ahead, and what is read once, in order, may be read where it lies."""
+        """Whether blocks that are not in use lie in the memory that computes. Its cores copy, so loading ahead gains nothing,
+        and edges and constants may be read where they lie."""
         ...
 
     def new_host(self, folder: SpillFolder | None) -> Host:
-        """Where blocks may lie that are not in use: files of a folder, or else memory."""
+        """A new place for blocks that are not in use: a file of the folder, or memory without one."""
         ...
 
     def transport(self, source: Source, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
@@ -42,32 +42,36 @@ class Backend(Protocol):
         ...
 
     def recorder(self, timeline: Recorder | None) -> Recorder | None:
-        """What times the steps of one epoch for a timeline."""
+        """A recorder of the steps of one epoch, for a timeline."""
         ...
 
     def release(self) -> None:
-        """Give back the memory that is kept for later."""
+        """Give back memory that is kept for later use."""
         ...
 
     def forget_chunks(self) -> None:
-        """Forget what is known of chunks: they are cut anew, and have other numbers then."""
+        """Forget results that depend on chunks: new chunks will have other numbers."""
         ...
 
 
 class CpuBackend:
-    """The processor; copies from and to files have threads of their own."""
+    """The processor. Threads of their own read and write files."""
 
     device = torch.device("cpu")
     grain: Grain | None = None
     copies_rows = True
 
     def shares_memory(self, *, on_disk: bool) -> bool:
-        """Whether what is not in use lies in memory as well."""
+        """Whether blocks that are not in use lie in memory."""
         return not on_disk
 
     def new_host(self, folder: SpillFolder | None) -> Host:
-        """Where blocks may lie that are not in use: files of a folder, or else memory."""
-        return RamHost() if folder is None else DiskHost(folder)
+        """A new place for blocks that are not in use: a file of the folder, or memory without one."""
+        if folder is None:
+            return RamHost()
+        # The budget holds for the process: memory that was kept for blocks of another model is not in it.
+        HOST_POOL.release()
+        return DiskHost(folder)
 
     def transport(self, source: Source, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
         """Copies of one epoch."""
@@ -79,8 +83,9 @@ class CpuBackend:
         return timeline
 
     def release(self) -> None:
-        """Give back the memory that is kept for later."""
+        """Give back memory that is kept for later use."""
         POOL.release()
+        HOST_POOL.release()
 
     def forget_chunks(self) -> None:
-        """Nothing: nothing is known of them."""
+        """Nothing: this backend keeps no results that depend on chunks."""

@@ -1,44 +1,48 @@
-"""Chunks: the edges of a hop, cut once and kept where they are read from."""
+"""Chunks: the edges of a hop, cut once and kept for the passes over them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Literal, cast
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype, local_id_dtype
 from sagann.kernels.edge.pass_edges import Edges, PassEdges
 from sagann.plan.grid import ChunkGrid
+from sagann.plan.hops import CSC, CSR, NUMBERED, PICKED, PICKED_NUMBERED, HopSize, is_by_destination
 from sagann.plan.intervals import sizes
 from sagann.plan.selection import NEVER, OTHER_END, Selection
-from sagann.plan.sizes import CSC, CSR, NUMBERED, PICKED, PICKED_NUMBERED, HopSize, is_by_destination
 from sagann.plan.steps import Block
-from sagann.runtime.blocks.compact import compact_ids, expand_ids, needed_ids
-from sagann.runtime.blocks.host import Host, MemoryHost, copied
+from sagann.runtime.blocks.host import Host, RamHost, copied
 from sagann.runtime.blocks.spill import DiskHost
 
 _IDS = "ids"
 _DATA = "data:"
+# Ids are expanded in parts, so that there is no second array of all of them.
+_EXPANDED_AT_ONCE = 1 << 16
 
 
 class Chunks:
-    """The chunks of one hop, in both orders; each order has what its passes read, and the edges' ids lie apart.
+    """The chunks of one hop. A chunk is kept by destination and by source, and its edges' ids are kept apart.
 
-    Where rows may be picked for a chunk, its edges are kept with the numbers of these rows, beside a list of them.
+    Where rows may be picked for a chunk, its edges hold positions in a list of the needed rows, which is kept as well.
 
     Args:
-        grid: how the hop is cut, a few chunks at a time.
-        host: keeps them; None where they stay in memory as they are.
-        number: of the hop, in the blocks' names.
+        grid: cuts the hop, a few chunks at a time.
+        host: keeps the chunks; None where they stay in memory as topologies.
+        number: number of the hop in the names of blocks.
         selection: which chunks may be read with picked rows.
     """
 
     def __init__(self, grid: ChunkGrid, host: Host | None, number: int, selection: Selection = NEVER) -> None:
         self._topology = grid.topology
         self.num_edges = grid.topology.num_edges
-        self.first_edge: dict[tuple[int, int], int] = {}
+        self.first_edge = np.zeros((grid.num_intervals, grid.num_intervals), np.int64)
+        "Number of each chunk's first edge among all chunks', by source and destination interval."
         edges: dict[tuple[int, int], int] = {}
         self._host, self._number, self._selection = host, number, selection
         self._rows = sizes(grid.bounds)
@@ -64,18 +68,18 @@ class Chunks:
         host.put(self._block(_IDS, src, dst), {_IDS: by_source.edge_ids})
 
     def _number_needed(self, host: Host, arrays: dict[str, Tensor], form: str, src: int, dst: int) -> None:
-        """Where rows may be picked for a chunk, keep which, and have its edges count these."""
+        """Where rows may be picked for a chunk, keep their ids, and make its edges hold positions among them."""
         if not self._selection.share:
             return
         _, num_others = self._sides(form, src, dst)
-        needed = needed_ids(arrays["indices"], num_others)
+        needed = _needed_ids(arrays["indices"], num_others)
         if self._selection.picks(needed=len(needed), rows=num_others):
             self._needed[PICKED[form], src, dst] = len(needed)
             host.put(self._needed_block(form, src, dst), {"": needed})
-            arrays["indices"] = compact_ids(arrays["indices"], needed, num_others)
+            arrays["indices"] = _compact_ids(arrays["indices"], needed, num_others)
 
     def _sides(self, form: str, src: int, dst: int) -> tuple[int, int]:
-        """Rows of the end that edges are grouped by, and of the other."""
+        """Number of rows at the end that groups the edges, and at the other end."""
         ends = self._rows[src], self._rows[dst]
         return ends[::-1] if is_by_destination(form) else ends
 
@@ -86,7 +90,7 @@ class Chunks:
         return Block("row_ids", form, src, dst, self._number)
 
     def in_degrees(self, rows: slice) -> Tensor:
-        """Of a range of vertices, in the whole hop."""
+        """In-degrees of a range of vertices in the whole hop."""
         offsets = self._topology.indptr[rows.start : rows.stop + 1]
         return offsets[1:] - offsets[:-1]
 
@@ -98,7 +102,7 @@ class Chunks:
 
     def known_as(self, chunk: Block) -> Block:
         """A chunk's block by the number of these chunks."""
-        return chunk._replace(number=self._number)
+        return chunk._replace(hop=self._number)
 
     def is_at_hand(self, chunk: Block) -> bool:
         """Whether a chunk lies in files that can be read without waiting for a disk, as far as the system tells."""
@@ -106,7 +110,7 @@ class Chunks:
         return isinstance(host, DiskHost) and all(map(host.is_at_hand, self._read_for(chunk)))
 
     def _read_for(self, chunk: Block) -> list[Block]:
-        """What the host keeps of a chunk that is read when it is loaded."""
+        """The blocks of the host that are read when a chunk is loaded."""
         src, dst = chunk.interval, chunk.dst_interval
         form = CSC if is_by_destination(chunk.name) else CSR
         read = [self._block(form, src, dst)]
@@ -124,13 +128,13 @@ class Chunks:
         return self._read(block, host.get, gives_copies=host.gives_copies)
 
     def view(self, block: Block) -> Edges:
-        """A chunk where it lies, of those that are kept as they are read, in memory."""
+        """A chunk where it lies: in memory, in the form in which it is read."""
         if self._host is None:
             return self._in_memory[block.interval, block.dst_interval]
-        return self._read(block, cast("MemoryHost", self._host).view, gives_copies=False)
+        return self._read(block, cast("RamHost", self._host).view, gives_copies=False)
 
     def _read(self, block: Block, get: Callable[[Block], dict[str, Tensor]], *, gives_copies: bool) -> Edges:
-        """A chunk, from what the host keeps of it."""
+        """A chunk, from the blocks of the host."""
         src, dst = block.interval, block.dst_interval
         at: Literal["dst", "src"] = "dst" if is_by_destination(block.name) else "src"
         form = CSC if at == "dst" else CSR
@@ -143,7 +147,7 @@ class Chunks:
         elif num_needed is not None:
             if not gives_copies:
                 arrays["indices"] = copied(arrays["indices"])
-            expand_ids(arrays["indices"], self.needed_by(block))
+            _expand_ids(arrays["indices"], self.needed_by(block))
         has_ids = block.name in (NUMBERED, PICKED_NUMBERED)
         return PassEdges(
             at=at,
@@ -156,9 +160,30 @@ class Chunks:
 
 
 def _arrays(edges: PassEdges, num_rows: int, num_others: int) -> dict[str, Tensor]:
-    """What is kept of edges between so many rows and others, of which the topology may count more."""
+    """The arrays of edges that are kept; the topology may count more rows and other ends than there are."""
     arrays = {
         "indptr": edges.indptr[: num_rows + 1].to(id_dtype(edges.num_edges)),
         "indices": edges.indices.to(local_id_dtype(num_others)),
     }
     return arrays | {_DATA + name: rows for name, rows in edges.edge_data.items()}
+
+
+def _needed_ids(ids: Tensor, num_rows: int) -> Tensor:
+    """The distinct rows among the edges' rows at one end, ascending."""
+    has_edges = torch.zeros(num_rows, dtype=torch.bool, device=ids.device)
+    has_edges[ids.long()] = True
+    return has_edges.nonzero().squeeze(1).to(ids.dtype)
+
+
+def _compact_ids(ids: Tensor, needed: Tensor, num_rows: int) -> Tensor:
+    """Each edge's row as its position among the needed rows."""
+    numbers = torch.empty(num_rows, dtype=ids.dtype, device=ids.device)
+    numbers[needed.long()] = torch.arange(len(needed), dtype=ids.dtype, device=ids.device)
+    return numbers[ids.long()]
+
+
+def _expand_ids(numbers: Tensor, needed: Tensor) -> None:
+    """Replace each position among the needed rows by the row, in place."""
+    for begin in range(0, len(numbers), _EXPANDED_AT_ONCE):
+        part = numbers[begin : begin + _EXPANDED_AT_ONCE]
+        part.copy_(needed[part.long()])

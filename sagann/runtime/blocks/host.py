@@ -1,4 +1,4 @@
-"""Host: where blocks lie that are not in the device's memory."""
+"""Hosts: places for blocks that are not in the memory that computes."""
 
 from __future__ import annotations
 
@@ -10,81 +10,45 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sagann.graph.rows import pick_rows
 from sagann.kernels.memory import Pool, empty
 from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
-from sagann.runtime.blocks.picking import pick_rows
 
-_POOL = Pool(most_times=1)
-"Of blocks that lie in the process's memory: a pool of their own, as the other one is kept within a budget. They stay for long."
+HOST_POOL = Pool(most_times=1)
+"Memory of blocks that lie in the process's memory, beyond any budget; the pool of results is kept within a budget."
 # A thread that held the lock does not live on in a child.
-os.register_at_fork(after_in_child=_POOL.unlock)
+os.register_at_fork(after_in_child=HOST_POOL.unlock)
 
 
 class Host(Protocol):
-    """Keeps copies of blocks. Threads may put and get at once, but never the same block."""
+    """Keeps copies of blocks. Threads may put and get at once, but not the same block."""
 
     is_memory: bool
     "Whether blocks lie in the memory of the processor that computes, so that it copies them itself."
 
     gives_copies: bool
-    "Whether a block is read into memory of its own; else what is read is the host's, and must stay as it is."
+    "Whether ``get`` gives memory of its own; otherwise callers must not modify the memory that it gives."
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
         """Copy a block's tensors."""
         ...
 
     def get(self, block: Block) -> dict[str, Tensor]:
-        """What was put last."""
+        """The tensors of a block that were put last."""
         ...
 
     def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
-        """Copies of some rows, in ascending order, of each tensor of what was put last."""
+        """Copies of some rows, in ascending order, of each tensor of a block."""
         ...
 
     def close(self) -> None:
         """Forget all blocks."""
         ...
-
-
-class MemoryHost(Host, Protocol):
-    """Keeps blocks where the processor that computes can read them as they lie."""
-
-    def view(self, block: Block) -> dict[str, Tensor]:
-        """What was put last, as it lies: not to be changed, by nobody, and not to be put again while it is read."""
-        ...
-
-
-class SharedHost:
-    """Blocks in the process's memory, as they are: nothing is copied. For what nobody changes."""
-
-    is_memory = True
-    gives_copies = False
-
-    def __init__(self) -> None:
-        self._blocks: dict[Block, dict[str, Tensor]] = {}
-
-    def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        """Keep a block's tensors."""
-        self._blocks[block] = dict(tensors)
-
-    def get(self, block: Block) -> dict[str, Tensor]:
-        """What was put last."""
-        return dict(self._blocks[block])
-
-    view = get
-
-    def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
-        """Copies of some rows of each tensor of what was put last."""
-        return {name: pick_rows(tensor, rows) for name, tensor in self._blocks[block].items()}
-
-    def close(self) -> None:
-        """Forget all blocks."""
-        self._blocks.clear()
 
 
 class RamHost:
-    """Blocks in the process's memory, copied by all of its threads: nobody computes meanwhile."""
+    """Copies of blocks in the process's memory. All threads copy: no step runs at the same time."""
 
     is_memory = True
     gives_copies = True
@@ -95,30 +59,38 @@ class RamHost:
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
         """Copy a block's tensors."""
         layout, known = Layout(tensors), self._blocks.get(block)
-        # Nobody reads what was put before: what is read are copies, and views are of what is put once.
-        memory = known[1] if known and known[0].num_bytes == layout.num_bytes else layout.allocate(_POOL)
+        # Nobody reads the old content: `get` gives copies, and blocks that are viewed are put once.
+        memory = known[1] if known and known[0].num_bytes == layout.num_bytes else layout.allocate(HOST_POOL)
         for name, view in layout.views(memory).items():
             copy_into(view, tensors[name].detach())
         self._blocks[block] = layout, memory
 
     def get(self, block: Block) -> dict[str, Tensor]:
-        """Copies of what was put last."""
+        """Copies of the tensors of a block."""
         layout, memory = self._blocks[block]
         return layout.views(copy_into(layout.allocate(), memory))
 
     def view(self, block: Block) -> dict[str, Tensor]:
-        """What was put last, as it lies."""
+        """The tensors of a block where they lie."""
         layout, memory = self._blocks[block]
         return layout.views(memory)
 
     def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
-        """Copies of some rows of each tensor of what was put last."""
+        """Copies of some rows of each tensor of a block."""
         layout, memory = self._blocks[block]
-        return {name: pick_rows(tensor, rows) for name, tensor in layout.views(memory).items()}
+        return picked(layout.views(memory), rows)
 
     def close(self) -> None:
         """Forget all blocks."""
         self._blocks.clear()
+
+
+def picked(tensors: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
+    """Copies of some rows of each tensor, in pooled memory."""
+    return {
+        name: pick_rows(tensor, rows, empty((len(rows), *tensor.shape[1:]), tensor.dtype))
+        for name, tensor in tensors.items()
+    }
 
 
 def copied(tensor: Tensor) -> Tensor:
@@ -127,12 +99,12 @@ def copied(tensor: Tensor) -> Tensor:
 
 
 def copy_into(into: Tensor, tensor: Tensor) -> Tensor:
-    """Copy by all of PyTorch's threads, of which none computes meanwhile; gives ``into``."""
+    """Copy by all of PyTorch's threads, while no step runs; returns ``into``."""
     return into.copy_(tensor)
 
 
 def copy_alone_into(into: Tensor, tensor: Tensor) -> Tensor:
-    """Copy by the calling thread alone: PyTorch would have others help, which those that compute need; gives ``into``."""
+    """Copy by the calling thread alone; returns ``into``. PyTorch's own copy would take threads from the step that runs."""
     if tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.numel():
         np.copyto(_words(into), _words(tensor))
         return into
@@ -140,6 +112,6 @@ def copy_alone_into(into: Tensor, tensor: Tensor) -> Tensor:
 
 
 def _words(tensor: Tensor) -> np.ndarray:
-    """A contiguous tensor's memory, of whatever type."""
+    """The memory of a contiguous tensor as bytes."""
     words: np.ndarray = tensor.reshape(-1).view(torch.uint8).numpy()
     return words

@@ -1,4 +1,4 @@
-"""Residents: the blocks in the memory that computes, while a plan is obeyed."""
+"""Residents: the blocks in the memory that computes, while a plan runs."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from sagann.runtime.blocks.transport import Pending, Transport
 
 
 class Residents:
-    """Blocks by what they are.
+    """The contents of blocks by name.
 
-    A block that is loaded is waited for by the first step that needs it; one that is stored, by whoever changes it, and when
-    it is dropped as the transport says.
+    The first step that needs a block waits for its load. A step that writes a block waits for its store. Whether a drop waits
+    for the store depends on the transport.
 
     Args:
         transport: brings blocks and takes them away.
-        bytes_of: a block's size.
-        budget_bytes: of all blocks and the temporaries of a step.
+        bytes_of: gives the bytes of a block.
+        budget_bytes: memory budget of all blocks and of the temporary memory of a step.
     """
 
     def __init__(self, transport: Transport, bytes_of: Callable[[Block], int], budget_bytes: int) -> None:
         self._transport = transport
         self._bytes_of = bytes_of
         self._budget_bytes = budget_bytes
-        # Where the other blocks lie in the process's memory as well, no budget holds for the process.
+        # Where blocks that are not in use lie in the process's memory too, the budget does not hold for the process.
         holds = budget_bytes < UNLIMITED and transport.counts_process
         self._heap = HeapGuard(budget_bytes) if holds else None
         self._held_bytes = 0
@@ -44,7 +44,7 @@ class Residents:
         self._blocks[block] = value
 
     def get(self, block: Block) -> Any:
-        """A block, or None where it is not made yet."""
+        """A block's content; None before a step has made it."""
         return self._blocks.get(block)
 
     def discard(self, block: Block) -> None:
@@ -52,7 +52,7 @@ class Residents:
         self._blocks.pop(block, None)
 
     def begin(self, step: Step) -> None:
-        """Have a step's blocks there, and no more memory taken than planned."""
+        """Wait for a step's blocks, and free memory until the step fits as planned."""
         for block in step.blocks:
             self._await_load(block)
         for block in step.writes:
@@ -62,13 +62,13 @@ class Residents:
                 self._held_bytes += self._bytes_of(block)
         room_bytes = max(0, self._budget_bytes - self._held_bytes - step.temporary_bytes)
         self._transport.make_room(room_bytes)
-        # What is kept for later is memory too.
+        # Free blocks of the pool are memory too.
         POOL.shrink(room_bytes)
         if self._heap is not None:
             self._heap.check()
 
     def move(self, move: Move) -> None:
-        """Begin a copy, or drop a block."""
+        """Start a copy, or drop a block."""
         block = move.block
         if move.kind == "load":
             self._loads[block] = self._transport.load(block)
@@ -94,7 +94,7 @@ class Residents:
 
 
 def _tensors_of(content: Tensor | GatherState | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """What a host keeps of a block."""
+    """The tensors of a block's content."""
     if isinstance(content, GatherState):
         return content.tensors()
     return {"": content} if isinstance(content, Tensor) else content

@@ -1,8 +1,8 @@
-"""Scratch: large arrays in files that have no name, for what is computed once and read slab by slab.
+"""Scratch: large arrays in files without names, for results that are computed once and read slab by slab.
 
-Such an array is a tensor like any other. It lies in the system's cache of the disk, which takes its pages back when memory
-is short, and in nobody's budget. The file is unlinked as soon as it is open, so that nothing is left of it whatever becomes
-of the process, and its room is taken before it is written, so that a full disk is an error and not a signal.
+Such an array is a tensor like any other. It lies in the page cache, which the system shrinks when memory is short, and counts
+towards no budget. The file is unlinked as soon as it is open, so that it vanishes with the process. Its room on the disk is
+reserved before it is written, so that a full disk is an error and not a signal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Scratch:
     """Makes arrays on disk; hand it to :func:`sagann.graph.large_arrays.made_by`.
 
     Args:
-        folder: on whose disk the files are. It need not exist: the nearest one above it that does takes them.
+        folder: the files lie on its disk. Where it does not exist, the nearest existing folder above it is used.
 
     Example:
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -39,7 +39,7 @@ class Scratch:
         self.folder = folder
 
     def __call__(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """An uninitialised tensor; one of less than a mebibyte lies in memory.
+        """An uninitialised tensor; a tensor of less than a mebibyte lies in memory.
 
         Raises:
             SpillError: the folder cannot be written, or has too little room.

@@ -1,14 +1,15 @@
 """Spill: blocks in files of a folder that does not outlive the process, read and written from threads.
 
-Every block is one file, replaced in place when the block is stored again. What is read first after it was written has the
-checksum of what was written, or an error names the file; of what is read again and again, every eighth reading is checked.
-A process that was killed leaves its folder behind; the next one that spills to the same place removes it:
+A host keeps its blocks in one file. A block that is stored again replaces itself. The first reading of a block after it was
+written, and every eighth one, is compared with the checksum of the bytes that were written; an error names the file.
 
-- A process makes a folder, then once a lock file in it, and locks that. If the file is still there then, the folder is its
-  own.
-- Who removes a folder holds its lock, and first gives the folder another name. Under that name it is nobody's, and whoever
-  finds it removes it, also what a killed process began to remove.
-- A folder without a lock file may be one that is being made. It is removed if it is empty, and otherwise left alone.
+A process that was killed leaves its folder behind. The next process that spills to the same place removes the folder:
+
+- A process makes a folder, makes a lock file in it, and locks the file. If the file still exists then, the process owns the
+  folder.
+- A process that removes a folder holds its lock, and first renames the folder. Any process may remove a renamed folder, so a
+  removal that was cut short is completed.
+- A folder without a lock file may be in the making. It is removed if it is empty, and left alone otherwise.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from itertools import count, takewhile
 from pathlib import Path
+from threading import Lock
 from weakref import finalize
 
 import numpy as np
@@ -32,38 +33,36 @@ from sagann.errors import SagannError
 from sagann.kernels.checksum import checksum
 from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
-from sagann.runtime.blocks.picking import read_rows
 from sagann.storage.file_cache import is_cached
+from sagann.storage.positioned import MOST_BYTES, read_bytes, read_rows
 
 _PREFIX = "sagann-spill-"
-# Of folders that are being removed.
+# Prefix of folders that are being removed.
 _REMOVED_PREFIX = "sagann-removed-"
 _LOCK = "lock"
-# Edges are written once and read in every epoch: to check each reading would pass over them once more each time.
+# Edges are written once and read in every epoch. To check every reading would double the passes over their bytes.
 _CHECKED_READS = 8
-# Longest that one call of the system may read or write.
-_AT_ONCE = 1 << 30
 
 
 class SpillError(SagannError, OSError):
-    """A spill folder that is full, gone or not to be written, or a file in it that is damaged; names it."""
+    """A spill folder that is full, gone or not writable, or a damaged file in it; the message names the folder or file."""
 
 
 class SpillFolder:
     """A folder of this process below ``parent``, removed when it is closed, collected, or the process ends.
 
     Args:
-        parent: made if it is not there, with all above it; what was made goes with the folder, unless others use it.
+        parent: made where it does not exist, with the folders above it. What was made is removed with the folder if it is empty.
 
     Raises:
-        SpillError: it cannot be made.
+        SpillError: the folder cannot be made.
     """
 
     def __init__(self, parent: Path) -> None:
         made: list[Path] = []
         try:
             remove_stale(parent)
-            # By the end, the process may work elsewhere.
+            # The process may change its working folder.
             absolute = parent.absolute()
             made += _missing(absolute)
             absolute.mkdir(parents=True, exist_ok=True)
@@ -72,14 +71,14 @@ class SpillFolder:
             _remove_empty(made)
             raise _failed("cannot be made", parent, error) from error
         self.numbers = count()
-        "Of the files."
+        "Numbers of the files."
         self._remove = finalize(self, _remove, self.path, lock, made, os.getpid())
 
     def require(self, needed_bytes: int) -> None:
-        """Check that there is room for so many more bytes.
+        """Check that the disk has room for more bytes.
 
         Raises:
-            SpillError: there is not.
+            SpillError: there is too little room.
         """
         try:
             free = shutil.disk_usage(self.path).free
@@ -90,33 +89,33 @@ class SpillFolder:
                 "too little room to spill",
                 value=f"{free} bytes are free, {needed_bytes} are needed",
                 where=f"'{self.path}'",
-                fix="Free some, spill to another disk, or raise the memory budget.",
+                fix="Free some room, spill to another disk, or raise the memory budget.",
             )
 
     def close(self) -> None:
-        """Remove the folder and what lies in it."""
+        """Remove the folder and its files."""
         self._remove()
 
 
 def _missing(folder: Path) -> list[Path]:
-    """The folder and those above it that are not there, the lowest first."""
+    """The folder and the folders above it that do not exist, the lowest first."""
     return list(takewhile(lambda each: not each.exists(), (folder, *folder.parents)))
 
 
 def _remove_empty(folders: Iterable[Path]) -> None:
     for folder in folders:
-        # Others may use it by now; or it was never made, as its name cannot be one.
+        # Another process may use the folder; or it was never made, because its name is invalid.
         with suppress(OSError, ValueError):
             folder.rmdir()
 
 
 def _make(parent: Path) -> tuple[Path, int]:
-    """A new folder, and the descriptor that holds its lock as long as the process lives."""
+    """A new folder, and the descriptor that holds its lock while the process lives."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        # Before it is locked, another process may take it for a stale one.
+        # Before the file is locked, another process may remove the folder as stale.
         with suppress(FileNotFoundError):
-            # The lock is on a file that is open for writing: NFS locks no others, and no folders.
+            # NFS locks only files that are open for writing.
             lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -129,7 +128,7 @@ def _make(parent: Path) -> tuple[Path, int]:
 
 
 def _remove(path: Path, lock: int, made: Iterable[Path], owner: int) -> None:
-    # A child that was forked off does not own what it has inherited.
+    # A forked child does not own the folder.
     if os.getpid() != owner:
         return
     _remove_locked(path, lock)
@@ -137,7 +136,7 @@ def _remove(path: Path, lock: int, made: Iterable[Path], owner: int) -> None:
 
 
 def remove_stale(parent: Path) -> None:
-    """Remove the folders whose processes are no more: nobody holds their locks."""
+    """Remove the folders of processes that have ended: nobody holds their locks."""
     for path in parent.glob(f"{_REMOVED_PREFIX}*"):
         shutil.rmtree(path, ignore_errors=True)
     for path in parent.glob(f"{_PREFIX}*"):
@@ -149,7 +148,7 @@ def _remove_if_stale(path: Path) -> None:
     try:
         lock = os.open(path / _LOCK, os.O_RDWR)
     except FileNotFoundError:
-        # Its process may be about to make it; to remove what is not empty is an error.
+        # The folder may be in the making; only an empty folder is removed.
         path.rmdir()
         return
     try:
@@ -166,25 +165,39 @@ def _remove_locked(path: Path, lock: int) -> None:
         path = path.rename(path.with_name(_REMOVED_PREFIX + path.name.removeprefix(_PREFIX)))
     shutil.rmtree(path, ignore_errors=True)
     os.close(lock)
-    # NFS keeps a file that is open under another name until it is closed.
+    # NFS keeps an open file under another name until it is closed.
     shutil.rmtree(path, ignore_errors=True)
 
 
+class _Region:
+    """Where a block lies in the file of a host."""
+
+    __slots__ = ("checksum", "layout", "num_reads", "offset")
+
+    def __init__(self, offset: int, layout: Layout) -> None:
+        self.offset, self.layout = offset, layout
+        self.checksum = 0
+        "Checksum of the tensors that were written."
+        self.num_reads = 0
+        "Readings since the block was written."
+
+
 class DiskHost:
-    """Blocks in a spill folder."""
+    """Blocks in one file of a spill folder, one after the other; a block that is put again replaces itself."""
 
     is_memory = False
     gives_copies = True
 
     def __init__(self, folder: SpillFolder) -> None:
+        # Kept alive: the folder is removed when it is collected.
         self._folder = folder
-        self._paths: dict[Block, Path] = {}
-        self._written: dict[Block, tuple[Layout, int]] = {}
-        "What lies in each file, and its checksum."
-        self._num_reads: dict[Block, int] = {}
-        "Since it was written."
-        # Blocks of an epoch that never came to its backward go as well.
-        self._remove = finalize(self, _unlink, self._paths, os.getpid())
+        self._path = folder.path / f"{next(folder.numbers)}.bin"
+        self._regions: dict[Block, _Region] = {}
+        self._end = 0
+        "Bytes of all regions."
+        self._lock = Lock()
+        # The file of an epoch whose backward never ran is removed too.
+        self._remove = finalize(self, _unlink, self._path, os.getpid())
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
         """Write a block's tensors.
@@ -192,98 +205,113 @@ class DiskHost:
         Raises:
             SpillError: the folder is full or gone.
         """
-        if block not in self._paths:
-            self._paths[block] = self._folder.path / f"{next(self._folder.numbers)}.bin"
-        path = self._paths[block]
-        layout = Layout(tensors)
-        try:
-            file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-            try:
-                found = 0
-                for name, tensor in tensors.items():
-                    content = _bytes_of(tensor)
-                    found = checksum(content, found)
-                    _write(file, content, layout.offset(name))
-                # The last tensor may end before its place does.
-                os.ftruncate(file, layout.num_bytes)
-            finally:
-                os.close(file)
-        except OSError as error:
-            raise _failed("cannot be written", path, error) from error
-        self._written[block] = layout, found
-        self._num_reads[block] = 0
+        with self._open(os.O_WRONLY | os.O_CREAT, "written") as file:
+            region = self._region(block, Layout(tensors))
+            found = 0
+            for name, tensor in tensors.items():
+                content = _bytes_of(tensor)
+                found = checksum(content, found)
+                _write(file, content, region.offset + region.layout.offset(name))
+            with self._lock:
+                # The last tensor may end before its room does.
+                os.ftruncate(file, self._end)
+        region.checksum, region.num_reads = found, 0
+
+    def _region(self, block: Block, layout: Layout) -> _Region:
+        """Room for a block: its own, where it had as much before, or else at the end of the file."""
+        with self._lock:
+            known = self._regions.get(block)
+            if known is not None and layout.num_bytes <= known.layout.num_bytes:
+                region = _Region(known.offset, layout)
+            else:
+                region, self._end = _Region(self._end, layout), self._end + layout.num_bytes
+            self._regions[block] = region
+            return region
 
     def get(self, block: Block) -> dict[str, Tensor]:
-        """Read what was put last.
+        """Read a block's tensors.
 
         Raises:
             SpillError: the file is gone, cut short, or has other content than was written.
         """
-        path = self._paths[block]
-        layout, expected = self._written[block]
-        try:
-            file = os.open(path, os.O_RDONLY)
-            try:
-                tensors = _read(file, layout, path)
-            finally:
-                os.close(file)
-        except SpillError:
-            raise
-        except OSError as error:
-            raise _failed("cannot be read", path, error) from error
-        if self._num_reads[block] % _CHECKED_READS == 0:
-            _check(tensors, expected, path)
-        self._num_reads[block] += 1
+        region = self._regions[block]
+        memory = region.layout.allocate()
+        with self._open(os.O_RDONLY, "read") as file:
+            read_bytes(file, memory.numpy().data, region.offset, self._cut_short)
+        tensors = region.layout.views(memory)
+        if region.num_reads % _CHECKED_READS == 0:
+            self._check(tensors, region.checksum)
+        region.num_reads += 1
         return tensors
 
     def is_at_hand(self, block: Block) -> bool:
-        """Whether a block can be read without waiting for a disk, as far as the system tells. What is wrong with a file is
-        for its reader to find."""
-        layout, _ = self._written[block]
-        try:
-            file = os.open(self._paths[block], os.O_RDONLY)
-        except OSError:
-            return False
-        try:
-            return is_cached(file, 0, layout.num_bytes)
-        finally:
-            os.close(file)
+        """Whether a block can be read without waiting for a disk, as far as the system tells. Errors are left to the reader."""
+        region = self._regions[block]
+        with suppress(SpillError), self._open(os.O_RDONLY, "read") as file:
+            return is_cached(file, region.offset, region.layout.num_bytes)
+        return False
 
     def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
-        """Read some rows of each tensor of what was put last; what is between them is not read, so nothing is checked.
+        """Read some rows of each of a block's tensors; the rows between them are not read, so nothing is checked.
 
         Raises:
             SpillError: the file is gone or cut short.
         """
-        path, (layout, _) = self._paths[block], self._written[block]
-        try:
-            file = os.open(path, os.O_RDONLY)
-            try:
-                picked = layout.of_rows(len(rows))
-                tensors = picked.views(picked.allocate())
-                for name, tensor in tensors.items():
-                    read_rows(partial(_fill, file, path=path), layout.offset(name), rows, tensor)
-                return tensors
-            finally:
-                os.close(file)
-        except SpillError:
-            raise
-        except OSError as error:
-            raise _failed("cannot be read", path, error) from error
+        region = self._regions[block]
+        picked = region.layout.of_rows(len(rows))
+        tensors = picked.views(picked.allocate())
+        with self._open(os.O_RDONLY, "read") as file:
+            for name, tensor in tensors.items():
+                read_rows(file, region.offset + region.layout.offset(name), rows, tensor, self._cut_short)
+        return tensors
 
     def close(self) -> None:
         """Remove all blocks."""
         self._remove()
 
+    @contextmanager
+    def _open(self, flags: int, action: str) -> Iterator[int]:
+        """Inside the ``with`` block, the file is open; errors of the system name the file."""
+        try:
+            file = os.open(self._path, flags, 0o600)
+            try:
+                yield file
+            finally:
+                os.close(file)
+        except SpillError:
+            raise
+        except OSError as error:
+            raise _failed(f"cannot be {action}", self._path, error) from error
 
-def _unlink(paths: Mapping[Block, Path], owner: int) -> None:
-    # A child that was forked off does not own what it has inherited.
+    def _cut_short(self, value: str) -> SpillError:
+        return SpillError(
+            "a spill file is cut short",
+            value=value,
+            where=f"'{self._path}'",
+            fix="Leave the folder alone while a run spills to it, and start again, from the last checkpoint if there is one.",
+        )
+
+    def _check(self, tensors: Mapping[str, Tensor], expected: int) -> None:
+        found = 0
+        for tensor in tensors.values():
+            found = checksum(_bytes_of(tensor), found)
+        if found != expected:
+            raise SpillError(
+                "a spill file is damaged",
+                value=f"its checksum is {found:016x}, that of what was written is {expected:016x}",
+                where=f"'{self._path}'",
+                fix="Leave the folder alone while a run spills to it; if nobody touched it, do not trust this disk and spill to "
+                "another one. Start again, from the last checkpoint if there is one.",
+            )
+
+
+def _unlink(path: Path, owner: int) -> None:
+    # A forked child does not own the file.
     if os.getpid() != owner:
         return
-    for path in paths.values():
-        # The folder may be gone.
-        with suppress(OSError):
-            path.unlink()
+    # The folder may be gone.
+    with suppress(OSError):
+        path.unlink()
 
 
 def _bytes_of(tensor: Tensor) -> np.ndarray:
@@ -294,42 +322,8 @@ def _bytes_of(tensor: Tensor) -> np.ndarray:
 def _write(file: int, content: np.ndarray, offset: int) -> None:
     left = content.data if len(content) else memoryview(b"")
     while left:
-        written = os.pwrite(file, left[:_AT_ONCE], offset)
+        written = os.pwrite(file, left[:MOST_BYTES], offset)
         left, offset = left[written:], offset + written
-
-
-def _read(file: int, layout: Layout, path: Path) -> dict[str, Tensor]:
-    memory = layout.allocate()
-    _fill(file, memory.numpy().data, 0, path=path)
-    return layout.views(memory)
-
-
-def _fill(file: int, left: memoryview, offset: int, *, path: Path) -> None:
-    """Read from a position on, until all of a piece of memory is filled."""
-    while left:
-        read = os.preadv(file, [left[:_AT_ONCE]], offset)
-        if read == 0:
-            raise SpillError(
-                "a spill file is cut short",
-                value=f"it ends at byte {offset}, {len(left)} more are needed",
-                where=f"'{path}'",
-                fix="Leave the folder alone while a run spills to it, and start again, from the last checkpoint if there is one.",
-            )
-        left, offset = left[read:], offset + read
-
-
-def _check(tensors: Mapping[str, Tensor], expected: int, path: Path) -> None:
-    found = 0
-    for tensor in tensors.values():
-        found = checksum(_bytes_of(tensor), found)
-    if found != expected:
-        raise SpillError(
-            "a spill file is damaged",
-            value=f"its checksum is {found:016x}, that of what was written is {expected:016x}",
-            where=f"'{path}'",
-            fix="Leave the folder alone while a run spills to it; if nobody touched it, do not trust this disk and spill to "
-            "another one. Start again, from the last checkpoint if there is one.",
-        )
 
 
 def _failed(what: str, path: Path, error: OSError | ValueError) -> SpillError:
@@ -338,5 +332,5 @@ def _failed(what: str, path: Path, error: OSError | ValueError) -> SpillError:
         f"a spill folder {what}" if what in ("cannot be made", "is gone") else f"a spill file {what}",
         value=os.strerror(number) if number else str(error),
         where=f"'{path}'",
-        fix="Spill to a folder on a disk with room that may be written, and leave it alone while a run uses it.",
+        fix="Spill to a writable folder on a disk with room, and leave the folder alone while a run uses it.",
     )

@@ -1,4 +1,4 @@
-"""Transport: how blocks come into the memory that computes and get out of it, while steps run."""
+"""Transports: copies of blocks into and out of the memory that computes, while steps run."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from sagann.plan.leaving import Leaving
+from sagann.plan.pending_stores import PendingStores
 from sagann.plan.steps import Block
-from sagann.plan.timeline import Lane, block_name
+from sagann.plan.timeline import Lane
 from sagann.runtime.blocks.host import Host
 from sagann.runtime.recorder import Recorder, recorded
 
 BytesOf = Callable[[Block], int]
-"A block's size."
+"Gives the bytes of a block."
 
 
 class Source(Protocol):
-    """Where blocks are loaded from."""
+    """The place that blocks are loaded from."""
 
     def load(self, block: Block) -> Any:
         """Read a block from where it lies."""
@@ -39,49 +39,49 @@ class Pending(Protocol):
     """A copy under way."""
 
     def result(self) -> Any:
-        """Have what is computed from now on come after the copy; gives a loaded block's content."""
+        """Make later steps run after the copy; gives the content of a loaded block."""
         ...
 
 
 class Transport(Protocol):
-    """Copies blocks in the order in which it is asked to."""
+    """Copies blocks, in the order of the calls."""
 
     counts_process: bool
-    "Whether what lies elsewhere is not in this process's memory, so that the budget holds for the process."
+    "Whether the budget holds for the whole process, because blocks that are not in use lie outside of its memory."
 
     def load(self, block: Block) -> Pending:
-        """Begin to load a block."""
+        """Start to load a block."""
         ...
 
     def store(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        """Begin to copy a block out; until that is waited for, its tensors stay as they are."""
+        """Start to copy a block out. Its tensors must not change before :meth:`await_store`."""
         ...
 
     def await_store(self, block: Block) -> None:
-        """Have what is computed from now on come after a block's store, if there is one under way."""
+        """Make later steps run after a block's store, if one is under way."""
         ...
 
     def drop(self, block: Block) -> None:
-        """Have others use a block's memory, but not before it is stored, if a store is under way."""
+        """Free a block's memory; if a store is under way, after the store."""
         ...
 
     def make_room(self, room_bytes: int) -> None:
-        """Wait for blocks that were dropped and are still being stored, where they take more than so many bytes."""
+        """Wait until dropped blocks whose stores are under way take no more than ``room_bytes``."""
         ...
 
     def close(self) -> None:
-        """Wait for the copies under way, and begin no others."""
+        """Wait for the copies under way, and start no others."""
         ...
 
 
 class _Copies:
-    """What copies of an epoch come from, go to, and are recorded by.
+    """The copies of one epoch.
 
     Args:
-        source: gives a block in memory of its own.
-        host: takes what is stored.
-        bytes_of: a block's size.
-        timeline: where copies are recorded.
+        source: reads a block into memory of its own.
+        host: keeps blocks that are stored.
+        bytes_of: gives the bytes of a block.
+        timeline: records copies; None for no record.
     """
 
     def __init__(self, source: Source, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> None:
@@ -91,15 +91,15 @@ class _Copies:
         self._timeline = timeline
 
     def _recorded(self, lane: Lane, copy: Callable[..., Any], block: Block, *rest: Any) -> Any:
-        with recorded(self._timeline, lane, block_name(block), self._bytes_of(block)):
+        with recorded(self._timeline, lane, block.label, self._bytes_of(block)):
             return copy(block, *rest)
 
 
 class DirectTransport(_Copies):
-    """Copies within the process's memory as soon as it is asked to, before anything else is computed.
+    """Copies within the process's memory, at once: no step runs at the same time.
 
-    Memory has no engine that copies beside the processor. A thread that did would take a core from those that compute, who
-    wait for one another.
+    Memory has no engine that copies beside the processor. A thread that copies would take a core from a step, whose threads
+    wait for each other.
     """
 
     counts_process = False
@@ -113,22 +113,22 @@ class DirectTransport(_Copies):
         self._recorded("store", self._host.put, block, tensors)
 
     def await_store(self, block: Block) -> None:
-        """Stores are over when they are asked for."""
+        """Nothing: a store has ended when :meth:`store` returns."""
 
     def drop(self, block: Block) -> None:
-        """Nobody uses a dropped block."""
+        """Nothing: the memory is free as soon as nobody holds the block."""
 
     def make_room(self, room_bytes: int) -> None:
-        """What was dropped takes no room."""
+        """Nothing: dropped blocks take no room."""
 
     def close(self) -> None:
-        """Forget what was stored."""
+        """Forget the stored blocks."""
         self._host.close()
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A copy that is over."""
+    """A copy that has ended."""
 
     content: Any
 
@@ -137,11 +137,10 @@ class _Loaded:
 
 
 class ThreadTransport(_Copies):
-    """Copies from and to files: loads and stores have a thread each, which waits for the disk while others compute.
+    """Copies from and to files: one thread loads and one thread stores, while steps run.
 
-    What the system's cache has of a file needs no disk: it is read before anything else is computed, as within memory.
-
-    Who drops a block does not wait for its store: :mod:`sagann.plan.leaving` says who does.
+    Blocks in the page cache are read at once instead, as within memory. A drop does not wait for the block's store:
+    :mod:`sagann.plan.pending_stores` says which step does.
     """
 
     counts_process = True
@@ -149,15 +148,15 @@ class ThreadTransport(_Copies):
     def __init__(self, source: Source, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> None:
         super().__init__(source, host, bytes_of, timeline)
         self._stores: dict[Block, Future[None]] = {}
-        self._leaving = Leaving[Future[None]]()
+        self._pending = PendingStores[Future[None]]()
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-load")
         self._storer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-store")
 
     def load(self, block: Block) -> Pending:
-        """Begin to load a block."""
-        self._leaving.settle(_has_ended)
-        stores = self._leaving.load(self._bytes_of(block))
-        # Rows are picked from what lies on the host.
+        """Start to load a block."""
+        self._pending.settle(_has_ended)
+        stores = self._pending.load(self._bytes_of(block))
+        # Rows are picked from the block on the host.
         if block.needed_by is not None and (of_whole := self._stores.get(block.whole)) is not None:
             stores.append(of_whole)
         if all(map(_has_ended, stores)) and self._source.is_at_hand(block):
@@ -174,19 +173,19 @@ class ThreadTransport(_Copies):
             store.result()
 
     def drop(self, block: Block) -> None:
-        """Have others use a block's memory when it is stored."""
+        """Free a block's memory when it is stored."""
         if (store := self._stores.pop(block, None)) is not None:
-            self._leaving.drop(self._bytes_of(block), store)
+            self._pending.drop(self._bytes_of(block), store)
 
     def make_room(self, room_bytes: int) -> None:
-        """Wait for blocks that were dropped and are still being stored, where they take more than so many bytes."""
-        self._leaving.settle(_has_ended)
-        if self._leaving.excess_bytes > room_bytes:
-            for store in self._leaving.stores:
+        """Wait until dropped blocks whose stores are under way take no more than ``room_bytes``."""
+        self._pending.settle(_has_ended)
+        if self._pending.excess_bytes > room_bytes:
+            for store in self._pending.stores:
                 store.result()
 
     def close(self) -> None:
-        """Wait for the copies under way, and begin no others."""
+        """Wait for the copies under way, and start no others."""
         for copies in (self._loader, self._storer):
             copies.shutdown(wait=True, cancel_futures=True)
         self._stores.clear()
@@ -199,7 +198,7 @@ class ThreadTransport(_Copies):
 
 
 def _has_ended(store: Future[None]) -> bool:
-    """Whether a store has ended; what went wrong with it is raised."""
+    """Whether a store has ended; raises the error of a store that failed."""
     if not store.done():
         return False
     store.result()

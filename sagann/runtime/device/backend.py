@@ -10,7 +10,7 @@ from sagann.errors import MissingDependencyError
 from sagann.kernels.dialects import Dialect, dialect_for
 from sagann.kernels.edge.work import DEVICE_GRAIN, Grain
 from sagann.runtime.blocks.backend import Backend, CpuBackend
-from sagann.runtime.blocks.host import Host
+from sagann.runtime.blocks.host import HOST_POOL, Host
 from sagann.runtime.blocks.spill import DiskHost, SpillFolder
 from sagann.runtime.blocks.transport import BytesOf, Source, Transport
 from sagann.runtime.device.hosts import DeviceHost, PinnedHost, StagedHost
@@ -47,6 +47,7 @@ class DeviceBackend:
         return False
 
     def new_host(self, folder: SpillFolder | None) -> Host:
+        HOST_POOL.release()
         if folder is None:
             return PinnedHost(self._streams, self._pool)
         return StagedHost(DiskHost(folder), self._streams, self._staging)

@@ -26,9 +26,8 @@ from torch import Tensor
 
 from sagann.kernels.dialects import Dialect
 from sagann.kernels.edge.pass_edges import Edges
-from sagann.plan.sizes import is_by_destination
+from sagann.plan.hops import is_by_destination
 from sagann.plan.steps import Block
-from sagann.plan.timeline import block_name
 from sagann.runtime.blocks.host import copy_alone_into
 from sagann.runtime.blocks.transport import BytesOf, Pending, Source
 from sagann.runtime.device.hosts import DeviceHost
@@ -131,7 +130,7 @@ class DeviceTransport:
         self._streams.wait("store", self._streams.mark("compute"))
         with (
             self._streams.on("store"),
-            recorded(self._timeline, "store", block_name(block), self._bytes_of(block)),
+            recorded(self._timeline, "store", block.label, self._bytes_of(block)),
         ):
             self._stores[block] = self._host.receive(block, tensors)
 
@@ -189,7 +188,7 @@ class _Reader:
             memory: memory of the device for the block.
             free: mark after the last work that uses the memory.
         """
-        name = block_name(block)
+        name = block.label
         with recorded(None if self.timeline is None else self.timeline.of_host, "load", f"{name}, read"):
             content = self.source.load(block)
         with self.streams.on("load"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sagann.free_space import memory
+from sagann.graph.feature_store import Features
 from sagann.plan.epoch import Planned, revisited
 from sagann.plan.machine import Machine
 from sagann.plan.refine import MOST_SIMULATIONS, Refined, refine
@@ -29,7 +30,14 @@ class Forecast:
     "Whether steps were timed here. If not, only the machine's rates are known."
 
 
-def forecast(planned: Planned, machine: Machine, *, on_disk: bool, rehearsal: Rehearsal | None = None) -> Forecast:
+def forecast(
+    planned: Planned,
+    machine: Machine,
+    *,
+    on_disk: bool,
+    rehearsal: Rehearsal | None = None,
+    features: Features | None = None,
+) -> Forecast:
     """Simulate an epoch.
 
     Args:
@@ -38,10 +46,11 @@ def forecast(planned: Planned, machine: Machine, *, on_disk: bool, rehearsal: Re
         on_disk: whether blocks that are not in use lie in files.
         rehearsal: model and graph of the plan, whose steps are first timed on this machine. Without a rehearsal the forecast
             uses the machine's rates alone, as for a machine that is not at hand.
+        features: features of the graph, for a forecast without a rehearsal: the non-zeros of sparse features count.
     """
     # The tier depends on free memory, so it is asked for before a rehearsal, which takes memory and keeps some.
     tier = _tier(planned, machine, on_disk=on_disk, is_at_hand=rehearsal is not None)
-    timeline = simulate(planned.plan, step_seconds(planned, machine, rehearsal), machine, tier=tier)
+    timeline = simulate(planned.plan, step_seconds(planned, machine, rehearsal, features), machine, tier=tier)
     return Forecast(planned=planned, machine=machine, timeline=timeline, tier=tier, rehearsed=rehearsal is not None)
 
 
@@ -64,8 +73,8 @@ def refined(
     """
     tier = _tier(planned, machine, on_disk=on_disk, is_at_hand=rehearsal is not None)
     return refine(
-        lambda visits: revisited(planned, visits).plan,
-        planned.schedule.visits,
+        lambda traversal: revisited(planned, traversal).plan,
+        planned.schedule.traversal,
         step_seconds(planned, machine, rehearsal),
         machine,
         tier=tier,

@@ -18,10 +18,9 @@ from sagann.kernels.dialects import dialect_for, run_pass
 from sagann.kernels.edge.builder import Builder
 from sagann.kernels.edge.function import EdgeFunction, Input, Output, Side
 from sagann.kernels.memory import Pool
-from sagann.plan.machine import Machine
+from sagann.plan.machine import DISK, Disk, Machine
 from sagann.plan.selection import Selection
-from sagann.runtime.blocks.host import copy_into
-from sagann.runtime.blocks.picking import pick_rows
+from sagann.runtime.blocks.host import copy_into, picked
 from sagann.runtime.forecasting.disk_probe import disk_rates
 from sagann.runtime.processor import cache_bytes, num_cores, processor_name
 
@@ -74,16 +73,24 @@ def probe(folder: Path, device: torch.device = _CPU) -> Machine:
         "exp_per_s": _exp_per_s(in_cache, device),
         "copy_bytes": _copy_bytes(_large_bytes(cache_bytes())),
         "pick_bytes": _pick_bytes(_large_bytes(cache_bytes())),
-        "disk_read_bytes": disk.read,
-        "file_cache_bytes": disk.cached,
-        "disk_write_bytes": disk.write,
         "step_s": _step_s(device),
     }
     if not on_host:
         rates |= _between_bytes(device)
-    rounded: dict[str, Any] = {name: float(f"{rate:.{_DIGITS}g}") for name, rate in rates.items()}
+    rounded: dict[str, Any] = {name: _rounded(rate) for name, rate in rates.items()}
+    rounded["disks"] = {
+        DISK: Disk(
+            read_bytes_per_s=_rounded(disk.read),
+            cached_bytes_per_s=_rounded(disk.cached),
+            write_bytes_per_s=_rounded(disk.write),
+        )
+    }
     name = processor_name() if on_host else torch.cuda.get_device_name(device)
     return Machine(name=name, num_cores=num_cores(), cache_bytes=cached, **rounded)
+
+
+def _rounded(rate: float) -> float:
+    return float(f"{rate:.{_DIGITS}g}")
 
 
 def _within(wanted: int, least: int, most: int) -> int:
@@ -151,7 +158,7 @@ def _pick_bytes(num_bytes: int, repetitions: int = _NUM_REPETITIONS) -> float:
     """Bytes per second of the rows that are picked, without the rows between them."""
     source = _ones(_CPU, num_bytes // _ROW_BYTES, NUM_FEATURES)
     rows = torch.arange(0, len(source), 2)
-    return len(rows) * _ROW_BYTES / _median_s(lambda: pick_rows(source, rows), repetitions=repetitions)
+    return len(rows) * _ROW_BYTES / _median_s(lambda: picked({"": source}, rows), repetitions=repetitions)
 
 
 def _between_bytes(

@@ -15,12 +15,13 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from sagann.graph.feature_store import Features
 from sagann.graph.graph import Graph
+from sagann.graph.rows import is_sparse
 from sagann.graph.subgraph import subgraph
 from sagann.plan.epoch import Planned
-from sagann.plan.intervals import sizes
 from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError
 from sagann.plan.simulate import StepSeconds
@@ -48,9 +49,14 @@ Factors = Mapping[Key, float]
 "Measured seconds of steps over their seconds by the machine's rates."
 
 
-def step_seconds(planned: Planned, machine: Machine, rehearsal: Rehearsal | None) -> StepSeconds:
-    """The seconds of a plan's steps, by the machine's rates and by a rehearsal if there is one."""
-    work = _work_of(planned)
+def step_seconds(
+    planned: Planned, machine: Machine, rehearsal: Rehearsal | None, features: Features | None = None
+) -> StepSeconds:
+    """The seconds of a plan's steps, by the machine's rates and by a rehearsal if there is one.
+
+    The non-zeros of sparse features count. They are those of the rehearsal's graph, or ``features``.
+    """
+    work = work_of(planned, features if rehearsal is None else rehearsal[1].features)
     factors: Factors = {} if rehearsal is None else rehearse(*rehearsal, planned, machine)
 
     def step_s(step: Step) -> float:
@@ -89,13 +95,13 @@ def rehearse(model: nn.Module, graph: Graph, planned: Planned, machine: Machine)
     finally:
         for module, mode in modes.items():
             module.training = mode
-    work = _work_of(rehearsed)
+    work = work_of(rehearsed, part.features)
     expected = _by_key(rehearsed.plan, [work.of(step).seconds(machine) for step in _steps(rehearsed.plan)])
     return {key: median(found) / expected[key] for key, found in times.items()}
 
 
 def _streamed(
-    model: nn.Module, part: Graph, features: Tensor, bounds: tuple[int, ...], budget_bytes: int
+    model: nn.Module, part: Graph, features: Features, bounds: tuple[int, ...], budget_bytes: int
 ) -> StreamedModel:
     hops = list(part.hops(count_hops(model)))
     # The model lies on the device that will run it.
@@ -112,7 +118,7 @@ def _streamed(
 
 def _quick_edges(graph: Graph, planned: Planned, machine: Machine) -> int:
     """Most edges of a part whose epoch is quick."""
-    work = _work_of(planned)
+    work = work_of(planned, graph.features)
     epoch_s = sum(work.of(step).seconds(machine) for step in _steps(planned.plan))
     return max(MOST_EDGES, min(_MOST_QUICK_EDGES, int(graph.num_edges * min(1.0, _LONGEST_S / epoch_s))))
 
@@ -128,22 +134,26 @@ def _part(graph: Graph, plan: Plan, quick_edges: int) -> tuple[int, ...]:
     end = most_vertices(quick_edges)
     if end < graph.num_vertices:
         assert graph.features is not None
-        copied = _COPIED_BYTES // max(1, graph.features[:1].nbytes)
+        copied = _COPIED_BYTES // max(1, graph.num_features * graph.features.dtype.itemsize)
         end = min(end, max(most_vertices(MOST_EDGES), copied))
     end = max(len(bounds) - 1, end)
     middle = [min(max(1, bound * end // bounds[-1]), end - 1) for bound in bounds[1:-1]]
     return (0, *middle, end)
 
 
-def _run(streamed: StreamedModel, x: Tensor) -> None:
+def _run(streamed: StreamedModel, x: Features) -> None:
     trained = [parameter for parameter in streamed.model.parameters() if parameter.requires_grad]
     loss = streamed.loss(x, lambda rows, _: rows.float().logsumexp(-1).sum())
     if loss.requires_grad:
         torch.autograd.grad(loss, trained, allow_unused=True)
 
 
-def _work_of(planned: Planned) -> StepWork:
-    return StepWork(planned.program, planned.schedule, sizes(planned.plan.bounds))
+def work_of(planned: Planned, features: Features | None = None) -> StepWork:
+    """The work of a plan's steps; where ``features`` are sparse, by their non-zeros."""
+    nonzeros = None
+    if is_sparse(features):
+        nonzeros = features.values().numel() / max(1, len(features))
+    return StepWork(planned.schedule, nonzeros)
 
 
 def _steps(plan: Plan) -> list[Step]:

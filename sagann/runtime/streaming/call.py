@@ -1,9 +1,8 @@
-"""Call: one call of a streamed model and its backward, which begin again where the device runs out of memory.
+"""Call: one call of a streamed model and its backward, repeated once if the device runs out of memory.
 
-A plan counts what the model takes. What it cannot count (other processes, fragments between tensors, the libraries'
-workspaces) may leave less than the budget. Then the call is planned anew, with half the budget, and begun from its start:
-nothing that it has made is seen outside before it ends, and its random numbers come from the same seed. In the backward
-that takes the forward a second time. It is done once for a model; after that the error is the caller's.
+A plan counts the memory of the model. Other processes, fragments between tensors and workspaces of libraries may leave less
+than the budget. Then the call is planned with half the budget and starts again, with the same random numbers. In the backward,
+the forward runs again as well. This happens once per model; a second failure is raised.
 """
 
 from __future__ import annotations
@@ -16,19 +15,20 @@ import torch
 from torch import Tensor
 
 from sagann.errors import SagannError
+from sagann.graph.feature_store import TensorRows
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.runtime.streaming.executor import Executor
 
 SHRINK = 2
-"By which a budget that did not hold is divided."
+"Divisor of a budget that the device could not hold."
 
 
 class DeviceMemoryError(SagannError, torch.OutOfMemoryError):
-    """A device that has less memory than the budget, also after it was lowered."""
+    """A device that has less memory than the budget, even after the budget was lowered."""
 
     @classmethod
     def after(cls, budget_bytes: int, error: BaseException, fix: str) -> DeviceMemoryError:
-        """The error of a budget that did not hold."""
+        """The error for a budget that the device could not hold."""
         return cls(
             "the device ran out of memory in a streamed epoch",
             value=f"with a budget of {budget_bytes} bytes; {_first_line(error)}",
@@ -38,7 +38,7 @@ class DeviceMemoryError(SagannError, torch.OutOfMemoryError):
 
 
 def warn_of_less(before_bytes: int, now_bytes: int, num_intervals: int, error: BaseException) -> None:
-    """Say that an epoch begins again with less memory, in the four parts of an error."""
+    """Warn that an epoch starts again with less memory, in the four parts of an error."""
     warnings.warn(
         f"the device ran out of memory in a streamed epoch: the budget was {before_bytes} bytes, and is "
         f"{now_bytes} from now on, in {num_intervals} intervals; {_first_line(error)} (in StreamedModel). The epoch begins "
@@ -56,11 +56,10 @@ class Call:
     """One call.
 
     Args:
-        begin: makes its executor, by the plan as it is now.
-        read: what it reads besides features and parameters, and must find in the backward as it was.
-        shrink: plans with less memory; it is told the error, and whether the intervals must stay as they are. It raises
-            where it cannot.
-        device: what computes.
+        begin: makes the executor of the current plan.
+        read: tensors that the call reads besides features and parameters; they must not change before the backward.
+        shrink: plans with less memory, or raises. Its arguments are the error, and whether the intervals must be kept.
+        device: device that computes.
         has_own_numbers: whether some random numbers depend on how the graph is cut.
     """
 
@@ -79,15 +78,15 @@ class Call:
         self._shrink = shrink
         self._has_own_numbers = has_own_numbers
         self.executor: Executor | None = None
-        "Of the last attempt."
+        "Executor of the last attempt."
 
     def forward(self) -> Tensor:
         """The result, or the loss."""
         return self._attempt(self._forward, keeps_intervals=False)
 
     def backward(self, grad: Tensor) -> None:
-        """Compute the gradients, which the executor's epoch holds then."""
-        # As the forward ran. The caller has seen the result: its random numbers must come again.
+        """Compute the gradients; the executor's epoch holds them."""
+        # As in the forward. The caller has seen the result, so the random numbers must be the same.
         with torch.autocast(self._device.type, enabled=False):
             self._attempt(lambda: self._backward(grad), keeps_intervals=self._has_own_numbers)
 
@@ -101,7 +100,7 @@ class Call:
         executor = self.executor
         assert executor is not None
         if executor.epoch.loss_of is None:
-            executor.epoch.upstream = grad
+            executor.epoch.upstream = TensorRows(grad)
         executor.backward()
 
     def _attempt(self, run: Callable[[], Any], *, keeps_intervals: bool) -> Any:
@@ -109,7 +108,7 @@ class Call:
             try:
                 return run()
             except torch.OutOfMemoryError as error:
-                # Its frames hold what was made.
+                # The frames of the traceback hold blocks.
                 failed = error.with_traceback(None)
             self.executor = None
             self._shrink(failed, keeps_intervals)
@@ -119,10 +118,10 @@ class Streamed(torch.autograd.Function):
     """A call as a function of features and parameters."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, x: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, call: Call, x: Tensor | None, *parameters: Tensor) -> Tensor:
         """Run the call."""
         ctx.call = call
-        # PyTorch refuses in the backward what was changed in place since.
+        # In the backward, PyTorch refuses tensors that were changed in place.
         ctx.save_for_backward(x, *parameters, *call.read)
         return call.forward()
 

@@ -1,7 +1,7 @@
-"""Capturing: an ordinary model becomes a program, and what of the model and its graph that program reads.
+"""Capturing: the program of a model, and the parameters and edge data that the program reads.
 
 A run asks for the same program several times: to choose a budget, to cut the graph, to train, to evaluate. The model is traced
-once for each of its modes; programs are kept as long as the model lives.
+once for each of its modes, and programs are kept as long as the model lives.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary, ref
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
@@ -40,7 +39,7 @@ def captured(
     """The captured model; arguments as of :func:`sagann.compiler.capture.capture`.
 
     Raises:
-        LayerError: it cannot be streamed; the message says why.
+        LayerError: the model cannot be streamed; the message says why.
     """
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
@@ -98,7 +97,7 @@ def require_constant_edges(hops: Sequence[Topology]) -> None:
     """Refuse edge data that is trained.
 
     Raises:
-        InputError: some requires a gradient.
+        InputError: edge data requires a gradient.
     """
     for topology in hops:
         for name, data in topology.edge_data.items():
@@ -109,11 +108,6 @@ def require_constant_edges(hops: Sequence[Topology]) -> None:
                     where="stream",
                     fix="Detach it, or run the model in memory.",
                 )
-
-
-def like_on(x: Tensor, device: torch.device) -> Tensor:
-    """Features to capture a model with where it computes; themselves where they lie there."""
-    return x if x.device == device else x.new_empty((1, *x.shape[1:]), device=device)
 
 
 def trained_in(program: ModelProgram, model: nn.Module) -> frozenset[str]:
@@ -137,7 +131,7 @@ def edge_data_of(program: ModelProgram, hops: Sequence[Topology]) -> list[Tensor
 
 
 def require_types(program: ModelProgram, hops: Sequence[Topology]) -> None:
-    """Refuse edge types that a program has no matrix for.
+    """Refuse edge types for which a program has no matrix.
 
     Raises:
         InputError: a type is out of range.

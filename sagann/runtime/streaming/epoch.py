@@ -1,4 +1,4 @@
-"""Epoch: what an epoch of a captured model reads and gives, besides blocks."""
+"""Epoch: the inputs and results of one epoch of a captured model, besides blocks."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from sagann.errors import InputError, first_line
+from sagann.graph.feature_store import FeatureStore
 from sagann.graph.large_arrays import Allocate
 from sagann.kernels.edge.builder import arithmetic_dtype
-from sagann.storage.mapped import MappedRows
 
 LossOf = Callable[[Tensor, slice], Tensor]
-"The loss of some vertices' rows of a model's result, given those and their range of ids; a sum over vertices."
+"Gives the loss of some vertices from their rows of the model's result and their range of ids; a sum over vertices."
 
 
 @dataclass(kw_only=True, slots=True)
 class Epoch:
-    """Inputs and results."""
+    """Inputs and results of one epoch."""
 
-    x: Tensor
-    "Features, outside of the device's memory."
+    x: FeatureStore
+    "Features of all vertices, outside of the device's memory."
     parameters: Sequence[Tensor]
-    "Parameters in the program's order; leaves of their own, where they get a gradient."
+    "Parameters in the program's order; detached leaves, so that gradients are collected here."
     trains: bool
     "Whether there is a backward."
-    mapped: MappedRows | None = None
-    "Reader of the rows of ``x``, where they are mapped from a file."
     loss_of: LossOf | None = None
     "Loss of an interval's rows, where the loss is computed with the result."
     shared: dict[str, Tensor] = field(default_factory=dict)
@@ -42,20 +40,20 @@ class Epoch:
     "Loss of the intervals so far, in float32 at least."
     loss_dtype: torch.dtype | None = None
     "Type of the loss that the caller gets."
-    upstream: Tensor | None = None
-    "The result's gradient, where the caller brings it."
+    upstream: FeatureStore | None = None
+    "Gradient of the result, where the caller brings it."
     of_x: Tensor | None = None
     "The features' gradient."
     of_shared: dict[str, Tensor] = field(default_factory=dict)
     "Gradients of parameters and derived values, so far, in float32 at least."
 
     def give(self, rows: Tensor, vertices: slice, num_vertices: int) -> None:
-        """Copy a part of the result to the caller, who may change it: what it lies in may be read again.
+        """Copy rows of the result for the caller, who may modify the copy.
 
         Args:
-            rows: of the result.
-            vertices: whose they are.
-            num_vertices: of the whole result.
+            rows: rows of the result.
+            vertices: range of ids of the rows.
+            num_vertices: number of rows of the whole result.
         """
         if self.out is None:
             shape = (num_vertices, *rows.shape[1:])
@@ -63,7 +61,7 @@ class Epoch:
         self.out[vertices] = rows
 
     def take_result(self) -> Tensor:
-        """The result, or the loss. It is not kept here: autograd has it lead back to the epoch."""
+        """The result, or the loss. The epoch forgets it: autograd makes the result refer to the epoch."""
         result = self.out if self.loss_of is None else self.loss
         assert result is not None
         self.out = self.loss = None
@@ -83,10 +81,10 @@ class Epoch:
             self.of_shared[name] = wide if known is None else known + wide
 
     def parameter_gradients(self, names: Sequence[str], derived: Sequence[str]) -> list[Tensor | None]:
-        """The gradients of the parameters, those of derived values taken back to them.
+        """The gradients of the parameters, including those that come through derived values.
 
         Args:
-            names: of the parameters.
+            names: names of the parameters.
             derived: names of the values that depend on parameters alone.
         """
         derived = [name for name in derived if name in self.of_shared and self.shared[name].requires_grad]
@@ -111,9 +109,9 @@ def loss_of_rows(loss_of: LossOf, rows: Tensor, vertices: slice) -> Tensor:
     """The loss of an interval, checked.
 
     Args:
-        loss_of: the caller's.
-        rows: of the model's result; a leaf.
-        vertices: their range of ids.
+        loss_of: function of the caller.
+        rows: rows of the model's result; a leaf.
+        vertices: range of ids of the rows.
     Raises:
         InputError: ``loss_of`` changes the rows in place, gives no scalar, or reads something else that is trained.
     """

@@ -1,4 +1,4 @@
-"""Executor: obeys a plan for one epoch of a captured model.
+"""Executor: runs a plan for one epoch of a captured model.
 
 References:
     Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2: chunks are copied while others are computed.
@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from sagann.compiler.model_program import Gather, ModelProgram
+from sagann.compiler.model_program import Gather
 from sagann.compiler.program import EdgeWork
 from sagann.compiler.vjp import BackwardPass
 from sagann.errors import InputError, LayerError
@@ -25,10 +25,9 @@ from sagann.kernels.edge.state import GatherState
 from sagann.kernels.memory import POOL
 from sagann.kernels.row_dropout import rows_of
 from sagann.kernels.seeds import seeded
-from sagann.plan.schedule import Schedule
+from sagann.plan.epoch import Planned
 from sagann.plan.selection import as_read
-from sagann.plan.steps import Block, Move, Plan, Step
-from sagann.plan.timeline import step_name
+from sagann.plan.steps import Block, Move, Step
 from sagann.runtime.blocks.backend import Backend
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import Host
@@ -40,34 +39,30 @@ from sagann.runtime.recorder import Recorder, recorded
 from sagann.runtime.streaming.epoch import Epoch, loss_of_rows
 from sagann.runtime.streaming.tape import Tape
 
-# Sizes in the pool are rounded up by an eighth at most.
+# The pool rounds sizes up by an eighth at most.
 _MOST_SPARE = 1.125
 _PAGE_BYTES = 4096
 
 
 class Executor:
-    """Obeys a plan. Forward and backward of one epoch belong to one executor.
+    """Runs the forward and the backward of one epoch.
 
     Args:
-        program: the captured model.
-        schedule: whose steps the plan places.
-        plan: what to do.
-        chunks: by numbers of hops.
-        host: where this epoch's blocks lie that are not on the device.
-        constants: where what is the same in every epoch lies.
+        planned: the captured model, its schedule, and the plan.
+        chunks: chunks of each hop, by its number.
+        host: keeps the blocks of this epoch that are not on the device.
+        constants: keeps the blocks that are the same in every epoch.
         dialect: kernels of the edges.
-        seeds: of the model's dropouts and random gathers, by their numbers.
-        seed: of other random numbers, where the model draws any.
-        epoch: what is read and given besides blocks.
-        backend: where steps run.
-        timeline: where steps and copies are recorded.
+        seeds: seeds of the model's dropouts and random gathers, by their numbers.
+        seed: seed of other random numbers, where the model draws any.
+        epoch: inputs and results besides blocks.
+        backend: runs steps and copies.
+        timeline: records steps and copies; None for no record.
     """
 
     def __init__(
         self,
-        program: ModelProgram,
-        schedule: Schedule,
-        plan: Plan,
+        planned: Planned,
         *,
         chunks: Mapping[int, Chunks],
         host: Host,
@@ -79,6 +74,7 @@ class Executor:
         backend: Backend,
         timeline: Recorder | None = None,
     ) -> None:
+        program, schedule, plan = planned
         self.program = program
         self.gradients = schedule.gradients
         self.plan = plan
@@ -88,14 +84,7 @@ class Executor:
         self.device = backend.device
         self.dialect = dialect_for(self.device.type, dialect)
         sources = Sources(
-            program,
-            plan,
-            chunks=chunks,
-            host=host,
-            constants=constants,
-            epoch=epoch,
-            is_in_place=schedule.sizes.is_in_place,
-            copies=backend.copies_rows,
+            planned, chunks=chunks, host=host, constants=constants, epoch=epoch, copies=backend.copies_rows
         )
         self._constants = constants
         self._timeline = backend.recorder(timeline)
@@ -106,22 +95,22 @@ class Executor:
         self._is_done = False
 
     def keep_constants(self) -> None:
-        """Run a plan of what is the same in every epoch."""
+        """Run a plan of the constants."""
         self._share()
         self._run_until("")
         self.close()
 
     def forward(self) -> Tensor:
-        """Run the plan until the result, or the loss, is there."""
+        """Run the plan up to the result, or the loss."""
         self._share()
         self._run_until("return")
         return self.epoch.take_result()
 
     def backward(self) -> None:
-        """Run the rest; once, for nothing is kept for a second time.
+        """Run the rest of the plan, once: its blocks are not kept.
 
         Raises:
-            InputError: it has run before.
+            InputError: the backward has run before.
         """
         if self._is_done:
             raise InputError(
@@ -167,10 +156,10 @@ class Executor:
                     if operation.kind == kind:
                         return
                     self.resident.begin(operation)
-                    with recorded(self._timeline, "compute", step_name(operation)):
+                    with recorded(self._timeline, "compute", operation.label):
                         run[operation.kind](operation)
         except BaseException:
-            # Also after Ctrl-C: no thread goes on copying.
+            # Also after Ctrl-C: no thread may go on copying.
             self.close()
             raise
 
@@ -192,7 +181,7 @@ class Executor:
             with torch.no_grad():
                 results = self._run_stage(step, self._inputs(step))
         for name, value in results.items():
-            # In order, as it will be when it was somewhere else meanwhile.
+            # Contiguous, as after a store and a load.
             self.resident[Block("value", name, step.interval)] = _alone(value.detach().contiguous())
 
     def _inputs(self, step: Step) -> dict[str, Tensor]:
@@ -203,14 +192,14 @@ class Executor:
         }
 
     def _run_stage(self, step: Step, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Run a stage on an interval; whenever it is run, with the same random numbers."""
+        """Run a stage on an interval, with the same random numbers each time."""
         number = step.number * self.plan.num_intervals + step.interval
         others = seeded(self.seed + number, self.device) if self.program.draws_more else nullcontext()
         with others, rows_of(self.plan.vertices(step.interval), self.seeds):
             return self.program.stages[step.number].run(inputs, self._rows)
 
     def _taped(self, step: Step) -> tuple[Tape, dict[str, Tensor]]:
-        """Run a stage; gives the results, and what their gradient needs."""
+        """Run a stage; returns its results, and the tape for their gradient."""
         shared, given = self.epoch.shared, self._inputs(step)
         tape = Tape(self._of_vertices(given), shared.values())
         with tape.recording():
@@ -228,7 +217,7 @@ class Executor:
         return {name: value for name, value in inputs.items() if name not in self.epoch.shared}
 
     def _transform_loss(self, step: Step) -> None:
-        """The last stage on an interval, its loss, and their gradients, where any are wanted."""
+        """Run the last stage and the loss on an interval, and their gradients where any are wanted."""
         tape, results = self._taped(step)
         name = self.program.output
         assert self.epoch.loss_of is not None
@@ -238,7 +227,7 @@ class Executor:
         }
         rows = results[name].detach()
         if rows.untyped_storage().data_ptr() in given:
-            # The caller's function gets no view of what is read in place, nor of what the backward reads.
+            # The caller may modify the rows, so they must not be a view of a block.
             rows = rows.clone()
         rows.requires_grad_(tape.leads_from(name))
         loss = loss_of_rows(self.epoch.loss_of, rows, self.plan.vertices(step.interval))
@@ -301,7 +290,7 @@ class Executor:
         held = self.resident.get(at)
         if not isinstance(held, GatherState):
             rows = self.plan.vertices(at.interval)
-            # One that was loaded goes on from its tensors.
+            # A state that was loaded continues from its tensors.
             held = self.resident[at] = GatherState(
                 function,
                 num_rows=rows.stop - rows.start,
@@ -320,11 +309,11 @@ class Executor:
             self.resident[step.reads[0]],
             read,
             seed=self.seeds[gather.seed] if gather.edges.random else 0,
-            edge_offset=self.chunks[gather.hop].first_edge[step.interval, step.dst_interval],
+            edge_offset=int(self.chunks[gather.hop].first_edge[step.interval, step.dst_interval]),
         )
 
     def _edge_inputs(self, gather: Gather, step: Step) -> dict[str, Tensor]:
-        """The arrays that the chunk's edges read, by the names of the edges' own stage."""
+        """The arrays that a chunk's edges read, by their names in the stage of the edges."""
         arrays = {}
         work = gather.edges
         edges: Edges = self.resident[step.reads[0]]
@@ -347,7 +336,7 @@ class Executor:
         state = self._state(at, gather.edges.function, gather).finish()
         self.resident.discard(at)
         result, kept = gather.edges.gathering.finish(state, self._counts(gather, step))
-        # A state that was loaded lies in one piece, of which each result is a part.
+        # The tensors of a loaded state share one piece of memory.
         self.resident[Block("value", gather.result, step.interval)] = _alone(result.to(gather.edges.dtype))
         if kept:
             extra = {str(number): _alone(tensor) for number, tensor in enumerate(kept)}
@@ -361,7 +350,7 @@ class Executor:
         return lambda like: divisors(self.chunks[gather.hop].in_degrees(self.plan.vertices(step.interval)), like)
 
     def _prepare_grad(self, step: Step) -> None:
-        """What the backward's passes read of a destination interval, besides what the forward read."""
+        """Make the arrays of a destination interval that only the backward's passes read."""
         gather = self.program.gathers[step.number]
         assert gather.edges.function is not None
         grad = self.resident[Block("grad", gather.result, step.interval)]
@@ -373,11 +362,13 @@ class Executor:
         )
 
     def _backward_pass(self, step: Step) -> tuple[Gather, BackwardPass, GatherState]:
-        """Of a chunk's or an interval's step: the gather, the pass, and the state that it is accumulated in."""
+        """The gather of a step, the backward pass that it runs, and the state that collects the results of the pass."""
         gather = self.program.gathers[step.number]
         work = self.gradients.passes(gather)[step.part]
         of_dst = step.kind == "gather_grad" and work.function.at == "dst"
-        at = Block("state", gather.result, step.dst_interval if of_dst else step.interval, number=step.part + 1)
+        at = Block(
+            "state", gather.result, step.dst_interval if of_dst else step.interval, backward_pass=step.part + 1
+        )
         return gather, work, self._state(at, work.function, gather)
 
     def _gather_grad(self, step: Step) -> None:
@@ -401,21 +392,22 @@ class Executor:
                 self.epoch.add_shared(value, _alone(result))
             else:
                 self._add_gradient(value, step.interval, result)
-        self.resident.discard(Block("state", gather.result, step.interval, number=step.part + 1))
+        self.resident.discard(Block("state", gather.result, step.interval, backward_pass=step.part + 1))
 
     def _output_grad(self, step: Step) -> None:
         rows = self.resident[Block("grad", "x", step.interval)]
         if self.epoch.of_x is None:
-            self.epoch.of_x = torch.zeros_like(self.epoch.x)
+            x = self.epoch.x
+            self.epoch.of_x = torch.zeros((x.num_rows, *x.row_shape), dtype=x.dtype)
         self.epoch.of_x[self.plan.vertices(step.interval)] = rows
 
 
 def _results(work: BackwardPass, *, of_edges: bool) -> list[str]:
-    """Names of a pass's results that are of edges, or of the others."""
+    """Names of those results of a pass that have a row per edge, or of the other results."""
     outputs = zip(work.results, work.function.outputs, strict=True)
     return [name for name, output in outputs if (output.reduction.rows == "edge") == of_edges]
 
 
 def _alone(value: Tensor) -> Tensor:
-    """The value, on memory of its own where it is a part of much more."""
+    """The value; a copy where the value is a small part of its storage."""
     return value.clone() if value.untyped_storage().nbytes() > _MOST_SPARE * value.nbytes + _PAGE_BYTES else value

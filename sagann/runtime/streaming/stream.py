@@ -1,4 +1,4 @@
-"""Streaming a model over a graph: capture it, fit the number of intervals to a budget, and run it by them."""
+"""Streaming: capture a model, fit the number of intervals to a memory budget, and run the model interval by interval."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sagann.compiler.model_program import ModelProgram
 from sagann.errors import InputError, require_type
+from sagann.graph.feature_store import Features, TensorRows
 from sagann.graph.graph import Graph
+from sagann.graph.rows import is_sparse
 from sagann.graph.topology import Topology
-from sagann.plan.choose_intervals import MOST_INTERVALS, Cut, cutter, fitted_bounds, hop_sizes
 from sagann.plan.epoch import Planned, dense_peak_bytes, plan_epoch
+from sagann.plan.fit import MOST_INTERVALS, Cut, cutter, fitted_bounds, hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.orders import Order, require_order
 from sagann.plan.selection import ALWAYS, NEVER, Select, Selection, require_select
@@ -24,11 +26,12 @@ from sagann.runtime.blocks.backend import Backend
 from sagann.runtime.device.backend import backend_of
 from sagann.runtime.forecasting.probe import measured_selection
 from sagann.runtime.places import device_named, require_on_host, require_places
-from sagann.runtime.streaming.capturing import captured, like_on, trained_in
+from sagann.runtime.streaming.capturing import captured, trained_in
+from sagann.runtime.streaming.features import are_constant, like_on, needs_gradient
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga.hops import count_hops
 from sagann.saga.shared_lock import MODELS
-from sagann.storage.mapped import mapped_rows
+from sagann.storage.mapped import positioned
 
 
 def stream(
@@ -50,26 +53,24 @@ def stream(
     Args:
         model: of SAGA layers and operators on rows, with ``num_hops``; it keeps its parameters, which lie on ``device``.
         graph: prepared for the model, with features; on the CPU. Features and edges may be mapped from files.
-        budget_bytes: what vertex data, edges and temporaries may take together; what is read where it lies takes nothing.
-        spill: a folder for what is not in use; without it, that lies in memory too, beyond the budget.
-        trains: whether it is trained. A model that is called in evaluation mode and without gradients alone takes less memory,
-            and fewer intervals; its ``loss`` may need more than the budget. The model may have a BatchNorm with running statistics, which
-            then looks across no vertices.
-        cut: what intervals have equally many of.
-        num_intervals: P; by default the least that fits the budget, and where copies run beside steps (with a spill folder,
-            on a device) the least that leaves room to load ahead, if there is one.
-        order: in which passes go through the chunk grid; the others are there to compare (:mod:`sagann.plan.orders`).
-        select: whether for a chunk that needs few rows of an interval the host picks these; "never" is there to compare
-            (:mod:`sagann.plan.selection`).
-        memory_policy: which blocks the device keeps; "none" is there to compare (:mod:`sagann.plan.memory`).
-        device: what computes, whose memory the budget is of: 'cpu', 'cuda' or 'cuda:N'.
+        budget_bytes: most bytes of vertex data, edges and temporary memory together. Data that is read where it lies takes none.
+        spill: folder for blocks that are not in use; without it, they lie in memory, beyond the budget.
+        trains: whether the model is trained. Without training it takes less memory and fewer intervals, its ``loss`` may
+            need more than the budget, and it may have a BatchNorm with running statistics.
+        cut: quantity of which all intervals have equally much.
+        num_intervals: number of intervals, P. By default the least that fits the budget; where copies run beside steps (with a
+            spill folder, on a device), the least that leaves room to load ahead, if there is one.
+        order: order in which passes go through the chunk grid (:mod:`sagann.plan.orders`).
+        select: whether the host picks the rows that a chunk needs, where these are few (:mod:`sagann.plan.selection`).
+        memory_policy: which blocks the device keeps (:mod:`sagann.plan.memory`).
+        device: device that computes, whose memory has the budget: 'cpu', 'cuda' or 'cuda:N'.
 
     Returns:
         A module that trains in the usual loop: ``z = streamed(graph.features)``, on ``device``.
 
     Raises:
-        BudgetError: the budget cannot be met; the message says by which it could.
-        InputError: there is no such device, or graph or model lie elsewhere.
+        BudgetError: the budget is too small; the message says the smallest one that fits.
+        InputError: the device does not exist, or the graph or the model lies elsewhere.
         LayerError: the model cannot be streamed; the message says why.
         SpillError: there is too little room to spill.
 
@@ -108,7 +109,7 @@ def stream(
         cut=cut,
         backend=backend,
     )
-    # Where there is too little room, that is found out now.
+    # Cut now, so that too little room on the disk is found now.
     streamed.chunks_of(program)
     return streamed
 
@@ -129,15 +130,8 @@ def foretell(
     """What :func:`stream` would plan for an epoch, without cutting the graph.
 
     Args:
-        model: as for :func:`stream`.
-        graph: as for :func:`stream`.
-        budget_bytes: as for :func:`stream`.
-        cut: as for :func:`stream`.
-        folded: whether of :meth:`StreamedModel.loss`, or of a call.
-        order: as for :func:`stream`.
-        select: as for :func:`stream`.
-        memory_policy: as for :func:`stream`.
-        device: as for :func:`stream`.
+        model, graph, budget_bytes, cut, order, select, memory_policy, device: as for :func:`stream`.
+        folded: whether :meth:`StreamedModel.loss` is planned, instead of a call.
         on_disk: whether :func:`stream` has a spill folder.
     """
     _check(model, graph, budget_bytes, cut, order, select)
@@ -157,9 +151,7 @@ def foretell(
         memory_policy=memory_policy,
         selection=selection,
         same_memory=same_memory,
-        has_mapped_x=same_memory
-        and graph.features is not None
-        and mapped_rows(graph.features.detach()) is not None,
+        has_mapped_x=same_memory and not isinstance(positioned(_features_of(graph)), TensorRows),
     )
 
 
@@ -181,7 +173,7 @@ def _fitted(
         hops,
         budget_bytes,
         # Whatever is trained later.
-        gradients=Gradients(program, wanted_x=_wants_x(graph)),
+        gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
         trains=trains,
         cut=cut,
         order=order,
@@ -193,23 +185,23 @@ def _fitted(
 def _selection(
     select: Select, budget_bytes: int, bounds: Sequence[int], device: torch.device, *, on_disk: bool
 ) -> Selection:
-    """Which rows are picked; where nothing is moved, none are."""
+    """The selection of rows that are picked; none where nothing is moved."""
     if select == "never" or budget_bytes >= UNLIMITED or len(bounds) == 2:
         return NEVER
     if select == "always":
         return ALWAYS
-    # Of a small file all is read for some of its rows, and for every chunk anew.
+    # To pick rows, a small file would be read as a whole, once for every chunk.
     return NEVER if on_disk else measured_selection(device)
 
 
 def dense_bytes(model: nn.Module, graph: Graph) -> int:
-    """What an epoch takes with everything in memory, beside the graph itself: as planned for one interval.
+    """Bytes that an epoch takes with everything in memory, beside the graph: those of a plan with one interval.
 
     Args:
         model: as for :func:`stream`.
         graph: as for :func:`stream`.
     Raises:
-        LayerError: the model cannot be streamed, and nothing is known of it.
+        LayerError: the model cannot be streamed, so its memory is unknown.
     """
     hops, program = _captured_on(model, graph, torch.device("cpu"))
     return dense_peak_bytes(program, hops, gradients=_gradients(program, model, graph))
@@ -236,30 +228,33 @@ def _require_count(num_intervals: int) -> None:
             "the number of intervals is out of range",
             value=f"{num_intervals}, expected 1 to {MOST_INTERVALS}",
             where="stream.num_intervals",
-            fix="Pass a number in the range, or leave it out: one that fits the budget is taken then.",
+            fix="Pass a number in the range, or leave it out to get one that fits the budget.",
         )
 
 
 def _gradients(program: ModelProgram, model: nn.Module, graph: Graph) -> Gradients:
-    return Gradients(program, wanted_x=_wants_x(graph), trained=trained_in(program, model))
+    return Gradients(program, wanted_x=needs_gradient(graph.features), trained=trained_in(program, model))
 
 
-def _wants_x(graph: Graph) -> bool:
-    return graph.features is not None and graph.features.requires_grad
-
-
-def _captured_on(
-    model: nn.Module, graph: Graph, device: torch.device, *, trains: bool = True
-) -> tuple[list[Topology], ModelProgram]:
+def _features_of(graph: Graph) -> Features:
     features = graph.features
-    if features is None or features.layout not in (torch.strided, torch.sparse_csr):
+    if features is None or (
+        isinstance(features, Tensor) and features.layout not in (torch.strided, torch.sparse_csr)
+    ):
         raise InputError(
             "a graph that is streamed needs features",
             value="there are none" if features is None else f"they are {features.layout}",
             where="stream",
             fix="Give the graph features [num_vertices, F], dense or torch.sparse_csr.",
         )
-    if features.layout == torch.sparse_csr and device.type != "cpu":
+    return features
+
+
+def _captured_on(
+    model: nn.Module, graph: Graph, device: torch.device, *, trains: bool = True
+) -> tuple[list[Topology], ModelProgram]:
+    features = _features_of(graph)
+    if is_sparse(features) and device.type != "cpu":
         raise InputError(
             "sparse features are streamed on the CPU alone",
             value=f"the model is on {device}",
@@ -274,15 +269,15 @@ def _captured_on(
             where=type(model).__name__,
             fix="Train it by batches of rows; it needs no graph.",
         )
-    require_on_host(features.device, "features")
+    if isinstance(features, Tensor):
+        require_on_host(features.device, "features")
     require_places(model, hops, device)
     with MODELS.changing():
-        # In training there is more to keep than in evaluation, which is then planned as well.
+        # Training takes more memory than evaluation, so its plan fits both.
         modes = {module: module.training for module in model.modules()}
         try:
             like = like_on(features, device)
-            constant = not features.requires_grad and not features.is_inference()
-            return hops, captured(model.train(trains), hops, like, x_is_constant=constant)
+            return hops, captured(model.train(trains), hops, like, x_is_constant=are_constant(features))
         finally:
             for module, mode in modes.items():
                 module.training = mode

@@ -1,7 +1,7 @@
-"""Tape: what the gradient of a stage needs, so that it can be moved elsewhere until then.
+"""Tape: the autograd graph of a stage, without its tensors, so that these can be moved until the gradient is computed.
 
-PyTorch's graph of a stage holds tensors. Here it holds handles: of tensors that the stage was given, which are read again,
-and of those that it made, which are one block that can be copied and dropped like any other.
+PyTorch's graph of a stage holds tensors. Here the graph holds handles: handles of inputs, which are read again, and handles of
+tensors that the stage made, which form one block that is stored, loaded and dropped like any other.
 
 References:
     Jia et al., ROC, MLSys 2020, Sec. 5 moves intermediates between memories; PyTorch's hooks for saved tensors.
@@ -21,7 +21,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_
 
 @dataclass(frozen=True, slots=True)
 class _Handle:
-    """A tensor that lies in another."""
+    """A tensor as a part of another one."""
 
     of_input: bool
     name: str
@@ -35,8 +35,8 @@ class Tape:
     """The graph of one run of a stage, without its tensors.
 
     Args:
-        inputs: what the stage is given of vertices. They are given again when the gradient is computed.
-        shared: what it is given besides, which stays where it is.
+        inputs: inputs of the stage with a row per vertex; they are given again when the gradient is computed.
+        shared: the other inputs, which stay in memory.
 
     Example:
         >>> x, w = torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0]], requires_grad=True)
@@ -60,47 +60,42 @@ class Tape:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Inside the ``with`` block, what autograd keeps is written down here."""
+        """Inside the ``with`` block, autograd saves handles instead of tensors."""
         with torch.enable_grad(), saved_tensors_hooks(self._record.pack, self._record.unpack):
             yield
 
     @property
     def made(self) -> dict[str, Tensor]:
-        """What the stage made and its gradient reads, by name; each one piece of memory."""
+        """The tensors that the stage made and its gradient reads, by name."""
         return self._record.made
 
     def enter(self, value: Tensor) -> Tensor:
-        """A value of vertices that gets a gradient, as the stage reads it."""
+        """The value as an input of the stage that gets a gradient."""
         entered: Tensor = _Entry.apply(self._anchor, value)  # type: ignore[no-untyped-call]
         return entered
 
     def leave(self, inputs: Mapping[str, Tensor], results: Mapping[str, Tensor]) -> None:
-        """Note where gradients come from and go to.
-
-        Args:
-            inputs: as the stage has read them.
-            results: of the stage.
-        """
+        """Note the edges of the autograd graph at the inputs and the results of the stage."""
         self._to = {name: get_gradient_edge(value) for name, value in inputs.items() if value.requires_grad}
         self._from = {name: get_gradient_edge(value) for name, value in results.items() if value.requires_grad}
 
     def forget(self) -> None:
-        """Let go of what the stage made."""
+        """Forget the tensors that the stage made."""
         self._record.forget()
 
     def leads_from(self, name: str) -> bool:
-        """Whether a result leads to anything that gets a gradient."""
+        """Whether a gradient leads from a result to an input."""
         return name in self._from
 
     def gradients(
         self, inputs: Mapping[str, Tensor], made: Mapping[str, Tensor], upstream: Mapping[str, Tensor]
     ) -> dict[str, Tensor | None]:
-        """The gradients of what the stage was given, by name; once.
+        """The gradients of the stage's inputs, by name; only once.
 
         Args:
-            inputs: what the stage was given of vertices.
-            made: what it made.
-            upstream: gradients of results.
+            inputs: inputs of the stage with a row per vertex.
+            made: tensors that the stage made.
+            upstream: gradients of the results.
         """
         self._record.given, self._record.made = inputs, dict(made)
         known = {name: grad for name, grad in upstream.items() if name in self._from}
@@ -118,7 +113,7 @@ class Tape:
 
 
 class _Record:
-    """What PyTorch's graph holds of a tape. The tape holds the graph, so the graph must not hold it: neither would ever go."""
+    """The part of a tape that PyTorch's graph holds. The graph must not hold the tape, which holds the graph: a cycle is never freed."""
 
     def __init__(self, inputs: Mapping[str, Tensor], shared: Iterable[Tensor]) -> None:
         self._inputs = {
@@ -130,13 +125,13 @@ class _Record:
         self.given: Mapping[str, Tensor] = {}
 
     def forget(self) -> None:
-        """Let go of what the stage made."""
+        """Forget the tensors that the stage made."""
         self.made = {}
         self._names.clear()
 
     def pack(self, tensor: Tensor) -> Tensor | _Handle:
-        """What autograd keeps instead of a tensor."""
-        # What is put together again from storage, shape and strides must not be conjugated or negated beside.
+        """The object that autograd saves instead of a tensor."""
+        # A tensor is restored from storage, shape and strides, which show neither conjugation nor negation.
         tensor = tensor.resolve_conj().resolve_neg()
         value, address = tensor.detach(), _address(tensor)
         if not value.numel() or not value.ndim or address in self._shared:
@@ -151,7 +146,7 @@ class _Record:
         return _handle(value, self._names[address], 0, of_input=False)
 
     def unpack(self, packed: Tensor | _Handle) -> Tensor:
-        """The tensor again."""
+        """The tensor of a saved object."""
         if isinstance(packed, Tensor):
             return packed
         base = (self.given if packed.of_input else self.made)[packed.name]
@@ -167,7 +162,7 @@ def _address(tensor: Tensor) -> int:
 
 
 def _begin(tensor: Tensor) -> int:
-    """Where it begins in its storage, in bytes: what is saved of a tensor may be of another type."""
+    """The tensor's first byte in its storage: a saved view may have another type."""
     return int(tensor.storage_offset()) * tensor.itemsize
 
 
@@ -183,7 +178,7 @@ def _handle(value: Tensor, name: str, begin: int, *, of_input: bool) -> _Handle:
 
 
 class _Entry(torch.autograd.Function):
-    """A value as something that gets a gradient, without a leaf that would hold it."""
+    """Makes a value get a gradient, without a leaf that would hold the value."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, value: Tensor) -> Tensor:

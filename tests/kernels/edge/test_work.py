@@ -11,7 +11,7 @@ pytest.importorskip("triton", reason="triton is not installed: pip install sagan
 from sagann.kernels.edge.divide import divide
 from sagann.kernels.edge.gpu.cut import merge_tree
 from sagann.kernels.edge.work import DEVICE_GRAIN, Grain, most_items, most_slots, most_splits
-from sagann.plan.sizes import _merged
+from sagann.plan.hops import most_merged
 
 
 @given(
@@ -29,8 +29,8 @@ def test_no_cut_takes_more_than_said(degrees: list[int], grain: Grain) -> None:
     assert work.num_slots <= slots
     assert len(work.split_rows) <= most_splits(rows, edges, grain)
     tree = merge_tree(work.split_rows, work.split_indptr)
-    assert tree.num_slots <= work.num_slots + _merged(slots)
-    assert sum(map(len, tree.levels)) <= len(work.split_rows) + 2 * _merged(slots)
+    assert tree.num_slots <= work.num_slots + most_merged(slots)
+    assert sum(map(len, tree.levels)) <= len(work.split_rows) + 2 * most_merged(slots)
     whole = merge_tree(np.array([0]), np.array([0, len(work.items)]))
-    assert whole.num_slots <= len(work.items) + _merged(items)
-    assert sum(map(len, whole.levels)) <= _merged(items) + 1
+    assert whole.num_slots <= len(work.items) + most_merged(items)
+    assert sum(map(len, whole.levels)) <= most_merged(items) + 1

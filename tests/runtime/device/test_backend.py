@@ -13,16 +13,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sagann.graph import Graph, Topology
+from sagann.graph import Graph, Topology, declare_constant
 from sagann.kernels.dialects import dialect_for
 from sagann.kernels.edge import naive
 from sagann.nn import ModelConfig, build_model
 from sagann.plan import equal_vertices
-from sagann.plan.choose_intervals import hop_sizes
-from sagann.plan.fit import needed_bytes
+from sagann.plan.fit import hop_sizes
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import ALWAYS, Selection
+from sagann.plan.sizes import needed_bytes
 from sagann.plan.steps import Block, Step
 from sagann.plan.timeline import LANES
 from sagann.runtime.blocks.backend import CpuBackend
@@ -270,7 +270,7 @@ def test_cuts_of_chunks_that_are_no_more_are_forgotten(monkeypatch: pytest.Monke
 def test_an_epoch_that_never_comes_to_its_backward_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
     model, graph = prepared("gcn")
     assert graph.features is not None
-    x, hops = graph.features.double(), graph.hops(model.num_hops)
+    x, hops = declare_constant(graph.features.double()), graph.hops(model.num_hops)
     budget = least_budget(model, hops, x)
     threads_before = set(threading.enumerate())
     streamed, streams = streamed_late(model, hops, x, monkeypatch, budget_bytes=budget)

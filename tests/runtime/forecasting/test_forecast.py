@@ -41,7 +41,9 @@ def test_a_forecast_has_every_step_and_copy_of_the_plan() -> None:
     assert not found.rehearsed
     assert sum(span.num_bytes for span in found.timeline.of("load")) == planned.plan.loaded_bytes
     assert sum(span.num_bytes for span in found.timeline.of("store")) == planned.plan.stored_bytes
-    assert found.timeline.busy_s("load") == pytest.approx(planned.plan.loaded_bytes / ROUND.disk_read_bytes)
+    assert found.timeline.busy_s("load") == pytest.approx(
+        planned.plan.loaded_bytes / ROUND.disks["disk0"].read_bytes_per_s
+    )
     steps = [each for each in planned.plan.operations if isinstance(each, Step) and each.kind != "return"]
     assert len(found.timeline.of("compute")) == len(steps)
 

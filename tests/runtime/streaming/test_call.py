@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sagann.graph import Graph
+from sagann.graph import Graph, declare_constant
 from sagann.nn import ModelConfig, build_model
 from sagann.plan import equal_vertices
 from sagann.plan.steps import UNLIMITED, Step
@@ -127,7 +127,7 @@ def test_what_is_evaluated_only_is_cut_anew_for_that(
                 failing(patched, "_transform", 1)
                 streamed = streamed_of((model, graph, x), UNLIMITED, count=2, trains=trains)
                 with pytest.warns(RuntimeWarning, match="begins again"):
-                    assert_close(streamed(x.detach()), expected)
+                    assert_close(streamed(declare_constant(x.detach())), expected)
                 counts.append(len(streamed.bounds) - 1)
     assert counts[0] > 2
     assert (counts[0] < counts[1]) == needs_more
@@ -150,7 +150,7 @@ def test_where_less_cannot_be_met_the_error_says_what_is_needed(
     prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = prepared[2]
-    monkeypatch.setattr("sagann.plan.choose_intervals.MOST_INTERVALS", 3)
+    monkeypatch.setattr("sagann.plan.fit.MOST_INTERVALS", 3)
     needed = streamed_of(prepared, 1 << 30)
     budget = needed.plan(x).plan.peak_bytes
     while True:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sagann.nn import build_model
 from sagann.nn.zoo import MODELS, ModelConfig
-from sagann.plan.choose_intervals import Cut, cutter
+from sagann.plan.fit import Cut, cutter
 from sagann.plan.orders import Order
 from sagann.runtime.streaming.capturing import captured
 from sagann.runtime.streaming.streamed import StreamedModel

@@ -13,16 +13,12 @@ from sagann.nn import build_model
 from sagann.nn.zoo import MODELS, ModelConfig
 from sagann.partition import vertex_order
 from sagann.plan import equal_vertices
-from sagann.plan.choose_intervals import hop_sizes
-from sagann.plan.fit import needed_bytes
-from sagann.plan.grid import ChunkGrid
+from sagann.plan.fit import hop_sizes
 from sagann.plan.orders import Order
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import ALWAYS, NEVER, Select, Selection
-from sagann.plan.sizes import CSC
-from sagann.plan.steps import Block, Move, Plan
-from sagann.runtime.blocks.chunks import Chunks
-from sagann.runtime.blocks.host import RamHost, SharedHost
+from sagann.plan.sizes import needed_bytes
+from sagann.plan.steps import Move, Plan
 from sagann.runtime.streaming.stream import foretell, stream
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.storage import open_graph, save_graph
@@ -150,14 +146,3 @@ def test_what_is_foretold_is_what_is_planned(tmp_path: Path, *, on_disk: bool) -
         assert streamed.selection.is_forced == (select == "always")
         assert (streamed.selection == NEVER) == (select == "auto" and on_disk)
         assert streamed.plan(graph.features, folded=True).plan == foretold.plan
-
-
-@pytest.mark.parametrize("kind", [RamHost, SharedHost])
-def test_a_chunk_that_is_viewed_stays_as_it_is(kind: type[RamHost | SharedHost]) -> None:
-    grid = ChunkGrid(labelled_graph().topology, (0, 20, 53))
-    chunks = Chunks(grid, kind(), 0, ALWAYS)
-    expected = {(chunk.src, chunk.dst): chunk.topology.indices.tolist() for chunk in grid.chunks()}
-    for (src, dst), indices in expected.items():
-        block = Block("edges", CSC, src, dst, 0)
-        for read in (chunks.view, chunks.view, chunks.load, chunks.load):
-            assert read(block).indices.tolist() == indices

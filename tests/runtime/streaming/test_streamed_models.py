@@ -18,7 +18,7 @@ from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, Topology
 from sagann.nn import GAT, GNN, SAGE
 from sagann.plan import equal_vertices
-from sagann.plan.fit import hop_size
+from sagann.plan.hops import hop_size
 from sagann.runtime.streaming.stream import stream
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine

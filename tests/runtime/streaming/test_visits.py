@@ -13,7 +13,7 @@ from sagann.graph import Graph, add_self_loops, relabel
 from sagann.nn import GAT, GNN, MaxPoolGCN, build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan import equal_vertices
-from sagann.plan.visits import PassKey, Visits
+from sagann.plan.sweeps import PassKey, Traversal
 from sagann.report.plan_text import plan_text
 from sagann.runtime.forecasting.forecast import refined
 from sagann.runtime.streaming.stream import foretell
@@ -28,9 +28,9 @@ PASSES = [PassKey("gather", number) for number in range(2)]
 PASSES += [PassKey("gather_grad", number, part) for number in range(2) for part in range(2)]
 SHUFFLED = {(key, strip): (2, 0, 3, 1) for key in PASSES for strip in range(COUNT)}
 VISITS = [
-    Visits(direction="ascending"),
-    Visits(widths=dict.fromkeys(PASSES, 3)),
-    Visits(widths=dict.fromkeys(PASSES, 2), refined=SHUFFLED),
+    Traversal(direction="ascending"),
+    Traversal(widths=dict.fromkeys(PASSES, 3)),
+    Traversal(widths=dict.fromkeys(PASSES, 2), refined=SHUFFLED),
 ]
 
 
@@ -47,16 +47,18 @@ def test_any_visits_give_the_same_numbers(name: str) -> None:
     x, hops = graph.features.double().requires_grad_(), list(graph.hops(2))
     expected, upstream = dense(model, hops, x)
     budget_bytes = 2 * tight(model, hops, x, "column", bounds=equal_vertices(53, COUNT)).budget_bytes
-    for visits in VISITS:
-        streamed = StreamedModel(model, hops, equal_vertices(53, COUNT), budget_bytes=budget_bytes, visits=visits)
+    for traversal in VISITS:
+        streamed = StreamedModel(
+            model, hops, equal_vertices(53, COUNT), budget_bytes=budget_bytes, traversal=traversal
+        )
         out = streamed(x)
         found = [out, *torch.autograd.grad(out, [x, *model.parameters()], upstream, materialize_grads=True)]
         for ours, theirs in zip(found, expected, strict=True):
             assert_close(ours, theirs, scale=largest(*expected))
 
 
-def gradients_of_ties(graph: Graph, runs: Iterable[tuple[int, Visits]]) -> list[Tensor]:
-    """Gradients of features, of max-pooling over rows of zeros and ones, with each number of intervals and visits."""
+def gradients_of_ties(graph: Graph, runs: Iterable[tuple[int, Traversal]]) -> list[Tensor]:
+    """Gradients of features, of max-pooling over rows of zeros and ones, with each number of intervals and traversal."""
     x = torch.randint(0, 2, (40, 6), generator=torch.Generator().manual_seed(0)).double().requires_grad_()
     layer = MaxPoolGCN(6, 6).double()
     # The rows stay as they are, so that most extrema are ties.
@@ -65,14 +67,14 @@ def gradients_of_ties(graph: Graph, runs: Iterable[tuple[int, Visits]]) -> list[
             parameter.copy_(torch.eye(6) if parameter.ndim == 2 else torch.zeros(6))
     model, hops = GNN([layer]), list(graph.hops(1))
     found = []
-    for count, visits in runs:
-        out = StreamedModel(model, hops, equal_vertices(40, count), visits=visits)(x)
+    for count, traversal in runs:
+        out = StreamedModel(model, hops, equal_vertices(40, count), traversal=traversal)(x)
         found += torch.autograd.grad(out.square().sum(), x)
     return found
 
 
 def test_ties_of_extrema_go_to_the_same_edges() -> None:
-    first, *others = gradients_of_ties(labelled_graph(40, 600), [(COUNT, visits) for visits in VISITS])
+    first, *others = gradients_of_ties(labelled_graph(40, 600), [(COUNT, traversal) for traversal in VISITS])
     for grad in others:
         assert_close(grad, first)
 
@@ -84,7 +86,7 @@ def shuffled(graph: Graph) -> Graph:
 @pytest.mark.parametrize("change", [add_self_loops, shuffled, lambda graph: graph], ids=["loops", "order", "given"])
 def test_ties_go_to_the_same_edges_for_any_number_of_intervals(change: Callable[[Graph], Graph]) -> None:
     graph = change(labelled_graph(40, 600))
-    first, *others = gradients_of_ties(graph, [(count, Visits()) for count in (1, 2, 3, 7, 40)])
+    first, *others = gradients_of_ties(graph, [(count, Traversal()) for count in (1, 2, 3, 7, 40)])
     for grad in others:
         assert_close(grad, first)
 
@@ -95,8 +97,8 @@ def test_dropout_of_edges_does_not_depend_on_the_order() -> None:
     graph = model.prepare(graph)
     assert graph.features is not None
     found = []
-    for visits in VISITS:
-        streamed = StreamedModel(model, list(graph.hops(1)), equal_vertices(53, COUNT), visits=visits)
+    for traversal in VISITS:
+        streamed = StreamedModel(model, list(graph.hops(1)), equal_vertices(53, COUNT), traversal=traversal)
         torch.manual_seed(3)
         out = streamed(graph.features)
         found.append([out, *torch.autograd.grad(F.relu(out).sum(), list(model.parameters()))])
@@ -114,4 +116,4 @@ def test_what_a_rehearsal_times_can_be_refined_and_is_told() -> None:
     assert "Order: zigzag: each sweep begins where the last one ended; strips of " in plan_text(planned)
     found = refined(planned, ROUND, on_disk=False, most_simulations=12)
     assert found.seconds <= found.began_s
-    assert found.visits.widths == planned.schedule.visits.widths
+    assert found.traversal.widths == planned.schedule.traversal.widths

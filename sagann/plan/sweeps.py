@@ -1,18 +1,17 @@
-"""Visits: in which order an epoch's sweeps go over the intervals, and passes over the chunks of each.
+"""Sweeps: in which order an epoch's sweeps go over the intervals, and passes over the chunks of each.
 
-An epoch sweeps over the intervals again and again: for a stage of vertices once, for a pass over the edges strip by strip. A
-strip is a few neighbouring intervals of the pass's own rows, whose states are accumulated at the same time: each interval
-of other ends comes once for all of them, not once for each. A strip of one is what the papers do; how wide strips
-may be is what :mod:`sagann.plan.strips` says.
+An epoch sweeps over the intervals again and again: once for a stage of vertices, strip by strip for a pass over the edges. A
+strip is a few neighbouring intervals of the pass's rows whose states are accumulated at the same time, so that an interval of
+other ends is loaded once for all of them. The papers have strips of one. :mod:`sagann.plan.strips` chooses their width.
 
-By default sweeps zigzag: each begins with the interval that the one before ended with, and each strip with the other ends
-that the strip before ended with, because these lie in memory. Sums do not depend on that but for rounding. Where ties
-are won by the chunk that comes first, as of extrema, a strip's chunks come in ascending order all the same.
+By default sweeps zigzag: each begins with the interval where the one before ended, and each strip with the other ends where
+the strip before ended, because these lie in memory. Sums do not depend on that but for rounding. Where the first chunk wins
+ties, as of extrema, the chunks of a strip come in ascending order.
 
 References:
     Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.1: every source chunk is loaded once for each column. Sec. 3.2 cuts sources
-    finer than destinations, so that copies overlap "without increasing the total I/O amount": strips of k columns of a
-    grid that is k times as fine are that.
+    finer than destinations, so that copies overlap "without increasing the total I/O amount". Strips of k columns of a grid
+    that is k times as fine do the same.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 Direction = Literal["ascending", "zigzag"]
-"By name."
+"Direction of the sweeps."
 
 
 class PassKey(NamedTuple):
@@ -37,7 +36,7 @@ class PassKey(NamedTuple):
 
 
 class Strip(NamedTuple):
-    """Intervals of a pass that go together."""
+    """Intervals of a pass that are processed together."""
 
     owns: tuple[int, ...]
     "Intervals of the pass's rows, in order."
@@ -46,11 +45,11 @@ class Strip(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Visits:
-    """A policy of visiting.
+class Traversal:
+    """Directions of sweeps, and width and order of strips.
 
     Example:
-        >>> sweeps = Visits(widths={PassKey("gather", 0): 2}).sweeps(3)
+        >>> sweeps = Traversal(widths={PassKey("gather", 0): 2}).sweeps(3)
         >>> sweeps.intervals()
         (0, 1, 2)
         >>> sweeps.strips(PassKey("gather", 0))
@@ -58,14 +57,14 @@ class Visits:
     """
 
     direction: Direction = "zigzag"
-    "Direction of sweeps, and of the chunks of a strip."
+    "Direction of sweeps, and of the chunks from strip to strip."
     widths: Mapping[PassKey, int] = field(default_factory=dict)
-    "Number of intervals in a strip, by pass; 1 for passes that are not named."
+    "Number of intervals in a strip, by pass; 1 for other passes."
     refined: Mapping[tuple[PassKey, int], tuple[int, ...]] = field(default_factory=dict)
-    "Order in which the chunks of a strip are visited instead, by pass and number of the strip."
+    "By pass and number of the strip, an order of its chunks that replaces the default."
 
     def sweeps(self, num_intervals: int) -> Sweeps:
-        """The sweeps of an epoch over so many intervals."""
+        """The sweeps of an epoch over the given number of intervals."""
         return Sweeps(self, num_intervals)
 
 
@@ -73,17 +72,17 @@ class Sweeps:
     """The sweeps of an epoch, one after the other.
 
     Args:
-        visits: the policy.
+        traversal: directions and strips.
         num_intervals: P.
     """
 
-    def __init__(self, visits: Visits, num_intervals: int) -> None:
-        self._visits = visits
+    def __init__(self, traversal: Traversal, num_intervals: int) -> None:
+        self._visits = traversal
         self._ascending = tuple(range(num_intervals))
         self._goes_down = False
 
     def intervals(self) -> tuple[int, ...]:
-        """The intervals in the order of the next sweep."""
+        """The intervals of the next sweep, in order."""
         found = self._ascending[::-1] if self._goes_down else self._ascending
         self._goes_down = self._visits.direction == "zigzag" and not self._goes_down
         return found
@@ -93,7 +92,7 @@ class Sweeps:
 
         Args:
             key: the pass.
-            in_order: whether the chunks of a strip have to come in ascending order.
+            in_order: whether the chunks of a strip must come in ascending order.
         """
         owns = self.intervals()
         turned = owns if self._visits.direction == "ascending" else owns[::-1]

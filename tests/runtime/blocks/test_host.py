@@ -1,4 +1,4 @@
-"""Rows picked from memory and from files."""
+"""Hosts: rows picked from memory and from files."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from sagann.graph.rows import pick_rows
 from sagann.plan.steps import Block
-from sagann.runtime.blocks.host import Host, RamHost, SharedHost
-from sagann.runtime.blocks.picking import GAP_BYTES, pick_rows
+from sagann.runtime.blocks.host import Host, RamHost
 from sagann.runtime.blocks.spill import DiskHost, SpillError, SpillFolder
+from sagann.storage.positioned import GAP_BYTES
 
 AT = Block("value", "x", 0)
 ROWS = {
@@ -29,12 +30,12 @@ def test_hosts_pick_the_rows_asked_for(
     dtype: torch.dtype, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A piece of a file has a few rows only.
-    monkeypatch.setattr("sagann.runtime.blocks.picking.GAP_BYTES", 4096)
-    monkeypatch.setattr("sagann.runtime.blocks.picking.READ_BYTES", 3 * 4096)
+    monkeypatch.setattr("sagann.storage.positioned.GAP_BYTES", 4096)
+    monkeypatch.setattr("sagann.storage.positioned.READ_BYTES", 3 * 4096)
     rows = torch.tensor(ROWS[name], dtype=torch.int32)
     wide = torch.arange(500 * 300).reshape(500, 3, 100).to(dtype)
     tensors = {"wide": wide, "strided": wide[:, :, ::2], "scalar": wide[:, 0, 1], "empty": wide[:, :, :0]}
-    hosts: list[Host] = [SharedHost(), RamHost(), DiskHost(SpillFolder(tmp_path))]
+    hosts: list[Host] = [RamHost(), DiskHost(SpillFolder(tmp_path))]
     for host in hosts:
         host.put(AT, tensors)
         found = host.pick(AT, rows)
@@ -42,14 +43,6 @@ def test_hosts_pick_the_rows_asked_for(
         for part, tensor in tensors.items():
             assert found[part].dtype == dtype
             assert torch.equal(found[part], tensor[rows.long()]), part
-
-
-def test_what_is_done_to_an_answer_leaves_the_host_alone() -> None:
-    host = SharedHost()
-    host.put(AT, {"ids": torch.ones(1)})
-    for read in (host.get, host.view):
-        read(AT).clear()
-    assert host.get(AT).keys() == {"ids"}
 
 
 def test_little_more_than_the_rows_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,4 +81,5 @@ def test_a_file_that_is_cut_short_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64])
 def test_rows_of_arrays_that_are_not_contiguous(dtype: torch.dtype) -> None:
     tensor = torch.arange(12).reshape(3, 4).T
-    assert pick_rows(tensor, torch.tensor([1, 3], dtype=dtype)).tolist() == [[1, 5, 9], [3, 7, 11]]
+    into = torch.empty(2, 3, dtype=tensor.dtype)
+    assert pick_rows(tensor, torch.tensor([1, 3], dtype=dtype), into).tolist() == [[1, 5, 9], [3, 7, 11]]

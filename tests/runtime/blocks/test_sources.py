@@ -1,4 +1,4 @@
-"""What is read where it lies: edges and constants, where the host is the memory that computes."""
+"""Sources: edges and constants are read where they lie, where the host is the memory that computes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sagann.graph import Graph, Topology
+from sagann.graph import Graph, Topology, declare_constant
 from sagann.nn import ModelConfig, build_model
 from sagann.plan import equal_vertices
 from sagann.plan.epoch import Planned
@@ -33,7 +33,7 @@ def prepared(name: str) -> tuple[nn.Module, Graph, Tensor]:
     model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=2, dropout=0.0), graph).double()
     graph = in_double(model.prepare(graph))
     assert graph.features is not None
-    return model, graph, graph.features.double()
+    return model, graph, declare_constant(graph.features.double())
 
 
 def streamed_of(model: nn.Module, graph: Graph, **options: Any) -> StreamedModel:
@@ -73,7 +73,7 @@ def test_they_are_read_where_they_lie_and_stay_as_they_are(name: str, monkeypatc
     # Rows of a wider tensor, one after the other with gaps.
     wide = torch.zeros(len(x), 2 * x.shape[1], dtype=x.dtype)
     wide[:, ::2] = x
-    strided = wide[:, ::2]
+    strided = declare_constant(wide[:, ::2])
     streamed = streamed_of(model, graph, budget_bytes=2 * least(model, graph, strided))
     own = strided.untyped_storage().data_ptr()
     seen: dict[Block, Tensor] = {}
@@ -128,6 +128,7 @@ class Both(nn.Module):
 def test_what_edges_read_here_and_there_is_copied(wanted_x: bool) -> None:
     model, topology = Both().double(), random_topology(31, 200)
     x = torch.randn(31, 4, dtype=torch.float64, requires_grad=wanted_x)
+    declare_constant(x)
     streamed = StreamedModel(model, [topology], equal_vertices(31, COUNT), budget_bytes=1 << 30)
     planned = streamed.plan(x)
     found = loads(planned)

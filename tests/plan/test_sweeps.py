@@ -1,4 +1,4 @@
-"""Visits: any order of intervals and chunks gives a valid plan, and the default moves the fewest bytes."""
+"""Traversal: any order of intervals and chunks gives a valid plan, and the default moves the fewest bytes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from collections import Counter, defaultdict
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sagann.plan.choose_intervals import fitted_bounds, hop_sizes
-from sagann.plan.epoch import plan_epoch
-from sagann.plan.fit import needed_bytes
 from sagann.plan.orders import Order
+from sagann.plan.sizes import needed_bytes
 from sagann.plan.steps import UNLIMITED, Step
-from sagann.plan.strips import chunk_ends, strip_widths
-from sagann.plan.visits import Direction, PassKey, Visits
-from tests.plan.test_orders import BOUNDS, ORDERS, placed, program_of, schedule_of
+from sagann.plan.strips import chunk_ends
+from sagann.plan.sweeps import Direction, PassKey, Traversal
+from tests.plan.test_orders import BOUNDS, ORDERS, placed, schedule_of
 from tests.plan.test_residency import obey
 
 COUNT = len(BOUNDS) - 1
@@ -30,11 +28,11 @@ def keys() -> list[PassKey]:
     return forward + backward
 
 
-def any_visits() -> st.SearchStrategy[Visits]:
+def any_visits() -> st.SearchStrategy[Traversal]:
     order = st.permutations(range(COUNT)).map(tuple)
     strips = st.tuples(st.sampled_from(keys()), st.integers(0, COUNT - 1))
     return st.builds(
-        Visits,
+        Traversal,
         direction=st.sampled_from(["ascending", "zigzag"]),
         widths=st.dictionaries(st.sampled_from(keys()), st.integers(1, COUNT)),
         refined=st.dictionaries(strips, order),
@@ -43,10 +41,12 @@ def any_visits() -> st.SearchStrategy[Visits]:
 
 @settings(max_examples=12, deadline=None)
 @given(st.sampled_from(["gat", "maxpool-gcn"]), st.sampled_from(ORDERS), any_visits(), st.booleans())
-def test_any_order_of_visits_gives_a_valid_plan(name: str, order: Order, visits: Visits, folded: bool) -> None:
+def test_any_order_of_visits_gives_a_valid_plan(
+    name: str, order: Order, traversal: Traversal, folded: bool
+) -> None:
     if order == "row":
-        visits = Visits(direction=visits.direction)
-    schedule = schedule_of(name, order, folded=folded, visits=visits)
+        traversal = Traversal(direction=traversal.direction)
+    schedule = schedule_of(name, order, folded=folded, traversal=traversal)
     steps = list(schedule.epoch())
     usual = Counter(map(_identity, schedule_of(name, "column", folded=folded).epoch()))
     assert Counter(map(_identity, steps)) == usual
@@ -64,11 +64,11 @@ def _identity(step: Step) -> tuple[object, ...]:
 
 @settings(max_examples=12, deadline=None)
 @given(st.sampled_from(ORDERS), any_visits())
-def test_extrema_meet_their_chunks_in_ascending_order(order: Order, visits: Visits) -> None:
+def test_extrema_meet_their_chunks_in_ascending_order(order: Order, traversal: Traversal) -> None:
     if order == "row":
-        visits = Visits(direction=visits.direction)
+        traversal = Traversal(direction=traversal.direction)
     met: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for step in schedule_of("maxpool-gcn", order, visits=visits).epoch():
+    for step in schedule_of("maxpool-gcn", order, traversal=traversal).epoch():
         if step.kind == "gather":
             met[step.number, step.dst_interval].append(step.interval)
     assert all(others == sorted(others) for others in met.values())
@@ -77,7 +77,7 @@ def test_extrema_meet_their_chunks_in_ascending_order(order: Order, visits: Visi
 
 @pytest.mark.parametrize("direction", ["ascending", "zigzag"])
 def test_a_sweep_begins_where_the_last_one_ended(direction: Direction) -> None:
-    sweeps = Visits(direction=direction).sweeps(3)
+    sweeps = Traversal(direction=direction).sweeps(3)
     found = [sweeps.intervals() for _ in range(3)]
     up, down = (0, 1, 2), (2, 1, 0)
     assert found == ([up, down, up] if direction == "zigzag" else [up] * 3)
@@ -85,7 +85,7 @@ def test_a_sweep_begins_where_the_last_one_ended(direction: Direction) -> None:
 
 def test_chunks_zigzag_from_strip_to_strip() -> None:
     key = PassKey("gather", 0)
-    (one, two), (three, four) = (Visits(widths={key: 2}).sweeps(3).strips(key) for _ in range(2))
+    (one, two), (three, four) = (Traversal(widths={key: 2}).sweeps(3).strips(key) for _ in range(2))
     assert (one, two) == (three, four) == (((0, 1), (0, 1, 2)), ((2,), (2, 1, 0)))
     ends = [
         ends
@@ -94,33 +94,3 @@ def test_chunks_zigzag_from_strip_to_strip() -> None:
     ]
     # Downwards: the first stage went up.
     assert [ends[1:] for ends in ends[: COUNT + 1]] == [*((3, other) for other in (3, 2, 1, 0)), (2, 0)]
-
-
-def test_strips_are_as_wide_as_memory_allows_and_move_fewer_bytes() -> None:
-    program, hops = program_of("gated-gcn")
-    gradients = schedule_of("gated-gcn", "column").gradients
-    won = []
-    for budget_bytes in (20_000, 40_000, 1 << 30):
-        bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, same_memory=False)
-        sizes = hop_sizes(program, hops, bounds)
-        moved = {}
-        for visits in (None, Visits(), Visits(direction="ascending")):
-            found = plan_epoch(
-                program, sizes, bounds, budget_bytes, gradients=gradients, visits=visits, same_memory=False
-            )
-            assert found.plan.peak_bytes <= budget_bytes
-            moved[None if visits is None else visits.direction] = found.plan.moved_bytes
-        assert moved[None] <= moved["zigzag"] <= moved["ascending"]
-        won.append(moved[None] / moved["ascending"])
-    assert min(won) < 0.9
-    assert won[-1] == 1.0, "where everything fits there is nothing to gain"
-
-
-def test_where_all_other_ends_stay_in_memory_strips_are_of_one() -> None:
-    schedule = schedule_of("gated-gcn", "column")
-    steps = list(schedule.epoch())
-    needed = needed_bytes(steps, schedule.sizes.of)
-    assert strip_widths(steps, schedule.sizes.of, 100 * needed, COUNT) == {}
-    some = [strip_widths(steps, schedule.sizes.of, int(share * needed), COUNT) for share in (1, 1.25, 1.5, 2)]
-    assert any(some)
-    assert all(1 < width <= COUNT for widths in some for width in widths.values())

@@ -1,0 +1,134 @@
+"""Feature stores: the rows of vertices, wherever they lie: in a tensor, in a file, or computed when they are asked for.
+
+A tensor is the store of its own rows, so that a graph may have either as its features. Whoever needs all rows at once asks for
+:func:`tensor_of`; whoever walks over them asks the store for one range after the other.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError
+from sagann.graph.large_arrays import empty_array
+from sagann.graph.rows import csr_slice, is_sparse, pick_rows, take_rows
+
+_AT_ONCE_BYTES = 64 << 20
+"Bytes of rows that are read from a store at a time."
+
+
+@runtime_checkable
+class FeatureStore(Protocol):
+    """Rows of vertices: tensors on the CPU, the same for the same ids. Threads may ask at once.
+
+    Readers do not change the rows: they may be views of a store's own memory.
+    """
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows: one per vertex."""
+        ...
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of a row: (F,) for F features."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the numbers in a row."""
+        ...
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Copy the rows of some vertices: [n, *row_shape], for int64 ids [n] below ``num_rows``, in their order."""
+        ...
+
+    def slice(self, start: int, stop: int) -> Tensor:
+        """Read the rows of vertices ``start`` to ``stop - 1``: [stop - start, *row_shape]."""
+        ...
+
+
+Features = Tensor | FeatureStore
+"Features of a graph's vertices."
+
+
+class TensorRows:
+    """The rows of a dense tensor; a slice of them is a view."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.num_rows, self.row_shape, self.dtype = len(tensor), tuple(tensor.shape[1:]), tensor.dtype
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Copy the rows of some vertices."""
+        into = empty_array((len(ids), *self.row_shape), self.dtype, self.tensor.device)
+        return pick_rows(self.tensor, ids, into)
+
+    def slice(self, start: int, stop: int) -> Tensor:
+        """View a range of rows."""
+        return self.tensor[start:stop]
+
+
+class SparseRows(TensorRows):
+    """The rows of a ``torch.sparse_csr`` matrix; a slice of them views the columns and values of the matrix."""
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Copy the rows of some vertices, as ``torch.sparse_csr``."""
+        return take_rows(self.tensor, ids)
+
+    def slice(self, start: int, stop: int) -> Tensor:
+        """View a range of rows, as ``torch.sparse_csr``."""
+        return csr_slice(self.tensor, start, stop)
+
+
+def feature_store(features: Features) -> FeatureStore:
+    """The store of a tensor's rows; a store itself.
+
+    Example:
+        >>> feature_store(torch.tensor([[1.0], [2.0], [3.0]])).rows(torch.tensor([2, 0])).tolist()
+        [[3.0], [1.0]]
+    """
+    if not isinstance(features, Tensor):
+        return features
+    return SparseRows(features) if is_sparse(features) else TensorRows(features)
+
+
+def read_slice(store: FeatureStore, start: int, stop: int) -> Tensor:
+    """:meth:`FeatureStore.slice`, checked.
+
+    Raises:
+        InputError: the rows are not of the shape and type that the store states.
+    """
+    return _checked(store, store.slice(start, stop), stop - start)
+
+
+def read_rows(store: FeatureStore, ids: Tensor) -> Tensor:
+    """:meth:`FeatureStore.rows`, checked as :func:`read_slice`."""
+    return _checked(store, store.rows(ids), len(ids))
+
+
+def _checked(store: FeatureStore, rows: Tensor, count: int) -> Tensor:
+    expected = (count, *store.row_shape)
+    if tuple(rows.shape) != expected or rows.dtype != store.dtype:
+        raise InputError(
+            "a feature store gives other rows than it states",
+            value=f"{rows.dtype} {list(rows.shape)}, expected {store.dtype} {list(expected)}",
+            where=type(store).__name__,
+            fix="Return one row of row_shape and dtype for each vertex that was asked for.",
+        )
+    return rows
+
+
+def tensor_of(features: Features) -> Tensor:
+    """The features as one tensor: a tensor itself, or all rows of a store, read slab by slab where large arrays lie."""
+    if isinstance(features, Tensor):
+        return features
+    num_rows, width = features.num_rows, features.row_shape
+    whole = empty_array((num_rows, *width), features.dtype, torch.device("cpu"))
+    step = max(1, _AT_ONCE_BYTES // max(1, whole[:1].nbytes))
+    for start in range(0, num_rows, step):
+        stop = min(start + step, num_rows)
+        whole[start:stop] = read_slice(features, start, stop)
+    return whole

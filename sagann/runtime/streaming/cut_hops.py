@@ -1,0 +1,92 @@
+"""Cut hops: the chunks that a streamed model's gathers go over, cut when a program first reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from sagann.compiler.model_program import ModelProgram
+from sagann.graph.topology import Topology
+from sagann.graph.versions import version_of
+from sagann.plan.fit import edges_bytes
+from sagann.plan.grid import CUT_BYTES, MOST_EDGES, ChunkGrid
+from sagann.plan.hops import EdgesOfType, Hop, HopSize, gathered_hops, topology_of
+from sagann.plan.selection import Selection
+from sagann.plan.steps import UNLIMITED
+from sagann.runtime.blocks.backend import Backend
+from sagann.runtime.blocks.chunks import Chunks
+from sagann.runtime.blocks.spill import SpillFolder
+from sagann.runtime.streaming.capturing import edge_data_of, require_types
+
+
+class CutHops:
+    """The chunks of the hops that programs of one model walk.
+
+    Args:
+        hops: topologies that the model walks.
+        bounds: bounds of the intervals.
+        budget_bytes: memory budget, which limits how many edges are cut at a time.
+        backend: what computes.
+        folder: where chunks are kept; None for memory.
+        selection: which rows are picked for chunks.
+        numbers: numbers of chunks, different from those of chunks that were cut before: calls under way still read them.
+    """
+
+    def __init__(
+        self,
+        hops: Sequence[Topology],
+        bounds: Sequence[int],
+        *,
+        budget_bytes: int,
+        backend: Backend,
+        folder: SpillFolder | None,
+        selection: Selection,
+        numbers: Iterator[int],
+    ) -> None:
+        self._hops, self._bounds, self._budget_bytes = hops, bounds, budget_bytes
+        self._backend, self._folder = backend, folder
+        self._selection, self._numbers = selection, numbers
+        reads_in_place = budget_bytes >= UNLIMITED and folder is None and backend.copies_rows
+        self._host = None if reads_in_place else backend.new_host(folder)
+        # By hop, or by topology and type.
+        self._chunks: dict[object, Chunks] = {}
+        # Versions of the edge data as it was cut, by identity.
+        self._versions: dict[int, int] = {}
+
+    def of(self, program: ModelProgram) -> dict[int, Chunks]:
+        """The chunks that the program's gathers go over, by numbers of hops; cut where they are not yet.
+
+        Raises:
+            SpillError: there is too little room for the chunks.
+        """
+        require_types(program, self._hops)
+        hops = gathered_hops(program, self._hops)
+        missing = {_key(hop): hop for hop in hops.values() if _key(hop) not in self._chunks}
+        if self._folder is not None and missing:
+            self._folder.require(edges_bytes(missing.values(), self._bounds))
+        for key, hop in missing.items():
+            grid = ChunkGrid(hop, self._bounds, most_edges=min(MOST_EDGES, self._budget_bytes // CUT_BYTES))
+            self._chunks[key] = Chunks(grid, self._host, next(self._numbers), self._selection)
+            self._note(topology_of(hop).edge_data.values())
+        return {number: self._chunks[_key(hop)] for number, hop in hops.items()}
+
+    def sizes(self, program: ModelProgram) -> dict[int, HopSize]:
+        """The sizes of these chunks."""
+        grain = self._backend.grain
+        return {number: replace(chunks.size, grain=grain) for number, chunks in self.of(program).items()}
+
+    def are_stale(self, program: ModelProgram) -> bool:
+        """Whether edge data that the program reads was changed in place since it was first seen."""
+        read = edge_data_of(program, self._hops)
+        self._note(read)
+        return any(self._versions[id(data)] != version_of(data) for data in read)
+
+    def _note(self, read: Iterable[Tensor]) -> None:
+        for data in read:
+            self._versions.setdefault(id(data), version_of(data))
+
+
+def _key(hop: Hop) -> object:
+    return (id(hop.topology), hop.data, hop.type) if isinstance(hop, EdgesOfType) else id(hop)

@@ -1,0 +1,44 @@
+"""The gradient of a sparse linear map, whose non-zeros are grouped by feature."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from sagann.graph import declare_constant
+from sagann.kernels import sparse_linear
+from sagann.kernels.row_dropout import Mask
+from tests.kernels.test_feature_rows import sparse
+
+
+@pytest.mark.parametrize("mask", [None, Mask(p=0.3, seed=4), Mask(p=0.3, seed=4, first=77)])
+def test_groups_are_kept_for_constant_rows_and_bounded_for_others(
+    mask: Mask | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    x = sparse(60, 20)
+    weight = torch.randn(5, 20, dtype=torch.float64, requires_grad=True)
+    grouped, group = [], sparse_linear._by_feature
+
+    def counted(rows: Tensor) -> object:
+        grouped.append(rows._nnz())
+        return group(rows)
+
+    monkeypatch.setattr(sparse_linear, "_by_feature", counted)
+
+    def gradient() -> Tensor:
+        grouped.clear()
+        out = sparse_linear.sparse_linear(x, weight, None, mask)
+        return torch.autograd.grad(out, weight, torch.arange(300.0, dtype=torch.float64).reshape(60, 5))[0]
+
+    whole = gradient()
+    assert grouped == [x._nnz()]
+    monkeypatch.setattr(sparse_linear, "PIECE", 50)
+    torch.testing.assert_close(gradient(), whole, rtol=1e-12, atol=1e-12)
+    assert sum(grouped) == x._nnz()
+    assert max(grouped) <= 50
+    declare_constant(x)
+    assert torch.equal(gradient(), whole)
+    # They were grouped by the first call.
+    assert grouped == []

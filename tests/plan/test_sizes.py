@@ -1,0 +1,72 @@
+"""Sizes of a plan's own objects: they are foretold, and count towards the budget of a process."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import pytest
+
+from sagann.kernels.edge.work import Grain
+from sagann.plan import equal_vertices, sizes
+from sagann.plan.epoch import plan_epoch
+from sagann.plan.fit import fitted_bounds, hop_sizes
+from sagann.plan.gradients import Gradients
+from sagann.plan.residency import BudgetError
+from sagann.plan.sizes import plan_bytes
+from sagann.plan.steps import UNLIMITED
+from tests.plan.test_orders import program_of
+
+FINE = equal_vertices(200, 20)
+BUDGET = 100_000
+
+
+@pytest.mark.parametrize("name", ["gat", "gcn"])
+def test_the_objects_of_a_plan_take_the_bytes_that_are_foretold(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "FREE_BYTES", 0)
+    monkeypatch.setattr(sizes, "_CHUNK_BYTES", 0)
+    program, hops = program_of(name)
+    sized, gradients = hop_sizes(program, hops, FINE), Gradients(program)
+    foretold = plan_bytes(program, sized, gradients, BUDGET, same_memory=False)
+    gc.collect()
+    tracemalloc.start()
+    planned = plan_epoch(program, sized, FINE, BUDGET + foretold, gradients=gradients, same_memory=False)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert planned.plan.num_intervals == 20
+    assert 0.5 * foretold < taken < 1.4 * foretold
+
+
+def test_objects_count_where_they_share_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, hops = program_of("gat")
+    sized, gradients = hop_sizes(program, hops, FINE), Gradients(program)
+    assert plan_bytes(program, sized, gradients, BUDGET, same_memory=False) == 0, "few objects are free"
+    monkeypatch.setattr(sizes, "FREE_BYTES", 0)
+    counted = plan_bytes(program, sized, gradients, BUDGET, same_memory=False)
+    planned = plan_epoch(program, sized, FINE, BUDGET + counted, gradients=gradients, same_memory=False)
+    assert 0 < planned.plan.peak_bytes <= planned.plan.budget_bytes == BUDGET
+    assert plan_bytes(program, sized, gradients, BUDGET, same_memory=True) == 0
+    assert plan_bytes(program, sized, gradients, UNLIMITED, same_memory=False) == 0
+    on_device = hop_sizes(program, hops, FINE, grain=Grain(num_items=8, smallest=16))
+    assert plan_bytes(program, on_device, gradients, BUDGET, same_memory=False) == 0
+
+
+def test_a_budget_that_finer_plans_exceed_is_refused_with_one_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, hops = program_of("gat")
+    gradients = Gradients(program)
+
+    def fitted(budget_bytes: int) -> int:
+        return len(fitted_bounds(program, hops, budget_bytes, gradients=gradients, same_memory=False)) - 1
+
+    assert fitted(30_000) > 1
+    monkeypatch.setattr(sizes, "FREE_BYTES", 0)
+    with pytest.raises(
+        BudgetError, match="for the objects of the plan, and the others for its largest step"
+    ) as caught:
+        fitted(30_000)
+    needed = caught.value.needed_bytes
+    bounds = fitted_bounds(program, hops, needed, gradients=gradients, same_memory=False)
+    sized = hop_sizes(program, hops, bounds)
+    plan_epoch(program, sized, bounds, needed, gradients=gradients, same_memory=False)
+    with pytest.raises(BudgetError, match="for the objects of the plan"):
+        plan_epoch(program, sized, bounds, needed // 2, gradients=gradients, same_memory=False)

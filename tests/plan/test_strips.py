@@ -1,0 +1,42 @@
+"""Strips are as wide as memory allows, where this saves loads."""
+
+from __future__ import annotations
+
+from sagann.plan.epoch import plan_epoch
+from sagann.plan.fit import fitted_bounds, hop_sizes
+from sagann.plan.sizes import needed_bytes
+from sagann.plan.strips import strip_widths
+from sagann.plan.sweeps import Traversal
+from tests.plan.test_orders import BOUNDS, program_of, schedule_of
+
+COUNT = len(BOUNDS) - 1
+
+
+def test_strips_are_as_wide_as_memory_allows_and_move_fewer_bytes() -> None:
+    program, hops = program_of("gated-gcn")
+    gradients = schedule_of("gated-gcn", "column").gradients
+    won = []
+    for budget_bytes in (20_000, 40_000, 1 << 30):
+        bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, same_memory=False)
+        sizes = hop_sizes(program, hops, bounds)
+        moved = {}
+        for traversal in (None, Traversal(), Traversal(direction="ascending")):
+            found = plan_epoch(
+                program, sizes, bounds, budget_bytes, gradients=gradients, traversal=traversal, same_memory=False
+            )
+            assert found.plan.peak_bytes <= budget_bytes
+            moved[None if traversal is None else traversal.direction] = found.plan.moved_bytes
+        assert moved[None] <= moved["zigzag"] <= moved["ascending"]
+        won.append(moved[None] / moved["ascending"])
+    assert min(won) < 0.9
+    assert won[-1] == 1.0, "where everything fits there is nothing to gain"
+
+
+def test_where_all_other_ends_stay_in_memory_strips_are_of_one() -> None:
+    schedule = schedule_of("gated-gcn", "column")
+    steps = list(schedule.epoch())
+    needed = needed_bytes(steps, schedule.sizes.of)
+    assert strip_widths(steps, schedule.sizes.of, 100 * needed, COUNT) == {}
+    some = [strip_widths(steps, schedule.sizes.of, int(share * needed), COUNT) for share in (1, 1.25, 1.5, 2)]
+    assert any(some)
+    assert all(1 < width <= COUNT for widths in some for width in widths.values())

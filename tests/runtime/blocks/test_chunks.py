@@ -1,0 +1,60 @@
+"""Chunks keep the edges of a hop."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from pathlib import Path
+
+import torch
+
+from sagann.plan import equal_vertices
+from sagann.plan.grid import ChunkGrid
+from sagann.plan.hops import CSC
+from sagann.plan.selection import ALWAYS
+from sagann.plan.steps import Block
+from sagann.runtime.blocks.chunks import Chunks
+from sagann.runtime.blocks.host import RamHost
+from sagann.runtime.blocks.spill import DiskHost, SpillFolder
+from tests.graphs import labelled_graph, random_topology
+
+
+def test_a_chunk_that_is_viewed_stays_as_it_is() -> None:
+    grid = ChunkGrid(labelled_graph().topology, (0, 20, 53))
+    chunks = Chunks(grid, RamHost(), 0, ALWAYS)
+    expected = {(chunk.src, chunk.dst): chunk.topology.indices.tolist() for chunk in grid.chunks()}
+    for (src, dst), indices in expected.items():
+        block = Block("edges", CSC, src, dst, 0)
+        for read in (chunks.view, chunks.view, chunks.load, chunks.load):
+            assert read(block).indices.tolist() == indices
+
+
+def test_the_chunks_of_many_intervals_lie_in_one_file(tmp_path: Path) -> None:
+    topology, folder = random_topology(256, 8000), SpillFolder(tmp_path)
+    grid = ChunkGrid(topology, equal_vertices(256, 32))
+    chunks = Chunks(grid, DiskHost(folder), 0)
+    assert len(chunks.size.edges) > 900
+    assert len(list(folder.path.glob("*.bin"))) == 1
+    first = 0
+    for chunk in grid.chunks():
+        read = chunks.load(Block("edges", CSC, chunk.src, chunk.dst, 0))
+        assert read.indices.tolist() == chunk.topology.indices.tolist()
+        assert chunks.first_edge[chunk.src, chunk.dst] == first
+        first += chunk.topology.num_edges
+
+
+def test_what_is_known_of_a_chunk_takes_little_memory(tmp_path: Path) -> None:
+    host = DiskHost(SpillFolder(tmp_path))
+    arrays = {"indptr": torch.arange(5, dtype=torch.int32), "indices": torch.arange(3, dtype=torch.int16)}
+    host.put(Block("edges", CSC, 0, 0, 0), arrays)
+    blocks = [Block("edges", CSC, src, 1 + dst, 0) for src in range(20) for dst in range(20)]
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for block in blocks:
+            host.put(block, arrays)
+        gc.collect()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (taken - before) / len(blocks) < 500
