@@ -44,7 +44,7 @@ def vertex_order(graph: Graph, by: str, *, num_parts: int = DEFAULT_PARTS, seed:
         InputError: no order has that name.
         MissingDependencyError: METIS is not installed.
     Example:
-        >>> from sagann.graph.demo import demo_graph
+        >>> from sagann.graph import demo_graph
         >>> graph = demo_graph()
         >>> order = vertex_order(graph, "degree")
         >>> int(graph.topology.in_degrees()[order[0]]) == int(graph.topology.in_degrees().max())
