@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from sagann.cli.ctrl_c import CtrlC
+from sagann.cli.ctrl_c import ctrl_c_at_safe_moments
 from sagann.cli.failure import INTERRUPTED
 
 
@@ -13,7 +13,7 @@ def main() -> None:
     """Run the command that the process was started with, and exit."""
     _open_closed_streams()
     try:
-        with CtrlC().at_safe_moments():
+        with ctrl_c_at_safe_moments():
             # Importing the commands takes part of the start-up time, so Ctrl-C is handled before.
             from sagann.cli.main import run
 

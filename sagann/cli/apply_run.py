@@ -10,13 +10,12 @@ from pathlib import Path
 from sagann.byte_size import format_bytes
 from sagann.cli.apply import Opening
 from sagann.cli.options import Shared
-from sagann.cli.prepare import class_names_of, open_checked, training_graph
+from sagann.cli.prepare import apply_split, open_checked, training_graph
 from sagann.cli.result_file import write_embeddings, write_predictions
 from sagann.cli.run_settings import DataConfig, RunSettings, absolute_path, read_tables, settings_of
-from sagann.cli.split_choice import apply_split
 from sagann.errors import CheckpointError
 from sagann.graph import Graph
-from sagann.report.metrics_table import metrics_table
+from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.train import Predictor, load_run, read_run
 from sagann.train.identity import graph_difference
@@ -41,12 +40,12 @@ class TrainedRun:
     def evaluate(self, split: str | None) -> None:
         """Print the metrics of each split; None for the splits of the run or of the other dataset."""
         seed = self.settings.train.seed
-        if split is None and self._is_own:
+        if split is None and self.data is self.settings.data:
             with self.predictor.large_arrays():
                 graph = training_graph(self.data, seed=seed, say=self.terminal.say)
             self._note_change(graph)
         else:
-            graph = self._open(keep_splits=split is None)
+            graph = self._graph(keep_splits=split is None)
             graph = graph if split is None else apply_split(graph, split, seed=seed)
         self._say_streamed()
         title = f"{self.settings.model.model} on {graph.name}"
@@ -56,10 +55,7 @@ class TrainedRun:
         """Write class and probability of every vertex to ``out``."""
         graph = self._graph()
         contract = self.predictor.contract
-        # Runs of older versions have no names. The dataset of the training then comes before the other one.
-        names = read_run(self.run_dir).class_names or class_names_of(
-            [self.settings.data.data, self.data.data], contract.num_classes
-        )
+        names = read_run(self.run_dir).class_names or [str(number) for number in range(contract.num_classes)]
         self._say_streamed()
         probabilities = self.predictor.predict(graph, probabilities=True)
         write_predictions(out, probabilities.float(), names, multi_label=contract.multi_label)
@@ -74,24 +70,17 @@ class TrainedRun:
         rows, width = embeddings.shape
         self.terminal.show(f"Embeddings of {rows} vertices, {width} wide, written to {out}")
 
-    @property
-    def _is_own(self) -> bool:
-        return self.data is self.settings.data
-
-    def _open(self, *, keep_splits: bool) -> Graph:
+    def _graph(self, *, keep_splits: bool = False) -> Graph:
         num_edge_types = self.predictor.contract.num_edge_types
-        with self.predictor.large_arrays():
-            return open_checked(self.data, keep_splits=keep_splits, num_edge_types=num_edge_types)
-
-    def _graph(self) -> Graph:
         # Predictions need no splits, so bad splits are no reason to refuse.
-        graph = self._open(keep_splits=False)
-        if self._is_own:
-            self._note_change(graph)
+        with self.predictor.large_arrays():
+            graph = open_checked(self.data, keep_splits=keep_splits, num_edge_types=num_edge_types)
+        self._note_change(graph)
         return graph
 
     def _note_change(self, graph: Graph) -> None:
-        if changed := graph_difference(read_run(self.run_dir).graph, graph):
+        is_own = self.data is self.settings.data
+        if is_own and (changed := graph_difference(read_run(self.run_dir).graph, graph)):
             self.terminal.say(
                 f"The dataset has changed since the run was trained on it ({changed}); it is taken as it is now."
             )

@@ -17,49 +17,43 @@ _RETRY_S = 0.05
 _UNSAFE = frozenset({"importlib", "numba", "llvmlite", "triton"})
 
 
-class CtrlC:
-    """Raises KeyboardInterrupt for Ctrl-C at the next safe moment; at once if Ctrl-C is pressed again."""
+@contextmanager
+def ctrl_c_at_safe_moments() -> Iterator[None]:
+    """Inside the block, Ctrl-C raises KeyboardInterrupt at the next safe moment; at once if it is pressed again.
 
-    def __init__(self) -> None:
-        self._pressed = False
-        self._unsafe_before = 0
+    Nothing changes where Ctrl-C is ignored or has another handler.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:
+        yield
+        return
+    # The block itself may run in an import or in a string.
+    unsafe_before = _num_unsafe(sys._getframe())
+    is_pressed = False
 
-    @contextmanager
-    def at_safe_moments(self) -> Iterator[None]:
-        """Handle Ctrl-C inside the ``with`` block, unless Ctrl-C is ignored or has another handler."""
-        before = signal.getsignal(signal.SIGINT)
-        if before is not signal.default_int_handler:
-            yield
-            return
-        self._unsafe_before = _num_unsafe(sys._getframe())
-        signal.signal(signal.SIGINT, self._on_press)
-        try:
-            yield
-        finally:
-            self._stop_waiting()
-            signal.signal(signal.SIGINT, before)
+    def is_safe(frame: FrameType | None) -> bool:
+        return _num_unsafe(frame) <= unsafe_before
 
-    def _on_press(self, number: int, frame: FrameType | None) -> None:
-        again, self._pressed = self._pressed, True
-        # Windows has no timer that interrupts the main thread.
-        if again or self._is_safe(frame) or not hasattr(signal, "setitimer"):
-            self._stop_waiting()
+    def on_press(number: int, frame: FrameType | None) -> None:
+        nonlocal is_pressed
+        again, is_pressed = is_pressed, True
+        if again or is_safe(frame):
+            signal.setitimer(signal.ITIMER_REAL, 0)
             raise KeyboardInterrupt
-        signal.signal(signal.SIGALRM, self._on_alarm)
+        signal.signal(signal.SIGALRM, on_alarm)
         signal.setitimer(signal.ITIMER_REAL, _RETRY_S, _RETRY_S)
 
-    def _on_alarm(self, number: int, frame: FrameType | None) -> None:
-        if self._is_safe(frame):
-            self._stop_waiting()
+    def on_alarm(number: int, frame: FrameType | None) -> None:
+        if is_safe(frame):
+            signal.setitimer(signal.ITIMER_REAL, 0)
             raise KeyboardInterrupt
 
-    def _is_safe(self, frame: FrameType | None) -> bool:
-        """Whether nothing unsafe began inside the block; the block itself may run in an import or in a string."""
-        return _num_unsafe(frame) <= self._unsafe_before
-
-    def _stop_waiting(self) -> None:
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGINT, on_press)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGINT, before)
 
 
 def _num_unsafe(frame: FrameType | None) -> int:

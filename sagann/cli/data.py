@@ -155,7 +155,7 @@ def info(shared: Shared, dataset: DatasetArgument) -> None:
     """
     from sagann.cli.prepare import stored_class_names
     from sagann.cli.run_settings import absolute_path
-    from sagann.report.dataset_table import dataset_table
+    from sagann.report.tables import dataset_table
     from sagann.storage import load_graph
 
     graph = load_graph(dataset)

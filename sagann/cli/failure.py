@@ -23,23 +23,8 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 
 # Refusals of the system that depend on the user's paths, rights and disks. Any other error of the system is our fault.
-_OF_THE_USER = {
-    getattr(errno, name)
-    for name in [
-        "EACCES",
-        "EDQUOT",
-        "EEXIST",
-        "EFBIG",
-        "EISDIR",
-        "ELOOP",
-        "ENAMETOOLONG",
-        "ENOENT",
-        "ENOSPC",
-        "ENOTDIR",
-        "EPERM",
-        "EROFS",
-    ]
-}
+_OF_THE_USER = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+_NUMBERS_OF_THE_USER = (errno.EDQUOT, errno.EFBIG, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOSPC, errno.EROFS)
 # PyTorch has a class of its own for CUDA's memory only, and may not be imported here.
 _OUT_OF_MEMORY = (
     "can't allocate memory",
@@ -73,12 +58,7 @@ class Failure:
 
 
 def failure_of(error: BaseException, *, user_files: Collection[str] = ()) -> Failure:
-    """Explain an exception.
-
-    Args:
-        error: the exception.
-        user_files: absolute paths of the user's own Python files; an exception from one is not our fault.
-    """
+    """Explain an exception. One from ``user_files``, absolute paths of the user's own Python files, is not our fault."""
     if isinstance(error, SagannError):
         return Failure(code=BAD_INPUT, what=f"{error.what}: {error.value}", where=error.where, fix=error.fix)
     if isinstance(error, KeyboardInterrupt):
@@ -98,7 +78,7 @@ def failure_of(error: BaseException, *, user_files: Collection[str] = ()) -> Fai
             where=line,
             fix="Mend the model; --debug shows the whole traceback.",
         )
-    if isinstance(error, OSError) and error.errno in _OF_THE_USER:
+    if isinstance(error, _OF_THE_USER) or (isinstance(error, OSError) and error.errno in _NUMBERS_OF_THE_USER):
         return Failure(
             code=BAD_INPUT,
             what=f"the system refuses: {error.strerror}",
@@ -141,8 +121,3 @@ def _line_of_ours(error: BaseException) -> str:
 def _first_line(error: BaseException) -> str:
     # A MemoryError has no text.
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def is_closed_pipe(error: BaseException | None) -> bool:
-    """Whether the reader of our output has closed the pipe, as ``head`` does."""
-    return isinstance(error, OSError) and error.errno == errno.EPIPE

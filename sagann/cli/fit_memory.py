@@ -1,23 +1,38 @@
-"""Work that cannot fit memory is refused before it starts; the system would kill it without a message."""
+"""Work that cannot fit memory is refused before it starts; the system would kill it without a message.
+
+A lower bound of a run's memory is known before the model is built.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
 
 from sagann.byte_size import format_bytes
 from sagann.cli.run_settings import ENGINES, RunSettings
 from sagann.errors import InputError
 from sagann.free_space import memory
 from sagann.graph import Graph
-from sagann.saga.engine import using_engine
-from sagann.train.least_bytes import least_bytes
+from sagann.graph.rows import is_sparse
+from sagann.graph.subgraph import subgraph
+from sagann.nn import MODELS, ModelConfig, build_model
+from sagann.saga.engine import NaiveEngine, current_engine, using_engine
+from sagann.saga.layer import count_hops
+from sagann.train.automatic import is_streamed_by_engine
+from sagann.train.metrics import most_measured
+from sagann.train.preparation import prepared_by
 from sagann.train.resources import resolve_device
+
+_FLOAT_BYTES = 4
+# A decision and its label, as int64 each.
+_DECISION_BYTES = 16
+# Enough rows for a layer to be traced.
+_FEW_VERTICES = 16
 
 
 def check_memory(settings: RunSettings, graph: Graph) -> None:
-    """Refuse a run whose least memory is more than there is. CUDA devices refuse by themselves.
-
-    Raises:
-        InputError: the run cannot fit memory.
-    """
+    """Refuse a run whose least memory is more than there is. CUDA devices refuse by themselves."""
     if resolve_device(settings.train.device).type != "cpu":
         return
     model, is_streamed = settings.model, settings.train.memory is not None
@@ -37,11 +52,7 @@ def check_memory(settings: RunSettings, graph: Graph) -> None:
 
 
 def refuse_beyond_memory(needed_bytes: int, *, where: str, fix: str) -> None:
-    """Refuse work that needs more memory than this process may still take.
-
-    Raises:
-        InputError: the work needs more.
-    """
+    """Refuse work that needs more memory than this process may still take."""
     usable_bytes = memory().usable_bytes
     if usable_bytes is not None and needed_bytes > usable_bytes:
         raise InputError(
@@ -50,3 +61,44 @@ def refuse_beyond_memory(needed_bytes: int, *, where: str, fix: str) -> None:
             where=where,
             fix=fix,
         )
+
+
+def least_bytes(config: ModelConfig, graph: Graph, *, is_streamed: bool) -> int:
+    """Bytes that a run on the CPU takes at least, with the current engine, for a graph that is not prepared yet.
+
+    Of a user's own model only the output is counted. ``is_streamed`` says whether a budget is stated; without a budget, a
+    model that can be streamed is streamed if need be.
+    """
+    output = _output_bytes(graph, is_streamed=is_streamed)
+    if config.model not in MODELS:
+        return output
+    # Nothing is allocated on this device.
+    with torch.device("meta"):
+        model = build_model(config, graph)
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    streams = is_streamed_by_engine() and graph.features is not None
+    boundaries = count_hops(model) - 1
+    rows = 0 if streams else boundaries * graph.num_vertices
+    if isinstance(current_engine(), NaiveEngine) and boundaries:
+        rows += graph.num_edges
+    # Gradients of weights exist when those of the rows are gone.
+    passes = max(output + rows * config.hidden * _FLOAT_BYTES, weights)
+    return weights + passes + _dense_bytes(config, graph)
+
+
+def _output_bytes(graph: Graph, *, is_streamed: bool) -> int:
+    """Logits of all vertices. A streamed run has them in files, but counts decisions of several labels a split at a time."""
+    if not is_streamed:
+        return graph.num_vertices * graph.num_classes * _FLOAT_BYTES
+    return most_measured(graph) * graph.num_classes * _DECISION_BYTES if graph.multi_label else 0
+
+
+def _dense_bytes(config: ModelConfig, graph: Graph) -> int:
+    """Dense rows of sparse features, if the model's preparation makes them: a narrow model on a few vertices tells."""
+    if not is_sparse(graph.features):
+        return 0
+    few = subgraph(graph, torch.arange(min(_FEW_VERTICES, graph.num_vertices)))
+    narrow = build_model(replace(config, layers=2, hidden=1, heads=1, out_heads=1), few)
+    prepared = prepared_by(narrow, few).features
+    is_dense = prepared is not None and not is_sparse(prepared)
+    return graph.num_vertices * graph.num_features * _FLOAT_BYTES if is_dense else 0

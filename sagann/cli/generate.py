@@ -9,7 +9,6 @@ import typer
 
 from sagann.cli.data import NameOption, OutArgument, OverwriteOption, SeedOption, Streaming, report_dataset
 from sagann.cli.options import Shared, command, option
-from sagann.errors import InputError
 
 app = typer.Typer(help="Generate a dataset at random.", no_args_is_help=True)
 
@@ -25,10 +24,12 @@ def rmat(
     shared: Shared,
     out: OutArgument,
     streaming: Streaming,
-    vertices: Annotated[int, typer.Option(help="Number of vertices.", min=0)],
-    edges: Annotated[int, typer.Option(help="Number of edges drawn.", min=0)],
-    features: Annotated[int, typer.Option(help="Random features per vertex.", min=0)] = 0,
-    classes: Annotated[int, typer.Option(help="Classes of random labels, split 60/20/20.", min=0)] = 0,
+    vertices: Annotated[int, typer.Option(help="Number of vertices.", min=0, max=_LARGEST)],
+    edges: Annotated[int, typer.Option(help="Number of edges drawn.", min=0, max=_LARGEST)],
+    features: Annotated[int, typer.Option(help="Random features per vertex.", min=0, max=_LARGEST)] = 0,
+    classes: Annotated[
+        int, typer.Option(help="Classes of random labels, split 60/20/20.", min=0, max=_LARGEST)
+    ] = 0,
     seed: SeedOption = 0,
     a: Annotated[float, option("Probability of low source, low destination.")] = 0.57,
     b: Annotated[float, option("Probability of low source, high destination.")] = 0.19,
@@ -43,7 +44,6 @@ def rmat(
     from sagann.storage import write_rmat
 
     options = streaming.options()
-    _check_sizes(num_vertices=vertices, num_edges=edges, num_features=features, num_classes=classes)
     with import_progress(shared.terminal()) as progress:
         write_rmat(
             out,
@@ -63,12 +63,12 @@ def rmat(
 def sbm(
     shared: Shared,
     out: OutArgument,
-    vertices: Annotated[int, typer.Option(help="Number of vertices.", min=1)] = 20_000,
-    classes: Annotated[int, option("Number of classes.")] = 3,
+    vertices: Annotated[int, typer.Option(help="Number of vertices.", min=1, max=_LARGEST)] = 20_000,
+    classes: Annotated[int, typer.Option(help="Number of classes.", max=_LARGEST)] = 3,
     degree: Annotated[float, option("Directed edges per vertex.")] = 4.5,
     homophily: Annotated[float, option("Share of the edges that join vertices of one class.")] = 0.67,
     degree_exponent: Annotated[float, option("Exponent of the degrees' power law.")] = 2.5,
-    features: Annotated[int, typer.Option(help="Features per vertex.", min=0)] = 500,
+    features: Annotated[int, typer.Option(help="Features per vertex.", min=0, max=_LARGEST)] = 500,
     noise: Annotated[float, option("Standard deviation of the noise in every feature.")] = 0.37,
     split: Annotated[str, option("How to split, as for 'sagann train'.", "SPLIT")] = "random:0.6,0.2",
     seed: SeedOption = 0,
@@ -80,11 +80,10 @@ def sbm(
     Example: sagann data generate sbm blocks --vertices 5000 --classes 4
     """
     from sagann.cli.fit_memory import refuse_beyond_memory
-    from sagann.cli.split_choice import apply_split
+    from sagann.cli.prepare import apply_split
     from sagann.graph import sbm_graph, validate_graph
     from sagann.storage import save_graph
 
-    _check_sizes(num_vertices=vertices, num_features=features, num_classes=classes)
     num_edges = vertices * degree
     if num_edges < _MOST_EDGES:
         # Features and centres of 4 bytes each; keys, ids and sort buffers of an edge; offsets of the classes.
@@ -107,14 +106,3 @@ def sbm(
     validate_graph(graph)
     save_graph(replace(graph, name=name or graph.name), out, overwrite=overwrite)
     report_dataset(out, shared)
-
-
-def _check_sizes(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size > _LARGEST:
-            raise InputError(
-                "size of a generated graph is too large",
-                value=f"{name} = {size:.3g}, at most {_LARGEST:.3g} are possible",
-                where="sagann data generate",
-                fix=f"Lower {name}.",
-            )

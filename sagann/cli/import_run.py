@@ -69,11 +69,7 @@ def import_run(
 
 
 def detect_format(source: Path) -> str:
-    """Tell the format of a file or folder by its name and content.
-
-    Raises:
-        DatasetError: no format is recognised.
-    """
+    """Tell the format of a file or folder by its name and content; a DatasetError where none is recognised."""
     if not source.is_dir():
         if source.name == "metadata.yaml":
             return "graphbolt"

@@ -12,8 +12,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from sagann import __version__
-from sagann.cli import apply, data, doctor, generate, machine, plan, train
-from sagann.cli.failure import BAD_INPUT, INTERRUPTED, failure_of, is_closed_pipe, line_of_user
+from sagann.cli import apply, data, generate, machine, train
+from sagann.cli.failure import BAD_INPUT, INTERRUPTED, failure_of, line_of_user
 from sagann.cli.options import DebugOption, QuietOption, Shared
 
 # The base of every error of usage. Its module differs between versions of Typer.
@@ -48,13 +48,13 @@ def _sagann(
 
 
 app.command()(train.train)
-app.command()(plan.plan)
+app.command()(train.plan)
 app.command()(apply.evaluate)
 app.command()(apply.predict)
 app.command()(apply.embed)
 app.add_typer(data.app, name="data")
 data.app.add_typer(generate.app, name="generate")
-app.command()(doctor.doctor)
+app.command()(machine.doctor)
 app.command()(machine.machine)
 
 
@@ -67,7 +67,7 @@ def run() -> NoReturn:
     try:
         sys.stdout.flush()
     except OSError as error:
-        if not is_closed_pipe(error) and code == 0:
+        if not isinstance(error, BrokenPipeError) and code == 0:
             code = _fail(error, Shared())
         # Else Python would report the same error again while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -90,7 +90,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _fail(error: BaseException, shared: Shared) -> int:
     # Typer turns a closed pipe into SystemExit, and Ctrl-C at a prompt into Abort.
-    if is_closed_pipe(error) or (isinstance(error, SystemExit) and is_closed_pipe(error.__context__)):
+    if isinstance(error, BrokenPipeError) or (
+        isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
+    ):
         return 0
     if isinstance(error, typer.Abort):
         return INTERRUPTED
@@ -106,11 +108,8 @@ def _fail(error: BaseException, shared: Shared) -> int:
     return failure.code
 
 
-def _interrupt_behind(error: BaseException) -> KeyboardInterrupt | None:
-    """The interrupt in the chain of exceptions before ``error``, if there is one."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, KeyboardInterrupt):
-            return seen
-        seen = seen.__context__
-    return None
+def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The interrupt among ``error`` and the exceptions before it, if there is one."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sagann.cli.setting import KINDS, Setting
+from sagann.cli.settings import KINDS, Setting
 
 if TYPE_CHECKING:
     from sagann.report.terminal import Terminal
@@ -59,12 +59,8 @@ def option(
 ) -> Any:
     """An option with a value, for the annotation of a command's parameter.
 
-    Args:
-        text: the help.
-        metavar: placeholder of the value.
-        default: the default in words; None for the parameter's default value.
-        panel: title of the group of options.
-        name: the option with dashes; None for the parameter's name.
+    ``default`` is the default in words, where it is not the parameter's, ``panel`` the title of the group of options, and
+    ``name`` the option with dashes, where it is not the parameter's name.
     """
     if default is not None:
         # Typer would put parentheses around the words.

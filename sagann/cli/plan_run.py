@@ -64,10 +64,7 @@ def show_streaming(
     device_name: str,
     picture: Path | None,
 ) -> None:
-    """Print the plan of an epoch within ``budget_bytes``, and its forecast.
-
-    The other arguments are the options of ``sagann plan``.
-    """
+    """Print the plan of an epoch within ``budget_bytes``, and its forecast."""
     terminal = shared.terminal()
     # Training makes the folder on the same disk.
     folder = nearest_folder((spill or RUNS).absolute())
@@ -102,12 +99,7 @@ def show_streaming(
 def machine_in(path: Path, device: torch.device) -> Machine:
     """The machine that a file describes.
 
-    Args:
-        path: the file.
-        device: the device that will compute.
-    Raises:
-        InputError: the file cannot be read, or has rates of copies to a device where the processor computes, or lacks
-            them where a device computes.
+    A file with rates of copies to a device is refused where the processor computes, and one without where a device does.
     """
     found = Machine.from_toml(read_text(path, what="machine file"), where=str(path))
     of_device = found.host_to_device_bytes is not None

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from sagann.cli.run_settings import DataConfig
-from sagann.cli.split_choice import DEFAULT_SPLIT, apply_split
-from sagann.errors import DatasetError, InputError
-from sagann.graph import Graph, add_inverse_edges, symmetrise, validate_graph
+from sagann.errors import InputError
+from sagann.graph import (
+    Graph,
+    add_inverse_edges,
+    graph_split,
+    per_class_split,
+    planetoid_split,
+    random_split,
+    symmetrise,
+    validate_graph,
+)
 from sagann.graph.normalise import normalise_features
 from sagann.storage import dataset_info, load_graph
 from sagann.storage.load import EMBEDDED, embedded_graph
@@ -20,12 +29,7 @@ from sagann.storage.npz_graph import describe_npz
 def training_graph(config: DataConfig, *, seed: int, say: Callable[[str], None]) -> Graph:
     """Open the graph that ``config`` names, with a split to train on.
 
-    Args:
-        config: the graph, its changes and its split.
-        seed: seed of a random split.
-        say: is told of the default split, which nobody asked for.
-    Raises:
-        InputError: the graph is not valid, or cannot be changed or split as asked.
+    ``say`` is told of the default split, which nobody asked for.
     """
     graph = open_checked(config, keep_splits=config.split is None)
     if config.split is not None:
@@ -39,18 +43,16 @@ def training_graph(config: DataConfig, *, seed: int, say: Callable[[str], None])
             where=f"graph '{graph.name}'",
             fix="Ask for a split of its labelled vertices, as --split random:0.6,0.2.",
         )
-    graph = apply_split(graph, DEFAULT_SPLIT, seed=seed)
+    graph = apply_split(graph, "random:0.6,0.2", seed=seed)
     say(f"The dataset has no splits: 60 % of the labelled vertices train, 20 % validate, 20 % test (seed {seed}).")
     return graph
 
 
 def open_checked(config: DataConfig, *, keep_splits: bool, num_edge_types: int = 0) -> Graph:
-    """Open the graph that ``config`` names, check every value, and change it as asked.
+    """Open the graph that ``config`` names, check every value, and change it as asked; the split is ignored.
 
-    Args:
-        config: the graph and its changes; the split is ignored.
-        keep_splits: whether the dataset's own splits are kept and checked; else they are dropped.
-        num_edge_types: number of edge types, with inverses, of the graph that a model was trained on; 0 without a model.
+    The dataset's own splits are kept and checked, or dropped. ``num_edge_types`` is the number of edge types, with
+    inverses, of the graph that a model was trained on; 0 without a model.
     """
     # A path would be absolute, so this is a name.
     graph = embedded_graph(config.data) if config.data in EMBEDDED else load_graph(config.data)
@@ -68,15 +70,6 @@ def open_checked(config: DataConfig, *, keep_splits: bool, num_edge_types: int =
     return normalise_features(graph) if config.normalise_features else graph
 
 
-def class_names_of(sources: Sequence[str], num_classes: int) -> tuple[str, ...]:
-    """Class names of the first dataset that has them; numbers if none has. Missing and damaged datasets are skipped."""
-    for source in sources:
-        with suppress(OSError, DatasetError):
-            if names := stored_class_names(source, num_classes):
-                return names
-    return tuple(str(number) for number in range(num_classes))
-
-
 def stored_class_names(source: str, num_classes: int) -> tuple[str, ...]:
     """The class names of a dataset; empty unless there are ``num_classes``."""
     if source in EMBEDDED:
@@ -88,3 +81,51 @@ def stored_class_names(source: str, num_classes: int) -> tuple[str, ...]:
     elif path.suffix == ".npz" and path.is_file():
         names = describe_npz(path).get("class_names", ())
     return names if len(names) == num_classes else ()
+
+
+def apply_split(graph: Graph, choice: str, *, seed: int) -> Graph:
+    """Split ``graph`` as ``choice`` says, instead of its own splits.
+
+    ``choice`` is 'random:TRAIN,VAL', 'per-class:TRAIN,VAL', 'planetoid:TRAIN,VAL,TEST' or 'graphs:TRAIN/VAL/TEST'.
+    """
+    kind, _, text = choice.partition(":")
+    graph = replace(graph, splits={})
+    readers: dict[str, Callable[[str], Any]] = {
+        "random": float,
+        "per-class": _count,
+        "planetoid": _count,
+        "graphs": lambda names: [_graph_key(name, graph) for name in names.split(",") if name],
+    }
+    parts: list[Any] = []
+    with suppress(KeyError, ValueError):
+        parts = [readers[kind](part) for part in text.split("/" if kind == "graphs" else ",")]
+    match kind, parts:
+        case "random", [train, val]:
+            return random_split(graph, train=train, val=val, seed=seed)
+        case "per-class", [train, val]:
+            return per_class_split(graph, train=train, val=val, seed=seed)
+        case "planetoid", [train, val, test]:
+            return planetoid_split(graph, train=train, val=val, test=test, seed=seed)
+        case "graphs", [train, val, test]:
+            return graph_split(graph, train=train, val=val, test=test)
+    raise InputError(
+        "split is not understood",
+        value=f"'{choice[:80]}'",
+        where="--split",
+        fix="Write random:0.6,0.2 (shares), per-class:20,30 (vertices), "
+        "planetoid:20,500,1000 (per class, then in all), or graphs:TRAIN/VAL/TEST "
+        "(names or positions, comma-separated).",
+    )
+
+
+def _graph_key(key: str, graph: Graph) -> str | int:
+    # A graph may be called '3', so names come first. A position has few digits.
+    is_position = key.isascii() and key.isdigit() and len(key) < 19
+    return int(key) if is_position and key not in graph.graph_names else key
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 0:
+        raise ValueError(text)
+    return count

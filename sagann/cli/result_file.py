@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,7 @@ from sagann.train.run_folder import RunFolder
 
 
 def check_target(path: Path, suffixes: Sequence[str], *, overwrite: bool, option: str = "--out") -> None:
-    """Refuse a file that cannot or should not be written, before the work is done.
-
-    Args:
-        path: the file.
-        suffixes: the endings that are allowed.
-        overwrite: whether an existing file may be replaced.
-        option: the option that names the file, for messages.
-    Raises:
-        InputError: the ending is unknown; the folder is missing, or belongs to a dataset or to a run's checkpoints; or
-            the path exists and may not be replaced.
-    """
+    """Refuse a file that cannot or should not be written, before the work is done. ``option`` names the file, for messages."""
     where = f"{option} {path}"
     if path.suffix not in suffixes:
         raise InputError(
@@ -76,23 +66,17 @@ def owner_of(path: Path) -> Path | None:
 
 
 def write_predictions(path: Path, probabilities: Tensor, class_names: Sequence[str], *, multi_label: bool) -> None:
-    """Write predictions; an existing file is replaced.
+    """Write predictions, from float32 [num_vertices, C], as .csv, .parquet or .npy; an existing file is replaced.
 
     With one class per vertex, the likeliest class and its probability are written; as .npy, a structured array with the
     fields vertex, class and probability. With several classes per vertex, a column per class is written; as .npy, a
     plain matrix.
-
-    Args:
-        path: .csv, .parquet or .npy.
-        probabilities: float32 [num_vertices, C].
-        class_names: C names.
-        multi_label: whether a vertex may have several classes.
     """
     write = _write_npy if path.suffix == ".npy" else _write_table
     if multi_label and path.suffix == ".npy":
         write_embeddings(path, probabilities)
         return
-    columns = {"vertex": np.arange(len(probabilities), dtype=np.int64)}
+    columns: dict[str, Any] = {"vertex": np.arange(len(probabilities), dtype=np.int64)}
     if multi_label:
         unique = len({*class_names, "vertex"}) == len(class_names) + 1
         names = class_names if unique else [f"{number}:{name}" for number, name in enumerate(class_names)]
@@ -111,10 +95,6 @@ def write_embeddings(path: Path, rows: Tensor) -> None:
     _replace(path, lambda aside: _save_array(aside, rows.numpy()))
 
 
-Columns = dict[str, Any]
-"Arrays by column name: of NumPy, or of Arrow for text."
-
-
 def _named(names: Sequence[str], ids: np.ndarray) -> Any:
     """The name of each id, as an Arrow array: in NumPy every name would take the memory of the longest."""
     import pyarrow as pa
@@ -122,7 +102,7 @@ def _named(names: Sequence[str], ids: np.ndarray) -> Any:
     return pa.array(names, pa.large_string()).take(pa.array(ids))
 
 
-def _write_table(path: Path, columns: Columns) -> None:
+def _write_table(path: Path, columns: Mapping[str, Any]) -> None:
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
@@ -134,7 +114,7 @@ def _write_table(path: Path, columns: Columns) -> None:
         pyarrow.parquet.write_table(table, path)
 
 
-def _write_npy(path: Path, columns: Columns) -> None:
+def _write_npy(path: Path, columns: Mapping[str, Any]) -> None:
     fields = [(name, column.dtype) for name, column in columns.items()]
     rows = np.empty(len(columns["vertex"]), dtype=fields)
     for name, column in columns.items():

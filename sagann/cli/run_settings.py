@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from sagann.cli.setting import NONE
-from sagann.cli.settings import SECTIONS, SETTINGS
+from sagann.cli.settings import NONE, SECTIONS, SETTINGS
 from sagann.errors import InputError
 from sagann.nn import ModelConfig
 from sagann.saga.engine import Engine, NaiveEngine
@@ -41,11 +40,6 @@ class DataConfig:
     "Typed graphs: give every edge a reverse of a type of its own."
     normalise_features: bool = False
     "Divide each vertex's features by their sum."
-
-    @property
-    def changes_values(self) -> bool:
-        """Whether the graph that is trained on has other values than the one that was opened and checked."""
-        return self.undirected or self.inverse_edges or self.normalise_features
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,14 +79,7 @@ class RunSettings:
 
 
 def read_text(path: Path, *, what: str) -> str:
-    """Read a text file without its byte order mark, which some editors write.
-
-    Args:
-        path: the file.
-        what: the kind of file, for errors.
-    Raises:
-        InputError: the file is missing, cannot be read, or is not in UTF-8.
-    """
+    """Read a text file (``what``, for errors) without its byte order mark, which some editors write."""
     require_file(path, error=InputError)
     try:
         return path.read_text(encoding="utf-8-sig")
@@ -107,11 +94,7 @@ def read_text(path: Path, *, what: str) -> str:
 
 
 def read_tables(path: Path) -> Tables:
-    """Read the settings of a TOML file.
-
-    Raises:
-        InputError: the file is not TOML, or a section, key or value is refused; the message names it.
-    """
+    """Read the settings of a TOML file; an InputError names the section, key or value that is refused."""
     text = read_text(path, what="configuration file")
     try:
         content = tomllib.loads(text)
@@ -158,12 +141,8 @@ def merge(tables: Tables, given: Mapping[str, Any]) -> Tables:
 def settings_of(tables: Tables, *, stored: bool = False) -> RunSettings:
     """Make the checked configurations of merged tables.
 
-    Args:
-        tables: values by section.
-        stored: whether ``data`` comes from a run folder. There paths are absolute, so 'demo' is the embedded graph even
-            where a file of that name exists.
-    Raises:
-        InputError: there is no data, the engine is unknown, or a configuration refuses a value.
+    ``stored`` says that ``data`` comes from a run folder. There paths are absolute, so 'demo' is the embedded graph even
+    where a file of that name exists.
     """
     train = dict(tables["train"])
     engine = train.pop("engine", ENGINES[0])
@@ -191,8 +170,8 @@ def settings_of(tables: Tables, *, stored: bool = False) -> RunSettings:
     data = tables["data"]["data"]
     settings = RunSettings(
         data=DataConfig(**{**tables["data"], "data": data if stored and data in EMBEDDED else absolute_path(data)}),
-        model=ModelConfig(**{**tables["model"], "model": _absolute_model(tables["model"].get("model", "gcn"))}),
-        train=TrainConfig.from_json(train),
+        model=ModelConfig(**tables["model"]),
+        train=TrainConfig(**train),
         engine=engine,
     )
     if not is_unicode(settings.to_toml()):
@@ -216,8 +195,3 @@ def absolute_path(source: str) -> str:
     except (OSError, ValueError, RuntimeError):
         # Too long, a loop of links, or with a null character: the loader says so.
         return source
-
-
-def _absolute_model(model: str) -> str:
-    file, colon, name = model.rpartition(":")
-    return f"{absolute_path(file)}:{name}" if colon and file.endswith(".py") else model

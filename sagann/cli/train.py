@@ -1,12 +1,14 @@
-"""``sagann train``: its options. The work is in sagann.cli.train_run, which loads PyTorch."""
+"""``sagann train`` and ``sagann plan``: their options. The work is in train_run and plan_run, which load PyTorch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
+from sagann.byte_size import parse_bytes
 from sagann.cli.options import Given, Shared, command, option, switch
 from sagann.cli.settings import SETTINGS
+from sagann.errors import InputError
 
 _RUN = "Run folder"
 
@@ -45,3 +47,106 @@ def train(
     from sagann.cli.train_run import train_run
 
     return train_run(given, out=out, file=config, resume=resume, overwrite=overwrite, shared=shared)
+
+
+SHOWN = ("program", "kernels", "steps")
+
+
+@command(*(setting for setting in SETTINGS if setting.section in ("data", "model")))
+def plan(
+    shared: Shared,
+    given: Given,
+    show: Annotated[
+        str,
+        option(
+            "program: the program that each layer is compiled to, and why; kernels: the generated source as well, "
+            "without --memory; steps: with --memory, every step and copy of an epoch.",
+            "|".join(SHOWN),
+        ),
+    ] = SHOWN[0],
+    memory: Annotated[
+        str | None,
+        option("Say how training is streamed within so much memory, as 2GiB.", "SIZE", default="none"),
+    ] = None,
+    spill: Annotated[
+        Path | None,
+        option(
+            "With --memory: the folder that blocks will go to; its disk is measured.",
+            "FOLDER",
+            default="as sagann train: below runs",
+        ),
+    ] = None,
+    machine: Annotated[
+        Path | None,
+        option(
+            "With --memory: rates of another machine, as 'sagann machine' writes them.",
+            "FILE",
+            default="this one's, measured",
+        ),
+    ] = None,
+    device: Annotated[str, option("With --memory: the device that will compute.", "auto|cpu|cuda|cuda:N")] = "auto",
+    picture: Annotated[
+        Path | None,
+        option("With --memory: draw the expected timeline into this PNG file.", "FILE", default="none"),
+    ] = None,
+    config: Annotated[Path | None, option("Settings from a TOML file; the command line wins.", "FILE")] = None,
+) -> None:
+    """Say what each layer of a model is compiled to on a graph, without training it.
+
+    With --memory, say instead how an epoch is streamed: into how many intervals the graph is cut, how much memory it
+    takes, what is copied, and how long it will take.
+
+    Example: sagann plan --data demo --model gat
+    """
+    if show not in SHOWN:
+        raise InputError(
+            "cannot show that", value=f"'{show}'", where="--show", fix=f"Choose one of {', '.join(SHOWN)}."
+        )
+    if memory is None:
+        for_streaming = {
+            "--show steps": show == "steps",
+            "--spill": spill is not None,
+            "--machine": machine is not None,
+            "--picture": picture is not None,
+            "--device": device != "auto",
+        }
+        for name, is_given in for_streaming.items():
+            if is_given:
+                raise InputError(
+                    "nothing is streamed without a memory budget",
+                    value=f"{name}, and no --memory",
+                    where="sagann plan",
+                    fix=f"Add --memory 2GiB, or leave {name} out.",
+                )
+        from sagann.cli.plan_run import show_programs
+
+        show_programs(given, config, shared, with_source=show == "kernels")
+        return
+    if show == "kernels":
+        raise InputError(
+            "kernels are not shown beside a memory budget",
+            value="--show kernels, with --memory",
+            where="sagann plan",
+            fix="Leave --memory out for the kernels, or --show kernels for how an epoch is streamed.",
+        )
+    budget_bytes = parse_bytes(memory, where="--memory")
+    if budget_bytes == 0:
+        raise InputError(
+            "a memory budget of nothing",
+            value=f"'{memory}', expected a size above 0",
+            where="--memory",
+            fix="Write a number and a unit, as 256MiB or 2GB.",
+        )
+    from sagann.cli.plan_run import show_streaming
+
+    show_streaming(
+        given,
+        config,
+        shared,
+        budget_bytes=budget_bytes,
+        with_steps=show == "steps",
+        spill=spill,
+        machine_file=machine,
+        device_name=device,
+        picture=picture,
+    )

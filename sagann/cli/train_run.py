@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -17,8 +18,8 @@ from sagann.cli.run_settings import RunSettings, Tables, merge, read_tables, set
 from sagann.errors import CheckpointError, InputError
 from sagann.graph import Graph
 from sagann.nn import MODELS
-from sagann.report.metrics_table import metrics_table
 from sagann.report.progress import ProgressReporter, short_seconds
+from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.saga.engine import using_engine
 from sagann.storage.durable import write_whole
@@ -35,10 +36,8 @@ from sagann.train.run_folder import (
     RunFolder,
     is_of_run,
 )
+from sagann.train.start import require_no_work
 from sagann.train.streaming import OWN_FOLDER, Streaming
-
-_BEFORE_RUN = {CONFIG_FILE, HISTORY_FILE, LOCK_FILE, OWN_FOLDER}
-"Files of a run that was killed before its first epoch."
 
 
 class _RunReporter(ProgressReporter):
@@ -89,7 +88,7 @@ def train_run(
 def _fit(
     settings: RunSettings, graph: Graph, run_dir: Path, *, resume: bool, overwrite: bool, terminal: Terminal
 ) -> TrainResult:
-    config = run_dir / CONFIG_FILE
+    data, config = settings.data, run_dir / CONFIG_FILE
     content = settings.to_toml().encode()
     reporter = _RunReporter(terminal, lambda: write_whole(config, content))
     trainer = Trainer(
@@ -97,10 +96,11 @@ def _fit(
         graph,
         settings.train,
         run_dir=run_dir,
-        source=settings.data.data,
-        class_names=stored_class_names(settings.data.data, graph.num_classes),
+        source=data.data,
+        class_names=stored_class_names(data.data, graph.num_classes),
         reporter=reporter,
-        validate=settings.data.changes_values,
+        # The values of the graph as it was opened are checked.
+        validate=data.undirected or data.inverse_edges or data.normalise_features,
     )
     run_dir.mkdir(parents=True, exist_ok=True)
     if not config.exists():
@@ -147,11 +147,8 @@ def _free_folder(settings: RunSettings) -> Path:
     data = Path(settings.data.data).stem
     model = settings.model.model if settings.model.model in MODELS else settings.model.model.rpartition(":")[2]
     base = RUNS / f"{data}-{model}"
-    folder, number = base, 1
-    while folder.exists():
-        number += 1
-        folder = base.with_name(f"{base.name}-{number}")
-    return folder
+    numbered = (base.with_name(f"{base.name}-{number}") for number in itertools.count(2))
+    return next(folder for folder in itertools.chain([base], numbered) if not folder.exists())
 
 
 def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
@@ -176,14 +173,10 @@ def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
     others = {path.name for path in run_dir.iterdir()} - leftovers(WRITTEN_ASIDE)
     has_settings = CONFIG_FILE in others
     # Settings without work are those of a run that was killed before its first epoch, unless other files stand there.
-    is_run = folder.is_described or (has_settings and (folder.has_work or others <= _BEFORE_RUN))
-    if is_run and folder.has_work and not overwrite:
-        raise InputError(
-            "the folder holds a run",
-            value="neither --resume nor --overwrite was given",
-            where=str(run_dir),
-            fix="Continue it with --resume, replace it with --overwrite, or choose another folder with --out.",
-        )
+    is_unstarted = others <= {CONFIG_FILE, HISTORY_FILE, LOCK_FILE, OWN_FOLDER}
+    is_run = folder.is_described or (has_settings and (folder.has_work or is_unstarted))
+    if is_run and not overwrite:
+        require_no_work(folder)
     if others and not is_run:
         raise InputError(
             "the folder holds something else than a run",

@@ -1,8 +1,7 @@
 """The model zoo: layers in SAGA form, and models made of them."""
 
-from sagann.nn.encoder import EmbeddingEncoder, LinearEncoder
 from sagann.nn.layers import GAT, GCN, GGNN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
-from sagann.nn.stack import GNN
+from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder
 from sagann.nn.zoo import MODELS, ModelConfig, build_model
 
 __all__ = [

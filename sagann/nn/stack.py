@@ -1,4 +1,4 @@
-"""GNN: a stack of SAGA layers, with dropout, normalisation and activation between them."""
+"""GNN: a stack of SAGA layers, with dropout, normalisation and activation between them; and encoders of its features."""
 
 from __future__ import annotations
 
@@ -14,8 +14,45 @@ from sagann.graph import Graph, Topology
 from sagann.graph.rows import dense_rows, is_sparse, made_dense
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.kernels.row_dropout import dropout, is_plain
+from sagann.nn.layers import glorot_linear
 from sagann.saga import SagaLayer
 from sagann.saga.side_effects import has_hooks
+
+
+class LinearEncoder(nn.Module):
+    """A linear map of dense or ``torch.sparse_csr`` features: [num_vertices, in_dim] -> [num_vertices, out_dim].
+
+    Sparse rows cost their non-zeros only.
+    """
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.linear = glorot_linear(in_dim, out_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.layout != torch.sparse_csr:
+            return self.linear(x)
+        return FeatureRows(x).linear(self.linear.weight, self.linear.bias)
+
+
+class EmbeddingEncoder(nn.Module):
+    """A learned row per vertex, [num_vertices, out_dim], for graphs without features. The rows are of no use on another graph."""
+
+    def __init__(self, num_vertices: int, out_dim: int) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.empty(num_vertices, out_dim))
+        nn.init.xavier_uniform_(self.rows)
+
+    def forward(self, x: Tensor | None) -> Tensor:
+        """The learned rows; ``x`` must be None, or of width 0."""
+        if x is not None and x.shape[1]:
+            raise InputError(
+                "a model with an embedding per vertex takes no features",
+                value=f"features {list(x.shape)}",
+                where="EmbeddingEncoder",
+                fix="Train with encoder = 'linear' or 'none' where the graph has features.",
+            )
+        return self.rows
 
 
 class GNN(nn.Module):

@@ -10,8 +10,9 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -68,16 +69,15 @@ def load_class(path: Path, class_name: str) -> type[nn.Module]:
     return modules[class_name]
 
 
-def layer_from_class(cls: Callable[..., SagaLayer], in_dim: int, out_dim: int) -> SagaLayer:
+def layer_from_class(cls: type[Any], in_dim: int, out_dim: int) -> SagaLayer:
     """Make one layer of a stack: ``cls(in_dim, out_dim)``."""
-    name = getattr(cls, "__name__", repr(cls))
     try:
         inspect.signature(cls).bind(in_dim, out_dim)
     except TypeError as error:
         raise InputError(
             "the layer cannot be stacked",
-            value=f"{name}{inspect.signature(cls)}: {error}",
-            where=f"class {name}",
+            value=f"{cls.__name__}{inspect.signature(cls)}: {error}",
+            where=f"class {cls.__name__}",
             fix="Give its __init__ the parameters (in_dim, out_dim).",
         ) from error
     return cls(in_dim, out_dim)
@@ -85,19 +85,15 @@ def layer_from_class(cls: Callable[..., SagaLayer], in_dim: int, out_dim: int) -
 
 def module_from_class(cls: type[nn.Module], options: Mapping[str, object]) -> nn.Module:
     """Make a whole model: the class gets the options that its ``__init__`` names. Other parameters need a default."""
-    parameters = inspect.signature(cls).parameters.values()
-    unknown = [
-        parameter.name
-        for parameter in parameters
-        if parameter.default is parameter.empty
-        and parameter.name not in options
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    if unknown:
+    signature = inspect.signature(cls)
+    given = {name: options[name] for name in signature.parameters if name in options}
+    try:
+        signature.bind(**given)
+    except TypeError as error:
         raise InputError(
             "the model wants arguments that are not offered",
-            value=f"{', '.join(unknown)}; offered: {', '.join(options)}",
+            value=f"{error}; offered: {', '.join(options)}",
             where=f"class {cls.__name__}",
             fix="Give these parameters a default, or use the names offered.",
-        )
-    return cls(**{parameter.name: options[parameter.name] for parameter in parameters if parameter.name in options})
+        ) from error
+    return cls(**given)

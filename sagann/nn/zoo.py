@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError
 from sagann.graph import Graph
-from sagann.nn.encoder import EmbeddingEncoder, LinearEncoder
 from sagann.nn.layers import GAT, GCN, GGNN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
-from sagann.nn.stack import GNN
+from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder
 from sagann.nn.user_model import class_in_file, layer_from_class, load_class, module_from_class
 from sagann.saga import SagaLayer
 
@@ -62,6 +61,9 @@ class ModelConfig:
                 where="model",
                 fix="Choose one of these, or name your own as path/to/file.py:ClassName.",
             )
+        if named := class_in_file(self.model):
+            # A run may be resumed or reopened from another folder.
+            object.__setattr__(self, "model", f"{named[0].absolute()}:{named[1]}")
         if self.encoder not in ENCODERS:
             raise InputError(
                 "unknown encoder",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
 from rich.table import Table
@@ -12,7 +14,6 @@ from rich.text import Text
 from sagann import __version__
 from sagann.byte_size import format_bytes
 from sagann.free_space import free_disk_bytes, memory
-from sagann.report.installed import core_versions, extras
 from sagann.report.probes import Finding
 from sagann.report.terminal import facts_table
 from sagann.runtime.processor import num_cores
@@ -50,11 +51,11 @@ def machine_table() -> Table:
 def extras_table() -> Table:
     """The extras of sagann, with their packages or the command that installs them."""
     table = facts_table("Extras", num_columns=3)
-    for extra in extras():
-        there = [f"{name} {version}" for name, version in extra.packages.items() if version]
-        missing = [name for name, version in extra.packages.items() if not version]
-        detail = ", ".join(there) if extra.installed else f"missing {', '.join(missing)}; {extra.command}"
-        table.add_row(extra.name, _OK if extra.installed else _MISSING, detail)
+    for extra, packages in extras().items():
+        missing = [name for name, version in packages.items() if version is None]
+        there = ", ".join(f"{name} {version}" for name, version in packages.items())
+        detail = f"missing {', '.join(missing)}; pip install 'sagann[{extra}]'" if missing else there
+        table.add_row(extra, _MISSING if missing else _OK, detail)
     return table
 
 
@@ -65,3 +66,38 @@ def findings_table(findings: Sequence[Finding]) -> Table:
         state = _OK if found.ok else _FAILED if found.core else _MISSING
         table.add_row(found.name, state, found.detail)
     return table
+
+
+_REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)(?:[^;]*)(?:;.*extra == ['\"]([A-Za-z0-9_-]+)['\"])?")
+
+
+def core_versions() -> dict[str, str | None]:
+    """Version of each package that sagann always needs; None where the package is missing."""
+    return {name: _version(name) for name, extra in _requirements() if extra is None}
+
+
+def extras() -> dict[str, dict[str, str | None]]:
+    """Versions of the packages of each extra for users; None for a package that is not installed."""
+    found: dict[str, dict[str, str | None]] = {}
+    for name, extra in _requirements():
+        # The extra 'dev' is for work on sagann itself.
+        if extra is not None and extra != "dev":
+            found.setdefault(extra, {})[name] = _version(name)
+    return found
+
+
+def _requirements() -> list[tuple[str, str | None]]:
+    try:
+        listed = metadata.requires("sagann") or []
+    except metadata.PackageNotFoundError:
+        # sagann runs from its source folder, without an installation.
+        return []
+    matches = [_REQUIREMENT.match(line) for line in listed]
+    return [(match[1], match[2]) for match in matches if match]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -29,11 +29,9 @@ _BOTTLENECKS: Mapping[Lane, str] = {"compute": "computing", "load": "what is loa
 
 
 def plan_text(planned: Planned, *, on_disk: bool = True) -> str:
-    """Describe the steps, the memory and the copies of an epoch.
+    """Describe the steps, the memory and the copies of a whole epoch.
 
-    Args:
-        planned: the plan of a whole epoch.
-        on_disk: whether blocks that are not in use lie on disk; else they lie in the host's memory.
+    Blocks that are not in use lie on disk, or else in the host's memory.
     """
     schedule, plan = planned.schedule, planned.plan
     steps = [operation for operation in plan.operations if isinstance(operation, Step)]
@@ -141,12 +139,10 @@ def forecast_text(forecast: Forecast) -> str:
         "steps timed on a part of this graph" if forecast.rehearsed else "the machine's rates alone, which is rough"
     )
     cached = " Memory is taken to hold all files, in the system's cache." if forecast.tier == "file cache" else ""
-    return "\n".join(
-        [
-            f"Expected: {timeline.seconds:.3g} s an epoch on {machine.num_cores} cores of {machine.name}; known from {known}.",
-            f"Of that, {busy}; {timeline.hidden:.0%} of the shorter of copying and computing is hidden. "
-            f"The bottleneck is {_BOTTLENECKS[timeline.bottleneck]}.{cached}",
-        ]
+    return (
+        f"Expected: {timeline.seconds:.3g} s an epoch on {machine.num_cores} cores of {machine.name}; known from {known}.\n"
+        f"Of that, {busy}; {timeline.hidden:.0%} of the shorter of copying and computing is hidden. "
+        f"The bottleneck is {_BOTTLENECKS[timeline.bottleneck]}.{cached}"
     )
 
 

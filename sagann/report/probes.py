@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+_COMMAND = (sys.executable, "-m", "sagann.report.probes")
 _TIMEOUT_S = 300
 
 
@@ -32,7 +33,7 @@ class Finding:
     @property
     def core(self) -> bool:
         """Whether sagann needs this part."""
-        return self.name not in _OPTIONAL
+        return self.name != "CUDA"
 
 
 def _torch() -> str:
@@ -191,19 +192,14 @@ _PROBES: dict[str, Callable[[], str]] = {
     "metrics": _metrics,
     "CUDA": _cuda,
 }
-_OPTIONAL = ("CUDA",)
 
 
-def run_probes(command: tuple[str, ...] = (sys.executable, "-m", "sagann.report.probes")) -> Iterator[Finding]:
-    """Run all probes in another process, and yield each finding as soon as it is known.
-
-    Args:
-        command: the program that runs the probes; another one in tests.
-    """
+def run_probes() -> Iterator[Finding]:
+    """Run all probes in another process, and yield each finding as soon as it is known."""
     waiting = list(_PROBES)
     with (
         tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        subprocess.Popen(_COMMAND, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
     ):
         # The end of the process closes the pipe, so a probe that hangs ends the loop as a crash does.
         killer = threading.Timer(_TIMEOUT_S, process.kill)

@@ -100,7 +100,7 @@ class ProgressReporter:
 @contextmanager
 def import_progress(terminal: Terminal) -> Iterator[ImportProgress]:
     """Inside the ``with`` block, draw a bar for each stage of an import; without a terminal, draw nothing."""
-    if not terminal.animated:
+    if terminal.quiet or not terminal.err.is_terminal:
         yield silent
         return
     columns = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 
 from rich.console import Console, RenderableType
@@ -16,12 +15,9 @@ _PIPE_WIDTH = 200
 
 
 class Terminal:
-    """Where a command writes.
+    """Where a command writes. ``quiet`` leaves out notes and progress.
 
     Colour and progress appear on a terminal only; NO_COLOR is respected.
-
-    Args:
-        quiet: whether notes and progress are left out.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -29,27 +25,18 @@ class Terminal:
         self.out = _console(stderr=False)
         self.err = _console(stderr=True, quiet=quiet)
 
-    @property
-    def animated(self) -> bool:
-        """Whether progress can be drawn and redrawn."""
-        return self.err.is_terminal and not self.quiet
-
     def show(self, result: RenderableType) -> None:
-        """Write a result: a table, or a text that is never wrapped.
-
-        Raises:
-            InputError: the system refuses to write to standard output.
-        """
+        """Write a result: a table, or a text that is never wrapped. An InputError says that the system refuses to write it."""
         try:
             if isinstance(result, str):
                 # A path that is wrapped cannot be copied.
                 self.out.print(Text(result), soft_wrap=True)
             else:
                 self.out.print(result)
+        except BrokenPipeError:
+            # The reader has closed the pipe, as head does.
+            raise
         except OSError as error:
-            if error.errno == errno.EPIPE:
-                # The reader has closed the pipe, as head does.
-                raise
             raise InputError(
                 "the result cannot be shown",
                 value=error.strerror or str(error),

@@ -11,7 +11,6 @@ to a file, which metrics read slab by slab. Measuring the largest split is count
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -41,33 +40,9 @@ _EDGE_BYTES = 16
 _VERTEX_BYTES = 100
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Room:
-    """The memory that a run may take."""
-
-    free_bytes: int
-    "Free memory under the machine's memory and the process's limits, before training, in bytes."
-    epoch_bytes: int
-    "Free memory for an epoch's tensors of vertices and edges, beside the logits of an evaluation, in bytes."
-    streamed_bytes: int
-    "The same for a streamed run, whose logits lie in files, in bytes."
-
-    @classmethod
-    def of(cls, model: nn.Module, graph: Graph, in_files_bytes: int = 0) -> Room | None:
-        """The room for a model on a prepared graph now; None where the system does not tell its free memory.
-
-        ``in_files_bytes`` of the graph lie in files, and must be in memory for an epoch that is not streamed.
-        """
-        free_bytes = memory().usable_bytes
-        if free_bytes is None:
-            return None
-        margin_bytes = MARGIN_BYTES + int(MARGIN_SHARE * free_bytes)
-        left_bytes = free_bytes - margin_bytes - _held_bytes(model, graph)
-        return cls(
-            free_bytes=free_bytes,
-            epoch_bytes=max(1, left_bytes - _logit_bytes(model, graph) - in_files_bytes),
-            streamed_bytes=max(1, left_bytes),
-        )
+def _room_bytes(model: nn.Module, graph: Graph, free_bytes: int) -> int:
+    """Memory for an epoch's tensors of vertices and edges, in a streamed run; without streaming, logits take a part of it."""
+    return free_bytes - MARGIN_BYTES - int(MARGIN_SHARE * free_bytes) - _held_bytes(model, graph)
 
 
 def bytes_in_files(model: nn.Module, graph: Graph) -> int:
@@ -90,47 +65,47 @@ def automatic_budget(
 ) -> int | None:
     """The budget that a model must be streamed within, in bytes; None where memory is large enough for the run.
 
-    Args:
-        model: on the CPU.
-        graph: prepared for the model.
-        say: is told if the run is streamed, or should be and cannot.
-        known: budget that the run began with, which is kept if there is room for it.
-        in_files_bytes: result of :func:`bytes_in_files` for the graph before it was prepared.
+    The model is on the CPU, the graph prepared. ``say`` is told if the run is streamed, or should be and cannot. ``known``
+    is the budget that the run began with, which is kept if there is room. ``in_files_bytes`` is what
+    :func:`bytes_in_files` gave for the graph before it was prepared.
     """
-    room = Room.of(model, graph, in_files_bytes)
-    if room is None:
+    free_bytes = memory().usable_bytes
+    if free_bytes is None:
         return known
-    if known is not None and known <= room.streamed_bytes:
+    room_bytes = max(1, _room_bytes(model, graph, free_bytes))
+    # In memory, logits of all vertices and arrays that lie in files take their part.
+    epoch_bytes = room_bytes - _logit_bytes(model, graph) - in_files_bytes
+    if known is not None and known <= room_bytes:
         say(f"The run goes on as it began: streamed within {format_bytes(known)}.")
         return known
-    if known is None and (_most_bytes(model, graph) <= room.epoch_bytes or not _is_streamed_by_engine()):
+    if known is None and (_most_bytes(model, graph) <= epoch_bytes or not is_streamed_by_engine()):
         return None
     # Imported here: most runs do not get this far, and it loads Numba.
     from sagann.runtime.streaming.stream import dense_bytes
 
-    free = format_bytes(room.free_bytes)
+    free = format_bytes(free_bytes)
     try:
         needed_bytes = dense_bytes(model, graph)
     except (InputError, LayerError) as error:
-        if _least_bytes(model, graph) > room.epoch_bytes:
+        if _least_bytes(model, graph) > epoch_bytes:
             say(
                 f"The run may need more memory than the {free} that are free, and cannot be streamed: "
                 f"{error.what}: {error.value}. {error.fix}"
             )
         return None
-    if known is None and needed_bytes <= room.epoch_bytes:
+    if known is None and needed_bytes <= epoch_bytes:
         return None
     say(
         f"An epoch would take {format_bytes(needed_bytes)} of memory, the logits of an evaluation "
         f"{format_bytes(_logit_bytes(model, graph))}, and {free} are free: the model is streamed within "
-        f"{format_bytes(room.streamed_bytes)}. --memory (TrainConfig.memory) sets another budget."
+        f"{format_bytes(room_bytes)}. --memory (TrainConfig.memory) sets another budget."
     )
     if known is not None:
         say(f"The run began with {format_bytes(known)}: its last bits may differ.")
-    return room.streamed_bytes
+    return room_bytes
 
 
-def _is_streamed_by_engine() -> bool:
+def is_streamed_by_engine() -> bool:
     """Whether the engine is the one whose programs can be streamed, at its full speed."""
     from sagann.runtime.in_memory.engine import CompiledEngine
     from sagann.saga.engine import current_engine

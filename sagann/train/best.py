@@ -34,12 +34,9 @@ def resolve_monitor(config: TrainConfig, contract: Contract, splits: Mapping[str
 
 
 class BestTracker:
-    """Keeps the weights of the best evaluated epoch; of equally good epochs, of the first one.
+    """Keeps the weights of the best evaluated epoch, if asked; of equally good epochs, of the first one.
 
-    Args:
-        monitor: 'split/metric'.
-        keep_weights: whether the weights are kept.
-        patience: number of epochs without improvement until :attr:`exhausted`; None for never.
+    ``monitor`` is 'split/metric'. After ``patience`` epochs without improvement, the tracker is exhausted; None is never.
     """
 
     def __init__(self, monitor: str, *, keep_weights: bool, patience: int | None) -> None:
@@ -78,7 +75,7 @@ class BestTracker:
 
     def state_dict(self) -> dict[str, Any]:
         """The tracker's part of a checkpoint."""
-        return {"monitor": self.monitor} | {name: getattr(self, name) for name in _STATE}
+        return {name: getattr(self, name) for name in _STATE}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of :meth:`state_dict`."""

@@ -46,12 +46,7 @@ class Checkpoint:
 
 
 class CheckpointFolder:
-    """The checkpoints of one run.
-
-    Args:
-        path: the folder; made when the first checkpoint is written.
-        keep: number of newest checkpoints to keep.
-    """
+    """The checkpoints of one run, of which the ``keep`` newest stay. The folder is made with the first one."""
 
     def __init__(self, path: Path, *, keep: int) -> None:
         self.path = path
@@ -74,7 +69,18 @@ class CheckpointFolder:
             )
             remove_leftovers(self.path, filter(_NAME.fullmatch, unfinished))
             aside = final.with_name(f"{TEMPORARY_PREFIX}{final.name}")
-            _write_into(aside, checkpoint)
+            aside.mkdir()
+            tensors = aside / "state.safetensors"
+            write_tensors(tensors, checkpoint.tensors)
+            content = {
+                "epoch": checkpoint.epoch,
+                "state": checkpoint.state,
+                "tensors_checksum": file_digest(tensors),
+            }
+            checksum = digest(json.dumps(content, allow_nan=False).encode())
+            document = json.dumps({"format": FORMAT, "checksum": checksum, "content": content})
+            write_synced(aside / "state.json", document.encode())
+            sync_folder(aside)
             # Only a damaged checkpoint of this epoch can exist: the run would have resumed from a valid one.
             remove_folder(final)
             aside.rename(final)
@@ -86,11 +92,7 @@ class CheckpointFolder:
         return final
 
     def read(self, epoch: int) -> Checkpoint:
-        """Read one checkpoint and verify its checksums.
-
-        Raises:
-            CheckpointError: a file is missing, truncated, altered or of another format.
-        """
+        """Read one checkpoint. A file that is missing, truncated, altered or of another format is a CheckpointError."""
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
@@ -100,9 +102,9 @@ class CheckpointFolder:
             tensors_checksum = file_digest(folder / "state.safetensors")
         except (OSError, ValueError) as error:
             raise _damaged(folder, f"{type(error).__name__}: {error}") from error
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            found = document.get("format") if isinstance(document, dict) else None
-            raise _damaged(folder, f"format {found!r} in state.json, expected {FORMAT}")
+        version = document.get("format") if isinstance(document, dict) else None
+        if version != FORMAT:
+            raise _damaged(folder, f"format {version!r} in state.json, expected {FORMAT}")
         content = document.get("content")
         # Parsing and dumping keep the order and every bit of a float, so the text is the one that the checksum is of.
         if digest(json.dumps(content).encode()) != document.get("checksum") or not isinstance(content, dict):
@@ -119,12 +121,9 @@ class CheckpointFolder:
         return Checkpoint(epoch=epoch, state=content["state"], tensors=tensors)
 
     def newest(self, *, on_damaged: Callable[[str], None]) -> Checkpoint | None:
-        """The newest whole checkpoint; None where there is no checkpoint.
+        """The newest whole checkpoint; None where there is none, a CheckpointError where every one is damaged.
 
-        Args:
-            on_damaged: is told of each damaged checkpoint that is passed over.
-        Raises:
-            CheckpointError: every checkpoint is damaged.
+        ``on_damaged`` is told of each damaged checkpoint that is passed over.
         """
         last: CheckpointError | None = None
         tried: list[int] = []
@@ -148,17 +147,6 @@ class CheckpointFolder:
 
     def _folder(self, epoch: int) -> Path:
         return self.path / f"epoch-{epoch:06d}"
-
-
-def _write_into(folder: Path, checkpoint: Checkpoint) -> None:
-    folder.mkdir()
-    tensors = folder / "state.safetensors"
-    write_tensors(tensors, checkpoint.tensors)
-    content = {"epoch": checkpoint.epoch, "state": checkpoint.state, "tensors_checksum": file_digest(tensors)}
-    text = json.dumps(content, allow_nan=False)
-    document = json.dumps({"format": FORMAT, "checksum": digest(text.encode()), "content": content})
-    write_synced(folder / "state.json", document.encode())
-    sync_folder(folder)
 
 
 def _damaged(folder: Path, value: str) -> CheckpointError:

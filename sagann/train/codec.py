@@ -18,7 +18,6 @@ from torch import Tensor
 from sagann.errors import CheckpointError
 
 _SPECIAL = "$"
-_FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 # Plain dictionaries and lists come first: the common case.
 _MAPPINGS: dict[str, type] = {"dict": dict, "counter": Counter, "ordered": OrderedDict}
 _SEQUENCES: dict[str, Callable[[Iterable[Any]], Any]] = {"tuple": tuple, "deque": deque, "set": set}
@@ -81,7 +80,7 @@ def _unsaved(value: object, name: str) -> CheckpointError:
 
 
 def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The inverse of :func:`encode`. An unknown kind, or a missing tensor, is a CheckpointError."""
+    """The inverse of :func:`encode`."""
     if isinstance(value, list):
         return [decode(item, tensors) for item in value]
     if not isinstance(value, dict):
@@ -90,17 +89,10 @@ def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     if special is None:
         return {key: decode(item, tensors) for key, item in value.items()}
     kind, content = special[len(_SPECIAL) :], value[special]
-    if kind == "tensor" and content in tensors:
+    if kind == "tensor":
         return tensors[content]
-    if kind == "float" and content in _FLOATS:
-        return _FLOATS[content]
+    if kind == "float":
+        return float(content)
     if kind in _SEQUENCES:
         return _SEQUENCES[kind](decode(item, tensors) for item in content)
-    if kind in _MAPPINGS:
-        return _MAPPINGS[kind]({decode(key, tensors): decode(item, tensors) for key, item in content})
-    raise CheckpointError(
-        "training state cannot be read",
-        value=f"unknown entry {special}: {content!r:.60}",
-        where="state.json",
-        fix="Resume from another checkpoint, or with the version of sagann that wrote it.",
-    )
+    return _MAPPINGS[kind]({decode(key, tensors): decode(item, tensors) for key, item in content})

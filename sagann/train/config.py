@@ -111,29 +111,10 @@ class TrainConfig:
             # A run may be resumed or reopened from another folder.
             object.__setattr__(self, "spill", os.path.abspath(self.spill))
 
-    @property
-    def memory_bytes(self) -> int | None:
-        """``memory`` in bytes."""
-        return None if self.memory is None else parse_bytes(self.memory, where="TrainConfig.memory")
-
     def to_json(self) -> dict[str, Any]:
-        """Every field as JSON values, for :meth:`from_json`."""
+        """Every field as JSON values, which make the same configuration again."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> TrainConfig:
-        """Make a configuration of named values.
-
-        Raises:
-            InputError: a name is no field, or a value is refused.
-        """
-        names = [f.name for f in fields(cls)]
-        for name in values:
-            if name not in names:
-                fix = closest(name, names)
-                raise InputError("unknown training option", value=f"'{name}'", where="TrainConfig", fix=fix)
-        return cls(**values)
 
 
 def _is_int(value: Any, low: int = 1) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,14 +16,7 @@ from sagann.graph.validate import FEATURE_DTYPES
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contract:
-    """The sizes of the graph that a model was made for. A new graph must have the same.
-
-    Example:
-        >>> topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=2)
-        >>> graph = Graph(topology=topology, features=torch.eye(2), labels=torch.tensor([0, 1]), num_classes=2)
-        >>> Contract.of(graph).num_features
-        2
-    """
+    """The sizes of the graph that a model was made for. A new graph must have the same."""
 
     num_features: int
     "Number of features per vertex; 0 where vertices have no features."
@@ -41,17 +34,9 @@ class Contract:
         """The contract that ``graph`` keeps."""
         return cls(**{name: getattr(graph, name) for name in cls.__slots__})
 
-    def to_json(self) -> dict[str, Any]:
-        """Every field as JSON values."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Contract:
-        """The inverse of :meth:`to_json`.
-
-        Raises:
-            TypeError: a field is missing, unknown, or of the wrong type.
-        """
+        """A contract of the values of its fields; a TypeError where one is missing, unknown, or of the wrong type."""
         for name, value in values.items():
             is_fit = isinstance(value, bool) if name == "multi_label" else type(value) is int and value >= 0
             if not is_fit:
@@ -73,11 +58,7 @@ class Contract:
         )
 
     def check(self, graph: Graph) -> None:
-        """Check that a model made under this contract can run on ``graph``.
-
-        Raises:
-            InputError: features or edge types differ.
-        """
+        """Refuse a graph whose features or edge types are not those of the contract."""
         found, expected = graph.num_edge_types, self.num_edge_types
         if graph.num_features != self.num_features:
             raise _unfit(
@@ -102,11 +83,7 @@ class Contract:
             )
 
     def check_labels(self, graph: Graph) -> None:
-        """Check that ``graph`` has labels of the same classes.
-
-        Raises:
-            InputError: the graph has no labels, or labels of other classes.
-        """
+        """Refuse a graph without labels, or with labels of other classes."""
         if graph.labels is None:
             fix = "Attach labels, or use predict, which needs none."
             raise _unfit(graph, "the graph has no labels", "labels are None", fix)
@@ -119,11 +96,7 @@ class Contract:
             )
 
     def check_logits(self, logits: object, graph: Graph, model: str) -> Tensor:
-        """Check logits: dense floats, one row per vertex and one column per class, on the graph's device.
-
-        Raises:
-            LayerError: the logits have another form.
-        """
+        """Logits that are dense floats, one row per vertex and one column per class, on the graph's device; else a LayerError."""
         expected, device = [graph.num_vertices, self.num_classes], graph.topology.device
         found = f"a {type(logits).__name__}"
         if isinstance(logits, Tensor):

@@ -39,11 +39,9 @@ class EpochSource(Protocol):
 
     def steps(self, epoch: int) -> Iterable[TrainStep]:
         """The steps of an epoch, in order. They depend on the epoch's number (from 1), the run's seed and the model alone."""
-        ...
 
     def logits(self) -> Tensor:
         """The model's output for all vertices, without dropout and without gradient: [num_vertices, C]."""
-        ...
 
 
 class WholeGraph:
@@ -76,14 +74,10 @@ class WholeGraph:
 
     def _loss_of(self, logits: Tensor, vertices: slice) -> Tensor:
         """The part of the training loss that a range of vertices adds."""
-        if len(logits) == self._graph.num_vertices:
-            first, last = 0, len(self._rows)
-        else:
-            bounds = torch.tensor([vertices.start, vertices.stop])
-            first, last = torch.searchsorted(self._rows_on_host, bounds).tolist()
+        bounds = torch.tensor([vertices.start, vertices.stop])
+        first, last = torch.searchsorted(self._rows_on_host, bounds).tolist()
         if first == last:
             return logits.new_zeros(())
         rows = self._rows[first:last] - vertices.start
-        multi_label = self._graph.multi_label
-        part = loss_of(logits.index_select(0, rows), self._labels[first:last], multi_label=multi_label)
+        part = loss_of(logits.index_select(0, rows), self._labels[first:last], multi_label=self._graph.multi_label)
         return part * ((last - first) / len(self._rows))

@@ -30,8 +30,6 @@ from sagann.train.session import TrainSession
 FREE_OPTIONS = ("epochs", "checkpoint_every", "keep_checkpoints", "tensorboard", "spill", "profile")
 """Training options that a resume may change: none of them changes the numbers of an epoch."""
 
-# Left out where they are unset: runs of earlier versions have no such options.
-_LATER_OPTIONS = ("memory",)
 _DIGEST_ROWS_BYTES = 64 * 2**20
 
 
@@ -39,8 +37,7 @@ def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig |
     """The identity of a run as nested JSON values; reads every array of ``graph``, the graph before it was prepared, once."""
     model, config, scheduler = session.model, session.config, session.scheduler
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-    unset = {name for name in _LATER_OPTIONS if getattr(config, name) is None}
-    options = {name: value for name, value in config.to_json().items() if name not in {*FREE_OPTIONS, *unset}}
+    options = {name: value for name, value in config.to_json().items() if name not in FREE_OPTIONS}
     identity = {
         "model": {
             "class": type(model).__qualname__,

@@ -85,17 +85,11 @@ def compute_metrics(
     names: Collection[str] = METRICS,
     rows: Tensor | None = None,
 ) -> Metrics:
-    """Measure ``logits`` against ``labels``.
+    """Measure ``logits``, float [n, C], against ``labels``, int64 [n] class ids, all known; or uint8 [n, C] for multi-label.
 
-    Args:
-        logits: float [n, C], or with ``rows`` [N, C].
-        labels: int64 [n] class ids, all known; or uint8 [n, C] of 0/1 for multi-label.
-        multi_label: whether a vertex may have several labels; a class is then predicted where its logit is
-            above 0 (probability 0.5), and accuracy is over all n * C decisions.
-        names: metrics of :data:`METRICS` to measure; a metric that is undefined on these labels is left out.
-        rows: int64 [n], the rows of ``logits`` to measure; None for all.
-    Returns:
-        Metric to value; empty for n = 0.
+    Where a vertex may have several labels, a class is predicted where its logit is above 0 (probability 0.5), and accuracy
+    is over all n * C decisions. ``rows``, int64 [n], picks the rows of ``logits`` to measure. A metric that is undefined on
+    these labels is left out; for n = 0, all are.
     """
     if len(labels) == 0:
         return {}
@@ -120,9 +114,6 @@ class _Rows:
             part = slice(first, min(first + step, self.count))
             at = self._rows
             yield part, self._logits[part] if at is None else self._logits.index_select(0, at[part])
-
-    def predicted(self, *, multi_label: bool) -> Tensor:
-        return torch.cat([predict_classes(logits, multi_label=multi_label).cpu() for _, logits in self.slabs()])
 
 
 def _mean_loss(rows: _Rows, labels: Tensor, *, multi_label: bool) -> float:
@@ -152,7 +143,8 @@ def _measure(rows: _Rows, labels: Tensor, names: Collection[str], *, multi_label
 
     num_classes = rows.num_classes
     # Class ids are small; logits leave the device only for ROC-AUC.
-    predicted, labels = rows.predicted(multi_label=multi_label), labels.cpu()
+    predicted = torch.cat([predict_classes(logits, multi_label=multi_label).cpu() for _, logits in rows.slabs()])
+    labels = labels.cpu()
     if multi_label:
         predicted, labels = predicted.long(), labels.long()
     kind = "multilabel" if multi_label else "multiclass"

@@ -72,23 +72,6 @@ def _groups(model: nn.Module, weight_decay: float, decays: Callable[[nn.Paramete
     return [group for group in groups if group["params"]]
 
 
-def build_policies(
-    config: TrainConfig,
-    model: nn.Module,
-    *,
-    maximise: bool,
-    optimizer: OptimizerFactory | None,
-    scheduler: SchedulerFactory | None,
-    param_groups: ParamGroups | None,
-) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
-    """Make optimizer and scheduler for a model: those that ``config`` names, unless a callable takes their place."""
-    # TrainConfig has put a number in place of None.
-    assert config.weight_decay is not None
-    groups = (param_groups or DECAY_POLICIES[config.decay])(model, config.weight_decay)
-    made = optimizer(groups) if optimizer else build_optimizer(config, groups)
-    return made, scheduler(made) if scheduler else build_scheduler(config, made, maximise=maximise)
-
-
 def build_optimizer(config: TrainConfig, groups: list[ParamGroup]) -> torch.optim.Optimizer:
     """Make the optimizer that ``config`` names. No groups, or a refusal of torch, is an InputError."""
     if not groups:

@@ -24,9 +24,16 @@ def write_profile(
 
     ``predictor`` has streamed its model over ``graph``. ``measured`` is the last epoch.
     """
+    streamed, streaming = predictor.streamed(graph), predictor.streaming
+    assert graph.features is not None
+    assert streaming is not None
     timelines: dict[str, Timeline] = {"measured": measured}
     try:
-        timelines = {"planned": _planned(predictor, graph), **timelines}
+        planned = streamed.plan(graph.features, folded=True)
+        machine = probe(streaming.spill or Path(tempfile.gettempdir()), predictor.device)
+        on_disk = streaming.spill is not None
+        expected = forecast(planned, machine, on_disk=on_disk, rehearsal=(predictor.model, graph))
+        timelines = {"planned": expected.timeline, **timelines}
     except SagannError as error:
         on_message(f"The planned epoch is not in {PROFILE_FILE}: {error}")
     write_trace(folder / PROFILE_FILE, timelines)
@@ -34,14 +41,3 @@ def write_profile(
         write_picture(folder / PICTURE_FILE, timelines)
     else:
         on_message(f"{PICTURE_FILE} is not drawn: pip install 'sagann[plots]'")
-
-
-def _planned(predictor: Predictor, graph: Graph) -> Timeline:
-    streamed, streaming = predictor.streamed(graph), predictor.streaming
-    assert graph.features is not None
-    assert streaming is not None
-    planned = streamed.plan(graph.features, folded=True)
-    folder = streaming.spill or Path(tempfile.gettempdir())
-    machine = probe(folder, predictor.device)
-    on_disk = streaming.spill is not None
-    return forecast(planned, machine, on_disk=on_disk, rehearsal=(predictor.model, graph)).timeline

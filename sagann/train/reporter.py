@@ -5,17 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from sagann.errors import MissingDependencyError
 from sagann.train.metrics import Metrics
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
-
-_LOG = logging.getLogger("sagann.train")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,60 +117,23 @@ class LogReporter(Reporter):
     """The default: messages go to the logger 'sagann.train' as warnings, and nothing else is reported."""
 
     def on_message(self, text: str) -> None:
-        _LOG.warning(text)
-
-
-class Reporters:
-    """Several reporters as one."""
-
-    def __init__(self, reporters: Sequence[Reporter]) -> None:
-        self._reporters = tuple(reporters)
-
-    def on_start(self, info: RunInfo) -> None:
-        for reporter in self._reporters:
-            reporter.on_start(info)
-
-    def on_epoch(self, record: EpochRecord) -> None:
-        for reporter in self._reporters:
-            reporter.on_epoch(record)
-
-    def on_end(self, result: TrainResult) -> None:
-        for reporter in self._reporters:
-            reporter.on_end(result)
-
-    def on_message(self, text: str) -> None:
-        for reporter in self._reporters:
-            reporter.on_message(text)
+        logging.getLogger("sagann.train").warning(text)
 
 
 class TensorBoardReporter(Reporter):
     """Writes the values of every epoch into a folder, as TensorBoard events (extra 'tensorboard')."""
 
-    def __init__(self, path: Path) -> None:
-        require_tensorboard()
-        self._path = path
-        self._writer: SummaryWriter | None = None
-
-    def on_start(self, info: RunInfo) -> None:
-        """Open the events. Earlier events of epochs that a resume runs again are hidden."""
+    def __init__(self, path: Path, *, first_epoch: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(self._path), purge_step=info.first_epoch)
+        # Earlier events of epochs that a resume runs again are hidden.
+        self._writer = SummaryWriter(str(path), purge_step=first_epoch)
 
     def on_epoch(self, record: EpochRecord) -> None:
-        assert self._writer is not None
         for name, value in record.to_json().items():
             if name != "epoch":
                 self._writer.add_scalar(name if "/" in name else f"run/{name}", value, record.epoch)
 
     def close(self) -> None:
-        """Close the events file; may be called again."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
-
-def require_tensorboard() -> None:
-    """Raise MissingDependencyError where the package is not installed."""
-    if find_spec("tensorboard") is None:
-        raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")
+        """Close the events file."""
+        self._writer.close()

@@ -1,20 +1,26 @@
-"""The resources of a run: device, reproducible operators, peak memory, versions."""
+"""What a run takes from its process: device, operators, random generators, Ctrl-C, peak memory, versions."""
 
 from __future__ import annotations
 
 import os
 import platform
+import random
 import resource
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 import torch.utils.deterministic
 
+import sagann
+from sagann.kernels.seeds import generators_of
 from sagann.runtime.places import device_named
 
 # Typed by hand: the stubs do not know the properties of this module.
@@ -64,15 +70,72 @@ def peak_rss_bytes() -> int:
 
 def versions() -> dict[str, Any]:
     """Versions that the bits of a run depend on, and the number of threads."""
-    try:
-        own = version("sagann")
-    except PackageNotFoundError:
-        own = "unknown"
     return {
-        "sagann": own,
+        "sagann": sagann.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "machine": platform.machine(),
         "threads": torch.get_num_threads(),
     }
+
+
+def capture_rng(device: torch.device) -> dict[str, Any]:
+    """The states of the global generators of torch (CPU and ``device``), NumPy and Python, as checkpoints can hold them."""
+    numpy_state: Any = np.random.get_state()
+    kind, words, *rest = numpy_state
+    state = {
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": (kind, words.tolist(), *rest),
+    }
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def restore_rng(state: Mapping[str, Any], device: torch.device) -> None:
+    """Set the generators to a result of :func:`capture_rng` for the same kind of device."""
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed the global generators inside the block, except those of other devices. Their states come back after the block."""
+    before = capture_rng(device)
+    for generator in generators_of(device):
+        generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    try:
+        yield
+    finally:
+        restore_rng(before, device)
+
+
+@contextmanager
+def stop_on_interrupt(on_message: Callable[[str], None]) -> Iterator[threading.Event]:
+    """Inside the block, the first Ctrl-C sets the event; the second one interrupts as usual.
+
+    Signals reach only the main thread. In another thread, and where Ctrl-C is already ignored, nothing changes.
+    """
+    stop = threading.Event()
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before in (signal.SIG_IGN, None):
+        yield stop
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, before)
+        on_message("Stopping after this epoch. Press Ctrl-C again to stop at once.")
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)

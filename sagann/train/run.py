@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from sagann.byte_size import parse_bytes
@@ -47,7 +46,7 @@ class Run:
     "Names of the classes; empty where none were given."
     metrics: Mapping[str, Any] | None
     "Content of metrics.json; None while the run is not finished."
-    automatic_bytes: int | None = None
+    automatic_bytes: int | None
     "Memory budget that the run chose by itself, in bytes; None where the run chose none."
 
 
@@ -66,14 +65,14 @@ def read_run(run_dir: str | os.PathLike[str]) -> Run:
             path=folder.path,
             model=model["name"],
             model_config=None if model["config"] is None else ModelConfig(**model["config"]),
-            train_config=TrainConfig.from_json(found["train"]),
+            train_config=TrainConfig(**found["train"]),
             data=found["data"],
             contract=Contract.from_json(found["contract"]),
             versions=found["versions"],
             graph=dict(found["identity"]["graph"]),
-            class_names=tuple(str(name) for name in found.get("class_names", ())),
+            class_names=tuple(str(name) for name in found["class_names"]),
             metrics=metrics,
-            automatic_bytes=found.get(AUTOMATIC),
+            automatic_bytes=found[AUTOMATIC],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise folder.damaged_description(f"{type(error).__name__}: {error}") from error
@@ -112,6 +111,10 @@ def load_run(
         fix="Pass a module, or 'path/to/file.py:ClassName'.",
         optional=True,
     )
+    require_type(memory, str, where="load_run.memory", fix="Pass a size such as '2GiB'.", optional=True)
+    require_type(spill, (str, os.PathLike), where="load_run.spill", fix="Pass the path of a folder.", optional=True)
+    if memory is not None:
+        parse_bytes(memory, where="load_run.memory")
     run = read_run(run_dir)
     if not isinstance(model, nn.Module):
         model = build_model(_confirmed_config(run, model), run.contract.shape_only_graph())
@@ -125,29 +128,18 @@ def load_run(
             where=str(run.path),
             fix="Pass the model that the run was trained with.",
         ) from error
-    where = resolve_device(device)
-    # Predictions of several threads then find the model in this mode, and leave it so.
-    model.eval()
-    return Predictor(model, run.contract, device=where, streaming=_streaming(run, where, memory, spill))
-
-
-def _streaming(
-    run: Run, device: torch.device, memory: str | None, spill: str | os.PathLike[str] | None
-) -> Streaming | None:
-    """The streaming of the run, with the given budget and spill folder in place of its own."""
-    trained = run.train_config
-    require_type(memory, str, where="load_run.memory", fix="Pass a size such as '2GiB'.", optional=True)
-    require_type(spill, (str, os.PathLike), where="load_run.spill", fix="Pass the path of a folder.", optional=True)
-    if memory is not None:
-        parse_bytes(memory, where="load_run.memory")
+    where, trained = resolve_device(device), run.train_config
     config = replace(
         trained,
         memory=trained.memory if memory is None else memory,
         spill=trained.spill if spill is None else os.fspath(spill),
     )
     # An automatic budget comes from the host's free memory.
-    automatic_bytes = run.automatic_bytes if device.type == "cpu" else None
-    return Streaming.of(config, None, device=device, automatic_bytes=automatic_bytes, trains=False)
+    automatic_bytes = run.automatic_bytes if where.type == "cpu" else None
+    streaming = Streaming.of(config, None, device=where, automatic_bytes=automatic_bytes, trains=False)
+    # Predictions of several threads then find the model in this mode, and leave it so.
+    model.eval()
+    return Predictor(model, run.contract, device=where, streaming=streaming)
 
 
 def _confirmed_config(run: Run, reference: str | None) -> ModelConfig:

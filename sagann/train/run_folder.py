@@ -170,8 +170,8 @@ class RunFolder:
                 where=str(self.path),
                 fix="Pass the folder that a training run wrote (--out).",
             ) from error
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
-            version = found.get("format") if isinstance(found, dict) else None
+        version = found.get("format") if isinstance(found, dict) else None
+        if version != FORMAT:
             raise CheckpointError(
                 "run folder of another version",
                 value=f"format {version!r}, expected {FORMAT}",

@@ -21,7 +21,7 @@ from sagann.train.epoch_source import EpochSource, TrainStep
 from sagann.train.metrics import Metrics, evaluate_splits
 from sagann.train.policies import REFUSALS, check_rates, step_scheduler, torch_refuses
 from sagann.train.reporter import EpochRecord
-from sagann.train.rng import capture_rng, restore_rng
+from sagann.train.resources import capture_rng, restore_rng
 
 
 @dataclass(kw_only=True, eq=False)
@@ -183,11 +183,6 @@ class TrainSession:
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         self.tracker.load_state_dict(state["best"])
-        if self.tracker.weights is not None:
-            self.tracker.weights = {
-                name: value.to(self.device) if isinstance(value, Tensor) else value
-                for name, value in self.tracker.weights.items()
-            }
         self.epoch = checkpoint.epoch
         self.history = history
         restore_rng(state["rng"], self.device)

@@ -7,14 +7,9 @@ restored, and so are a checkpoint of another run and a folder that has lost its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any
 
-from torch import nn
-
 from sagann.errors import CheckpointError, InputError
-from sagann.nn import ModelConfig
-from sagann.nn.user_model import class_in_file
 from sagann.train.checkpoint import Checkpoint
 from sagann.train.identity import FREE_OPTIONS, check_same, digest_of
 from sagann.train.resources import versions
@@ -28,13 +23,8 @@ def start_run(folder: RunFolder, description: Mapping[str, Any], *, overwrite: b
     An earlier run is removed. With ``overwrite`` false, a run that has trained an epoch is refused, and so are foreign
     files.
     """
-    if folder.has_work and not overwrite:
-        raise InputError(
-            "the run folder holds a run",
-            value="neither resume nor overwrite was asked for",
-            where=str(folder.path),
-            fix="Continue it with fit(resume=True), replace it with fit(overwrite=True), or choose another folder.",
-        )
+    if not overwrite:
+        require_no_work(folder)
     if folder.foreign:
         raise InputError(
             "the run folder holds something else than a run",
@@ -47,6 +37,18 @@ def start_run(folder: RunFolder, description: Mapping[str, Any], *, overwrite: b
     return digest_of(description["identity"])
 
 
+def require_no_work(folder: RunFolder) -> None:
+    """Refuse a folder with a run that has trained an epoch."""
+    if folder.has_work:
+        raise InputError(
+            "the run folder holds a run",
+            value="neither resume nor overwrite was asked for",
+            where=str(folder.path),
+            fix="Continue it with --resume, or fit(resume=True), replace it with --overwrite, or fit(overwrite=True), or "
+            "choose another folder.",
+        )
+
+
 def continue_run(
     session: TrainSession, folder: RunFolder, description: Mapping[str, Any], on_message: Callable[[str], None]
 ) -> str:
@@ -57,15 +59,10 @@ def continue_run(
     folder's history is cut back to the checkpoint. ``on_message`` is told of other versions and of damaged checkpoints.
     """
     if folder.has_work and not folder.exists:
-        raise _lost(
-            "run.json",
-            "nothing tells which model and graph its checkpoints and metrics belong to",
-            str(folder.path),
-        )
+        value = "nothing tells which model and graph its checkpoints and metrics belong to"
+        raise _lost("run.json", value, str(folder.path))
     saved, identity = folder.read_run(), description["identity"]
-    # Runs of earlier versions may have had any engine.
-    known = {**saved["identity"], "engine": saved["identity"].get("engine", identity["engine"])}
-    check_same(known, identity, where=str(folder.path))
+    check_same(saved["identity"], identity, where=str(folder.path))
     for name, now in versions().items():
         before = saved["versions"].get(name)
         if before != now:
@@ -74,7 +71,11 @@ def continue_run(
     run = digest_of(saved["identity"])
     checkpoint = folder.checkpoints.newest(on_damaged=on_message)
     if checkpoint is None:
-        _refuse_lost_checkpoints(folder, saved)
+        num_epochs, every = folder.count_history(), saved["train"].get("checkpoint_every")
+        # A run that was killed before its first checkpoint starts anew. A run that got further has had a checkpoint.
+        if folder.has_result or not isinstance(every, int) or num_epochs > every:
+            value = f"{num_epochs} epochs were trained, and there is no checkpoint of any"
+            raise _lost("checkpoints", value, str(folder.checkpoints.path))
         on_message("There is no checkpoint yet; the run starts from its first epoch.")
         folder.cut_history(0)
     else:
@@ -84,14 +85,6 @@ def continue_run(
     if not session.finished:
         folder.clear_result()
     return run
-
-
-def _refuse_lost_checkpoints(folder: RunFolder, saved: Mapping[str, Any]) -> None:
-    num_epochs, every = folder.count_history(), saved["train"].get("checkpoint_every")
-    # A run that was killed before its first checkpoint starts anew. A run that got further has had a checkpoint.
-    if folder.has_result or not isinstance(every, int) or num_epochs > every:
-        value = f"{num_epochs} epochs were trained, and there is no checkpoint of any"
-        raise _lost("checkpoints", value, str(folder.checkpoints.path))
 
 
 def _lost(what: str, value: str, where: str) -> CheckpointError:
@@ -120,15 +113,3 @@ def _restore(session: TrainSession, folder: RunFolder, checkpoint: Checkpoint, r
     history = folder.read_history(checkpoint.state["history_epochs"], history_bytes)
     session.restore(checkpoint, history)
     folder.cut_history(history_bytes)
-
-
-def describe_model(model: nn.Module, config: ModelConfig | None) -> dict[str, Any]:
-    """The entry of run.json for a model: its name, its class, and the configuration that it was built from."""
-    kind = f"{type(model).__module__}.{type(model).__qualname__}"
-    if config is None:
-        return {"name": type(model).__name__, "class": kind, "config": None}
-    values = asdict(config)
-    if named := class_in_file(config.model):
-        # The run folder may be opened from another working directory.
-        values["model"] = f"{named[0].absolute()}:{named[1]}"
-    return {"name": config.model, "class": kind, "config": values}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from sagann.byte_size import format_bytes
+from sagann.byte_size import format_bytes, parse_bytes
 from sagann.errors import InputError
 from sagann.free_space import free_disk_bytes, is_memory
 from sagann.graph import Graph
@@ -58,7 +58,9 @@ class Streaming:
         ``automatic_bytes`` is the budget where ``config`` names none. Where ``config`` names no spill folder, it lies in
         ``run_dir``, or is the system's folder for temporary files; beside a CUDA device blocks stay in the host's memory.
         """
-        memory_bytes = automatic_bytes if config.memory_bytes is None else config.memory_bytes
+        memory_bytes = automatic_bytes
+        if config.memory is not None:
+            memory_bytes = parse_bytes(config.memory, where="TrainConfig.memory")
         if memory_bytes is None:
             return None
         on_device = device.type != "cpu"
@@ -68,7 +70,7 @@ class Streaming:
             memory_bytes=memory_bytes,
             spill=named or own or (None if on_device else Path(tempfile.gettempdir())),
             is_own=named is None and own is not None,
-            is_automatic=config.memory_bytes is None,
+            is_automatic=config.memory is None,
             trains=trains,
         )
 

@@ -10,14 +10,16 @@ import os
 import statistics
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
+from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
-from sagann.errors import CheckpointError, InputError, require_type
+from sagann.errors import CheckpointError, InputError, MissingDependencyError, require_type
 from sagann.graph import Graph, validate_graph
 from sagann.graph.validate import validate_labels
 from sagann.nn import ModelConfig, build_model
@@ -27,25 +29,29 @@ from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.epoch_source import WholeGraph
 from sagann.train.identity import identity_of
-from sagann.train.interrupt import stop_on_interrupt
 from sagann.train.metrics import Metrics
-from sagann.train.policies import OptimizerFactory, ParamGroups, SchedulerFactory, build_policies, try_policies
+from sagann.train.policies import (
+    DECAY_POLICIES,
+    OptimizerFactory,
+    ParamGroups,
+    SchedulerFactory,
+    build_optimizer,
+    build_scheduler,
+    try_policies,
+)
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
 from sagann.train.reporter import (
     LogReporter,
     Reporter,
-    Reporters,
     RunInfo,
     TensorBoardReporter,
     TrainResult,
-    require_tensorboard,
 )
-from sagann.train.resources import peak_rss_bytes, reproducible, resolve_device, versions
-from sagann.train.rng import seeded
+from sagann.train.resources import peak_rss_bytes, reproducible, resolve_device, seeded, stop_on_interrupt, versions
 from sagann.train.run_folder import AUTOMATIC, EVENTS, RunFolder
 from sagann.train.session import TrainSession
-from sagann.train.start import continue_run, describe_model, start_run
+from sagann.train.start import continue_run, start_run
 from sagann.train.streaming import Streaming, remove_spilled
 
 
@@ -115,9 +121,8 @@ class Trainer:
         self._reporter: Reporter = reporter or LogReporter()
         self._source = source or graph.name
         self._class_names = list(class_names)
-        self._build_policies = partial(
-            build_policies, self.config, optimizer=optimizer, scheduler=scheduler, param_groups=param_groups
-        )
+        self._optimizer, self._scheduler = optimizer, scheduler
+        self._param_groups = param_groups or DECAY_POLICIES[self.config.decay]
         if optimizer is None and scheduler is None:
             try_policies(self.config)
         if validate:
@@ -125,8 +130,8 @@ class Trainer:
         else:
             validate_labels(graph)
         _check_trainable(graph)
-        if self.config.tensorboard:
-            require_tensorboard()
+        if self.config.tensorboard and find_spec("tensorboard") is None:
+            raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")
         device = resolve_device(self.config.device)
         contract = Contract.of(graph)
         self.monitor = resolve_monitor(self.config, contract, graph.splits)
@@ -187,13 +192,18 @@ class Trainer:
             run = ""
             if folder is not None:
                 description = self._description(session)
-                run = (
-                    continue_run(session, folder, description, self._reporter.on_message)
-                    if resume
-                    else start_run(folder, description, overwrite=overwrite)
-                )
-            reporter = self._reporter_with_events(folder, stack)
-            reporter.on_start(self._info(session))
+                if resume:
+                    run = continue_run(session, folder, description, self._reporter.on_message)
+                else:
+                    run = start_run(folder, description, overwrite=overwrite)
+            info = self._info(session)
+            reporters = [self._reporter]
+            if folder is not None and self.config.tensorboard:
+                events = TensorBoardReporter(folder.path / EVENTS, first_epoch=info.first_epoch)
+                stack.callback(events.close)
+                reporters.append(events)
+            for reporter in reporters:
+                reporter.on_start(info)
             saved_epoch = session.epoch
             while not session.finished and not stop.is_set():
                 record = session.run_epoch()
@@ -202,11 +212,13 @@ class Trainer:
                     if session.epoch % self.config.checkpoint_every == 0:
                         _save(session, folder, run)
                         saved_epoch = session.epoch
-                reporter.on_epoch(record)
+                for reporter in reporters:
+                    reporter.on_epoch(record)
             if folder is not None and saved_epoch != session.epoch:
                 _save(session, folder, run)
             result = self._finish(session, folder)
-            reporter.on_end(result)
+            for reporter in reporters:
+                reporter.on_end(result)
         return result
 
     def resume(self) -> TrainResult:
@@ -247,7 +259,14 @@ class Trainer:
     def _session(self) -> TrainSession:
         self._predictor.try_out(self._prepared)
         tracker = BestTracker(self.monitor, keep_weights=self.weights == "best", patience=self.config.patience)
-        optimizer, scheduler = self._build_policies(self.model, maximise=tracker.maximise)
+        # TrainConfig has put a number in place of None.
+        assert self.config.weight_decay is not None
+        groups = self._param_groups(self.model, self.config.weight_decay)
+        optimizer = self._optimizer(groups) if self._optimizer else build_optimizer(self.config, groups)
+        if self._scheduler:
+            scheduler: LRScheduler | None = self._scheduler(optimizer)
+        else:
+            scheduler = build_scheduler(self.config, optimizer, maximise=tracker.maximise)
         return TrainSession(
             model=self.model,
             source=WholeGraph(self._predictor, self._prepared, profile=self.config.profile),
@@ -278,25 +297,21 @@ class Trainer:
         streaming = self._predictor.streaming
         automatic_bytes = streaming.memory_bytes if streaming is not None and streaming.is_automatic else None
         return {
-            "model": describe_model(self.model, self.model_config),
+            "model": {
+                "name": self._model_name,
+                "config": None if self.model_config is None else asdict(self.model_config),
+            },
             "train": self.config.to_json(),
             "data": self._source,
             "class_names": self._class_names,
             "seed": self.config.seed,
             "monitor": self.monitor,
             "weights": self.weights,
-            "contract": self._predictor.contract.to_json(),
+            "contract": asdict(self._predictor.contract),
             "versions": versions(),
             "identity": identity_of(session, self.graph, self.model_config),
             AUTOMATIC: automatic_bytes,
         }
-
-    def _reporter_with_events(self, folder: RunFolder | None, stack: ExitStack) -> Reporter:
-        if folder is None or not self.config.tensorboard:
-            return self._reporter
-        events = TensorBoardReporter(folder.path / EVENTS)
-        stack.callback(events.close)
-        return Reporters([self._reporter, events])
 
     @property
     def _model_name(self) -> str:

@@ -20,10 +20,10 @@ def work():
 PROGRAM = """
 import os, signal, sys, time
 sys.path.insert(0, "")
-from sagann.cli.ctrl_c import CtrlC
+from sagann.cli.ctrl_c import ctrl_c_at_safe_moments
 done = False
 try:
-    with CtrlC().at_safe_moments():
+    with ctrl_c_at_safe_moments():
         {body}
         done = True
         time.sleep(10)

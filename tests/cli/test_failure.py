@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sagann.cli.failure import BAD_INPUT, INTERRUPTED, OUR_FAULT, failure_of, is_closed_pipe
+from sagann.cli.failure import BAD_INPUT, INTERRUPTED, OUR_FAULT, failure_of
 from sagann.errors import InputError, LayerError, MissingDependencyError
 
 
@@ -77,11 +77,11 @@ def test_anything_else_is_our_fault() -> None:
 
 
 def test_our_fault_names_our_line() -> None:
-    from sagann.cli.split_choice import apply_split
+    from sagann.cli.prepare import apply_split
 
     with pytest.raises(TypeError) as wrong:
         apply_split(json.loads("{}"), "random:0.5,0.2", seed=0)
-    assert failure_of(wrong.value).where.startswith("sagann/cli/split_choice.py, line ")
+    assert failure_of(wrong.value).where.startswith("sagann/cli/prepare.py, line ")
 
 
 def test_an_error_in_the_users_model_is_the_users(tmp_path: Path) -> None:
@@ -96,9 +96,3 @@ def test_an_error_in_the_users_model_is_the_users(tmp_path: Path) -> None:
     assert failure.code == BAD_INPUT
     assert failure.what == "your model failed: ZeroDivisionError: division by zero"
     assert failure.where == f"{file}, line 2, forward"
-
-
-def test_closed_pipe() -> None:
-    assert is_closed_pipe(BrokenPipeError(errno.EPIPE, "Broken pipe"))
-    assert not is_closed_pipe(OSError(errno.ENOENT, "No such file"))
-    assert not is_closed_pipe(None)

@@ -4,12 +4,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
-from sagann.cli.fit_memory import check_memory, refuse_beyond_memory
+from sagann.cli.fit_memory import check_memory, least_bytes, refuse_beyond_memory
 from sagann.cli.run_settings import RunSettings, merge, settings_of
 from sagann.errors import InputError
 from sagann.free_space import Memory
 from sagann.graph import Graph, rmat_graph
+from sagann.nn import MODELS, ModelConfig, build_model
+from sagann.runtime.in_memory.engine import CompiledEngine
+from sagann.saga.engine import Engine, NaiveEngine, using_engine
 
 
 def settings(**given: Any) -> RunSettings:
@@ -55,3 +59,72 @@ def test_where_memory_is_unknown_nothing_is_refused(monkeypatch: pytest.MonkeyPa
     found = Memory(total_bytes=None, available_bytes=None, limit_bytes=None, limit_used_bytes=None)
     monkeypatch.setattr("sagann.cli.fit_memory.memory", lambda: found)
     refuse_beyond_memory(2**70, where="everything", fix="")
+
+
+LOGITS = 4 * 1000 * 3
+
+
+def least(graph: Graph, engine: Engine | None = None, *, is_streamed: bool = False, **fields: Any) -> int:
+    with using_engine(engine or CompiledEngine()):
+        return least_bytes(ModelConfig(**fields), graph, is_streamed=is_streamed)
+
+
+def test_weights_outputs_and_rows_are_counted(graph: Graph) -> None:
+    weights = 4 * (10 * 16 + 16 + 16 * 3 + 3)
+    rows = 4 * 1000 * 16
+    assert least(graph, hidden=16) == weights + LOGITS
+    assert least(graph, CompiledEngine(lean=True), hidden=16) == weights + LOGITS + rows
+    assert least(graph, NaiveEngine(), hidden=16) == weights + LOGITS + rows + 4 * 5000 * 16
+    assert least(graph, hidden=16, is_streamed=True) == 2 * weights
+    assert least(replace(graph, features=None), hidden=16) > rows
+    assert least(graph, NaiveEngine(), hidden=16, layers=3) > least(graph, NaiveEngine(), hidden=16)
+    assert least(graph, layers=1, hidden=10**9) < 2 * LOGITS
+
+
+def test_nothing_is_allocated(graph: Graph) -> None:
+    assert least(graph, hidden=2 * 10**9) > 10**11
+
+
+def test_of_a_users_model_the_output_is_known(graph: Graph) -> None:
+    assert least(graph, model="mine.py:Net", hidden=10**9) == LOGITS
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat", "ggnn", "gated-gcn", "residual-gcn"])
+def test_the_bound_is_less_than_what_is_used(graph: Graph, name: str) -> None:
+    """A bound that were too high would refuse runs that fit."""
+    model = build_model(ModelConfig(model=name, hidden=64, layers=4), graph)
+    held = 0
+
+    def count(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal held
+        held += tensor.nbytes
+        return tensor
+
+    prepared = model.prepare(graph)
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        out = model(prepared.hops(model.num_hops), prepared.features)
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    used = 2 * weights + held + out.nbytes
+    assert least(graph, model=name, hidden=64, layers=4) < used
+    assert least(graph, CompiledEngine(lean=True), model=name, hidden=64, layers=4) < used
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("name", MODELS)
+def test_sparse_features_that_a_model_makes_dense_count(graph: Graph, name: str) -> None:
+    sparse = replace(graph, features=torch.eye(1000, 400).to_sparse_csr())
+    dense_bytes = 4 * 1000 * 400
+    fields = {"model": name, "hidden": 16}
+    prepared = build_model(ModelConfig(**fields), sparse).prepare(sparse).features
+    assert prepared is not None
+    makes_dense = prepared.layout == torch.strided
+    assert (least(sparse, **fields) > dense_bytes) == makes_dense
+    assert least(sparse, **fields, encoder="linear") < dense_bytes
+    assert (least(sparse, NaiveEngine(), **fields) > dense_bytes) == (name != "ggnn")
+
+
+def test_a_streamed_run_holds_decisions_of_several_labels_a_split_at_a_time(graph: Graph) -> None:
+    several = replace(graph, labels=torch.zeros(1000, 3, dtype=torch.uint8), splits={})
+    half = replace(several, splits={"train": torch.arange(1000) < 500})
+    found = [least(each, model="mine.py:Net", is_streamed=True) for each in (graph, several, half)]
+    assert found == [0, 16 * 1000 * 3, 16 * 500 * 3]

@@ -1,14 +1,14 @@
-"""``sagann machine``: the table, the file, and what is refused before anything is measured."""
-
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from sagann.plan.machine import Disk, Machine
+from sagann.report.probes import Finding
 from tests.cli.conftest import Invoke
 
 MACHINE = Machine(
@@ -128,3 +128,33 @@ def test_a_missing_disk_is_said_in_four_parts(invoke: Invoke, tmp_path: Path) ->
     ]
     assert outcome.out == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def findings(*, core_ok: bool) -> Iterator[Finding]:
+    yield Finding(name="counting sort", ok=core_ok, detail="200000 keys")
+    yield Finding(name="CUDA", ok=False, detail="no CUDA device")
+
+
+def test_all_is_well(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sagann.report.probes.run_probes", lambda: findings(core_ok=True))
+    outcome = invoke("doctor")
+    assert outcome.code == 0
+    for text in ("torch", "cores", "memory limit (cgroup)", "tensorboard", "counting sort", "no CUDA device"):
+        assert text in outcome.out
+    assert outcome.out.endswith("sagann works here.\n")
+
+
+def test_what_is_broken_is_named(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sagann.report.probes.run_probes", lambda: findings(core_ok=False))
+    outcome = invoke("doctor")
+    assert outcome.code == 1
+    assert outcome.out.endswith("sagann does not work here: counting sort.\n")
+
+
+def test_what_is_missing_is_named(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sagann.report.probes.run_probes", lambda: findings(core_ok=True))
+    monkeypatch.setattr("sagann.report.doctor_tables.core_versions", lambda: {"numba": None})
+    outcome = invoke("doctor", "--quiet")
+    assert outcome.code == 1
+    assert outcome.err == ""
+    assert "sagann does not work here: numba." in outcome.out

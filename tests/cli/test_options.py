@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from sagann.cli.options import Given, Shared, command, option, switch
-from sagann.cli.setting import Setting
+from sagann.cli.settings import Setting
 from sagann.errors import InputError
 
 WIDTH = Setting(section="model", name="width", kind="integer", help="Width [units].", panel="Model", default="4")

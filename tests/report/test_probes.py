@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -18,8 +19,15 @@ def test_every_part_that_is_needed_works_here() -> None:
     assert "threading layer" in findings["numba threads"].detail
 
 
-def program(*lines: str) -> tuple[str, ...]:
-    return (sys.executable, "-c", "import json, os, sys\n" + "\n".join(lines))
+@pytest.fixture
+def run_program(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Finding]]:
+    """Runs lines of Python in place of the probes."""
+
+    def run(*lines: str) -> list[Finding]:
+        monkeypatch.setattr(probes, "_COMMAND", (sys.executable, "-c", "\n".join(["import os, sys", *lines])))
+        return list(run_probes())
+
+    return run
 
 
 def finding(name: str) -> str:
@@ -27,9 +35,10 @@ def finding(name: str) -> str:
     return f"print({text!r}, flush=True)"
 
 
-def test_a_crash_is_put_down_to_the_probe_that_ran() -> None:
-    command = program(finding("torch"), "print('a library chats')", "sys.stdout.flush()", "os.kill(os.getpid(), 4)")
-    findings = list(run_probes(command))
+def test_a_crash_is_put_down_to_the_probe_that_ran(run_program: Callable[..., list[Finding]]) -> None:
+    findings = run_program(
+        finding("torch"), "print('a library chats')", "sys.stdout.flush()", "os.kill(os.getpid(), 4)"
+    )
     assert [found.name for found in findings] == list(probes._PROBES)
     assert findings[0].ok
     assert not findings[1].ok
@@ -37,15 +46,15 @@ def test_a_crash_is_put_down_to_the_probe_that_ran() -> None:
     assert findings[2].detail == "not tried after the crash"
 
 
-def test_an_exit_is_told_with_its_last_words() -> None:
-    findings = list(run_probes(program("sys.exit('libcuda is missing')")))
+def test_an_exit_is_told_with_its_last_words(run_program: Callable[..., list[Finding]]) -> None:
+    findings = run_program("sys.exit('libcuda is missing')")
     assert findings[0].detail == "the process ended with exit code 1: libcuda is missing"
     assert not any(found.ok for found in findings)
 
 
-def test_a_hang_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hang_ends(monkeypatch: pytest.MonkeyPatch, run_program: Callable[..., list[Finding]]) -> None:
     monkeypatch.setattr(probes, "_TIMEOUT_S", 0.5)
-    findings = list(run_probes(program("import time", "time.sleep(60)")))
+    findings = run_program("import time", "time.sleep(60)")
     assert findings[0].detail == "the process ended with SIGKILL"
 
 

@@ -28,10 +28,6 @@ def test_text_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"{text}\n"
 
 
-def test_nothing_moves_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not Terminal().animated
-
-
 def test_tables_are_not_cut_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     table = Table("name", "value")
     table.add_row("x" * 60, "y" * 90)

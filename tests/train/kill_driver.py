@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sagann.graph import Topology
-from sagann.train import CheckpointFolder, TrainConfig, Trainer
+from sagann.train import TrainConfig, Trainer
+from sagann.train.checkpoint import CheckpointFolder
 from tests.train.runs import community_graph, seeded_model
 
 CHECKPOINT_EVERY = 2

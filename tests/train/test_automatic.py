@@ -21,7 +21,7 @@ from sagann.runtime.streaming.stream import dense_bytes
 from sagann.saga.engine import NaiveEngine, using_engine
 from sagann.storage import save_graph
 from sagann.train import Contract, TrainConfig, Trainer, TrainResult, automatic
-from sagann.train.automatic import MARGIN_BYTES, MARGIN_SHARE, Room, automatic_budget
+from sagann.train.automatic import MARGIN_BYTES, MARGIN_SHARE, automatic_budget
 from tests.runtime.memory_driver import generated
 from tests.train.runs import Plain, community_graph, seeded_model
 
@@ -168,26 +168,20 @@ def test_the_estimates_enclose_what_is_planned(name: str) -> None:
     assert automatic._least_bytes(model, graph) < planned < automatic._most_bytes(model, graph)
 
 
-def test_a_streamed_run_holds_no_logits_of_all_vertices(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Memory(total_bytes=None, available_bytes=8 << 30, limit_bytes=None, limit_used_bytes=None)
-    monkeypatch.setattr(automatic, "memory", lambda: found)
+def test_a_streamed_run_holds_no_logits_of_all_vertices() -> None:
     num_vertices, num_classes = 10_000_000, 172
     sizes = Contract(
         num_features=8, num_classes=num_classes, multi_label=False, num_edge_types=0, num_vertices=num_vertices
     )
     graph, model = sizes.shape_only_graph(), seeded_model(Plain)
-    room = Room.of(model, graph)
-    assert room is not None
     # In memory they would take more than what is left; of all vertices a few scores at a time are looked at.
-    assert room.epoch_bytes == 1
-    assert 3 << 30 < room.streamed_bytes < 6 << 30
+    left_bytes = automatic._room_bytes(model, graph, 8 << 30)
+    assert 3 << 30 < left_bytes < 6 << 30
+    assert automatic._logit_bytes(model, graph) == 4 * num_vertices * num_classes > left_bytes
     few = torch.zeros(num_vertices, dtype=torch.bool)
     few[:1000] = True
-    room = Room.of(model, replace(graph, splits={"train": few}))
-    assert room is not None
     # What is measured together is a split.
-    assert 6 << 30 < room.streamed_bytes < 7 << 30
-    assert room.epoch_bytes == max(1, room.streamed_bytes - 4 * num_vertices * num_classes)
+    assert 6 << 30 < automatic._room_bytes(model, replace(graph, splits={"train": few}), 8 << 30) < 7 << 30
 
 
 def test_nobody_is_told_where_there_is_nothing_to_say(free: Free) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sagann.errors import CheckpointError
-from sagann.train import Checkpoint, CheckpointFolder
+from sagann.train.checkpoint import Checkpoint, CheckpointFolder
 
 
 def checkpoint(epoch=10):

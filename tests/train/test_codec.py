@@ -75,10 +75,3 @@ def test_what_is_no_plain_value_is_refused_by_name(value):
     with pytest.raises(CheckpointError, match="training state cannot be saved") as caught:
         there_and_back(value)
     assert caught.value.where.startswith("state")
-
-
-def test_an_unknown_kind_is_refused():
-    with pytest.raises(CheckpointError, match="unknown entry \\$pickle"):
-        decode({"$pickle": "gASV"}, {})
-    with pytest.raises(CheckpointError, match="unknown entry \\$tensor: 'absent'"):
-        decode({"$tensor": "absent"}, {})

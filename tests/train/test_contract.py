@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from tests.train.runs import community_graph
 
 def test_json_and_back():
     contract = Contract.of(community_graph())
-    assert Contract.from_json(json.loads(json.dumps(contract.to_json()))) == contract
+    assert Contract.from_json(json.loads(json.dumps(asdict(contract)))) == contract
 
 
 @pytest.mark.parametrize("multi_label", [False, True])

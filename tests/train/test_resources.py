@@ -1,14 +1,31 @@
 from __future__ import annotations
 
+import json
+import os
+import random
+import signal
 import subprocess
 import sys
+import threading
 
+import numpy as np
 import pytest
 import torch
 
 from sagann.errors import InputError
 from sagann.runtime.places import device_named
-from sagann.train.resources import reproducible, resolve_device, versions
+from sagann.train import TrainConfig, Trainer
+from sagann.train.codec import decode, encode
+from sagann.train.resources import (
+    capture_rng,
+    reproducible,
+    resolve_device,
+    restore_rng,
+    seeded,
+    stop_on_interrupt,
+    versions,
+)
+from tests.train.runs import assert_same_bits, community_graph, numbers_of, seeded_model, weights_of
 
 
 def test_peak_memory_is_in_bytes_and_remembers():
@@ -62,3 +79,150 @@ def test_importing_train_loads_nothing_heavy():
     heavy = ("torchmetrics", "tensorboard", "rich", "pyarrow", "numba", "scipy", "safetensors")
     code = f"import sys, sagann.train; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+CPU = torch.device("cpu")
+
+
+def draw():
+    # Gaussians come in pairs, of which the second is kept for later: it is state too.
+    return [
+        random.gauss(0, 1),
+        random.random(),
+        np.random.standard_normal(),
+        np.random.rand(),
+        float(torch.randn(())),
+    ]
+
+
+@pytest.mark.parametrize("draws_before", [0, 1, 2, 3])
+def test_every_generator_continues_where_it_was(draws_before):
+    with seeded(3, CPU):
+        for _ in range(draws_before):
+            draw()
+        state = capture_rng(CPU)
+        expected = [draw() for _ in range(700)]
+        draw()
+        restore_rng(state, CPU)
+        assert [draw() for _ in range(700)] == expected
+
+
+def test_states_come_back_from_a_checkpoint():
+    tensors = {}
+    encoded = json.loads(json.dumps(encode(capture_rng(CPU), tensors, name="rng")))
+    expected = draw()
+    restore_rng(decode(encoded, tensors), CPU)
+    assert draw() == expected
+
+
+def test_seeded_leaves_other_devices_alone(monkeypatch):
+    seeded_all = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded_all.append)
+    with seeded(3, CPU):
+        drawn = float(torch.randn(()))
+    assert not seeded_all
+    assert drawn == float(torch.randn((), generator=torch.Generator().manual_seed(3)))
+
+
+def test_seeded_gives_the_same_numbers_and_the_callers_states_back():
+    def seed_all():
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+
+    seed_all()
+    undisturbed = draw()
+    seed_all()
+    with seeded(2**40, CPU):
+        first = draw()
+    with seeded(2**40, CPU):
+        assert draw() == first
+    assert draw() == undisturbed
+
+
+class PressCtrlC:
+    def __init__(self, *epochs):
+        self.epochs = epochs
+        self.messages = []
+
+    def on_start(self, info):
+        pass
+
+    def on_epoch(self, record):
+        for epoch in self.epochs:
+            if record.epoch == epoch:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    def on_end(self, result):
+        self.result = result
+
+    def on_message(self, text):
+        self.messages.append(text)
+
+
+def trainer_of(run_dir=None, reporter=None):
+    config = TrainConfig(epochs=9, checkpoint_every=5, device="cpu")
+    return Trainer(seeded_model(), community_graph(), config, run_dir=run_dir, reporter=reporter)
+
+
+def test_ctrl_c_stops_with_a_checkpoint_and_the_run_goes_on_bitwise(tmp_path):
+    whole = trainer_of(tmp_path / "whole")
+    expected = whole.fit()
+    before = signal.getsignal(signal.SIGINT)
+    reporter = PressCtrlC(3)
+    result = trainer_of(tmp_path / "run", reporter).fit()
+    assert (result.interrupted, result.epochs, result.metrics) == (True, 3, {})
+    assert reporter.result is result
+    assert reporter.messages == ["Stopping after this epoch. Press Ctrl-C again to stop at once."]
+    assert signal.getsignal(signal.SIGINT) is before
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000003"]
+    assert not (tmp_path / "run" / "metrics.json").exists()
+
+    resumed = trainer_of(tmp_path / "run")
+    result = resumed.fit(resume=True)
+    assert not result.interrupted
+    assert numbers_of(result) == numbers_of(expected)
+    assert_same_bits(weights_of(resumed.model), weights_of(whole.model))
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        trainer_of(tmp_path, PressCtrlC(3, 3)).fit()
+    assert signal.getsignal(signal.SIGINT) is before
+    assert trainer_of(tmp_path).fit(resume=True).epochs == 9
+
+
+def test_without_a_run_folder_ctrl_c_stops_too():
+    assert trainer_of(reporter=PressCtrlC(2)).fit().epochs == 2
+
+
+def test_ctrl_c_in_the_last_epoch_changes_nothing():
+    result = trainer_of(reporter=PressCtrlC(9)).fit()
+    assert not result.interrupted
+    assert set(result.metrics) == {"train", "val", "test"}
+
+
+def test_outside_the_main_thread_signals_are_left_alone():
+    seen = []
+
+    def work():
+        with stop_on_interrupt(seen.append) as stop:
+            seen.append(stop.is_set())
+
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [False]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_ignored_ctrl_c_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with stop_on_interrupt(pytest.fail) as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+        assert not stop.is_set()
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -105,7 +105,7 @@ def test_a_layer_in_the_users_file_is_found_from_anywhere(tmp_path, monkeypatch)
     (tmp_path / "mine.py").write_text(USERS_LAYER)
     monkeypatch.chdir(tmp_path)
     trainer, _ = train("run", ModelConfig(model="mine.py:Mine", hidden=8))
-    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["model"] == "mine.py:Mine"
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["model"] == f"{tmp_path}/mine.py:Mine"
     monkeypatch.chdir("/")
     predictor = load_run(tmp_path / "run", model=f"{tmp_path}/mine.py:Mine", device="cpu")
     assert torch.equal(predictor.predict(community_graph()), trainer.predict())

@@ -1,8 +1,8 @@
-"""A dataset as a table, for ``sagann data info``."""
+"""Tables of a dataset, of metrics, and of the rates of a machine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -11,18 +11,30 @@ from rich.table import Table
 from sagann.byte_size import format_bytes
 from sagann.graph import Graph
 from sagann.graph.rows import is_sparse
+from sagann.plan.machine import Machine
 from sagann.report.terminal import facts_table
+from sagann.train import METRICS, Metrics
 
 _MOST_SHOWN = 12
+_TITLES = {"micro_f1": "micro-F1", "macro_f1": "macro-F1", "roc_auc": "ROC-AUC"}
+
+
+def metrics_table(metrics: Mapping[str, Metrics], *, title: str) -> Table:
+    """A row per split, a column per metric. A metric that a split lacks is shown as '-'."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("split")
+    shown = [name for name in METRICS if any(name in found for found in metrics.values())]
+    for name in shown:
+        table.add_column(_TITLES.get(name, name), justify="right")
+    for split, found in metrics.items():
+        table.add_row(split, *(f"{found[name]:.4f}" if name in found else "-" for name in shown))
+    return table
 
 
 def dataset_table(graph: Graph, *, class_names: Sequence[str], path: Path) -> Table:
-    """Describe ``graph``. Offsets, labels and splits are read, edges and features are not.
+    """Describe ``graph``, for ``sagann data info``. Offsets, labels and splits are read, edges and features are not.
 
-    Args:
-        graph: any graph.
-        class_names: a name for each class; if empty, classes are numbered.
-        path: the dataset, for its size on disk.
+    Where ``class_names`` is empty, classes are numbered. ``path`` is the dataset, for its size on disk.
     """
     table = facts_table(graph.name)
     table.add_row("vertices", f"{graph.num_vertices:,}")
@@ -108,3 +120,43 @@ def _size_bytes(path: Path) -> int:
 
 def _dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def rates_table(machine: Machine) -> Table:
+    """A row for each rate of a machine, for ``sagann machine``."""
+    rows = {
+        "cores": str(machine.num_cores),
+        "last-level cache": format_bytes(machine.cache_bytes),
+        "matrix products": _counted(machine.matmul_flops, "FLOP"),
+        "pointwise work": f"{_bytes(machine.stream_bytes)} read and written",
+        "sums over edges": f"{_bytes(machine.gather_bytes)} of rows in memory, "
+        f"{_bytes(machine.gather_cached_bytes)} of rows in the cache",
+        "exponentials on edges": _counted(machine.exp_per_s, ""),
+        "copies": f"{_bytes(machine.copy_bytes)}; of rows picked here and there, by one thread, {_bytes(machine.pick_bytes)}",
+        "a step, however small": f"{1e6 * machine.step_s:.0f} µs",
+    }
+    for name, disk in machine.disks.items():
+        read, cached, written = map(
+            _bytes, (disk.read_bytes_per_s, disk.cached_bytes_per_s, disk.write_bytes_per_s)
+        )
+        rows[f"disk {name}"] = f"{read} read, {written} written; {cached} read from the page cache"
+    if machine.host_to_device_bytes is not None and machine.device_to_host_bytes is not None:
+        rows["copies to and from the device"] = (
+            f"{_bytes(machine.host_to_device_bytes)} to it, {_bytes(machine.device_to_host_bytes)} from it"
+        )
+    table = facts_table(f"Rates of {machine.name}")
+    for name, rate in rows.items():
+        table.add_row(name, rate)
+    return table
+
+
+def _bytes(rate: float) -> str:
+    return f"{format_bytes(round(rate))}/s"
+
+
+def _counted(rate: float, unit: str) -> str:
+    """A rate with a decimal prefix, as '432.0 GFLOP/s'."""
+    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if rate >= size:
+            return f"{rate / size:.1f} {prefix}{unit}/s"
+    return f"{rate:.0f} {unit}/s"
