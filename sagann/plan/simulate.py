@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from sagann.errors import InputError
 from sagann.plan.dependencies import dependencies_of
 from sagann.plan.machine import Machine
 from sagann.plan.pending_stores import PendingStores
@@ -282,7 +283,14 @@ class _Simulation:
 
     def _transfer(self, number: int, queue: str, move: Move) -> None:
         """Run a copy."""
-        link = self.machine.link(move.occupies, must_be=move.kind in ("send", "all-reduce"))
+        link = self.machine.links.get(move.occupies)
+        if link is None and move.kind in ("send", "all-reduce"):
+            raise InputError(
+                "a plan occupies a link that the machine has not",
+                value=f"'{move.occupies}', and the links are {', '.join(self.machine.links) or 'none'}",
+                where=self.machine.name,
+                fix=f'Add [links."{move.occupies}"] with bytes_per_s to the machine\'s file.',
+            )
         if link is not None:
             seconds = link.latency_s + move.num_bytes / link.bytes_per_s
             self.running[queue] = _Running(number, queue, self.now, seconds, link.bytes_per_s, link.switches)

@@ -142,7 +142,7 @@ def test_devices_and_links_are_written_and_read_again() -> None:
         ),
         ("[switches]\nroot = true", "switches.root of a machine is not a positive number"),
         ("[devices]\ndevice1 = 3", "devices.device1 of a machine is not a table"),
-        ("[devices.device1]\nspeed = 3", "devices.device1.speed of a machine is not a rate"),
+        ("[devices.device1]\nspeed = 3", "devices.device1.speed of a machine is not one of copy_bytes"),
     ],
 )
 def test_tables_that_describe_nothing_are_refused(lines: str, said: str) -> None:
