@@ -64,22 +64,12 @@ def vertex_order(graph: Graph, by: str, *, num_parts: int = DEFAULT_PARTS, seed:
     return order[torch.sort(owner, stable=True).indices]
 
 
-def metis_order(topology: Topology, *, num_parts: int = DEFAULT_PARTS, seed: int = 0) -> Tensor:
-    """Order vertices by METIS's parts; within a part they ascend.
+def metis_order(topology: Topology, *, num_parts: int, seed: int) -> Tensor:
+    """Order vertices by METIS's parts, at least as many as a plan will have intervals; within a part they ascend.
 
     METIS bisects the graph recursively. So parts with close numbers form a larger part, and an interval over several parts
     is a good part too. An edge counts once, whatever its direction and multiplicity. Needs about ten times the memory of the
     edges.
-
-    Args:
-        topology: of a whole graph, in memory.
-        num_parts: at least the number of intervals that a plan will use.
-        seed: of METIS.
-    Returns:
-        int64 [num_vertices], a permutation: vertex ``order[0]`` comes first.
-    Raises:
-        MissingDependencyError: pymetis is not installed.
-        InputError: the number of parts is not positive.
     """
     if num_parts < 1:
         raise InputError(

@@ -201,11 +201,6 @@ def dense_peak_bytes(program: ModelProgram, hops: Sequence[Topology], *, gradien
     """Peak bytes of an epoch in memory, without features and edges, which are there already.
 
     Every stage saves what its gradient reads, and the result is whole.
-
-    Args:
-        program: the captured model.
-        hops: topologies that the model walks.
-        gradients: which values get a gradient.
     """
     gathered = {number: topology_of(hop) for number, hop in gathered_hops(program, hops).items()}
     chunks = {
@@ -237,16 +232,7 @@ def _strips(found: Planned) -> Traversal | None:
 def cheaper(
     whole: Callable[[], Planned], picking: Callable[[], Planned], hops: Mapping[int, HopSize], selection: Selection
 ) -> Planned:
-    """The plan that picks rows, or the plan that loads whole intervals.
-
-    Args:
-        whole: makes the plan that loads whole intervals.
-        picking: makes the plan that picks rows.
-        hops: sizes of the chunks.
-        selection: which chunks may have rows picked for them.
-    Raises:
-        BudgetError: a step needs more than the budget.
-    """
+    """The plan that picks rows, or the plan that loads whole intervals."""
     if not any(hop.needed for hop in hops.values()):
         return whole()
     if selection.is_forced:

@@ -38,12 +38,10 @@ _WORTH_IT = 0.98
 class UnmetError(Exception):
     """No number of intervals meets the budget."""
 
-    def __init__(self, count: int, budget_bytes: int, needed_bytes: int) -> None:
-        super().__init__(f"{budget_bytes} bytes, at least {needed_bytes} are needed, in {count} intervals")
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
         self.count = count
         "The number of intervals that needs least, among those that were tried."
-        self.needed_bytes = needed_bytes
-        "Bytes that this number of intervals needs."
 
 
 def fitted_bounds(
@@ -60,20 +58,10 @@ def fitted_bounds(
 ) -> tuple[int, ...]:
     """The bounds of the fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
-    The plan's own objects count where they lie in the memory of the budget. The bounds of a model that is
-    trained fit whether or not the loss is folded. The bytes of a step are bounded by those of the largest chunk between two of
-    the largest interval.
+    The plan's own objects count where they lie in the memory of the budget. In the same memory (:func:`plan_epoch`) no room is
+    left to load ahead. The bounds of a model that is trained fit whether or not the loss is folded. The bytes of a step are
+    bounded by those of the largest chunk between two of the largest interval.
 
-    Args:
-        program: the captured model.
-        hops: topologies that the model walks.
-        budget_bytes: bytes for blocks and temporaries.
-        gradients: which values get a gradient.
-        trains: whether there is a backward.
-        cut: quantity of which all intervals have about the same amount.
-        order: how passes go through the chunk grid.
-        grain: see :attr:`HopSize.grain`.
-        same_memory: see :func:`sagann.plan.epoch.plan_epoch`; if true, no room is left to load ahead.
     Raises:
         BudgetError: no number of intervals fits; the message names a budget that one fits.
     """
@@ -120,13 +108,7 @@ def fitted_bounds(
 
 
 def cutter(program: ModelProgram, topology: Topology, cut: Cut) -> Callable[[int], tuple[int, ...]]:
-    """A function from a number of intervals to their bounds.
-
-    Args:
-        program: the captured model.
-        topology: its edges.
-        cut: quantity of which all intervals have about the same amount.
-    """
+    """A function from a number of intervals to the bounds of a model's vertices."""
     if cut == "vertices":
         return partial(equal_vertices, topology.num_dst)
     if cut == "edges":
@@ -149,15 +131,7 @@ def hop_sizes(
     selection: Selection = NEVER,
     grain: Grain | None = None,
 ) -> dict[int, HopSize]:
-    """The sizes of the chunks that the program's gathers walk, by number of the hop.
-
-    Args:
-        program: the captured model.
-        hops: topologies that the model walks.
-        bounds: of the intervals.
-        selection: which chunks have rows picked for them.
-        grain: see :attr:`HopSize.grain`.
-    """
+    """The sizes of the chunks that the program's gathers walk, by number of the hop."""
     return {
         number: replace(hop_size(hop, bounds), needed=needed_rows(hop, bounds, selection), grain=grain)
         for number, hop in gathered_hops(program, hops).items()
@@ -180,12 +154,8 @@ def largest_of(
 ) -> tuple[tuple[int, ...], dict[int, HopSize]]:
     """A few intervals as large as the largest of ``bounds``, with chunks as large as the largest chunk.
 
-    Some step on these intervals needs at least as many bytes as any step of the whole grid.
-
-    Args:
-        bounds: of the intervals.
-        hops: sizes of their chunks, by number of the hop.
-        most: most intervals; see :attr:`sagann.plan.orders.Policy.telling`.
+    Some step on these intervals needs at least as many bytes as any step of the whole grid. How many intervals that takes
+    depends on the order (:attr:`sagann.plan.orders.Policy.telling`).
     """
     rows, count = max(sizes(tuple(bounds))), min(len(bounds) - 1, most)
     at = [(src, dst) for src in range(count) for dst in range(count)]
@@ -197,14 +167,10 @@ def largest_of(
 
 
 def least_count(needed: Callable[[int], int], budget_bytes: int, most: int) -> int:
-    """The least number of intervals that needs no more than the budget.
+    """The least number of intervals, up to ``most``, that needs no more than the budget.
 
-    Args:
-        needed: bytes that a number of intervals needs. It is called again for the same number.
-        budget_bytes: the limit.
-        most: largest number to try.
     Raises:
-        UnmetError: no number up to ``most`` fits.
+        UnmetError: no number that was tried fits.
     """
     low, high, best, in_vain = 0, 1, 1, 0
     while needed(high) > budget_bytes:
@@ -225,14 +191,9 @@ def least_count(needed: Callable[[int], int], budget_bytes: int, most: int) -> i
 
 
 def _around(best: int, needed: Callable[[int], int], budget_bytes: int, most: int) -> tuple[int, int]:
-    """Two numbers beside the best power of two: the first needs more than the budget, and the second fits it.
-
-    Raises:
-        UnmetError: no tried number fits.
-    """
+    """Two numbers beside the best power of two: the first needs more than the budget, and the second fits it."""
     tried = [*range(max(1, best // 2), min(2 * best, most), max(1, best // 4)), min(2 * best, most)]
     for low, high in pairwise(tried):
         if needed(high) <= budget_bytes:
             return low, high
-    count = min([best, *tried], key=needed)
-    raise UnmetError(count, budget_bytes, needed(count))
+    raise UnmetError(min([best, *tried], key=needed))

@@ -12,10 +12,7 @@ from sagann.compiler.vjp import BackwardPass
 class Gradients:
     """Values of a captured model that get a gradient, and the backward passes that give it.
 
-    Args:
-        program: the model.
-        wanted_x: whether the features get a gradient.
-        trained: names of the parameters that get a gradient; None for all.
+    The features get one where it is wanted. ``trained`` names the parameters that get one; None means all.
     """
 
     def __init__(
@@ -28,9 +25,6 @@ class Gradients:
         self._forms = program.forms
         self._leading = set(parameters if trained is None else trained) | ({"x"} if wanted_x else set())
         "Names of values that depend on a trained parameter, or on features that get a gradient."
-        self._spread(program)
-
-    def _spread(self, program: ModelProgram) -> None:
         self._leading |= self._made_of_leading(program.param)
         for number, stage in enumerate(program.stages):
             self._leading |= self._made_of_leading(stage)

@@ -61,12 +61,7 @@ def topology_of(hop: Hop) -> Topology:
 
 
 def gathered_hops(program: ModelProgram, hops: Sequence[Topology]) -> dict[int, Hop]:
-    """The hops that a program's gathers walk, by number: topologies first, then the edges of single types.
-
-    Args:
-        program: the captured model.
-        hops: topologies that the model walks.
-    """
+    """The hops that a program's gathers walk, by number: topologies first, then the edges of single types."""
     of_types = [EdgesOfType(topology=hops[each.hop], data=each.data, type=each.type) for each in program.edge_types]
     numbered: list[Hop] = [*hops, *of_types]
     return {number: numbered[number] for number in sorted({gather.hop for gather in program.gathers})}
@@ -114,14 +109,7 @@ class HopSize:
         )
 
     def chunk_bytes(self, rows: Sequence[int], src: int, dst: int, form: str) -> int:
-        """Bytes of a chunk.
-
-        Args:
-            rows: number of vertices of each interval.
-            src: number of the source interval.
-            dst: number of the destination interval.
-            form: one of the forms above.
-        """
+        """Bytes of a chunk in one of the forms above; ``rows`` has the number of vertices of each interval."""
         edges = self.edges[src, dst]
         near, far = (rows[dst], rows[src]) if is_by_destination(form) else (rows[src], rows[dst])
         position_bytes = id_dtype(edges).itemsize

@@ -39,14 +39,7 @@ class BudgetError(InputError):
     def of_step(
         cls, budget_bytes: int, step: Step, bytes_of: Callable[[Block], int], num_intervals: int
     ) -> BudgetError:
-        """The error of a step that alone needs more than the budget.
-
-        Args:
-            budget_bytes: the limit.
-            step: the step.
-            bytes_of: gives a block's size.
-            num_intervals: number of intervals, P.
-        """
+        """The error of a step that alone needs more than the budget."""
         sizes = [(bytes_of(block), f"the block '{block.label}'") for block in step.blocks]
         sizes.append((step.temporary_bytes, "temporary memory"))
         needed_bytes, (largest_bytes, largest) = sum(size for size, _ in sizes), max(sizes)
@@ -62,12 +55,7 @@ class BudgetError(InputError):
         return error
 
     def beside(self, plan_bytes: int, budget_bytes: int) -> BudgetError:
-        """The error where the plan's own objects count towards the budget.
-
-        Args:
-            plan_bytes: bytes of these objects.
-            budget_bytes: the limit for blocks, temporaries and these objects.
-        """
+        """The error where the plan's own objects count towards the budget as well."""
         if not plan_bytes:
             return self
         needed_bytes = self.needed_bytes + plan_bytes
@@ -94,13 +82,9 @@ def place(
 ) -> Plan:
     """Add to steps the moves that bring the blocks of every step into memory, within the budget.
 
-    Args:
-        steps: in order.
-        bytes_of: gives a block's size.
-        initial: blocks that exist at the start, outside of the device.
-        bounds: of the intervals.
-        budget_bytes: most bytes of blocks and temporaries in the device's memory.
-        lookahead: number of coming steps whose blocks may be loaded ahead; with 0, a block is loaded for the step that reads it.
+    The blocks of ``initial`` exist at the start, outside of the device. Without ``lookahead``, the number of coming steps whose
+    blocks may be loaded ahead, a block is loaded for the step that reads it.
+
     Raises:
         BudgetError: one step alone needs more than the budget.
     """

@@ -58,12 +58,7 @@ class Selection:
 
     @classmethod
     def by_rates(cls, *, pick_bytes: float, transfer_bytes: float) -> Selection:
-        """NeuGraph's rule: picking and moving a share takes less time than moving all.
-
-        Args:
-            pick_bytes: bytes that the host picks per second.
-            transfer_bytes: bytes that are moved to the device per second.
-        """
+        """NeuGraph's rule: picking and moving a share takes less time than moving all."""
         return cls(share=pick_bytes / (pick_bytes + transfer_bytes))
 
     @property
@@ -88,13 +83,7 @@ def require_select(select: object) -> None:
 
 
 def as_read(block: Block, chunk: Block, side: str) -> Block:
-    """The block that a pass over a chunk reads: the whole one, or the rows that are picked for the chunk.
-
-    Args:
-        block: whole, of the interval at one side of the chunk.
-        chunk: its edges.
-        side: "src" or "dst".
-    """
+    """The block that a pass over a chunk reads at one side: the whole one, or the rows that are picked for the chunk."""
     return block._replace(needed_by=chunk) if OTHER_END.get(chunk.name) == side else block
 
 

@@ -43,13 +43,8 @@ _LANES: dict[str, Lane] = {"load": "load", "store": "store", "send": "exchange",
 
 
 def simulate(plan: Plan, step_s: StepSeconds, machine: Machine, *, tier: Tier = "memory") -> Timeline:
-    """The timeline of a plan.
+    """The timeline of a plan of one device or several.
 
-    Args:
-        plan: of one device or several.
-        step_s: gives the seconds of a step when nothing runs beside it.
-        machine: the machine whose resources the plan names.
-        tier: where blocks lie outside of the device.
     Raises:
         InputError: a move occupies a link that the machine has not.
         AssertionError: operations wait for one another in a circle.

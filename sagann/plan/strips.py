@@ -27,11 +27,7 @@ def strip_widths(
 ) -> Mapping[PassKey, int]:
     """The width of each pass's strips that needs the fewest loads; passes with strips of one are left out.
 
-    Args:
-        steps: of an epoch in column order, with strips of one interval.
-        bytes_of: gives a block's size.
-        budget_bytes: bytes for blocks and temporaries.
-        num_intervals: P.
+    ``steps`` are those of an epoch in column order, with strips of one interval.
     """
     found = {key: work.width(budget_bytes, num_intervals) for key, work in _passes(steps, bytes_of).items()}
     return {key: width for key, width in found.items() if width > 1}

@@ -69,12 +69,7 @@ class Traversal:
 
 
 class Sweeps:
-    """The sweeps of an epoch, one after the other.
-
-    Args:
-        traversal: directions and strips.
-        num_intervals: P.
-    """
+    """The sweeps of an epoch, one after the other."""
 
     def __init__(self, traversal: Traversal, num_intervals: int) -> None:
         self._visits = traversal
@@ -88,12 +83,7 @@ class Sweeps:
         return found
 
     def strips(self, key: PassKey, *, in_order: bool = False) -> tuple[Strip, ...]:
-        """The strips of the next sweep.
-
-        Args:
-            key: the pass.
-            in_order: whether the chunks of a strip must come in ascending order.
-        """
+        """The strips of the next sweep; the chunks of each come in ascending order where they must."""
         owns = self.intervals()
         turned = owns if self._visits.direction == "ascending" else owns[::-1]
         width = self._visits.widths.get(key, 1)

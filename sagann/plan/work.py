@@ -86,9 +86,7 @@ class Work:
 class StepWork:
     """The work of the steps of a schedule.
 
-    Args:
-        schedule: the steps, and the sizes of blocks.
-        nonzeros: mean number of non-zero features of a vertex, where features are sparse; None where they are dense.
+    ``nonzeros`` is the mean number of non-zero features of a vertex, where features are sparse; None where they are dense.
     """
 
     def __init__(self, schedule: Schedule, nonzeros: float | None = None) -> None:
