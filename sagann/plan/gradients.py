@@ -7,6 +7,7 @@ from torch import fx
 from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.compiler.program import Stage
 from sagann.compiler.vjp import BackwardPass
+from sagann.kernels.edge.function import EdgeFunction
 
 
 class Gradients:
@@ -63,6 +64,13 @@ class Gradients:
             if is_wanted:
                 found.add(node)
         return found
+
+    def function(self, gather: Gather, backward_pass: int = 0) -> EdgeFunction:
+        """The edge function of a gather's forward, or of a backward pass, counted from 1."""
+        if backward_pass:
+            return self.passes(gather)[backward_pass - 1].function
+        assert gather.edges.function is not None
+        return gather.edges.function
 
     def passes(self, gather: Gather) -> tuple[BackwardPass, ...]:
         """The passes of a gather's backward."""

@@ -283,9 +283,8 @@ def _rate(name: str, value: Any, where: str) -> Any:
 
 
 def _positive(name: str, value: object, where: str, fix: str) -> float:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     # Written so that NaN fails too.
-    if not isinstance(value, (int, float)) or not is_number or not 0 < value <= sys.float_info.max:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
         raise _refused(name, value, "is not a positive number", where, fix)
     return float(value)
 

@@ -196,8 +196,7 @@ class _Placement:
     def _admit(self, block: Block, *, load: bool) -> None:
         size = self.bytes_of(block)
         if load:
-            if not self._can_load(block):
-                raise AssertionError(f"{block.label} is read before it is made")
+            assert self._can_load(block), f"{block.label} is read before it is made"
             if block.whole in self.dirty:
                 self._store(block.whole)
             self.operations.append(self.move("load", block, size))

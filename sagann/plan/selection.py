@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal, get_args
 
 import torch
@@ -31,9 +30,7 @@ Select = Literal["auto", "never", "always"]
 """auto: for chunks that the rule selects, without a spill folder, where a plan gains by it. never: for no chunk. always: for
 every chunk at any cost, for tests."""
 
-OTHER_END: Mapping[str, Literal["src", "dst"]] = MappingProxyType(
-    {PICKED_CSC: "src", PICKED_CSR: "dst", PICKED_NUMBERED: "dst"}
-)
+OTHER_END: Mapping[str, Literal["src", "dst"]] = {PICKED_CSC: "src", PICKED_CSR: "dst", PICKED_NUMBERED: "dst"}
 "End of the edges whose rows are picked, by form of the chunk."
 # Edges that are looked at together, so that a mapped file is never read whole.
 _AT_ONCE = 1 << 18

@@ -120,10 +120,10 @@ class _Simulation:
         self.machine = machine
         self.cores = machine.num_cores
         self.has_engines = machine.host_to_device_bytes is not None
-        # Kinds of the copies that the computing threads do.
-        self.by_device: frozenset[str] = frozenset()
+        # Kinds of the moves that need no queue: the computing threads do the copies among them.
+        self.by_device = {"drop", "receive"}
         if not self.has_engines and tier != "disk":
-            self.by_device = frozenset(["load"] if tier == "file cache" else ["load", "store"])
+            self.by_device |= {"load"} if tier == "file cache" else {"load", "store"}
         self.dependencies = dependencies_of(plan.operations)
         self.done = [False] * len(plan.operations)
         self.devices: dict[str, _Device] = {}
@@ -222,15 +222,18 @@ class _Simulation:
         while device.at < len(device.numbers):
             number = device.numbers[device.at]
             operation = self.plan.operations[number]
-            if not isinstance(operation, Step) and operation.kind not in ("drop", "receive"):
-                if operation.kind not in self.by_device:
-                    self._hand(device, number, operation)
-                    device.at += 1
-                    continue
+            if isinstance(operation, Move):
                 if operation.kind == "load":
                     self._reserve(device, operation)
-                else:
+                elif operation.kind == "store":
                     self.stored[operation.block] = number
+                if operation.kind not in self.by_device:
+                    queue = operation.occupies
+                    self.queues[queue].append(number)
+                    device.begin_copy(queue)
+                    self._proceed(queue)
+                    device.at += 1
+                    continue
             if not self._is_ready(number, device.name):
                 return
             if isinstance(operation, Step):
@@ -253,17 +256,6 @@ class _Simulation:
             device.at += 1
             for waiting in self.blocked.pop(number, ()):
                 self._proceed(waiting)
-
-    def _hand(self, device: _Device, number: int, move: Move) -> None:
-        """Put a copy into the queue of its resource."""
-        queue = move.occupies
-        if move.kind == "load":
-            self._reserve(device, move)
-        elif move.kind == "store":
-            self.stored[move.block] = number
-        self.queues[queue].append(number)
-        device.begin_copy(queue)
-        self._proceed(queue)
 
     def _begin_copy(self, queue: str) -> None:
         number = self.queues[queue][0]
@@ -305,8 +297,7 @@ class _Simulation:
         arrived = self.arrived[block]
         arrived.add(number)
         others = [self.plan.operations[each] for each in arrived]
-        owners = {each.owner for each in others}
-        if owners != self.members[block]:
+        if {each.owner for each in others} != self.members[block]:
             return False
         for each in others:
             assert isinstance(each, Move)
@@ -338,17 +329,14 @@ class _Simulation:
 
     def _drop(self, device: _Device, move: Move) -> bool:
         store = self.stored.get(move.block)
-        is_stored = store is None or self.done[store]
-        if not is_stored and self.has_engines:
-            assert store is not None
-            self.blocked[store].append(device.name)
-            return False
+        if store is not None and not self.done[store]:
+            if self.has_engines:
+                self.blocked[store].append(device.name)
+                return False
+            device.pending.drop(move.num_bytes, store)
         if move.block in device.held:
             device.held.remove(move.block)
             device.held_bytes -= move.num_bytes
-        if not is_stored:
-            assert store is not None
-            device.pending.drop(move.num_bytes, store)
         self.stored.pop(move.block, None)
         return True
 

@@ -8,7 +8,6 @@ from itertools import zip_longest
 
 from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.graph.widths import id_dtype
-from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import kind_of, reduced_results
 from sagann.kernels.edge.work import most_items, most_slots, most_splits
 from sagann.kernels.memory import SMALLEST_BYTES, allocated_bytes
@@ -147,7 +146,7 @@ class BlockSizes:
         slots, items = most_slots(rows, edges, hop.grain), most_items(rows, edges, hop.grain)
         of_rows = slots + most_merged(slots) + _MERGED_AT_ONCE * most_splits(rows, edges, hop.grain)
         taken = 0
-        for result in reduced_results(self._function(gather, backward_pass)):
+        for result in reduced_results(self.gradients.function(gather, backward_pass)):
             size = math.prod(result.shape) * (result.dtype or id_dtype(hop.num_edges)).itemsize
             taken += size * (of_rows if result.rows == "row" else 2 * items + most_merged(items))
         return allocated_bytes(taken)
@@ -163,12 +162,12 @@ class BlockSizes:
         ids = id_dtype(self.hops[gather.hop].num_edges)
         return [
             math.prod(result.shape) * (result.dtype or ids).itemsize if result.rows == "row" else 0
-            for result in reduced_results(self._function(gather, backward_pass))
+            for result in reduced_results(self.gradients.function(gather, backward_pass))
         ]
 
     def _grad_input_bytes(self, gather: Gather) -> list[int]:
         """Bytes of a row of each tensor that the backward passes read of destinations; half precision is widened."""
-        function, ids = self._function(gather), id_dtype(self.hops[gather.hop].num_edges).itemsize
+        function, ids = self.gradients.function(gather), id_dtype(self.hops[gather.hop].num_edges).itemsize
         sizes = []
         for output in function.outputs:
             shapes = {
@@ -190,12 +189,6 @@ class BlockSizes:
             if output.reduce == "edge"
             for value in [step.function.value(output.values[0])]
         )
-
-    def _function(self, gather: Gather, backward_pass: int = 0) -> EdgeFunction:
-        if backward_pass:
-            return self.gradients.passes(gather)[backward_pass - 1].function
-        assert gather.edges.function is not None
-        return gather.edges.function
 
 
 def plan_bytes(

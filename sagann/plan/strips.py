@@ -90,11 +90,8 @@ def chunk_ends(step: Step) -> tuple[PassKey, int, int] | None:
     if step.kind not in ("gather", "gather_grad") or not states:
         return None
     (own,) = states
-    return (
-        PassKey(step.kind, step.number, step.part),
-        own,
-        step.dst_interval if own == step.interval else step.interval,
-    )
+    other = step.dst_interval if own == step.interval else step.interval
+    return PassKey(step.kind, step.number, step.part), own, other
 
 
 def _passes(steps: Sequence[Step], bytes_of: Callable[[Block], int]) -> Mapping[PassKey, _PassSize]:

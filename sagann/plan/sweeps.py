@@ -49,7 +49,7 @@ class Traversal:
     """Directions of sweeps, and width and order of strips.
 
     Example:
-        >>> sweeps = Traversal(widths={PassKey("gather", 0): 2}).sweeps(3)
+        >>> sweeps = Sweeps(Traversal(widths={PassKey("gather", 0): 2}), num_intervals=3)
         >>> sweeps.intervals()
         (0, 1, 2)
         >>> sweeps.strips(PassKey("gather", 0))
@@ -62,10 +62,6 @@ class Traversal:
     "Number of intervals in a strip, by pass; 1 for other passes."
     refined: Mapping[tuple[PassKey, int], tuple[int, ...]] = field(default_factory=dict)
     "By pass and number of the strip, an order of its chunks that replaces the default."
-
-    def sweeps(self, num_intervals: int) -> Sweeps:
-        """The sweeps of an epoch over the given number of intervals."""
-        return Sweeps(self, num_intervals)
 
 
 class Sweeps:

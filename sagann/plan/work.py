@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from torch import fx
 
-from sagann.compiler.model_program import Gather
 from sagann.compiler.program import Stage
 from sagann.kernels.dense import linear
 from sagann.kernels.edge.function import EdgeFunction, Input
@@ -24,7 +23,7 @@ from sagann.plan.machine import Machine
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import OTHER_END
 from sagann.plan.stage_size import bytes_per_row
-from sagann.plan.steps import Block, Step
+from sagann.plan.steps import Step
 
 _EXPONENTIALS = frozenset(["exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "pow", "sin", "cos"])
 # A product on edges takes this many times as long as the same operations in a large product.
@@ -102,7 +101,7 @@ class StepWork:
         if step.kind in ("transform", "transform_grad", "transform_loss"):
             return self._transform(step)
         # Other steps only read and write blocks.
-        return Work(stream_bytes=self._bytes((*step.reads, *step.writes)))
+        return Work(stream_bytes=sum(map(self._schedule.sizes.of, (*step.reads, *step.writes))))
 
     def _transform(self, step: Step) -> Work:
         stage, rows = self._stages[step.number], self._rows[step.interval]
@@ -116,7 +115,8 @@ class StepWork:
 
     def _pass(self, step: Step) -> Work:
         gather = self._program.gathers[step.number]
-        function = self._function(gather, step)
+        backward_pass = step.part + 1 if step.kind == "gather_grad" else 0
+        function = self._schedule.gradients.function(gather, backward_pass)
         edges = self._schedule.hops[gather.hop].edges[step.interval, step.dst_interval]
         far, near = ("src", "dst") if function.at == "dst" else ("dst", "src")
         rows = {"src": self._rows[step.interval], "dst": self._rows[step.dst_interval]}
@@ -142,15 +142,6 @@ class StepWork:
             gathered_from_bytes=rows[far] * row_bytes[far],
             exponentials=edges * _exponentials(function),
         )
-
-    def _function(self, gather: Gather, step: Step) -> EdgeFunction:
-        if step.kind == "gather_grad":
-            return self._schedule.gradients.passes(gather)[step.part].function
-        assert gather.edges.function is not None
-        return gather.edges.function
-
-    def _bytes(self, blocks: Iterable[Block]) -> int:
-        return sum(self._schedule.sizes.of(block) for block in blocks)
 
 
 class _StageWork(NamedTuple):
