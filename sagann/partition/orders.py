@@ -9,8 +9,7 @@ References:
 
 from __future__ import annotations
 
-import importlib
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -78,7 +77,10 @@ def metis_order(topology: Topology, *, num_parts: int, seed: int) -> Tensor:
             where="metis_order",
             fix="Pass a positive number of parts.",
         )
-    pymetis = _pymetis()
+    try:
+        import pymetis
+    except ImportError as error:
+        raise MissingDependencyError("pymetis", extra="metis", feature="the order 'metis'") from error
     num_parts = min(num_parts, topology.num_dst)
     if num_parts <= 1:
         return torch.arange(topology.num_dst)
@@ -92,10 +94,3 @@ def metis_order(topology: Topology, *, num_parts: int, seed: int) -> Tensor:
         options=pymetis.Options(seed=seed),
     )
     return torch.sort(torch.as_tensor(parts.vertex_part), stable=True).indices
-
-
-def _pymetis() -> Any:
-    try:
-        return importlib.import_module("pymetis")
-    except ImportError as error:
-        raise MissingDependencyError("pymetis", extra="metis", feature="the order 'metis'") from error

@@ -205,14 +205,14 @@ class _Tables:
             self._require_table(name, given)
         disks = {name: self._disk(name) for name in self.tables["disks"]}
         rates = self.tables["switches"]
-        switches = {name: self._number(f"switches.{name}", rate) for name, rate in rates.items()}
+        switches = {name: _positive(f"switches.{name}", rate, self.where) for name, rate in rates.items()}
         links = {name: self._link(name, switches) for name in self.tables["links"]}
         devices = {name: self._device(name, disks) for name in self.tables["devices"]}
         return {"disks": disks, "switches": switches, "links": links, "devices": devices}
 
     def _disk(self, name: str) -> Disk:
         given = self._entries("disks", name, DISK_UNITS)
-        return Disk(**{each: self._number(f"disks.{name}.{each}", given.get(each)) for each in DISK_UNITS})
+        return Disk(**{each: _positive(f"disks.{name}.{each}", given.get(each), self.where) for each in DISK_UNITS})
 
     def _link(self, name: str, switches: Collection[str]) -> Link:
         given = self._entries("links", name, ("bytes_per_s", "latency_s", "switches"))
@@ -220,8 +220,8 @@ class _Tables:
         if not isinstance(through, list) or not all(each in switches for each in through):
             raise self._refused(f"links.{name}.switches", through, "a list of names of [switches]")
         return Link(
-            bytes_per_s=self._number(f"links.{name}.bytes_per_s", given.get("bytes_per_s")),
-            latency_s=self._number(f"links.{name}.latency_s", latency_s) if latency_s != 0 else 0.0,
+            bytes_per_s=_positive(f"links.{name}.bytes_per_s", given.get("bytes_per_s"), self.where),
+            latency_s=_positive(f"links.{name}.latency_s", latency_s, self.where) if latency_s != 0 else 0.0,
             switches=tuple(through),
         )
 
@@ -232,7 +232,7 @@ class _Tables:
         if disk not in list(disks):
             raise self._refused(f"devices.{name}.disk", disk, "a name of [disks]")
         return {
-            each: value if each == "disk" else self._number(f"devices.{name}.{each}", value)
+            each: value if each == "disk" else _positive(f"devices.{name}.{each}", value, self.where)
             for each, value in given.items()
         }
 
@@ -246,9 +246,6 @@ class _Tables:
     def _require_table(self, name: str, given: object) -> None:
         if not isinstance(given, dict):
             raise self._refused(name, given, "a table")
-
-    def _number(self, name: str, value: object) -> float:
-        return _positive(name, value, self.where, "Write a positive number.")
 
     def _refused(self, name: str, value: object, expected: str) -> InputError:
         return _refused(name, value, f"is not {expected}", self.where, f"Write {expected}.")
@@ -282,7 +279,7 @@ def _rate(name: str, value: Any, where: str) -> Any:
     return int(value)
 
 
-def _positive(name: str, value: object, where: str, fix: str) -> float:
+def _positive(name: str, value: object, where: str, fix: str = "Write a positive number.") -> float:
     # Written so that NaN fails too.
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
         raise _refused(name, value, "is not a positive number", where, fix)

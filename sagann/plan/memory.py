@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from sagann.errors import require_choice
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.steps import Block, Move, Plan, Step
 
@@ -65,8 +64,3 @@ def place_uncached(
 
 MEMORY_POLICIES = {"belady": place, "none": place_uncached}
 "The function of each policy."
-
-
-def require_memory_policy(policy: object) -> None:
-    """Refuse an unknown memory policy."""
-    require_choice(policy, MEMORY_POLICIES, what="unknown memory policy", where="stream.memory_policy")

@@ -17,11 +17,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
-from sagann.errors import require_choice
 from sagann.plan.hops import PICKED_CSC, PICKED_CSR, PICKED_NUMBERED, EdgesOfType, Hop, topology_of
 from sagann.plan.intervals import sizes
 from sagann.plan.steps import Block
@@ -72,11 +71,6 @@ NEVER = Selection(share=0.0)
 "Nothing is picked."
 ALWAYS = Selection(share=math.inf, is_forced=True)
 "Everything is picked."
-
-
-def require_select(select: object) -> None:
-    """Refuse an unknown policy of picking rows."""
-    require_choice(select, get_args(Select), what="unknown policy of picking rows", where="stream.select")
 
 
 def as_read(block: Block, chunk: Block, side: str) -> Block:
