@@ -23,11 +23,9 @@ VertexOrder = Literal["metis", "degree", "random"]
 "metis: neighbours have close numbers. degree: highest in-degree first. random: as if the graph had no order."
 VERTEX_ORDERS: tuple[VertexOrder, ...] = get_args(VertexOrder)
 "Names of all orders."
-DEFAULT_PARTS = 128
-"Number of parts that METIS makes."
 
 
-def vertex_order(graph: Graph, by: str, *, num_parts: int = DEFAULT_PARTS, seed: int = 0) -> Tensor:
+def vertex_order(graph: Graph, by: str, *, num_parts: int = 128, seed: int = 0) -> Tensor:
     """Order a graph's vertices, for :func:`sagann.graph.relabel`.
 
     If the graph is a batch of graphs, the vertices of each one stay together.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
@@ -33,15 +32,6 @@ Cut = Literal["bytes", "edges", "vertices"]
 # The search ends when the number of intervals has doubled this many times without saving at least two percent.
 _MOST_IN_VAIN = 2
 _WORTH_IT = 0.98
-
-
-class UnmetError(Exception):
-    """No number of intervals meets the budget."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(count)
-        self.count = count
-        "The number of intervals that needs least, among those that were tried."
 
 
 def fitted_bounds(
@@ -91,20 +81,19 @@ def fitted_bounds(
         runs = [each.epoch() if trains else each.forward() for each in epochs]
         return [(list(once.constants()), once.sizes), *((list(steps), read) for steps in runs)]
 
+    @cache
     def needed(count: int, *, ahead: bool) -> int:
         return own_bytes(count) + max(needed_bytes(steps, read.of, ahead=ahead) for steps, read in work(count))
 
     most = max(1, min(hops[0].num_dst, MOST_INTERVALS))
-    if not same_memory:
-        with suppress(UnmetError):
-            return bounds_of(least_count(partial(needed, ahead=True), budget_bytes, most))
-    try:
-        return bounds_of(least_count(partial(needed, ahead=False), budget_bytes, most))
-    except UnmetError as unmet:
-        alone = [(step, read) for steps, read in work(unmet.count) for step in steps]
-        step, read = max(alone, key=lambda pair: needed_bytes(pair[:1], pair[1].of))
-        error = BudgetError.of_step(budget_bytes, step, read.of, unmet.count)
-        raise error.beside(own_bytes(unmet.count), budget_bytes) from None
+    for ahead in [False] if same_memory else [True, False]:
+        count = least_count(partial(needed, ahead=ahead), budget_bytes, most)
+        if needed(count, ahead=ahead) <= budget_bytes:
+            return bounds_of(count)
+    alone = [(step, read) for steps, read in work(count) for step in steps]
+    step, read = max(alone, key=lambda pair: needed_bytes(pair[:1], pair[1].of))
+    error = BudgetError.of_step(budget_bytes, step, read.of, count)
+    raise error.beside(own_bytes(count), budget_bytes)
 
 
 def cutter(program: ModelProgram, topology: Topology, cut: Cut) -> Callable[[int], tuple[int, ...]]:
@@ -167,11 +156,7 @@ def largest_of(
 
 
 def least_count(needed: Callable[[int], int], budget_bytes: int, most: int) -> int:
-    """The least number of intervals, up to ``most``, that needs no more than the budget.
-
-    Raises:
-        UnmetError: no number that was tried fits.
-    """
+    """The least number of intervals, up to ``most``, that fits the budget, or else the one of those tried that needs least."""
     low, high, best, in_vain = 0, 1, 1, 0
     while needed(high) > budget_bytes:
         # Finer cuts do not help once the bytes that do not depend on P dominate.
@@ -191,9 +176,13 @@ def least_count(needed: Callable[[int], int], budget_bytes: int, most: int) -> i
 
 
 def _around(best: int, needed: Callable[[int], int], budget_bytes: int, most: int) -> tuple[int, int]:
-    """Two numbers beside the best power of two: the first needs more than the budget, and the second fits it."""
+    """Two numbers beside the best power of two: the first needs more than the budget, and the second fits it.
+
+    If no number that is tried fits, both are the number that needs least.
+    """
     tried = [*range(max(1, best // 2), min(2 * best, most), max(1, best // 4)), min(2 * best, most)]
     for low, high in pairwise(tried):
         if needed(high) <= budget_bytes:
             return low, high
-    raise UnmetError(min([best, *tried], key=needed))
+    least = min([best, *tried], key=needed)
+    return least, least

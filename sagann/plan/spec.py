@@ -34,7 +34,9 @@ def verify(plan: Plan, steps: Sequence[Step] | None = None) -> Mapping[str, int]
     memory = _Memory(plan)
     for number in _order(plan):
         memory.obey(number, plan.operations[number])
-    return memory.finish()
+    if memory.resident:
+        raise PlanError(f"{min(memory.resident).label} is never dropped")
+    return memory.peaks
 
 
 def _match_sends(plan: Plan) -> None:
@@ -112,12 +114,6 @@ class _Memory:
             self._step(operation)
         else:
             self._move(operation)
-
-    def finish(self) -> Mapping[str, int]:
-        """Check that no block is left, and return the peaks."""
-        if self.resident:
-            raise PlanError(f"{min(self.resident).label} is never dropped")
-        return self.peaks
 
     def _require(self, holds: bool, why: str) -> None:
         if not holds:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from torch import fx
 
@@ -92,7 +91,7 @@ class StepWork:
         self._program = schedule.program
         self._schedule = schedule
         self._rows = schedule.sizes.rows
-        self._stages = [_StageWork.of(stage, schedule, nonzeros) for stage in schedule.program.stages]
+        self._stages = [_stage_work(stage, schedule, nonzeros) for stage in schedule.program.stages]
 
     def of(self, step: Step) -> Work:
         """The work of a step."""
@@ -104,8 +103,8 @@ class StepWork:
         return Work(stream_bytes=sum(map(self._schedule.sizes.of, (*step.reads, *step.writes))))
 
     def _transform(self, step: Step) -> Work:
-        stage, rows = self._stages[step.number], self._rows[step.interval]
-        forward, backward = stage.forward.times(rows), stage.backward.times(rows)
+        rows = self._rows[step.interval]
+        forward, backward = (work.times(rows) for work in self._stages[step.number])
         if step.kind == "transform":
             return forward
         if step.kind == "transform_loss":
@@ -144,42 +143,36 @@ class StepWork:
         )
 
 
-class _StageWork(NamedTuple):
-    """The work of a stage, per row."""
-
-    forward: Work
-    backward: Work
-
-    @classmethod
-    def of(cls, stage: Stage, schedule: Schedule, nonzeros: float | None) -> _StageWork:
-        forward = backward = Work()
-        wanted = schedule.gradients.nodes(stage)
-        sparse: set[fx.Node] = set()
-        for node in stage.module.graph.nodes:
-            if node.op == "placeholder" and nonzeros is not None and str(node.target) == "x":
-                sparse.add(node)
-            if node.op != "call_function" or not bytes_per_row(node):
-                continue
-            given = node.all_input_nodes
-            if node.target is linear:
-                x, weight = given[:2]
-                value = weight.meta["val"]
-                if x in sparse:
-                    assert nonzeros is not None
-                    weight_bytes = value.numel() * value.element_size()
-                    once = Work(gather_bytes=nonzeros * bytes_per_row(node), gathered_from_bytes=weight_bytes)
-                else:
-                    once = Work(flops=2.0 * value.numel())
-                forward += once
-                backward += once.times((x in wanted) + (weight in wanted))
-            elif given and given[0] in sparse:
-                # Dropout of the non-zeros, which are counted where a linear map reads them.
-                sparse.add(node)
+def _stage_work(stage: Stage, schedule: Schedule, nonzeros: float | None) -> tuple[Work, Work]:
+    """The work of a stage and of its gradient, per row."""
+    forward = backward = Work()
+    wanted = schedule.gradients.nodes(stage)
+    sparse: set[fx.Node] = set()
+    for node in stage.module.graph.nodes:
+        if node.op == "placeholder" and nonzeros is not None and str(node.target) == "x":
+            sparse.add(node)
+        if node.op != "call_function" or not bytes_per_row(node):
+            continue
+        given = node.all_input_nodes
+        if node.target is linear:
+            x, weight = given[:2]
+            value = weight.meta["val"]
+            if x in sparse:
+                assert nonzeros is not None
+                weight_bytes = value.numel() * value.element_size()
+                once = Work(gather_bytes=nonzeros * bytes_per_row(node), gathered_from_bytes=weight_bytes)
             else:
-                stream_bytes = float(bytes_per_row(node) + sum(map(bytes_per_row, given)))
-                forward += Work(stream_bytes=stream_bytes)
-                backward += Work(stream_bytes=_BACKWARD_STREAMS * stream_bytes)
-        return cls(forward, backward)
+                once = Work(flops=2.0 * value.numel())
+            forward += once
+            backward += once.times((x in wanted) + (weight in wanted))
+        elif given and given[0] in sparse:
+            # Dropout of the non-zeros, which are counted where a linear map reads them.
+            sparse.add(node)
+        else:
+            stream_bytes = float(bytes_per_row(node) + sum(map(bytes_per_row, given)))
+            forward += Work(stream_bytes=stream_bytes)
+            backward += Work(stream_bytes=_BACKWARD_STREAMS * stream_bytes)
+    return forward, backward
 
 
 def _row_bytes(inputs: Iterable[Input]) -> int:
