@@ -79,7 +79,6 @@ def plan_epoch(
     Args:
         budget_bytes: bytes for blocks, temporaries, and the plan's own objects where these are in the same memory.
         folded: whether the loss is computed inside the last stage.
-        selection: which chunks may have rows picked for them.
         traversal: order of sweeps and strips; by default zigzag, in strips as wide as moves the fewest bytes.
         same_memory: whether blocks outside of the device lie in the same memory, and the computing cores copy. Then nothing
             is loaded ahead. Edges, and constants that only stages read, are read in place and take no room.
@@ -187,11 +186,10 @@ def dense_peak_bytes(program: ModelProgram, hops: Sequence[Topology], *, gradien
 
     Every stage saves what its gradient reads, and the result is whole.
     """
-    gathered = {number: topology_of(hop) for number, hop in gathered_hops(program, hops).items()}
-    chunks = {
-        number: HopSize.of(topology, {(0, 0): topology.num_edges} if topology.num_edges else {})
-        for number, topology in gathered.items()
-    }
+    chunks = {}
+    for number, hop in gathered_hops(program, hops).items():
+        topology = topology_of(hop)
+        chunks[number] = HopSize.of(topology, {(0, 0): topology.num_edges} if topology.num_edges else {})
     every = frozenset(range(len(program.stages)))
     bounds = (0, hops[0].num_dst)
     schedule = Schedule(program, chunks, bounds, gradients=gradients, saves=every)

@@ -58,7 +58,6 @@ class Schedule:
         self.folded = folded
         self.saves = saves
         self.selects = selects
-        self.order = order
         self._policy = POLICIES[order]
         self.traversal = traversal or Traversal()
         self.intervals = range(len(bounds) - 1)
