@@ -22,13 +22,8 @@ _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)")
 
 
 def parse_bytes(text: str, *, where: str) -> int:
-    """Read a size in bytes.
+    """Read a size in bytes: a number, with or without a unit.
 
-    Args:
-        text: a number, with or without a unit.
-        where: the option, for the error.
-    Raises:
-        InputError: ``text`` has another form.
     Example:
         >>> parse_bytes("256MiB", where="--memory"), parse_bytes("1.5 kB", where="--memory")
         (268435456, 1500)

@@ -12,26 +12,17 @@ from pathlib import Path
 
 def cache_folder() -> Path:
     """The folder of kernels: below $SAGANN_CACHE or the user's cache folder, or a temporary one if neither can be written."""
-    folder = _stated_folder()
-    if folder is None:
-        return _temporary_folder()
     try:
+        if stated := os.environ.get("SAGANN_CACHE"):
+            folder = Path(stated) / "kernels"
+        else:
+            of_user = os.environ.get("XDG_CACHE_HOME")
+            folder = (Path(of_user) if of_user else Path.home() / ".cache") / "sagann" / "kernels"
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):
+        # RuntimeError: the user has no home folder.
         return _temporary_folder()
     return folder if os.access(folder, os.W_OK) else _temporary_folder()
-
-
-def _stated_folder() -> Path | None:
-    stated = os.environ.get("SAGANN_CACHE")
-    if stated:
-        return Path(stated) / "kernels"
-    of_user = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(of_user) if of_user else Path.home() / ".cache") / "sagann" / "kernels"
-    except RuntimeError:
-        # The user has no home folder.
-        return None
 
 
 @cache

@@ -7,6 +7,7 @@ and one message. Any other exception is our own fault (exit code 1).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 
 class SagannError(Exception):
@@ -33,11 +34,7 @@ class SagannError(Exception):
         super().__init__(f"{what}: {value} (in {where}). {fix}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.what, self.value, self.where, self.fix)
-
-
-def _rebuild(kind: type[SagannError], what: str, value: str, where: str, fix: str) -> SagannError:
-    return kind(what, value=value, where=where, fix=fix)
+        return partial(type(self), self.what, value=self.value, where=self.where, fix=self.fix), ()
 
 
 class InputError(SagannError, ValueError):
@@ -60,8 +57,7 @@ class MissingDependencyError(SagannError, ImportError):
     """A feature that needs a package of one of the extras."""
 
     def __init__(self, package: str, *, extra: str, feature: str) -> None:
-        self.package = package
-        self.extra = extra
+        self._package, self._extra = package, extra
         super().__init__(
             "package not installed",
             value=f"{package} cannot be imported",
@@ -70,11 +66,7 @@ class MissingDependencyError(SagannError, ImportError):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_missing, (self.package, self.extra, self.where)
-
-
-def _rebuild_missing(package: str, extra: str, feature: str) -> MissingDependencyError:
-    return MissingDependencyError(package, extra=extra, feature=feature)
+        return partial(type(self), self._package, extra=self._extra, feature=self.where), ()
 
 
 def first_line(error: BaseException) -> str:
@@ -91,16 +83,8 @@ def in_one_line(error: BaseException) -> str:
 def require_type(
     value: object, expected: type | tuple[type, ...], *, where: str, fix: str, optional: bool = False
 ) -> None:
-    """Refuse an argument of a foreign type; a bool is no int.
+    """Refuse an argument of a foreign type; a bool is no int. ``fix`` says in a sentence what to pass instead.
 
-    Args:
-        value: the argument.
-        expected: a class, or several.
-        where: the argument's name, with what it is an argument of.
-        fix: what to pass instead, as a sentence.
-        optional: whether None is taken too.
-    Raises:
-        InputError: ``value`` is of another type.
     Example:
         >>> require_type([1, 2], dict, where="Graph.splits", fix="Pass a mapping.")
         Traceback (most recent call last):
@@ -119,13 +103,6 @@ def require_type(
 def require_choice(value: object, choices: Iterable[object], *, what: str, where: str) -> None:
     """Refuse a value that is none of the choices.
 
-    Args:
-        value: the argument.
-        choices: the accepted values.
-        what: what failed, as in :class:`SagannError`.
-        where: the argument's name.
-    Raises:
-        InputError: ``value`` is no choice.
     Example:
         >>> require_choice("rows", ["column", "row"], what="unknown order", where="order")
         Traceback (most recent call last):

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_CGROUP_ROOT = Path("/sys/fs/cgroup")
+_CGROUPS = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
 # cgroup v1 writes "no limit" as the largest multiple of a page.
 _UNLIMITED_BYTES = 2**62
@@ -41,20 +41,10 @@ class Memory:
         return min(known) if known else None
 
 
-def memory(*, proc: Path = _PROC, cgroup_root: Path = _CGROUP_ROOT) -> Memory:
-    """Measure the memory.
-
-    Args:
-        proc: where the process files are; another folder only in tests.
-        cgroup_root: where cgroups are mounted; another folder only in tests.
-    """
-    found = _meminfo(proc / "meminfo")
-    limits = [
-        (limit, used)
-        for folder in _memory_cgroups(proc, cgroup_root)
-        for limit, used in [_limit_of(folder)]
-        if limit
-    ]
+def memory() -> Memory:
+    """Measure the memory."""
+    found = _meminfo()
+    limits = [pair for folder in _memory_cgroups() if (pair := _limit_of(folder)) is not None]
     # The limit that leaves the least room is reached first.
     limit, used = min(limits, key=lambda pair: pair[0] - pair[1], default=(None, None))
     return Memory(
@@ -77,13 +67,9 @@ def nearest_folder(folder: Path) -> Path:
     return folder
 
 
-def is_memory(folder: Path, *, mounts: Path = _PROC / "self" / "mountinfo") -> bool:
-    """Whether files in a folder, or in its nearest parent that exists, stay in memory (tmpfs, ramfs).
-
-    Args:
-        folder: the folder, which need not exist yet.
-        mounts: the system's list; another file only in tests.
-    """
+def is_memory(folder: Path) -> bool:
+    """Whether files in a folder, or in its nearest parent that exists, stay in memory (tmpfs, ramfs)."""
+    mounts = _PROC / "self" / "mountinfo"
     if not mounts.is_file():
         return False
     found = folder.resolve()
@@ -97,25 +83,20 @@ def is_memory(folder: Path, *, mounts: Path = _PROC / "self" / "mountinfo") -> b
     return nearest in (b"tmpfs", b"ramfs")
 
 
-def _meminfo(path: Path) -> dict[str, int]:
-    if not path.is_file():
-        return {}
-    lines = (line.split() for line in path.read_text().splitlines())
+def _meminfo() -> dict[str, int]:
+    lines = (line.split() for line in _text(_PROC / "meminfo").splitlines())
     # "MemTotal:  16316412 kB"
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if len(words) == 3 and words[2] == "kB"}
 
 
-def _memory_cgroups(proc: Path, root: Path) -> Iterator[Path]:
+def _memory_cgroups() -> Iterator[Path]:
     """The cgroup of this process and those above it, in either version, as far as they are to be seen here."""
-    listed = proc / "self" / "cgroup"
-    if not listed.is_file():
-        return
-    for line in listed.read_text().splitlines():
+    for line in _text(_PROC / "self" / "cgroup").splitlines():
         _, controllers, inside = line.split(":", 2)
         if controllers == "":
-            mounts = [root, root / "unified"]
+            mounts = [_CGROUPS, _CGROUPS / "unified"]
         elif "memory" in controllers.split(","):
-            mounts = [root / "memory"]
+            mounts = [_CGROUPS / "memory"]
         else:
             continue
         for mount in mounts:
@@ -126,7 +107,8 @@ def _memory_cgroups(proc: Path, root: Path) -> Iterator[Path]:
                 folder = folder.parent
 
 
-def _limit_of(folder: Path) -> tuple[int | None, int]:
+def _limit_of(folder: Path) -> tuple[int, int] | None:
+    """The limit of a cgroup and what is used of it, without the page cache, in bytes; None without a limit."""
     names = (
         ("memory.max", "memory.current", ("inactive_file", "active_file")),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
@@ -134,23 +116,20 @@ def _limit_of(folder: Path) -> tuple[int | None, int]:
     for limit_name, usage_name, cache_names in names:
         limit = _number(folder / limit_name)
         if limit is not None and limit < _UNLIMITED_BYTES:
-            cache = _stat(folder / "memory.stat", cache_names)
+            entries = map(str.split, _text(folder / "memory.stat").splitlines())
+            cache = sum(int(count) for name, count in entries if name in cache_names)
             return limit, max(0, (_number(folder / usage_name) or 0) - cache)
-    return None, 0
+    return None
 
 
 def _number(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
+    text = _text(path).strip()
     return int(text) if text.isdigit() else None
 
 
-def _stat(path: Path, names: Collection[str]) -> int:
-    """The sum of some entries; those that are not there count nothing."""
+def _text(path: Path) -> str:
+    """A file's text; empty where it cannot be read."""
     try:
-        lines = path.read_text().splitlines()
+        return path.read_text()
     except OSError:
-        return 0
-    return sum(int(count) for name, count in map(str.split, lines) if name in names)
+        return ""

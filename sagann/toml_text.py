@@ -11,8 +11,6 @@ from typing import Any
 def toml_value(value: Any) -> str:
     """Write a string, a number, a boolean, a list or a mapping as TOML.
 
-    Raises:
-        TypeError: the value is of another type.
     Example:
         >>> print(toml_value({"lr": 0.1, "betas": [0.9, 0.99], "note": 'the "best"'}))
         {"lr" = 0.1, "betas" = [0.9, 0.99], "note" = "the \\"best\\""}

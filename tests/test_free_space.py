@@ -2,12 +2,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from sagann import free_space
 from sagann.free_space import free_disk_bytes, is_memory, memory
 
 GIB = 2**30
 
 
-def machine(tmp_path: Path, cgroup: str, files: dict[str, object]) -> tuple[Path, Path]:
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Folders of the test in place of the system's."""
+    if request.function is not test_this_machine:
+        monkeypatch.setattr(free_space, "_PROC", tmp_path / "proc")
+        monkeypatch.setattr(free_space, "_CGROUPS", tmp_path / "cgroup")
+
+
+def machine(tmp_path: Path, cgroup: str, files: dict[str, object]) -> None:
     """A /proc with 16 GiB, and cgroup files by path under /sys/fs/cgroup."""
     proc, root = tmp_path / "proc", tmp_path / "cgroup"
     (proc / "self").mkdir(parents=True)
@@ -17,12 +28,11 @@ def machine(tmp_path: Path, cgroup: str, files: dict[str, object]) -> tuple[Path
     for name, value in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(f"{value}\n")
-    return proc, root
 
 
 def test_without_a_limit(tmp_path: Path) -> None:
-    proc, root = machine(tmp_path, "0::/user\n", {"user/memory.max": "max"})
-    found = memory(proc=proc, cgroup_root=root)
+    machine(tmp_path, "0::/user\n", {"user/memory.max": "max"})
+    found = memory()
     assert (found.total_bytes, found.available_bytes, found.limit_bytes) == (16 * GIB, 8 * GIB, None)
     assert found.usable_bytes == 8 * GIB
 
@@ -35,8 +45,8 @@ def test_version_2_counts_every_group_above(tmp_path: Path) -> None:
         "a/b/memory.max": 4 * GIB,
         "a/b/memory.current": GIB,
     }
-    proc, root = machine(tmp_path, "0::/a/b\n", files)
-    found = memory(proc=proc, cgroup_root=root)
+    machine(tmp_path, "0::/a/b\n", files)
+    found = memory()
     # 2 GiB are left under a (its cache can be dropped), 3 GiB under a/b.
     assert (found.limit_bytes, found.limit_used_bytes) == (3 * GIB, GIB)
     assert found.usable_bytes == 2 * GIB
@@ -49,19 +59,19 @@ def test_version_1(tmp_path: Path) -> None:
         "memory/job/memory.stat": f"total_inactive_file {GIB // 4}",
         "memory/memory.limit_in_bytes": 9223372036854771712,
     }
-    proc, root = machine(tmp_path, "5:cpu:/\n4:memory:/job\n0::/\n", files)
-    found = memory(proc=proc, cgroup_root=root)
+    machine(tmp_path, "5:cpu:/\n4:memory:/job\n0::/\n", files)
+    found = memory()
     assert (found.limit_bytes, found.limit_used_bytes) == (GIB, GIB // 4)
     assert found.usable_bytes == GIB - GIB // 4
 
 
 def test_in_a_container_the_mount_is_the_group(tmp_path: Path) -> None:
-    proc, root = machine(tmp_path, "0::/host/path/of/it\n", {"memory.max": GIB, "memory.current": 0})
-    assert memory(proc=proc, cgroup_root=root).limit_bytes == GIB
+    machine(tmp_path, "0::/host/path/of/it\n", {"memory.max": GIB, "memory.current": 0})
+    assert memory().limit_bytes == GIB
 
 
-def test_where_nothing_is_known(tmp_path: Path) -> None:
-    found = memory(proc=tmp_path / "none", cgroup_root=tmp_path / "none")
+def test_where_nothing_is_known() -> None:
+    found = memory()
     assert found.usable_bytes is None
 
 
@@ -75,13 +85,14 @@ def test_disk_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
 
 
 def test_folders_that_lie_in_memory(tmp_path: Path) -> None:
-    mounts = tmp_path / "mountinfo"
+    assert not is_memory(tmp_path)
+    mounts = tmp_path / "proc" / "self" / "mountinfo"
+    mounts.parent.mkdir(parents=True)
     mounts.write_text(
         "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n"
         f"23 22 0:20 / {tmp_path} rw,nosuid - tmpfs tmpfs rw,size=9k\n"
         f"24 23 254:1 /a {tmp_path}/real\\040disk rw master:1 - xfs /dev/vdb rw\n"
     )
-    assert is_memory(tmp_path / "not" / "there", mounts=mounts)
-    assert not is_memory(tmp_path / "real disk" / "below", mounts=mounts)
-    assert not is_memory(tmp_path.parent, mounts=mounts)
-    assert not is_memory(tmp_path, mounts=tmp_path / "none")
+    assert is_memory(tmp_path / "not" / "there")
+    assert not is_memory(tmp_path / "real disk" / "below")
+    assert not is_memory(tmp_path.parent)

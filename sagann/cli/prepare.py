@@ -86,5 +86,5 @@ def stored_class_names(source: str, num_classes: int) -> tuple[str, ...]:
     if path.is_dir():
         names = tuple(dataset_info(path)["class_names"])
     elif path.suffix == ".npz" and path.is_file():
-        names = describe_npz(path).class_names
+        names = describe_npz(path).get("class_names", ())
     return names if len(names) == num_classes else ()

@@ -20,9 +20,8 @@ from sagann.graph.validate import validate_graph
 from sagann.graph.widths import id_dtype
 
 if TYPE_CHECKING:
-    from sagann.graph.demo import demo_graph
     from sagann.graph.rmat import Quadrants, rmat_chunks, rmat_edges, rmat_graph
-    from sagann.graph.sbm import sbm_graph
+    from sagann.graph.sbm import demo_graph, sbm_graph
 
 __all__ = [
     "SPLIT_NAMES",
@@ -57,7 +56,7 @@ __all__ = [
 
 _GENERATORS = {
     "Quadrants": "sagann.graph.rmat",
-    "demo_graph": "sagann.graph.demo",
+    "demo_graph": "sagann.graph.sbm",
     "rmat_chunks": "sagann.graph.rmat",
     "rmat_edges": "sagann.graph.rmat",
     "rmat_graph": "sagann.graph.rmat",

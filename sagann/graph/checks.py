@@ -6,7 +6,7 @@ the row's index, and raises an error of class ``error``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,13 +27,7 @@ LARGEST_TYPE = 2**31 - 2
 
 
 def numbered(name: str, unit: str, first: int = 0) -> Where:
-    """Name rows by number: "NAME, UNIT 17".
-
-    Args:
-        name: the array or file.
-        unit: "row", "vertex", "edge".
-        first: number of the first row.
-    """
+    """Name rows by number, from ``first`` on: "NAME, UNIT 17"."""
     return lambda at: f"{name}, {unit} {first + at}"
 
 
@@ -51,6 +45,15 @@ def first_true(wrong: Rows) -> int | None:
     """Index of the first row that holds a true value; None without one."""
     # NumPy's nonzero() gives an array of rows first, torch's the position of the first value: [0][0] is its row in both.
     return int(wrong.nonzero()[0][0]) if wrong.any() else None
+
+
+def first_of_equals(keys: Sequence[Rows]) -> Rows:
+    """bool [n]: the first of each run of rows that are equal in all keys [n]."""
+    first = keys[0] == keys[0]
+    first[1:] = False
+    for key in keys:
+        first[1:] |= key[1:] != key[:-1]
+    return first
 
 
 def wrong_form(

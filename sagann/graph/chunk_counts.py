@@ -22,14 +22,11 @@ _EDGES_PER_THREAD = 1 << 15
 
 
 def chunk_counts(topology: Topology, bounds: Sequence[int], of_type: tuple[str, int] | None = None) -> Tensor:
-    """Count the edges from interval to interval.
+    """Count the edges from each source interval to each destination interval, int64 [P, P].
 
-    Args:
-        topology: square; its arrays may be mapped from files.
-        bounds: of the intervals, ascending from 0 to the number of vertices.
-        of_type: name of the edge data that holds types, and the type that counts; None for all edges.
-    Returns:
-        int64 [P, P]: of each source interval, to each destination interval.
+    The bounds of the intervals ascend from 0 to the number of vertices. ``of_type`` is the name of the edge data that holds
+    types, and the type that counts; None for all edges.
+
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([0, 3, 2]), dst=torch.tensor([3, 0, 0]), num_src=4)
         >>> chunk_counts(topology, (0, 2, 4)).tolist()

@@ -59,16 +59,9 @@ def group_by_key(
 ) -> Grouped:
     """Sort items by an integer key, stably, carrying values, positions, or both along.
 
-    O(items + keys) time. Takes 10 to 25 ns per item and core, where ``torch.sort`` takes 100 to 120.
+    O(items + keys) time. Takes 10 to 25 ns per item and core, where ``torch.sort`` takes 100 to 120. Keys and values are int32 or
+    int64 [N]; values are converted to ``value_dtype`` on the way. That keys are in ``[0, num_keys)`` is not checked.
 
-    Args:
-        keys: int32 or int64 [N], each in ``[0, num_keys)``; this is not checked.
-        num_keys: number of keys, also of those that do not occur.
-        values: int32 or int64 [N], carried along.
-        value_dtype: int32 or int64, to convert the values to on the way; default their own.
-        positions: whether to return where each item stood, to carry further data along by indexing.
-    Returns:
-        the offsets of the keys and what was carried, on the device of ``keys``.
     Example:
         >>> grouped = group_by_key(torch.tensor([2, 0, 2]), 3, values=torch.tensor([7, 8, 9]), positions=True)
         >>> grouped.indptr.tolist(), grouped.values.tolist(), grouped.positions.tolist()

@@ -54,9 +54,8 @@ def made_by(allocate: Allocate) -> Iterator[None]:
 def slabs(indptr: Tensor, most_edges: int = SLAB_EDGES) -> Iterator[tuple[slice, slice]]:
     """Cut destinations into ranges with few in-edges; yield the vertices and the edges of each range.
 
-    Args:
-        indptr: CSC offsets, int64 [num_dst + 1].
-        most_edges: largest number of edges in a range; a destination with more edges is a range by itself.
+    A destination with more than ``most_edges`` edges is a range by itself.
+
     Example:
         >>> [(rows.stop, edges.stop) for rows, edges in slabs(torch.tensor([0, 1, 2, 7, 7]), most_edges=2)]
         [(2, 2), (3, 7), (4, 7)]

@@ -12,13 +12,13 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError
+from sagann.errors import InputError, require_choice
 from sagann.graph.checks import slices
 from sagann.graph.feature_store import FeatureStore, feature_store, read_slice
 from sagann.graph.graph import Graph
 from sagann.graph.large_arrays import empty_array, slabs
 from sagann.graph.rows import csr_tensor, is_sparse
-from sagann.graph.topology import Topology
+from sagann.graph.topology import Topology, destinations
 
 Normalisation = Literal["symmetric", "row"]
 
@@ -47,13 +47,7 @@ def normalise(
         >>> normalise(Graph(topology=topology), "row").topology.edge_data["weight"]
         tensor([0.5000, 0.5000, 1.0000])
     """
-    if how not in get_args(Normalisation):
-        raise InputError(
-            "unknown normalisation",
-            value=f"'{how}', expected one of {', '.join(get_args(Normalisation))}",
-            where="normalise",
-            fix="Pass 'symmetric' or 'row'.",
-        )
+    require_choice(how, get_args(Normalisation), what="unknown normalisation", where="normalise")
     topology = graph.topology
     degrees = weighted_in_degrees(topology)
     if how == "symmetric":
@@ -80,9 +74,7 @@ def weighted_in_degrees(topology: Topology) -> Tensor:
         return topology.in_degrees().double()
     degrees = torch.zeros(topology.num_dst, dtype=torch.float64, device=topology.device)
     for rows, edges in slabs(topology.indptr):
-        degrees_in = topology.indptr[rows.start : rows.stop + 1].diff()
-        dst = torch.repeat_interleave(torch.arange(len(degrees_in), device=topology.device), degrees_in)
-        degrees[rows].index_add_(0, dst, weight[edges].double())
+        degrees.index_add_(0, destinations(topology, rows, edges), weight[edges].double())
     return degrees
 
 

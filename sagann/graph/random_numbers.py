@@ -45,12 +45,7 @@ def unit(bits: Any) -> Any:
 
 
 def key_of(seed: int, purpose: int) -> np.uint64:
-    """The key of all draws for one purpose: equal seeds and purposes give equal numbers.
-
-    Args:
-        seed: any integer.
-        purpose: a small number, one for each thing that is drawn.
-    """
+    """The key of all draws for one purpose, a small number: equal seeds and purposes give equal numbers."""
     word = (seed * 0x9E3779B97F4A7C15 + purpose * 0xD1B54A32D192ED03) % 2**64
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         word = (word ^ (word >> shift)) * factor % 2**64

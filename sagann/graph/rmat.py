@@ -125,13 +125,12 @@ def rmat_chunks(
     seed: int,
     chunk_edges: int = 1 << 24,
     quadrants: Quadrants | None = None,
-    scramble: bool = True,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Draw an R-MAT graph chunk by chunk; the edges do not depend on the size of the chunks.
 
     Args:
         chunk_edges: number of edges in a chunk.
-        num_vertices, num_edges, seed, quadrants, scramble: as for :func:`rmat_edges`.
+        num_vertices, num_edges, seed, quadrants: as for :func:`rmat_edges`.
     """
     for first in range(0, num_edges, chunk_edges):
         yield rmat_edges(
@@ -141,7 +140,6 @@ def rmat_chunks(
             first=first,
             count=min(chunk_edges, num_edges - first),
             quadrants=quadrants,
-            scramble=scramble,
         )
 
 
@@ -153,18 +151,17 @@ def rmat_graph(
     num_classes: int = 0,
     seed: int,
     quadrants: Quadrants | None = None,
-    scramble: bool = True,
 ) -> Graph:
     """Make an R-MAT graph in memory, with random features and labels, for measurements of speed.
 
     Args:
         num_features: standard normal float32 features per vertex; 0 for none.
         num_classes: classes of uniformly random labels, with a 60/20/20 split; 0 for none.
-        num_vertices, num_edges, seed, quadrants, scramble: as for :func:`rmat_edges`.
+        num_vertices, num_edges, seed, quadrants: as for :func:`rmat_edges`.
     Raises:
         InputError: no vertices for the edges.
     """
-    src, dst = rmat_edges(num_vertices, num_edges, seed=seed, quadrants=quadrants, scramble=scramble)
+    src, dst = rmat_edges(num_vertices, num_edges, seed=seed, quadrants=quadrants)
     graph = Graph(
         topology=Topology.from_coo(src=src, dst=dst, num_src=num_vertices),
         features=normals(num_vertices, num_features, seed=seed, purpose=FEATURES) if num_features else None,

@@ -10,14 +10,12 @@ Threads take ranges of rows with about equal numbers of ids; a row is never spli
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import numpy as np
 import torch
 from numba import prange
 from torch import Tensor
 
-from sagann.graph.counting_sort import ITEMS_PER_THREAD
+from sagann.graph.counting_sort import ITEMS_PER_THREAD, Array
 from sagann.graph.threads import pytorch_threads
 from sagann.machine_code import compiled
 
@@ -27,16 +25,12 @@ _DIGIT_BITS = 8
 # Number of ranges of rows for each thread: some ranges take longer than others.
 _TASKS_PER_THREAD = 16
 
-Array: TypeAlias = np.ndarray[Any, Any]
-
 
 def sort_rows(indptr: Tensor, ids: Tensor, positions: Tensor | None = None) -> None:
-    """Sort each row's ids, stably and in place, and carry their positions along.
+    """Sort each row's ids, stably and in place, and permute their positions in the same way.
 
-    Args:
-        indptr: int64 [num_rows + 1], offsets of the rows.
-        ids: int32 or int64 [N], at least 0, contiguous.
-        positions: int32 or int64 [N], contiguous, permuted like the ids; further data is permuted by indexing with them.
+    The ids are at least 0; both arrays are contiguous. Further data is permuted by indexing with the positions.
+
     Example:
         >>> ids, positions = torch.tensor([2, 1, 1, 0]), torch.arange(4)
         >>> sort_rows(torch.tensor([0, 3, 4]), ids, positions)

@@ -34,7 +34,7 @@ def random_split(graph: Graph, *, train: float = 0.6, val: float = 0.2, seed: in
             where="random_split",
             fix="Lower one of them; what is left is for testing.",
         )
-    vertices = labelled_vertices(graph)
+    vertices = _labelled_vertices(graph)
     vertices = vertices[_shuffled(len(vertices), seed)]
     # Rounded cumulatively, so that shares which add up to 1 leave nothing over.
     ends = [round(train * len(vertices)), round((train + val) * len(vertices))]
@@ -81,7 +81,7 @@ def planetoid_split(graph: Graph, *, train: int = 20, val: int = 500, test: int 
 
 
 def _parts_per_class(graph: Graph, train: int, val: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    vertices = labelled_vertices(graph)
+    vertices = _labelled_vertices(graph)
     if graph.multi_label or graph.labels is None:
         what = "a split per class needs one label per vertex"
         raise _refused(graph, what, "several labels per vertex", "Use random_split.")
@@ -142,17 +142,13 @@ def graph_split(
                 raise _refused(graph, "a graph stands twice in a split", f"{key!r}", "Name every graph once.")
             owner[position] = part
     part_of_vertex = torch.repeat_interleave(owner, graph.graph_ptr.diff())
-    vertices = labelled_vertices(graph)
+    vertices = _labelled_vertices(graph)
     part_of_labelled = part_of_vertex[vertices]
     return _with_splits(graph, *(vertices[part_of_labelled == part] for part in range(3)))
 
 
-def labelled_vertices(graph: Graph) -> Tensor:
-    """Find the vertices with a known label, int64 ascending.
-
-    Raises:
-        InputError: the graph has no labels.
-    """
+def _labelled_vertices(graph: Graph) -> Tensor:
+    """Find the vertices with a known label, int64 ascending."""
     if graph.labels is None:
         fix = "Give the graph labels first."
         raise _refused(graph, "a graph without labels cannot be split", "labels is None", fix)

@@ -83,11 +83,7 @@ def relabel(graph: Graph, order: Tensor) -> Graph:
 
 
 def check_order(graph: Graph, order: Tensor) -> None:
-    """Check that an order is a permutation of the vertices, int64 [num_vertices].
-
-    Raises:
-        InputError: the order is no permutation, or mixes the vertices of several graphs.
-    """
+    """Check that an order is a permutation of the vertices, int64 [num_vertices], that mixes those of no two graphs."""
     if len(order) != graph.num_vertices:
         raise InputError(
             "vertex order is not a permutation",
@@ -117,11 +113,7 @@ def _check_vertices(vertices: Tensor, graph: Graph) -> None:
 
 
 def graphs_of(graph: Graph, vertices: Tensor) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Offsets and names of the graphs of chosen vertices, in the order of the vertices.
-
-    Raises:
-        InputError: vertices of several graphs are mixed.
-    """
+    """Offsets and names of the graphs of chosen vertices, in the order of the vertices; refuse mixed graphs."""
     if graph.graph_ptr is None:
         return None, graph.graph_names
     owner = torch.bucketize(vertices.cpu(), graph.graph_ptr.cpu(), right=True) - 1

@@ -190,8 +190,7 @@ class Topology:
         return self._edge_dst
 
     def _expand_dst(self) -> Tensor:
-        ids = torch.arange(self.num_dst, dtype=self.indices.dtype, device=self.device)
-        return torch.repeat_interleave(ids, self.in_degrees(), output_size=self.num_edges)
+        return destinations(self, slice(0, self.num_dst), slice(0, self.num_edges))
 
     def csr(self) -> Csr:
         """The same edges grouped by source; built at the first call, then kept."""
@@ -271,6 +270,13 @@ class Topology:
     def __repr__(self) -> str:
         data = f", edge_data={sorted(self._edge_data)}" if self._edge_data else ""
         return f"Topology(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges}{data})"
+
+
+def destinations(topology: Topology, rows: slice, edges: slice) -> Tensor:
+    """The destination of every in-edge of a range of destinations, whose edges are ``edges``."""
+    ids = torch.arange(rows.start, rows.stop, dtype=topology.indices.dtype, device=topology.device)
+    degrees = topology.indptr[rows.start : rows.stop + 1].diff()
+    return torch.repeat_interleave(ids, degrees, output_size=edges.stop - edges.start)
 
 
 @contextmanager

@@ -24,10 +24,11 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError
+from sagann.graph.checks import first_of_equals
 from sagann.graph.graph import Graph
 from sagann.graph.large_arrays import empty_array, slabs
 from sagann.graph.rows import offsets_of
-from sagann.graph.topology import Topology
+from sagann.graph.topology import Topology, destinations
 
 
 def add_self_loops(graph: Graph, *, fill: Mapping[str, float] | None = None, leave_out: bool = False) -> Graph:
@@ -52,9 +53,9 @@ def add_self_loops(graph: Graph, *, fill: Mapping[str, float] | None = None, lea
     missing = torch.ones(graph.num_vertices, dtype=torch.bool, device=topology.device)
     num_before = torch.empty(graph.num_vertices, dtype=torch.int64, device=topology.device)
     for rows, edges in slabs(topology.indptr):
-        sources, destinations = topology.indices[edges], _destinations(topology, rows)
-        missing[sources[sources == destinations].long()] = False
-        below = destinations[sources < destinations] - rows.start
+        sources, dst = topology.indices[edges], destinations(topology, rows, edges)
+        missing[sources[sources == dst].long()] = False
+        below = dst[sources < dst] - rows.start
         num_before[rows] = torch.bincount(below, minlength=rows.stop - rows.start)
     if not missing.any():
         return graph
@@ -112,7 +113,7 @@ def remove_self_loops(graph: Graph) -> Graph:
         >>> remove_self_loops(Graph(topology=topology)).topology.indices.tolist()
         [0]
     """
-    loops = _self_loops(graph.topology)
+    loops = graph.topology.indices == graph.topology.edge_dst()
     return graph.with_topology(_keep_edges(graph.topology, ~loops)) if loops.any() else graph
 
 
@@ -133,7 +134,7 @@ def coalesce(graph: Graph) -> Graph:
     """
     given = graph.topology
     topology = _sorted(given.indices, given.edge_dst(), given.edge_data, given.num_src)
-    first = _first_of_equals(topology)
+    first = _first_edges(topology)
     if first.all():
         return graph.with_topology(topology)
     merged = _keep_edges(topology, first)
@@ -164,7 +165,7 @@ def symmetrise(graph: Graph) -> Graph:
     # Each edge stands before its mirror image, and sorting is stable: the first of equals is the edge itself
     # where there is one.
     both = _with_reversed(forward, forward.edge_data)
-    return graph.with_topology(_keep_edges(both, _first_of_equals(both)))
+    return graph.with_topology(_keep_edges(both, _first_edges(both)))
 
 
 def add_inverse_edges(graph: Graph) -> Graph:
@@ -190,16 +191,6 @@ def add_inverse_edges(graph: Graph) -> Graph:
     inverse = {**graph.topology.edge_data, "type": wide + graph.num_edge_types}
     topology = _with_reversed(graph.topology.with_edge_data(type=wide), inverse)
     return replace(graph, topology=topology, num_edge_types=2 * graph.num_edge_types)
-
-
-def _self_loops(topology: Topology) -> Tensor:
-    return topology.indices == topology.edge_dst()
-
-
-def _destinations(topology: Topology, rows: slice) -> Tensor:
-    """The destination of every in-edge of a range of vertices."""
-    ids = torch.arange(rows.start, rows.stop, dtype=topology.indices.dtype, device=topology.device)
-    return torch.repeat_interleave(ids, topology.indptr[rows.start : rows.stop + 1].diff())
 
 
 def _wide_types(types: Tensor) -> Tensor:
@@ -234,13 +225,7 @@ def _sorted(src: Tensor, dst: Tensor, edge_data: Mapping[str, Tensor], num_verti
     return Topology.from_coo(src=src, dst=dst, num_src=num_vertices, edge_data=edge_data)
 
 
-def _first_of_equals(topology: Topology) -> Tensor:
+def _first_edges(topology: Topology) -> Tensor:
     """bool [num_edges]: the first of each run of edges with the same ends and type."""
     keys = [topology.edge_dst(), topology.indices]
-    if "type" in topology.edge_data:
-        keys.append(topology.edge_data["type"])
-    first = torch.zeros(topology.num_edges, dtype=torch.bool, device=topology.device)
-    first[:1] = True
-    for key in keys:
-        first[1:] |= key[1:] != key[:-1]
-    return first
+    return first_of_equals(keys + [rows for name, rows in topology.edge_data.items() if name == "type"])

@@ -10,7 +10,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError
+from sagann.errors import InputError, require_choice
 from sagann.graph.checks import (
     Where,
     check_columns,
@@ -25,8 +25,9 @@ from sagann.graph.checks import (
 )
 from sagann.graph.feature_store import feature_store, read_slice
 from sagann.graph.graph import SPLIT_NAMES, Graph
+from sagann.graph.large_arrays import slabs
 from sagann.graph.rows import is_sparse
-from sagann.graph.topology import Topology
+from sagann.graph.topology import destinations
 
 FEATURE_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 TYPE_DTYPES = (torch.uint8, torch.int16, torch.int32, torch.int64)
@@ -46,11 +47,7 @@ def validate_graph(graph: Graph) -> None:
 
 
 def validate_labels(graph: Graph) -> None:
-    """Check the labels and splits of ``graph``, in O(vertices).
-
-    Raises:
-        InputError: something is wrong; the message names the first offending vertex.
-    """
+    """Check the labels and splits of ``graph``, in O(vertices)."""
     _check_labels(graph)
     _check_splits(graph)
 
@@ -83,9 +80,8 @@ def _check_boundaries(graph: Graph) -> None:
 
 def _check_no_crossing(graph: Graph, ptr: Tensor) -> None:
     topology = graph.topology
-    for part in slices(topology.num_edges):
-        src = topology.indices[part].long()
-        dst = _destinations(topology, part)
+    for rows, edges in slabs(topology.indptr):
+        src, dst = topology.indices[edges].long(), destinations(topology, rows, edges).long()
         owner = torch.bucketize(dst, ptr, right=True) - 1
         at = first_true((src < ptr[owner]) | (src >= ptr[owner + 1]))
         if at is not None:
@@ -93,18 +89,9 @@ def _check_no_crossing(graph: Graph, ptr: Tensor) -> None:
             raise InputError(
                 "an edge joins two graphs",
                 value=f"{int(src[at])} -> {int(dst[at])}, from graph {source_graph} to graph {int(owner[at])}",
-                where=f"{_name(graph, 'edges')}, edge {part.start + at}",
+                where=f"{_name(graph, 'edges')}, edge {edges.start + at}",
                 fix="Remove the edge, or mend graph_ptr.",
             )
-
-
-def _destinations(topology: Topology, part: slice) -> Tensor:
-    """Destinations of a slice of the edges, without those of all edges."""
-    bounds = torch.tensor([part.start, part.stop - 1], device=topology.device)
-    first, last = (torch.bucketize(bounds, topology.indptr, right=True) - 1).tolist()
-    offsets = topology.indptr[first : last + 2].clamp(part.start, part.stop)
-    destinations = torch.arange(first, last + 1, device=topology.device)
-    return torch.repeat_interleave(destinations, offsets.diff(), output_size=part.stop - part.start)
 
 
 def _check_edge_data(graph: Graph) -> None:
@@ -202,13 +189,7 @@ def _check_labels(graph: Graph) -> None:
 def _check_splits(graph: Graph) -> None:
     for name, mask in graph.splits.items():
         where = _name(graph, f"split '{name}'")
-        if name not in SPLIT_NAMES:
-            raise InputError(
-                "unknown split",
-                value=f"'{name}', expected {', '.join(SPLIT_NAMES)}",
-                where=_name(graph, "splits"),
-                fix="Rename the split.",
-            )
+        require_choice(name, SPLIT_NAMES, what="unknown split", where=_name(graph, "splits"))
         if mask.dtype != torch.bool or mask.ndim != 1:
             raise wrong_form(mask, "torch.bool [num_vertices]", where=where, fix="Pass a mask, not vertex ids.")
         if name == "train" and not mask.any():

@@ -15,6 +15,7 @@ import numpy as np
 
 from sagann.errors import DatasetError, MissingDependencyError
 from sagann.graph.checks import check_labels, numbered, wrong_form
+from sagann.storage.edge_list import table_edges
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
 from sagann.storage.regular_file import reading
@@ -165,9 +166,7 @@ def _csv_ends(table: CsvTable) -> Iterator[EdgeChunk]:
             where=str(table.path),
             fix="Write the two ids of an edge in a row, separated by a comma.",
         )
-    for batch in table.batches(table.names[:2], ["int64", "int64"]):
-        src, dst = batch.columns
-        yield EdgeChunk(src=src, dst=dst, file=str(table.path), first_row=batch.first_row)
+    yield from table_edges(table, table.names[:2])
 
 
 def _array_ends(array: Array, file: str) -> Iterator[EdgeChunk]:

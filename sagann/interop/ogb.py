@@ -13,10 +13,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sagann.errors import DatasetError
+from sagann.storage.edge_list import table_edges
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
 from sagann.storage.npz import NpzArchive
@@ -52,51 +53,43 @@ def import_ogb(
     raw = folder / "raw"
     _refuse_other_kinds(folder)
     with ExitStack() as stack:
-        parts = _archive_parts(raw, stack) if (raw / "data.npz").is_file() else _csv_parts(raw)
+        fields = _archive_fields(raw, stack) if (raw / "data.npz").is_file() else _csv_fields(raw)
         import_dataset(
             ImportSource(
                 name=folder.name,
                 description=f"OGB folder {folder.name}",
-                edges=parts.edges,
-                features=parts.features,
-                labels=parts.labels,
-                splits=_masks(folder / "split", split, parts.num_vertices),
-                num_vertices=parts.num_vertices,
+                splits=_masks(folder / "split", split, fields["num_vertices"]),
+                **fields,
             ),
             out,
             options or ImportOptions(),
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Parts:
-    edges: JoinedEdges
-    features: RowSource | None
-    labels: RowSource | None
-    num_vertices: int
+def _csv_fields(raw: Path) -> dict[str, Any]:
+    """Fields of the ImportSource, without name and splits, of the layout in CSV files."""
 
-
-def _csv_parts(raw: Path) -> _Parts:
     def table(name: str) -> CsvTable | None:
         path = _find(raw, name)
         return None if path is None else CsvTable(path, header=False)
 
     features, labels, edge_features = table("node-feat.csv"), table("node-label.csv"), table("edge-feat.csv")
     num_edges = _one_number(_require(raw, "num-edge-list.csv"))
-    return _Parts(
-        edges=JoinedEdges(
+    return {
+        "edges": JoinedEdges(
             ends=_ends(CsvTable(_require(raw, "edge.csv"), header=False), num_edges),
             num_edges=num_edges,
             data={} if edge_features is None else {"feat": table_features(edge_features)},
         ),
-        features=None if features is None else table_features(features),
+        "features": None if features is None else table_features(features),
         # Some sets write unknown labels as nan.
-        labels=None if labels is None else table_labels(labels, "float64"),
-        num_vertices=_one_number(_require(raw, "num-node-list.csv")),
-    )
+        "labels": None if labels is None else table_labels(labels, "float64"),
+        "num_vertices": _one_number(_require(raw, "num-node-list.csv")),
+    }
 
 
-def _archive_parts(raw: Path, stack: ExitStack) -> _Parts:
+def _archive_fields(raw: Path, stack: ExitStack) -> dict[str, Any]:
+    """As :func:`_csv_fields`, of the layout in archives."""
     data = stack.enter_context(NpzArchive(raw / "data.npz"))
     for name in ("edge_index", "num_nodes_list"):
         if name not in data.members:
@@ -116,12 +109,12 @@ def _archive_parts(raw: Path, stack: ExitStack) -> _Parts:
     edge_data: dict[str, RowSource] = {}
     if "edge_feat" in data.members and data.members["edge_feat"].dtype.kind == "f":
         edge_data["feat"] = NpzRows(archive=data, name="edge_feat", dtype="float32")
-    return _Parts(
-        edges=npz_edges(data, edge_data),
-        features=npz_features(data, "node_feat") if "node_feat" in data.members else None,
-        labels=labels,
-        num_vertices=int(counts[0]),
-    )
+    return {
+        "edges": npz_edges(data, edge_data),
+        "features": npz_features(data, "node_feat") if "node_feat" in data.members else None,
+        "labels": labels,
+        "num_vertices": int(counts[0]),
+    }
 
 
 def _ends(table: CsvTable, num_edges: int) -> Iterator[EdgeChunk]:
@@ -132,10 +125,9 @@ def _ends(table: CsvTable, num_edges: int) -> Iterator[EdgeChunk]:
             str(table.path),
         )
     found = 0
-    for batch in table.batches(table.names, ["int64", "int64"]):
-        src, dst = batch.columns
-        yield EdgeChunk(src=src, dst=dst, file=str(table.path), first_row=batch.first_row)
-        found += len(src)
+    for chunk in table_edges(table, table.names):
+        yield chunk
+        found += len(chunk.src)
     if found != num_edges:
         raise DatasetError(
             "number of edges differs from the stated number",

@@ -41,7 +41,7 @@ def vertex_order(graph: Graph, by: str, *, num_parts: int = 128, seed: int = 0) 
         InputError: no order has that name.
         MissingDependencyError: METIS is not installed.
     Example:
-        >>> from sagann.graph.demo import demo_graph
+        >>> from sagann.graph import demo_graph
         >>> graph = demo_graph()
         >>> order = vertex_order(graph, "degree")
         >>> int(graph.topology.in_degrees()[order[0]]) == int(graph.topology.in_degrees().max())

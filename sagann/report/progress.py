@@ -22,7 +22,7 @@ from rich.progress import (
 from rich.table import Column
 
 from sagann.report.terminal import Terminal
-from sagann.storage.progress import Progress as ImportProgress, silent
+from sagann.storage.importer import Progress as ImportProgress, silent
 
 if TYPE_CHECKING:
     from sagann.train.reporter import EpochRecord, RunInfo, TrainResult

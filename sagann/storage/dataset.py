@@ -140,11 +140,7 @@ def _folder(path: str | os.PathLike[str]) -> Path:
 
 
 def tensors_of(graph: Graph) -> dict[str, Tensor]:
-    """A graph's arrays by the names of their files.
-
-    Raises:
-        InputError: an array has a dtype, or edge data a name, that the format does not know.
-    """
+    """A graph's arrays by the names of their files; refuse dtypes and names that the format does not know."""
     topology = graph.topology
     features = None if graph.features is None else tensor_of(graph.features)
     tensors: dict[str, Tensor | None] = {"indptr": topology.indptr, "indices": topology.indices}

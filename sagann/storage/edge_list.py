@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from sagann.errors import DatasetError, InputError
+from sagann.errors import DatasetError, require_choice
 from sagann.storage.edge_source import EdgeChunk, EdgeColumn
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
 from sagann.storage.tables import (
@@ -47,13 +47,7 @@ class EdgeListFormat:
     "Format of the files: 'csv' or 'parquet'; None to decide by the ending of each file's name."
 
     def __post_init__(self) -> None:
-        if self.kind not in _SUFFIXES:
-            raise InputError(
-                "kind of edge list is unknown",
-                value=f"{self.kind!r}, expected 'csv', 'parquet' or None",
-                where="EdgeListFormat.kind",
-                fix="Choose one of these.",
-            )
+        require_choice(self.kind, _SUFFIXES, what="kind of edge list is unknown", where="EdgeListFormat.kind")
 
 
 def import_edge_list(
@@ -89,7 +83,7 @@ def import_edge_list(
     """
     options = options or ImportOptions()
     form = form or EdgeListFormat()
-    files = edge_files(source, kind=form.kind)
+    files = _edge_files(source, kind=form.kind)
     _refuse_vertex_files(files, {"features": features, "labels": labels})
     edges = EdgeListSource(files, form, may_be_empty=options.num_vertices is not None)
     import_dataset(
@@ -106,12 +100,8 @@ def import_edge_list(
     )
 
 
-def edge_files(source: PathLike | Sequence[PathLike], *, kind: str | None = None) -> list[Path]:
-    """List the files of an edge list; of a folder, the files of ``kind``, or of every known kind.
-
-    Raises:
-        DatasetError: a folder holds no edge file.
-    """
+def _edge_files(source: PathLike | Sequence[PathLike], *, kind: str | None = None) -> list[Path]:
+    """List the files of an edge list; of a folder, the files of ``kind``, or of every known kind."""
     if not isinstance(source, (str, os.PathLike)):
         paths = [Path(path) for path in source]
     elif Path(source).is_dir():
@@ -129,12 +119,8 @@ def edge_files(source: PathLike | Sequence[PathLike], *, kind: str | None = None
 
 
 def columns_left_out(source: PathLike | Sequence[PathLike], form: EdgeListFormat) -> list[str]:
-    """Names of the columns of an edge list (its first file) that ``form`` does not use.
-
-    Raises:
-        DatasetError: as :func:`import_edge_list`.
-    """
-    return EdgeListSource(edge_files(source, kind=form.kind)[:1], form).columns_left_out
+    """Names of the columns of an edge list (its first file) that ``form`` does not use."""
+    return EdgeListSource(_edge_files(source, kind=form.kind)[:1], form).columns_left_out
 
 
 def _refuse_vertex_files(files: Sequence[Path], given: Mapping[str, PathLike | None]) -> None:
@@ -150,13 +136,7 @@ def _refuse_vertex_files(files: Sequence[Path], given: Mapping[str, PathLike | N
 
 
 class EdgeListSource:
-    """The edges of some files, one after the other.
-
-    Args:
-        files: CSV or Parquet files with the same columns.
-        form: columns and form.
-        may_be_empty: whether a list without edges is accepted.
-    """
+    """The edges of some files with the same columns, one after the other."""
 
     def __init__(self, files: Sequence[Path], form: EdgeListFormat, *, may_be_empty: bool = False) -> None:
         self._tables = [
@@ -192,20 +172,11 @@ class EdgeListSource:
 
     def chunks(self) -> Iterator[EdgeChunk]:
         """The edges in the order of the files."""
-        data_names = list(self.columns)
         num_edges = 0
         for table, names in zip(self._tables, self._names, strict=True):
-            dtypes = ["int64", "int64", *("float32" if name == "weight" else "int64" for name in data_names)]
-            for batch in table.batches(names, dtypes):
-                src, dst, *data = batch.columns
-                num_edges += len(src)
-                yield EdgeChunk(
-                    src=src,
-                    dst=dst,
-                    data=dict(zip(data_names, data, strict=True)),
-                    file=str(table.path),
-                    first_row=batch.first_row,
-                )
+            for chunk in table_edges(table, names, list(self.columns)):
+                yield chunk
+                num_edges += len(chunk.src)
         if num_edges == 0 and not self._may_be_empty:
             raise DatasetError(
                 "edge list has no edges",
@@ -243,6 +214,17 @@ class EdgeListSource:
                     fix="Remove files without edges from the folder; give all edge files the same columns, or name the columns "
                     "by src and dst (--src and --dst).",
                 )
+
+
+def table_edges(
+    table: CsvTable | ParquetTable, columns: Sequence[str], data: Sequence[str] = ()
+) -> Iterator[EdgeChunk]:
+    """The edges of a table: columns of sources, destinations, and edge data of the names ``data``."""
+    dtypes = ["int64", "int64", *("float32" if name == "weight" else "int64" for name in data)]
+    for batch in table.batches(columns, dtypes):
+        src, dst, *rows = batch.columns
+        found = dict(zip(data, rows, strict=True))
+        yield EdgeChunk(src=src, dst=dst, data=found, file=str(table.path), first_row=batch.first_row)
 
 
 def _columns_text(found: list[str] | int) -> str:

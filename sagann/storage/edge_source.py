@@ -81,11 +81,7 @@ class JoinedEdges:
         return {name: EdgeColumn(dtype=rows.dtype, row_shape=rows.row_shape) for name, rows in self.data.items()}
 
     def chunks(self) -> Iterator[EdgeChunk]:
-        """The edges with their data.
-
-        Raises:
-            DatasetError: edge data has fewer or more rows than there are edges.
-        """
+        """The edges with their data, which must have as many rows as there are edges."""
         streams = {name: _Stream(name, rows) for name, rows in self.data.items()}
         for chunk in self.ends:
             data = {name: stream.take(len(chunk.src)) for name, stream in streams.items()}
@@ -141,16 +137,9 @@ class _Stream:
 
 
 def checked_chunk(chunk: EdgeChunk, num_vertices: int | None, columns: Mapping[str, EdgeColumn]) -> EdgeChunk:
-    """Check the ids and the edge data of a chunk.
+    """Check the ids and the edge data of a chunk, and cast the data to the form in which they are stored.
 
-    Args:
-        chunk: the edges.
-        num_vertices: ids must be below this number; None where ids tell the number of vertices.
-        columns: the form in which the edge data is stored.
-    Returns:
-        the chunk, with edge data of the dtypes in which it is stored.
-    Raises:
-        DatasetError: an id or a type is out of range, or a value is not finite; names file and row.
+    Ids must be below ``num_vertices``; None where ids tell the number of vertices.
     """
     where = numbered(chunk.file, "row", chunk.first_row)
     check_ids(chunk.src, num_vertices, "source", where=where, error=DatasetError)

@@ -1,39 +1,107 @@
-"""Edges spooled to a file in the order of arrival, with the largest id and a histogram of ids for the sort."""
+"""Edges on their way to the sort, in temporary files: the spool in the order of arrival, and runs of the parts of a sort.
+
+A run has blocks, and a block holds its columns one after the other (source ids, destination ids, edge data), so a column of a
+block is one contiguous read. The list of blocks stays in memory: a few bytes for a million edges. The spool also tells the
+largest id, and a histogram of ids for the sort.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from io import BufferedReader, BufferedWriter
 from pathlib import Path
 
 import numpy as np
 
 from sagann.machine_code import compiled
-from sagann.storage.edge_run import EdgeRun
 from sagann.storage.edge_source import EdgeChunk, EdgeColumn, checked_chunk
 from sagann.storage.row_source import Array
 
 _MAX_BINS = 2**20
 
 
+class EdgeRun:
+    """A temporary file of edges, with a form for each column."""
+
+    def __init__(self, path: Path, columns: Sequence[EdgeColumn]) -> None:
+        self._path = path
+        self._columns = tuple(columns)
+        self._blocks: list[int] = []
+        self._file: BufferedWriter | None = None
+        self.num_edges = 0
+
+    def append(self, columns: Sequence[Array]) -> None:
+        """Append one block; columns are cast to their form."""
+        count = len(columns[0])
+        if count == 0:
+            return
+        if self._file is None:
+            self._file = self._path.open("wb")
+        for form, column in zip(self._columns, columns, strict=True):
+            self._file.write(np.ascontiguousarray(column, dtype=form.dtype).data)
+        self._blocks.append(count)
+        self.num_edges += count
+
+    def close(self) -> None:
+        """End writing; the file stays to be read."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def blocks(self) -> Iterator[list[Array]]:
+        """Read the blocks, each a list of columns, in the order they were written."""
+        self.close()
+        if not self._blocks:
+            return
+        with self._path.open("rb") as file:
+            for count in self._blocks:
+                block = empty_edges(self._columns, count)
+                for column in block:
+                    _read_into(file, column)
+                yield block
+
+    def load(self) -> list[Array]:
+        """Read everything at once, as a list of columns."""
+        self.close()
+        whole = empty_edges(self._columns, self.num_edges)
+        if not self._blocks:
+            return whole
+        with self._path.open("rb") as file:
+            begin = 0
+            for count in self._blocks:
+                for column in whole:
+                    _read_into(file, column[begin : begin + count])
+                begin += count
+        return whole
+
+    def delete(self) -> None:
+        """Remove the file."""
+        self.close()
+        self._path.unlink(missing_ok=True)
+
+
+def empty_edges(columns: Sequence[EdgeColumn], count: int) -> list[Array]:
+    """Uninitialised arrays for some edges, one for each column."""
+    return [np.empty((count, *form.row_shape), dtype=form.dtype) for form in columns]
+
+
+def _read_into(file: BufferedReader, column: Array) -> None:
+    if file.readinto(column.data) != column.nbytes:
+        raise OSError(f"temporary file {file.name} ends early")
+
+
 class Histogram:
-    """Number of edges by bins of 2^shift consecutive ids, from ``first`` on.
+    """Number of edges by bins of 2^shift consecutive ids, from ``first`` on, at first up to ``stop - 1``.
 
     The bins double in width whenever an id falls behind the last one, so their number stays bounded.
     """
 
-    def __init__(self) -> None:
-        self.first = 0
+    def __init__(self, first: int = 0, stop: int = 0) -> None:
+        self.first = first
         self.shift = 0
         self.num_bins = 0
         self.counts: Array = np.zeros(_MAX_BINS, dtype=np.int64)
-
-    @classmethod
-    def of_range(cls, first: int, stop: int) -> Histogram:
-        """A histogram for ids from ``first`` to ``stop - 1``."""
-        histogram = cls()
-        histogram.first = first
-        histogram.cover(stop - 1)
-        return histogram
+        self.cover(stop - 1)
 
     def cover(self, largest: int) -> None:
         """Widen the bins until id ``largest`` has one."""
@@ -53,13 +121,8 @@ class Histogram:
 class EdgeSpool:
     """Take chunks of edges, check them, and spool them in blocks.
 
-    Args:
-        path: file to make.
-        columns: form of the edge data, by name.
-        num_vertices: ids must be below this number; None where the largest id tells the number of vertices.
-        drop_self_loops: leave out edges v -> v.
-        mirrors: whether the sort adds the mirror image of each edge; the histogram then counts mirror images too.
-        block_edges: number of edges in a block.
+    Ids must be below ``num_vertices``; None where the largest id tells the number of vertices. With ``mirrors`` the sort adds
+    the mirror image of each edge, and the histogram counts mirror images too.
     """
 
     def __init__(
@@ -94,11 +157,7 @@ class EdgeSpool:
         return self.run.num_edges + self._num_waiting
 
     def add(self, chunk: EdgeChunk) -> None:
-        """Take a chunk.
-
-        Raises:
-            DatasetError: an edge has a wrong value; names file and row.
-        """
+        """Take a chunk; refuse wrong values, by file and row."""
         chunk = checked_chunk(chunk, self._num_vertices, self.columns)
         columns = [chunk.src, chunk.dst, *(chunk.data[name] for name in self.columns)]
         if len(chunk.src):
@@ -125,8 +184,7 @@ class EdgeSpool:
         """Write the last block, and widen the histogram to all vertices."""
         self._flush()
         self.run.close()
-        if num_vertices:
-            self.histogram.cover(num_vertices - 1)
+        self.histogram.cover(num_vertices - 1)
 
     def _wait(self, columns: list[Array]) -> None:
         self._waiting.append(columns)

@@ -14,9 +14,8 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +25,11 @@ from sagann.graph.counting_sort import group_by_key
 from sagann.graph.row_sort import sort_rows
 from sagann.graph.widths import id_dtype
 from sagann.machine_code import compiled
-from sagann.storage.edge_run import EdgeRun, empty_edges
 from sagann.storage.edge_source import EdgeColumn
-from sagann.storage.edge_spool import EdgeSpool, Histogram
+from sagann.storage.edge_spool import EdgeRun, EdgeSpool, Histogram, empty_edges
+from sagann.storage.importer import Progress
 from sagann.storage.merge import MergeRules, drop_mirrored, merge_pairs, merge_with_data
 from sagann.storage.npy import ArraySpec, NpyWriter, dtype_name
-from sagann.storage.progress import Progress
 from sagann.storage.row_source import Array
 
 # Parts of one split: each needs an open file, and slices of a block that are not too small to write.
@@ -40,28 +38,8 @@ _MAX_PARTS = 128
 _BYTES_PER_DST = 24
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SortedEdges:
-    """The result of a sort."""
-
-    num_edges: int
-    "Number of edges after merging."
-    arrays: Mapping[str, ArraySpec]
-    "Arrays of the CSC and of the edge data, by the names of their files."
-
-
 class ExternalSort:
-    """Sort a spool into CSC.
-
-    Args:
-        spool: the edges; the sort removes the file of the spool.
-        num_vertices: ids are below this number.
-        merge: merge multi-edges; a spool that mirrors implies it.
-        memory_bytes: working memory in bytes.
-        folder: folder of the temporary files.
-        open_array: makes the writer of an array of the result, from its name, dtype and row shape.
-        progress: callback for the stages "partitioning" and "sorting".
-    """
+    """Sort a spool into CSC, and remove its file. A spool that mirrors is merged, whatever ``merge`` says."""
 
     def __init__(
         self,
@@ -103,8 +81,8 @@ class ExternalSort:
         else:
             self._bytes_per_edge = 2 * record_bytes + 40 if data else 2 * ids.row_bytes + 20
 
-    def run(self) -> SortedEdges:
-        """Sort the edges and write the arrays."""
+    def run(self) -> dict[str, ArraySpec]:
+        """Sort the edges; give the arrays of the CSC and of the edge data, by the names of their files."""
         ids = dtype_name(id_dtype(self._num_vertices))
         with ExitStack() as stack:
             self._indptr = stack.enter_context(self._open("indptr", "int64"))
@@ -114,28 +92,21 @@ class ExternalSort:
                 for name, form in self._spool.columns.items()
             }
             self._sort_all()
-            arrays = {"indptr": self._indptr.finish(), "indices": self._indices.finish()}
-            arrays |= {name: writer.finish() for name, writer in self._data.items()}
-        return SortedEdges(num_edges=self._num_written, arrays=arrays)
+            writers = {"indptr": self._indptr, "indices": self._indices, **self._data}
+            return {name: writer.finish() for name, writer in writers.items()}
 
     def _sort_all(self) -> None:
         self._indptr.append(np.zeros(1, dtype=np.int64))
+        blocks = (marked for block in self._spool.run.blocks() for marked in self._with_mirrors(block))
         if self._fits(self._num_edges, self._num_vertices):
-            blocks = [block for part in self._spool.run.blocks() for block in self._with_mirrors(part)]
+            columns = [np.concatenate(parts) for parts in zip(empty_edges(self._columns, 0), *blocks, strict=True)]
             self._spool.run.delete()
-            columns = (
-                [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
-                if blocks
-                else empty_edges(self._columns, 0)
-            )
-            del blocks
             self._sort_in_memory(columns, 0, self._num_vertices)
         else:
-            blocks_in_parts = (part for block in self._spool.run.blocks() for part in self._with_mirrors(block))
-            parts = self._split(blocks_in_parts, self._spool.histogram, 0, self._num_vertices, by_src=False)
+            parts = self._split(blocks, self._spool.histogram, self._num_vertices, by_src=False)
             self._spool.run.delete()
-            for run, first, stop in parts:
-                self._sort(run, first, stop)
+            for part in parts:
+                self._sort(*part)
 
     def _fits(self, num_edges: int, num_dst: int) -> bool:
         return num_edges * self._bytes_per_edge + num_dst * _BYTES_PER_DST <= self._memory_bytes
@@ -160,13 +131,8 @@ class ExternalSort:
             num_edges = self._sort_one_destination(run, 0, self._num_vertices)
             self._append_offsets(np.array([num_edges], dtype=np.int64))
         else:
-            histogram = Histogram.of_range(first, stop)
-            for block in run.blocks():
-                histogram.add(block[1])
-            parts = self._split(run.blocks(), histogram, first, stop, by_src=False)
-            run.delete()
-            for part, part_first, part_stop in parts:
-                self._sort(part, part_first, part_stop)
+            for part in self._split_again(run, first, stop, by_src=False):
+                self._sort(*part)
 
     def _sort_in_memory(self, columns: list[Array], first: int, stop: int) -> None:
         num_in = len(columns[0])
@@ -206,12 +172,7 @@ class ExternalSort:
             num_edges = self._merge_in_edges(blocks) if self._merge else self._sort_in_edges(blocks)
             run.delete()
             return num_edges
-        histogram = Histogram.of_range(first, stop)
-        for block in run.blocks():
-            histogram.add(block[0])
-        parts = self._split(run.blocks(), histogram, first, stop, by_src=True)
-        run.delete()
-        return sum(self._sort_one_destination(part, part_first, part_stop) for part, part_first, part_stop in parts)
+        return sum(self._sort_one_destination(*part) for part in self._split_again(run, first, stop, by_src=True))
 
     def _merge_in_edges(self, blocks: Iterator[list[Array]]) -> int:
         """Append what is left of one destination's edges, and return their number."""
@@ -235,8 +196,17 @@ class ExternalSort:
             num_edges += len(src)
         return num_edges
 
+    def _split_again(self, run: EdgeRun, first: int, stop: int, *, by_src: bool) -> list[tuple[EdgeRun, int, int]]:
+        """Split a file by a histogram of its own, and remove it."""
+        histogram = Histogram(first, stop)
+        for block in run.blocks():
+            histogram.add(block[0 if by_src else 1])
+        parts = self._split(run.blocks(), histogram, stop, by_src=by_src)
+        run.delete()
+        return parts
+
     def _split(
-        self, blocks: Iterator[list[Array]], histogram: Histogram, first: int, stop: int, *, by_src: bool
+        self, blocks: Iterator[list[Array]], histogram: Histogram, stop: int, *, by_src: bool
     ) -> list[tuple[EdgeRun, int, int]]:
         """Split edges into files for ranges of ids that fit memory, or come nearer to it."""
         bounds = self._choose_bounds(histogram, count_ids=not by_src)
@@ -310,15 +280,10 @@ def _split_by_part(
     out_others: Array,
     positions: Array,
 ) -> None:
-    """Group edges by the part of their key, stably.
+    """Group edges by the part of their key, stably; ``ends`` gets the end of each part in the output.
 
-    Args:
-        keys: ids [n] that decide the part; others: the other ends [n].
-        first, shift: id of the first bin, and log2 of the ids in one.
-        part_of_bin: part of each bin.
-        ends: int64 [num_parts], set to the end of each part in the output.
-        out_keys, out_others: [n], grouped.
-        positions: int32 [n], set to the former position of each edge; length 0 if positions are not needed.
+    The bins begin at id ``first`` and have 2^shift ids each. Positions, of length 0 where none are needed, get the
+    former place of each edge.
     """
     ends[:] = 0
     for e in range(len(keys)):

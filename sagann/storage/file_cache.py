@@ -13,11 +13,6 @@ def is_cached(file: int, offset: int, num_bytes: int) -> bool:
     """Whether a part of a file is in the page cache, judged by some of its bytes.
 
     False where the system or the file system does not tell (only Linux does), or the part cannot be read.
-
-    Args:
-        file: file descriptor.
-        offset: first byte of the part.
-        num_bytes: number of bytes in the part.
     """
     if not hasattr(os, "RWF_NOWAIT"):
         return False

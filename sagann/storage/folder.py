@@ -38,13 +38,7 @@ _AT_FDCWD = -100
 def new_folder(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
     """Make a partial folder to write into; rename it to ``path`` when the block ends, or remove it when the block fails.
 
-    Args:
-        path: place of the dataset; its parent must exist.
-        overwrite: replace an existing dataset.
-    Yields:
-        the partial folder. The caller syncs its files and writes the manifest last.
-    Raises:
-        DatasetError: ``path`` may not be replaced, or the disk refuses.
+    The caller syncs its files and writes the manifest last.
     """
     # A link stays; the folder behind the link is replaced.
     path = Path(os.path.realpath(path))

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sagann.errors import DatasetError, InputError
 from sagann.graph import id_dtype, validate_graph
@@ -24,20 +23,34 @@ from sagann.storage.edge_source import EdgeSource
 from sagann.storage.folder import new_folder
 from sagann.storage.manifest import EdgeTreatment, Manifest, is_unicode, write_manifest
 from sagann.storage.npy import NpyWriter, dtype_name
-from sagann.storage.progress import Progress, silent
 from sagann.storage.row_source import Array, RowSource, as_stored
 
 if TYPE_CHECKING:
     from sagann.storage.edge_spool import EdgeSpool
-
-Written = TypeVar("Written")
-Written_co = TypeVar("Written_co", covariant=True)
 
 LEAST_MEMORY_BYTES = 2**20
 "Working memory below which an import is refused."
 
 # More vertices per edge than this mean that the ids are hashes, unless the number of vertices is stated.
 _MOST_VERTICES_PER_EDGE = 64
+
+
+class Progress(Protocol):
+    """Callback of long work, called at most a few times a second from the thread that works."""
+
+    def __call__(self, done: int, total: int | None, unit: str, stage: str) -> None:
+        """Take the state of the work.
+
+        Args:
+            done: number of units done in this stage.
+            total: number of units in this stage; None where it is not known yet.
+            unit: "edges" or "vertices".
+            stage: "reading edges", "partitioning", "sorting", "writing features".
+        """
+
+
+def silent(done: int, total: int | None, unit: str, stage: str) -> None:
+    """Ignore the progress."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,10 +152,6 @@ class ImportSource:
 def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: ImportOptions) -> None:
     """Stream a source into a dataset folder, in bounded memory and atomically.
 
-    Args:
-        source: the graph.
-        out: folder to make.
-        options: the user's options.
     Raises:
         DatasetError: a value of the source is wrong (names file and row, or vertex or edge where only the whole graph
             shows it), or the disk is too small. Nothing is left behind.
@@ -170,7 +179,7 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
         manifest = Manifest(
             name=options.name or source.name,
             num_vertices=num_vertices,
-            num_edges=edges.num_edges,
+            num_edges=edges["indices"].shape[0],
             num_features=vertices.num_features,
             features=vertices.layout,
             num_classes=vertices.num_classes,
@@ -188,7 +197,7 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
                 self_loops_dropped=options.drop_self_loops,
             ),
             source=source.description,
-            arrays={**vertices.arrays, **edges.arrays},
+            arrays={**vertices.arrays, **edges},
         )
         write_manifest(folder, manifest)
         with naming(source):
@@ -203,23 +212,6 @@ def naming(source: ImportSource) -> Iterator[None]:
     except InputError as error:
         where = f"{source.description}, {error.where}"
         raise DatasetError(error.what, value=error.value, where=where, fix=error.fix) from error
-
-
-class _ArrayWriter(Protocol[Written_co]):
-    """Takes the rows of one array."""
-
-    @property
-    def num_rows(self) -> int: ...
-
-    def append(self, rows: Array) -> None: ...
-
-    def finish(self) -> Written_co: ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
 
 def _spool(
@@ -258,11 +250,7 @@ def largest(ids: Array) -> int:
 
 
 def count_by_ids(largest_id: int, num_edges: int, where: str) -> int:
-    """Number of vertices that ids tell.
-
-    Raises:
-        DatasetError: the ids are no numbering from 0, but hashes for example.
-    """
+    """Number of vertices that ids tell; refuse ids that are no numbering from 0, but hashes for example."""
     if largest_id + 1 > _MOST_VERTICES_PER_EDGE * num_edges + 2**20:
         raise DatasetError(
             "vertex ids are no numbering from 0",
@@ -274,26 +262,22 @@ def count_by_ids(largest_id: int, num_edges: int, where: str) -> int:
     return largest_id + 1
 
 
-class VertexArrays(Generic[Written]):
+class VertexArrays:
     """Write the vertex arrays, and find out the numbers of vertices, features and classes.
 
-    Args:
-        source: the graph.
-        options: the user's options.
-        open_array: makes the writer of an array, from its name, dtype and row shape.
+    ``open_array`` makes the writer of an array from its name, dtype and row shape: an NpyWriter, or an object with the same
+    methods. ``arrays`` holds what the ``finish`` of each writer returned.
     """
 
-    def __init__(
-        self, source: ImportSource, options: ImportOptions, open_array: Callable[..., _ArrayWriter[Written]]
-    ) -> None:
+    def __init__(self, source: ImportSource, options: ImportOptions, open_array: Callable[..., Any]) -> None:
         self._options = options
-        self._open: Callable[..., _ArrayWriter[Written]] = open_array
+        self._open = open_array
         self._told_by = "what was stated"
         self.num_vertices = options.num_vertices if options.num_vertices is not None else source.num_vertices
         self._num_classes = options.num_classes if options.num_classes is not None else source.num_classes
         self.num_features = 0
         self.layout, self.label_kind = "none", "none"
-        self.arrays: dict[str, Written] = {}
+        self.arrays: dict[str, Any] = {}
         self._largest_label = -1
 
         features, labels = source.features, source.labels
@@ -368,11 +352,7 @@ class VertexArrays(Generic[Written]):
 
 
 def count_types(source: ImportSource, largest_type: int) -> int:
-    """Number of edge types: the stated one, or one more than the largest type.
-
-    Raises:
-        DatasetError: a type is beyond the stated number.
-    """
+    """Number of edge types: the stated one, which no type may exceed, or one more than the largest type."""
     if "type" not in source.edges.columns:
         return 0
     found, stated = largest_type + 1, source.num_edge_types

@@ -53,6 +53,6 @@ def embedded_graph(name: str) -> Graph:
     """Make an embedded graph."""
     assert name in EMBEDDED
     # Imported here: it generates a graph, which needs Numba.
-    from sagann.graph.demo import demo_graph
+    from sagann.graph.sbm import demo_graph
 
     return demo_graph()

@@ -84,13 +84,8 @@ class Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest of a folder whose arrays are written and synced.
-
-    Raises:
-        InputError: the arrays do not fit the counts or have dtypes that a graph does not have.
-    """
-    problem = _contradiction(manifest)
-    if problem:
+    """Write the manifest of a folder whose arrays are written and synced; refuse arrays that make no graph."""
+    if problem := _contradiction(manifest):
         raise InputError(
             "graph cannot be stored",
             value=problem,
@@ -105,11 +100,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read and check a manifest; no array file is opened.
-
-    Raises:
-        DatasetError: there is none, it is damaged, of another format or a newer version, or contradicts itself.
-    """
+    """Read and check a manifest; no array file is opened."""
     body = _read_body(folder)
     path = folder / MANIFEST_FILE
     try:
@@ -117,8 +108,7 @@ def read_manifest(folder: Path) -> Manifest:
     except (KeyError, TypeError, ValueError) as error:
         raise _refused(path, f"a field is missing or has the wrong type: {error}") from error
     manifest = Manifest(**values)
-    problem = _contradiction(manifest)
-    if problem:
+    if problem := _contradiction(manifest):
         raise _refused(path, problem)
     return manifest
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sagann.errors import DatasetError
+from sagann.graph.checks import first_of_equals
 from sagann.storage.row_source import Array
 
 
@@ -28,14 +29,9 @@ class MergeRules:
 
 
 def merge_pairs(src: Array, dst: Array, first_dst: int, num_dst: int, num_vertices: int) -> tuple[Array, Array]:
-    """Merge multi-edges that carry no data.
+    """Merge multi-edges that carry no data, and whose destinations are ``num_dst`` consecutive ones from ``first_dst`` on.
 
-    Args:
-        src, dst: integer [n].
-        first_dst, num_dst: destinations are ``first_dst`` to ``first_dst + num_dst - 1``.
-        num_vertices: source ids are below.
-    Returns:
-        int64 offsets [num_dst + 1], and the sources grouped by destination, ascending.
+    Gives int64 offsets [num_dst + 1], and the sources grouped by destination, ascending.
     """
     bits = max(1, (num_vertices - 1).bit_length())
     assert bits + num_dst.bit_length() <= 64
@@ -46,11 +42,7 @@ def merge_pairs(src: Array, dst: Array, first_dst: int, num_dst: int, num_vertic
     # Plain sorting of 64-bit integers is vectorised in numpy: faster than a counting sort that must then sort
     # each destination's sources.
     keys.sort()
-    if len(keys):
-        keep = np.empty(len(keys), dtype=np.bool_)
-        keep[0] = True
-        np.not_equal(keys[1:], keys[:-1], out=keep[1:])
-        keys = keys[keep]
+    keys = keys[first_of_equals([keys])]
     starts = np.arange(num_dst + 1, dtype=np.uint64) << np.uint64(bits)
     offsets = np.searchsorted(keys, starts)
     keys &= np.uint64((1 << bits) - 1)
@@ -62,17 +54,14 @@ def merge_with_data(
 ) -> tuple[Array, Array, list[Array]]:
     """Merge multi-edges that carry data, except that mirror images stay beside the edges they mirror.
 
-    Returns:
-        sources, destinations and data, ascending by destination, source, type, and mirror images last.
-    Raises:
-        DatasetError: weights add up to more than their dtype holds.
+    Gives sources, destinations and data, ascending by destination, source, type, and mirror images last.
     """
     keys: list[Array] = [src, dst]
     for column in (rules.edge_type, rules.mirror):
         if column is not None:
             keys.insert(0, data[column])
     order = np.lexsort(keys)
-    first = _first_of_equals([key[order] for key in keys])
+    first = first_of_equals([key[order] for key in keys])
     starts = np.flatnonzero(first)
     kept = order[starts]
     merged = [column[kept] for column in data]
@@ -89,7 +78,7 @@ def drop_mirrored(
 ) -> tuple[Array, Array, list[Array]]:
     """Drop the mirror images of edges that are there themselves, after :func:`merge_with_data`."""
     keys = [src, dst] + ([data[rules.edge_type]] if rules.edge_type is not None else [])
-    first = _first_of_equals(keys)
+    first = first_of_equals(keys)
     return src[first], dst[first], [column[first] for column in data]
 
 
@@ -103,11 +92,3 @@ def _refuse_overflow(sums: Array, src: Array, dst: Array) -> None:
             where="edge weights",
             fix="Scale the weights, or import without merging multi-edges.",
         )
-
-
-def _first_of_equals(keys: Sequence[Array]) -> Array:
-    first = np.zeros(len(keys[0]), dtype=np.bool_)
-    first[:1] = True
-    for key in keys:
-        first[1:] |= key[1:] != key[:-1]
-    return first

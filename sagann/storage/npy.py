@@ -11,9 +11,9 @@ import math
 import os
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -83,36 +83,27 @@ def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
     return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body
 
 
-class NpyWriter:
-    """Write one array of a known dtype and row shape by appending rows; the number of rows need not be known.
-
-    Args:
-        path: file to make.
-        dtype: name of the torch dtype.
-        row_shape: shape of one row: () for a vector, (F,) for a matrix.
-    """
+class NpyWriter(AbstractContextManager["NpyWriter"]):
+    """Write one array of a known dtype and row shape by appending rows; the number of rows need not be known."""
 
     def __init__(self, path: Path, dtype: str, row_shape: tuple[int, ...] = ()) -> None:
         self._path = path
         self._dtype = dtype
         self._stored = np.dtype(_STORED_AS[dtype])
         self._row_shape = row_shape
-        self._num_rows = 0
+        self.num_rows = 0
         self._crc32: list[int] = []
         self._crc_bytes = CHECKSUM_BYTES
         self._file: BinaryIO = path.open("wb")
         self._file.write(bytes(len(npy_header(dtype, (0, *row_shape)))))
 
     def append(self, rows: np.ndarray[Any, Any] | Tensor) -> None:
-        """Append rows, cast to the array's dtype where they differ.
-
-        Args:
-            rows: [n, *row_shape].
-        """
+        """Append rows [n, *row_shape], cast to the array's dtype where they differ."""
         if isinstance(rows, Tensor):
-            rows = _as_numpy(rows.detach().cpu())
+            rows = rows.detach().cpu()
+            rows = (rows.view(torch.int16) if rows.dtype == torch.bfloat16 else rows).numpy()
         assert rows.shape[1:] == self._row_shape, (rows.shape, self._row_shape)
-        self._num_rows += len(rows)
+        self.num_rows += len(rows)
         if rows.size == 0:
             return
         # Values that overflow become infinite, and the check of the whole graph refuses them.
@@ -130,7 +121,7 @@ class NpyWriter:
 
     def finish(self) -> ArraySpec:
         """Write the header, sync the file, and return the description of the array."""
-        spec = ArraySpec(dtype=self._dtype, shape=(self._num_rows, *self._row_shape), crc32=tuple(self._crc32))
+        spec = ArraySpec(dtype=self._dtype, shape=(self.num_rows, *self._row_shape), crc32=tuple(self._crc32))
         self._file.seek(0)
         self._file.write(npy_header(spec.dtype, spec.shape))
         self._file.flush()
@@ -138,17 +129,7 @@ class NpyWriter:
         self._file.close()
         return spec
 
-    @property
-    def num_rows(self) -> int:
-        """Number of rows appended so far."""
-        return self._num_rows
-
-    def __enter__(self) -> NpyWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
 
@@ -161,12 +142,9 @@ def write_npy(path: Path, tensor: Tensor, pieces: Iterable[Tensor] | None = None
 
 
 def map_npy(path: Path, spec: ArraySpec) -> Tensor:
-    """Map an array file into memory without reading its data.
+    """Map an array file into memory without reading its data; its header and size must be those of ``spec``.
 
     The map is private and copy-on-write: writing to the tensor does not change the file.
-
-    Raises:
-        DatasetError: the file is missing, or its header or size differs from ``spec``.
     """
     header = npy_header(spec.dtype, spec.shape)
     require_file(path)
@@ -194,11 +172,7 @@ def map_npy(path: Path, spec: ArraySpec) -> Tensor:
 
 
 def check_npy(path: Path, spec: ArraySpec) -> None:
-    """Read an array file and compare its checksums.
-
-    Raises:
-        DatasetError: a part of the file has another checksum; the message names the bytes.
-    """
+    """Read an array file and compare its checksums; an error names the bytes of the damaged part."""
     with path.open("rb") as file:
         file.seek(len(npy_header(spec.dtype, spec.shape)))
         for part, expected in enumerate(spec.crc32):
@@ -213,11 +187,6 @@ def check_npy(path: Path, spec: ArraySpec) -> None:
                     where=str(path),
                     fix="Copy the dataset again from an undamaged copy, or import it again.",
                 )
-
-
-def _as_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
-    array: np.ndarray[Any, Any] = (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    return array
 
 
 def _blocks(file: BinaryIO, num_bytes: int) -> Iterator[bytes]:

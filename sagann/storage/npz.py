@@ -13,6 +13,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -24,25 +25,20 @@ from sagann.storage.regular_file import reading
 
 Array = np.ndarray[Any, Any]
 
-# Errors of zipfile, zlib and NumPy's header parser for truncated, damaged or foreign files. Python's parser raises MemoryError
-# for expressions that are nested thousands of times.
-_UNREADABLE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
+# Errors of NumPy's header parser for truncated, damaged or foreign files. Python's parser, which it calls, raises MemoryError for
+# expressions that are nested thousands of times.
+UNREADABLE_HEADER = (
+    OSError,
     EOFError,
-    KeyError,
     ValueError,
     TypeError,
-    IndexError,
     OverflowError,
     SyntaxError,
     tokenize.TokenError,
     MemoryError,
-    NotImplementedError,
-    RuntimeError,
-    OSError,
 )
+# With those of zipfile and zlib.
+_UNREADABLE = (*UNREADABLE_HEADER, zipfile.BadZipFile, zlib.error, struct.error, LookupError, RuntimeError)
 _FIX = "The file is damaged, truncated, or not an .npz archive; fetch or make it again."
 
 
@@ -72,11 +68,9 @@ class NpzMember:
         return self.dtype.itemsize * math.prod(self.stored_shape[1:])
 
 
-class NpzArchive:
+class NpzArchive(AbstractContextManager["NpzArchive"]):
     """A pickle-free ``.npz`` file, open for reading.
 
-    Args:
-        path: the file.
     Raises:
         DatasetError: the file is missing, not a zip archive, or an array is pickled, or claims another
             size than it has.
@@ -103,20 +97,17 @@ class NpzArchive:
         whole = whole.reshape(member.stored_shape)
         return np.ascontiguousarray(whole.T) if member.fortran else whole
 
-    def chunks(
-        self, name: str, *, first: int = 0, stop: int | None = None, chunk_bytes: int = 2**24
-    ) -> Iterator[Array]:
-        """Read stored rows ``first`` to ``stop`` in slabs of about ``chunk_bytes``.
-
-        To read from the middle of a compressed array, all data before the first row is decompressed. Several arrays of one
-        archive may be read at the same time.
-        """
+    def chunks(self, name: str, *, chunk_bytes: int = 2**24) -> Iterator[Array]:
+        """Read stored rows in slabs of about ``chunk_bytes``; several arrays of one archive may be read at the same time."""
         member = self.members[name]
         step = max(1, chunk_bytes // max(1, member.row_bytes))
-        return self._slabs(name, member.stored_shape[1:], first, _rows(member) if stop is None else stop, step)
+        return self._slabs(name, member.stored_shape[1:], 0, _rows(member), step)
 
     def elements(self, name: str, first: int, stop: int, count: int) -> Iterator[Array]:
-        """Read elements ``first`` to ``stop`` of the flat array, ``count`` at a time."""
+        """Read elements ``first`` to ``stop`` of the flat array, ``count`` at a time.
+
+        To read from the middle of a compressed array, all data before the first element is decompressed.
+        """
         return self._slabs(name, (), first, stop, count)
 
     def _slabs(self, name: str, row_shape: tuple[int, ...], first: int, stop: int, step: int) -> Iterator[Array]:
@@ -135,15 +126,8 @@ class NpzArchive:
             if stop * row_bytes == member.dtype.itemsize * math.prod(member.shape) and stream.read(1):
                 raise ValueError("it goes on after its last row")
 
-    def close(self) -> None:
-        """Close the file."""
-        self._zip.close()
-
-    def __enter__(self) -> NpzArchive:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._zip.close()
 
     def _member(self, info: zipfile.ZipInfo) -> NpzMember:
         with self._zip.open(info) as stream:

@@ -41,28 +41,6 @@ _CHUNK_EDGES = 2**20
 _KINDS = {"b": "booleans", "iu": "integers", "fiub": "numbers"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NpzDescription:
-    """The description beside an archive; the defaults hold without one."""
-
-    name: str
-    "Name of the graph; default the name of the file."
-    undirected_once: bool = False
-    "Whether the graph is undirected and stores each edge once."
-    num_classes: int | None = None
-    "Number of classes; default the number of their names, or None without names."
-    num_edge_types: int | None = None
-    "Number of edge types; default the number of their names, or None without names."
-    num_vertices: int | None = None
-    "Number of vertices; None where it is not stated."
-    class_names: tuple[str, ...] = ()
-    "Names of the classes."
-    edge_type_names: tuple[str, ...] = ()
-    "Names of the edge types."
-    graph_names: tuple[str, ...] = ()
-    "Names of the graphs."
-
-
 def read_npz(path: str | os.PathLike[str]) -> Graph:
     """Read a graph from an ``.npz`` file into memory, and check every value.
 
@@ -106,17 +84,15 @@ def import_npz(
 
 def _source(archive: NpzArchive) -> ImportSource:
     _refuse_foreign(archive)
-    description, members = describe_npz(archive.path), archive.members
+    members = archive.members
     data: dict[str, RowSource] = {}
     if "edge_weight" in members:
         data["weight"] = npz_rows(archive, "edge_weight", "float32", ndim=1, kinds="fiub")
     if "edge_type" in members:
         data["type"] = npz_rows(archive, "edge_type", "int32", ndim=1, kinds="iu")
     return ImportSource(
-        name=description.name,
         description=f"archive {archive.path.name}",
         edges=npz_edges(archive, data),
-        undirected_once=description.undirected_once,
         features=_features(archive),
         labels=npz_labels(archive, "labels") if "labels" in members else None,
         splits={
@@ -125,42 +101,31 @@ def _source(archive: NpzArchive) -> ImportSource:
             if f"{name}_mask" in members
         },
         graph_ptr=_vector(archive, "graph_ptr") if "graph_ptr" in members else None,
-        graph_names=description.graph_names,
-        class_names=description.class_names,
-        edge_type_names=description.edge_type_names,
-        num_vertices=description.num_vertices,
-        num_classes=description.num_classes,
-        num_edge_types=description.num_edge_types,
+        **describe_npz(archive.path),
     )
 
 
-def describe_npz(path: Path) -> NpzDescription:
-    """Read the description beside an archive; defaults where there is none.
-
-    Raises:
-        DatasetError: the description is not JSON, a field has the wrong type, or names and counts differ.
-    """
+def describe_npz(path: Path) -> dict[str, Any]:
+    """Fields of an ImportSource from the description beside an archive; the name alone where there is none."""
     described = path.with_suffix(".json")
     require_file(described)
     if not described.exists():
-        return NpzDescription(name=path.stem)
+        return {"name": path.stem}
     try:
         body = as_mapping(json.loads(described.read_bytes()))
         directed = as_flag(body.get("directed", True))
-        class_names, edge_type_names = (
-            as_texts(body.get("class_names", [])),
-            as_texts(body.get("edge_type_names", [])),
-        )
-        return NpzDescription(
-            name=as_text(body.get("name", path.stem)),
-            undirected_once=not directed and "both" not in as_text(body.get("edges_stored", "both directions")),
-            num_classes=_count(body, "num_classes", class_names),
-            num_edge_types=_count(body, "num_edge_types", edge_type_names),
-            num_vertices=_count(body, "num_nodes", ()),
-            class_names=class_names,
-            edge_type_names=edge_type_names,
-            graph_names=as_texts(body.get("graph_names", [])),
-        )
+        class_names, edge_type_names = (as_texts(body.get(f"{kind}_names", [])) for kind in ("class", "edge_type"))
+        return {
+            "name": as_text(body.get("name", path.stem)),
+            "undirected_once": not directed and "both" not in as_text(body.get("edges_stored", "both directions")),
+            # The number of names, unless a count is stated beside them.
+            "num_classes": _count(body, "num_classes", class_names),
+            "num_edge_types": _count(body, "num_edge_types", edge_type_names),
+            "num_vertices": _count(body, "num_nodes", ()),
+            "class_names": class_names,
+            "edge_type_names": edge_type_names,
+            "graph_names": as_texts(body.get("graph_names", [])),
+        }
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise DatasetError(
             "description of an archive cannot be used",
@@ -211,17 +176,7 @@ class NpzRows:
 
 
 def npz_rows(archive: NpzArchive, name: str, dtype: str, *, ndim: int, kinds: str) -> NpzRows:
-    """Read an array of an archive by rows.
-
-    Args:
-        archive: the archive, open.
-        name: name of the array.
-        dtype: name of the torch dtype to store.
-        ndim: number of dimensions.
-        kinds: kinds of NumPy dtype that are accepted: "b", "iu" or "fiub".
-    Raises:
-        DatasetError: the array has another form.
-    """
+    """Read an array of an archive by rows, to store as ``dtype``; its NumPy dtype must be of ``kinds``, a key of _KINDS."""
     member = archive.members[name]
     if len(member.shape) != ndim or member.dtype.kind not in kinds:
         raise _wrong_form(archive, name, f"{ndim} dimensions of {_KINDS[kinds]}")
@@ -240,11 +195,7 @@ def npz_features(archive: NpzArchive, name: str) -> RowSource:
 
 
 def npz_edges(archive: NpzArchive, data: dict[str, RowSource]) -> JoinedEdges:
-    """The edges of the array ``edge_index`` [2, E], with edge data from other arrays.
-
-    Raises:
-        DatasetError: the array has another form.
-    """
+    """The edges of the array ``edge_index`` [2, E], with edge data from other arrays."""
     member = archive.members["edge_index"]
     if len(member.shape) != 2 or member.shape[0] != 2 or member.dtype.kind not in "iu":
         raise _wrong_form(archive, "edge_index", "integers [2, E]")

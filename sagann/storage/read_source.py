@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Self
+from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sagann.graph import Graph, Topology, validate_graph
+from sagann.graph import Graph, Topology, symmetrise, validate_graph
 from sagann.storage.dataset import with_vertex_arrays
 from sagann.storage.edge_source import checked_chunk
 from sagann.storage.importer import (
@@ -24,14 +24,7 @@ from sagann.storage.row_source import Array
 
 
 def graph_of(source: ImportSource) -> Graph:
-    """Read a source into memory, and check every value.
-
-    Args:
-        source: the graph.
-    Raises:
-        DatasetError: a value of the source is wrong; names file and row, or vertex or edge where only the whole graph
-            shows it.
-    """
+    """Read a source into memory, and check every value; the errors are those of an import."""
     vertices = VertexArrays(source, ImportOptions(), _MemoryArray)
     columns = source.edges.columns
     src, dst = _MemoryArray("src", "int64"), _MemoryArray("dst", "int64")
@@ -66,15 +59,12 @@ def graph_of(source: ImportSource) -> Graph:
         )
         graph = with_vertex_arrays(graph, vertices.arrays, vertices.num_features)
         if source.undirected_once:
-            # Imported here: few sources need it.
-            from sagann.graph.transform import symmetrise
-
             graph = symmetrise(graph)
         validate_graph(graph)
     return graph
 
 
-class _MemoryArray:
+class _MemoryArray(AbstractContextManager["_MemoryArray"]):
     """An array in memory that grows by rows."""
 
     def __init__(self, name: str, dtype: str, row_shape: tuple[int, ...] = ()) -> None:
@@ -92,9 +82,6 @@ class _MemoryArray:
 
     def finish(self) -> Tensor:
         return torch.from_numpy(self._rows)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         pass

@@ -23,11 +23,7 @@ _KINDS = (
 
 
 def require_file(path: str | os.PathLike[str], *, error: type[InputError] = DatasetError) -> None:
-    """Refuse a path at which something other than a file stands; a missing file is left to the function that opens it.
-
-    Raises:
-        InputError: a folder, a pipe or a device stands there; of the class ``error``.
-    """
+    """Refuse a path at which something other than a file stands; a missing file is left to the function that opens it."""
     path = Path(path)
     if path.is_file() or not path.exists():
         return
@@ -49,15 +45,9 @@ def reading(
     what: str = "file",
     fix: str = "The file is damaged, truncated, or of another format; fetch or make it again.",
 ) -> Iterator[None]:
-    """Turn the errors of a file's reader into errors that name the file.
+    """Turn ``unreadable``, the errors of a reader of damaged and foreign files, into DatasetErrors that name the file.
 
-    Args:
-        path: the file.
-        unreadable: errors that the reader raises for damaged and foreign files.
-        what: subject of the message.
-        fix: remedy for a damaged or foreign file.
-    Raises:
-        DatasetError: the file is missing, not regular, or cannot be read.
+    ``what`` is the subject of the message.
     """
     require_file(path, error=DatasetError)
     try:

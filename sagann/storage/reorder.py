@@ -34,15 +34,8 @@ def save_reordered(
     The dataset equals that of ``save_graph(relabel(graph, order), path)``, but only a few arrays of one number per vertex, and
     some rows, are in memory at a time.
 
-    Args:
-        graph: any graph; its arrays may be mapped from files.
-        order: int64 [num_vertices], a permutation that keeps the vertices of each of several graphs together.
-        path: folder to make.
-        overwrite: replace an existing dataset.
-        manifest: manifest of the graph's dataset, whose names of classes are kept.
-    Raises:
-        DatasetError: ``path`` exists, or the disk refuses.
-        InputError: ``order`` is no such permutation, or an array cannot be stored.
+    The vertices of each of several graphs must stay together. If the manifest of the graph's dataset is given, its names of
+    classes are kept.
     """
     check_order(graph, order)
     graph_ptr, graph_names = graphs_of(graph, order)
@@ -64,7 +57,7 @@ def _arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, Tensor, Iterable
     tensors = tensors_of(graph)
     for name, tensor in tensors.items():
         if name in ("indptr", "features_indptr"):
-            yield name, tensor, _offsets(tensor, order)
+            yield name, tensor, [tensor[:1], tensor.diff()[order].cumsum(0).to(tensor.dtype)]
         elif name == "indices":
             yield name, tensor, (sources for sources, _ in _in_edges(topology, order, number, tensor))
         elif name.startswith("edge_"):
@@ -75,24 +68,13 @@ def _arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, Tensor, Iterable
         elif name == "graph_ptr":
             yield name, tensor, [tensor]
         else:
-            yield name, tensor, (take_rows(tensor, some) for some in _some(order, tensor))
-
-
-def _some(order: Tensor, tensor: Tensor) -> Iterable[Tensor]:
-    """The order in pieces, of as many rows of a tensor as are read at a time."""
-    row_bytes = max(1, tensor[:1].nbytes)
-    return order.split(max(1, _AT_ONCE_BYTES // row_bytes))
+            pieces = order.split(max(1, _AT_ONCE_BYTES // max(1, tensor[:1].nbytes)))
+            yield name, tensor, (take_rows(tensor, piece) for piece in pieces)
 
 
 def _picked(tensor: Tensor, pieces: Iterable[tuple[Tensor, Tensor]]) -> Iterator[Tensor]:
     for _, at in pieces:
         yield tensor[at]
-
-
-def _offsets(indptr: Tensor, order: Tensor) -> Iterator[Tensor]:
-    degrees = indptr.diff()[order]
-    yield indptr[:1]
-    yield degrees.cumsum(0).to(indptr.dtype)
 
 
 def _in_edges(topology: Topology, order: Tensor, number: Tensor, tensor: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

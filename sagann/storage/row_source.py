@@ -125,11 +125,7 @@ class LabelRows:
 
 
 def label_rows(rows: RowSource, stored: Stored) -> RowSource:
-    """Read an array as labels: [N] or [N, 1] (integers, or floats with NaN for unknown), or [N, C] of 0 and 1.
-
-    Raises:
-        DatasetError: the array has another form.
-    """
+    """Read an array as labels: [N] or [N, 1] (integers, or floats with NaN for unknown), or [N, C] of 0 and 1."""
     single = stored.shape[1:] in ((), (1,))
     if len(stored.shape) not in (1, 2) or stored.dtype.kind not in ("iuf" if single else "iub"):
         expected = "integers [num_vertices], or 0 and 1 [num_vertices, num_classes]"
@@ -138,11 +134,7 @@ def label_rows(rows: RowSource, stored: Stored) -> RowSource:
 
 
 def feature_dtype(stored: Stored, where: str) -> str:
-    """The dtype in which features [N, F] are stored: their own if it is floating point, else float32.
-
-    Raises:
-        DatasetError: the array is not a matrix of numbers.
-    """
+    """The dtype in which features [N, F] are stored: their own if it is floating point, else float32."""
     if len(stored.shape) != 2 or stored.dtype.kind not in "fiub":
         expected = "numbers [num_vertices, num_features]"
         raise wrong_form(stored, expected, where=where, fix=_FIX_FORM, error=DatasetError)
@@ -150,14 +142,7 @@ def feature_dtype(stored: Stored, where: str) -> str:
 
 
 def masks_of(split_ids: Mapping[str, Sequence[RowSource]], num_vertices: int) -> dict[str, RowSource]:
-    """Turn lists of vertex ids into masks.
-
-    Args:
-        split_ids: row sources of integer ids [n] for each split.
-        num_vertices: length of the masks.
-    Raises:
-        DatasetError: an id is out of range; names file and row.
-    """
+    """Masks, bool [num_vertices], from the integer ids [n] of each split."""
     masks: dict[str, RowSource] = {}
     for name, sources in split_ids.items():
         mask = np.zeros(num_vertices, dtype=np.bool_)
@@ -172,15 +157,9 @@ def masks_of(split_ids: Mapping[str, Sequence[RowSource]], num_vertices: int) ->
 
 
 def as_stored(rows: Array, dtype: str, what: str, *, where: Where) -> Array:
-    """Cast rows to the dtype in which they are stored.
+    """Cast rows to the dtype in which they are stored; refuse values that are not finite, or too large for it.
 
-    Args:
-        rows: numbers [n, ...].
-        dtype: name of a dtype that torch and NumPy have.
-        what: subject of the error's text.
-        where: names a row.
-    Raises:
-        DatasetError: a floating-point number is not finite, or too large for ``dtype``.
+    ``what`` is the subject of the error's text.
     """
     with np.errstate(over="ignore"):
         stored = rows.astype(dtype, copy=False)

@@ -44,16 +44,7 @@ _FIX_INTEGERS = (
     "Vertex ids, types and labels are integers from 0; replace names by numbers, with pandas.factorize for example, or "
     "choose other columns."
 )
-_UNREADABLE = (
-    pa.ArrowException,
-    OSError,
-    EOFError,
-    zlib.error,
-    UnicodeDecodeError,
-    csv.Error,
-    ValueError,
-    KeyError,
-)
+_UNREADABLE = (pa.ArrowException, OSError, EOFError, zlib.error, csv.Error, ValueError, KeyError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,9 +64,6 @@ class CsvTable:
         path: the file; a file whose name ends in '.gz' is decompressed. Lines at the top that begin with '#' are skipped.
         separator: one character.
         header: whether the first line holds names; None to decide by whether it holds numbers.
-
-    Raises:
-        DatasetError: the file is missing, empty, or cannot be decompressed.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, separator: str = ",", header: bool | None = None) -> None:
@@ -107,11 +95,6 @@ class CsvTable:
         self._num_skipped = num_lines + header
         self.first_row = num_rows + 1 + header
 
-    @property
-    def num_rows(self) -> None:
-        """None: the number of rows is not known before the file is read."""
-        return None
-
     def estimate_rows(self) -> int | None:
         """Number of rows from the size of the file and its first lines; None for a compressed one."""
         if self.path.suffix == ".gz":
@@ -122,14 +105,7 @@ class CsvTable:
         return max(1, size_bytes * max(1, sample.count(b"\n")) // len(sample))
 
     def batches(self, columns: Sequence[str], dtypes: Sequence[str]) -> Iterator[Batch]:
-        """Stream columns.
-
-        Args:
-            columns: names, of :attr:`names`.
-            dtypes: for each "int64", "float32" or "float64".
-        Raises:
-            DatasetError: a row has too few or too many fields, or a field is no number; names the row.
-        """
+        """Stream columns as "int64", "float32" or "float64"; an error names the row that has no such values."""
         wanted = list(zip(columns, dtypes, strict=True))
         # A column may be requested twice, as ids and as weights.
         integers = {name for name, dtype in wanted if dtype == "int64"}
@@ -226,11 +202,7 @@ class CsvTable:
         return None
 
     def _before_gap(self, batch: Any, first_row: int, gap: int | None) -> tuple[Any, int | None]:
-        """Cut a single column after its last value; return it and the row of the first empty line so far, or None.
-
-        Raises:
-            DatasetError: a value stands after an empty line.
-        """
+        """Cut a single column after its last value; return it and the row of the first empty line so far, or None."""
         is_value = batch.column(0).is_valid().to_numpy(zero_copy_only=False)
         num_rows = int(np.flatnonzero(is_value)[-1]) + 1 if is_value.any() else 0
         if gap is None and not is_value.all():
@@ -246,32 +218,24 @@ class CsvTable:
 
 
 class ParquetTable:
-    """A Parquet file, read row group by row group.
-
-    Raises:
-        DatasetError: the file is missing or not Parquet.
-    """
+    """A Parquet file, read row group by row group."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         with reading(self.path, _UNREADABLE), pq.ParquetFile(self.path) as file:
             self._schema = file.schema_arrow
-            self.num_rows: int = file.metadata.num_rows
+            self._num_rows: int = file.metadata.num_rows
         # The index that pandas writes is no column of the table.
         self.names = [name for name in self._schema.names if not _PANDAS_INDEX.fullmatch(name)]
         _refuse_doubles(self.names, self.path)
-        self.first_row = 0
-        self.has_names = True
-        """Always."""
-        self.may_be_numbered = False
-        """Never: columns have names of their own."""
+        self.has_names, self.may_be_numbered = True, False
 
     def estimate_rows(self) -> int:
         """Number of rows, from the file's footer."""
-        return self.num_rows
+        return self._num_rows
 
     def batches(self, columns: Sequence[str], dtypes: Sequence[str]) -> Iterator[Batch]:
-        """Stream columns; arguments and errors as :meth:`CsvTable.batches`."""
+        """As :meth:`CsvTable.batches`."""
         for name, dtype in zip(columns, dtypes, strict=True):
             kind = self._schema.field(name).type
             fits = pa.types.is_integer(kind) or (dtype != "int64" and pa.types.is_floating(kind))
@@ -314,11 +278,7 @@ class ParquetTable:
 
 
 def column_name(table: CsvTable | ParquetTable, column: Column) -> str:
-    """Find a column by name, or by position from 0.
-
-    Raises:
-        DatasetError: there is no such column; the message lists the columns.
-    """
+    """Find a column by name, or by position from 0."""
     if isinstance(column, str) and column in table.names:
         return column
     position = int(column) if isinstance(column, int) or column.isdecimal() else -1
@@ -333,11 +293,7 @@ def column_name(table: CsvTable | ParquetTable, column: Column) -> str:
 
 
 def require_named(table: CsvTable | ParquetTable, column: str) -> str:
-    """Return the name of a column that is chosen by position.
-
-    Raises:
-        DatasetError: the header gives the column no name, so that the column may be an index.
-    """
+    """The name of a column that is chosen by position; one without a name is refused, because it may be an index."""
     if column:
         return column
     raise DatasetError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from sagann.errors import DatasetError
+from sagann.storage.npz import UNREADABLE_HEADER
 from sagann.storage.regular_file import reading
 from sagann.storage.row_source import Array, ArrayRows, LabelRows, RowChunk, RowSource, feature_dtype, label_rows
 from sagann.storage.tables import BATCH_ROWS, CsvTable, ParquetTable, open_table, require_named
 
 _CHUNK_BYTES = 2**24
-_UNREADABLE = (OSError, ValueError, EOFError, SyntaxError, TypeError, OverflowError, tokenize.TokenError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,14 +59,7 @@ def table_labels(table: CsvTable | ParquetTable, dtype: str) -> RowSource:
 
 
 def open_features(path: str | os.PathLike[str], *, separator: str | None = None) -> RowSource:
-    """Open vertex features: ``.npy`` [N, F], or a table with F columns.
-
-    Args:
-        path: the file.
-        separator: as of :func:`sagann.storage.tables.open_table`.
-    Raises:
-        DatasetError: the file is missing, damaged, or does not hold numbers in two dimensions.
-    """
+    """Open vertex features: ``.npy`` [N, F], or a table with F columns."""
     if Path(path).suffix == ".npy":
         array = map_array(path)
         dtype = feature_dtype(array, str(path))
@@ -88,14 +80,7 @@ def open_features(path: str | os.PathLike[str], *, separator: str | None = None)
 
 
 def open_labels(path: str | os.PathLike[str], *, separator: str | None = None) -> RowSource:
-    """Open vertex labels: ``.npy`` [N] or [N, C], or a table with one column, or C of 0/1.
-
-    Args:
-        path: the file.
-        separator: as of :func:`sagann.storage.tables.open_table`.
-    Raises:
-        DatasetError: the file is missing, damaged, or does not hold labels.
-    """
+    """Open vertex labels: ``.npy`` [N] or [N, C], or a table with one column, or C of 0/1."""
     if Path(path).suffix == ".npy":
         return array_labels(map_array(path), str(path))
     return table_labels(open_table(path, separator=separator), "int64")
@@ -107,13 +92,9 @@ def array_labels(array: Array, file: str) -> RowSource:
 
 
 def map_array(path: str | os.PathLike[str]) -> Array:
-    """Map an ``.npy`` file into memory; never unpickles.
-
-    Raises:
-        DatasetError: the file is missing, damaged, truncated, or holds pickled objects.
-    """
+    """Map an ``.npy`` file into memory; never unpickles."""
     fix = "Save a plain numeric array with numpy.save; pickled objects are never loaded."
-    with reading(path, _UNREADABLE, fix=fix):
+    with reading(path, UNREADABLE_HEADER, fix=fix):
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
         if not isinstance(array, np.ndarray):
             raise TypeError(f"it holds a {type(array).__name__}, not an array")

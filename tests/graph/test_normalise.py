@@ -72,7 +72,7 @@ def test_an_unknown_normalisation_is_refused():
     with pytest.raises(InputError) as error:
         normalise(make_graph([], 1), "column")
     assert str(error.value) == (
-        "unknown normalisation: 'column', expected one of symmetric, row (in normalise). Pass 'symmetric' or 'row'."
+        "unknown normalisation: 'column', expected one of symmetric, row (in normalise). Choose one of these."
     )
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from sagann.report.progress import ProgressReporter, edges_per_s, import_progress
 from sagann.report.terminal import Terminal
-from sagann.storage.progress import silent
+from sagann.storage.importer import silent
 from sagann.train import EpochRecord, RunInfo, TrainConfig, Trainer
 from tests.train.runs import community_graph, seeded_model
 

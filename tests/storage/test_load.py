@@ -31,7 +31,6 @@ def test_other_files_are_refused_with_the_remedy(tmp_path: Path) -> None:
 
 
 def test_embedded_graph_opens() -> None:
-    pytest.importorskip("sagann.graph.demo")
     graph = load_graph("demo")
     assert graph.num_vertices > 1000
     assert graph.num_classes > 1

@@ -75,7 +75,7 @@ def stream(
         SpillError: there is too little room to spill.
 
     Example:
-        >>> from sagann.graph.demo import demo_graph
+        >>> from sagann.graph import demo_graph
         >>> from sagann.nn import GNN, SAGE
         >>> graph = demo_graph()
         >>> model = GNN([SAGE(graph.num_features, 16), SAGE(16, graph.num_classes)])

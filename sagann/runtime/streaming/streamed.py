@@ -175,7 +175,7 @@ class StreamedModel(nn.Module):
             InputError: ``loss_of`` reads something else that is trained.
 
         Example:
-            >>> from sagann.graph.demo import demo_graph
+            >>> from sagann.graph import demo_graph
             >>> from sagann.nn import GNN, SAGE
             >>> graph = demo_graph()
             >>> from sagann.runtime.streaming.stream import stream
