@@ -108,7 +108,7 @@ def _planned(
         "ascending": plan(sizes, bounds, budget_bytes, traversal=Traversal(direction="ascending")),
         "zigzag": plan(sizes, bounds, budget_bytes, traversal=Traversal()),
         "strips": strips,
-        "refined": revisited(strips, better.traversal),
+        "refined": revisited(strips, better),
         "twice P": plan(hop_sizes(program, hops, finer), finer, budget_bytes),
     }
 

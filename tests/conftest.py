@@ -16,7 +16,7 @@ from hypothesis import settings
 from torch import Tensor
 
 from sagann.kernels.memory import Pool
-from sagann.plan.memory import MEMORY_POLICIES, Place
+from sagann.plan.memory import MEMORY_POLICIES
 from sagann.plan.spec import verify
 from sagann.plan.steps import Plan, Step
 
@@ -56,7 +56,7 @@ def poisoned_pool(monkeypatch: pytest.MonkeyPatch) -> None:
 def verified_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hold every plan that a test makes to the specification of plans."""
 
-    def verified(place: Place, steps: Sequence[Step], **given: Any) -> Plan:
+    def verified(place: Callable[..., Plan], steps: Sequence[Step], **given: Any) -> Plan:
         plan = place(steps, **given)
         verify(plan, steps)
         return plan

@@ -9,8 +9,7 @@ References:
 
 from __future__ import annotations
 
-import importlib
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -24,11 +23,9 @@ VertexOrder = Literal["metis", "degree", "random"]
 "metis: neighbours have close numbers. degree: highest in-degree first. random: as if the graph had no order."
 VERTEX_ORDERS: tuple[VertexOrder, ...] = get_args(VertexOrder)
 "Names of all orders."
-DEFAULT_PARTS = 128
-"Number of parts that METIS makes."
 
 
-def vertex_order(graph: Graph, by: str, *, num_parts: int = DEFAULT_PARTS, seed: int = 0) -> Tensor:
+def vertex_order(graph: Graph, by: str, *, num_parts: int = 128, seed: int = 0) -> Tensor:
     """Order a graph's vertices, for :func:`sagann.graph.relabel`.
 
     If the graph is a batch of graphs, the vertices of each one stay together.
@@ -64,22 +61,12 @@ def vertex_order(graph: Graph, by: str, *, num_parts: int = DEFAULT_PARTS, seed:
     return order[torch.sort(owner, stable=True).indices]
 
 
-def metis_order(topology: Topology, *, num_parts: int = DEFAULT_PARTS, seed: int = 0) -> Tensor:
-    """Order vertices by METIS's parts; within a part they ascend.
+def metis_order(topology: Topology, *, num_parts: int, seed: int) -> Tensor:
+    """Order vertices by METIS's parts, at least as many as a plan will have intervals; within a part they ascend.
 
     METIS bisects the graph recursively. So parts with close numbers form a larger part, and an interval over several parts
     is a good part too. An edge counts once, whatever its direction and multiplicity. Needs about ten times the memory of the
     edges.
-
-    Args:
-        topology: of a whole graph, in memory.
-        num_parts: at least the number of intervals that a plan will use.
-        seed: of METIS.
-    Returns:
-        int64 [num_vertices], a permutation: vertex ``order[0]`` comes first.
-    Raises:
-        MissingDependencyError: pymetis is not installed.
-        InputError: the number of parts is not positive.
     """
     if num_parts < 1:
         raise InputError(
@@ -88,7 +75,10 @@ def metis_order(topology: Topology, *, num_parts: int = DEFAULT_PARTS, seed: int
             where="metis_order",
             fix="Pass a positive number of parts.",
         )
-    pymetis = _pymetis()
+    try:
+        import pymetis
+    except ImportError as error:
+        raise MissingDependencyError("pymetis", extra="metis", feature="the order 'metis'") from error
     num_parts = min(num_parts, topology.num_dst)
     if num_parts <= 1:
         return torch.arange(topology.num_dst)
@@ -102,10 +92,3 @@ def metis_order(topology: Topology, *, num_parts: int = DEFAULT_PARTS, seed: int
         options=pymetis.Options(seed=seed),
     )
     return torch.sort(torch.as_tensor(parts.vertex_part), stable=True).indices
-
-
-def _pymetis() -> Any:
-    try:
-        return importlib.import_module("pymetis")
-    except ImportError as error:
-        raise MissingDependencyError("pymetis", extra="metis", feature="the order 'metis'") from error

@@ -16,12 +16,9 @@ from collections.abc import Sequence
 
 from sagann.plan.steps import Block, Move, Step
 
-Route = tuple[Block, str]
-"A block as its receiver names it, and the sender."
 
-
-def route_of(move: Move) -> Route:
-    """The part that a send and its receive have in common."""
+def route_of(move: Move) -> tuple[Block, str]:
+    """What a send and its receive have in common: the block as its receiver names it, and the sender."""
     if move.kind == "send":
         return move.block._replace(owner=move.peer), move.owner
     return move.block, move.peer
@@ -40,7 +37,7 @@ class _Dependencies:
         self.sent: defaultdict[Block, list[int]] = defaultdict(list)
         # By owner: the last store of a block that is dropped.
         self.last_store: dict[str, int] = {}
-        self.sends: defaultdict[Route, deque[int]] = defaultdict(deque)
+        self.sends: defaultdict[tuple[Block, str], deque[int]] = defaultdict(deque)
         for number, operation in enumerate(operations):
             if isinstance(operation, Move) and operation.kind == "send":
                 self.sends[route_of(operation)].append(number)

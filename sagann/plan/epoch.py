@@ -77,17 +77,9 @@ def plan_epoch(
     in the same order.
 
     Args:
-        program: the captured model.
-        hops: sizes of its hops' chunks, by number of the hop.
-        bounds: of the intervals.
         budget_bytes: bytes for blocks, temporaries, and the plan's own objects where these are in the same memory.
-        gradients: which values get a gradient.
-        trains: whether there is a backward.
         folded: whether the loss is computed inside the last stage.
-        order: how passes go through the chunk grid.
-        selection: which chunks may have rows picked for them.
         traversal: order of sweeps and strips; by default zigzag, in strips as wide as moves the fewest bytes.
-        memory_policy: which blocks the device keeps.
         same_memory: whether blocks outside of the device lie in the same memory, and the computing cores copy. Then nothing
             is loaded ahead. Edges, and constants that only stages read, are read in place and take no room.
         has_mapped_x: whether features lie in a mapped file and are read by position.
@@ -99,9 +91,8 @@ def plan_epoch(
     values = constants_of_stages(program) - ({"x"} if has_mapped_x else set()) if in_place else frozenset()
     own_bytes = plan_bytes(program, hops, gradients, budget_bytes, same_memory=same_memory)
     room_bytes = budget_bytes - own_bytes
-    block_sizes = BlockSizes(
-        program, hops, sizes(tuple(bounds)), gradients, edges_in_place=in_place, values_in_place=values
-    )
+    rows = sizes(tuple(bounds))
+    block_sizes = BlockSizes(program, hops, rows, gradients, edges_in_place=in_place, values_in_place=values)
     first = Schedule(
         program,
         hops,
@@ -186,32 +177,19 @@ def revisited(found: Planned, traversal: Traversal) -> Planned:
     """The same epoch, which has a backward, with another order of sweeps and strips."""
     schedule, plan = found.schedule.changed(traversal=traversal), found.plan
     initial = [*schedule.initial(), *schedule.upstream()]
-    return _placed(
-        schedule,
-        list(schedule.epoch()),
-        initial,
-        plan.bounds,
-        plan.budget_bytes,
-        plan.memory_policy,
-        ahead=plan.ahead,
-    )
+    room_bytes, policy, steps = plan.budget_bytes, plan.memory_policy, list(schedule.epoch())
+    return _placed(schedule, steps, initial, plan.bounds, room_bytes, policy, ahead=plan.ahead)
 
 
 def dense_peak_bytes(program: ModelProgram, hops: Sequence[Topology], *, gradients: Gradients) -> int:
     """Peak bytes of an epoch in memory, without features and edges, which are there already.
 
     Every stage saves what its gradient reads, and the result is whole.
-
-    Args:
-        program: the captured model.
-        hops: topologies that the model walks.
-        gradients: which values get a gradient.
     """
-    gathered = {number: topology_of(hop) for number, hop in gathered_hops(program, hops).items()}
-    chunks = {
-        number: HopSize.of(topology, {(0, 0): topology.num_edges} if topology.num_edges else {})
-        for number, topology in gathered.items()
-    }
+    chunks = {}
+    for number, hop in gathered_hops(program, hops).items():
+        topology = topology_of(hop)
+        chunks[number] = HopSize.of(topology, {(0, 0): topology.num_edges} if topology.num_edges else {})
     every = frozenset(range(len(program.stages)))
     bounds = (0, hops[0].num_dst)
     schedule = Schedule(program, chunks, bounds, gradients=gradients, saves=every)
@@ -237,16 +215,7 @@ def _strips(found: Planned) -> Traversal | None:
 def cheaper(
     whole: Callable[[], Planned], picking: Callable[[], Planned], hops: Mapping[int, HopSize], selection: Selection
 ) -> Planned:
-    """The plan that picks rows, or the plan that loads whole intervals.
-
-    Args:
-        whole: makes the plan that loads whole intervals.
-        picking: makes the plan that picks rows.
-        hops: sizes of the chunks.
-        selection: which chunks may have rows picked for them.
-    Raises:
-        BudgetError: a step needs more than the budget.
-    """
+    """The plan that picks rows, or the plan that loads whole intervals."""
     if not any(hop.needed for hop in hops.values()):
         return whole()
     if selection.is_forced:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
@@ -35,17 +34,6 @@ _MOST_IN_VAIN = 2
 _WORTH_IT = 0.98
 
 
-class UnmetError(Exception):
-    """No number of intervals meets the budget."""
-
-    def __init__(self, count: int, budget_bytes: int, needed_bytes: int) -> None:
-        super().__init__(f"{budget_bytes} bytes, at least {needed_bytes} are needed, in {count} intervals")
-        self.count = count
-        "The number of intervals that needs least, among those that were tried."
-        self.needed_bytes = needed_bytes
-        "Bytes that this number of intervals needs."
-
-
 def fitted_bounds(
     program: ModelProgram,
     hops: Sequence[Topology],
@@ -60,20 +48,10 @@ def fitted_bounds(
 ) -> tuple[int, ...]:
     """The bounds of the fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
-    The plan's own objects count where they lie in the memory of the budget. The bounds of a model that is
-    trained fit whether or not the loss is folded. The bytes of a step are bounded by those of the largest chunk between two of
-    the largest interval.
+    The plan's own objects count where they lie in the memory of the budget. In the same memory (:func:`plan_epoch`) no room is
+    left to load ahead. The bounds of a model that is trained fit whether or not the loss is folded. The bytes of a step are
+    bounded by those of the largest chunk between two of the largest interval.
 
-    Args:
-        program: the captured model.
-        hops: topologies that the model walks.
-        budget_bytes: bytes for blocks and temporaries.
-        gradients: which values get a gradient.
-        trains: whether there is a backward.
-        cut: quantity of which all intervals have about the same amount.
-        order: how passes go through the chunk grid.
-        grain: see :attr:`HopSize.grain`.
-        same_memory: see :func:`sagann.plan.epoch.plan_epoch`; if true, no room is left to load ahead.
     Raises:
         BudgetError: no number of intervals fits; the message names a budget that one fits.
     """
@@ -103,30 +81,23 @@ def fitted_bounds(
         runs = [each.epoch() if trains else each.forward() for each in epochs]
         return [(list(once.constants()), once.sizes), *((list(steps), read) for steps in runs)]
 
+    @cache
     def needed(count: int, *, ahead: bool) -> int:
         return own_bytes(count) + max(needed_bytes(steps, read.of, ahead=ahead) for steps, read in work(count))
 
     most = max(1, min(hops[0].num_dst, MOST_INTERVALS))
-    if not same_memory:
-        with suppress(UnmetError):
-            return bounds_of(least_count(partial(needed, ahead=True), budget_bytes, most))
-    try:
-        return bounds_of(least_count(partial(needed, ahead=False), budget_bytes, most))
-    except UnmetError as unmet:
-        alone = [(step, read) for steps, read in work(unmet.count) for step in steps]
-        step, read = max(alone, key=lambda pair: needed_bytes(pair[:1], pair[1].of))
-        error = BudgetError.of_step(budget_bytes, step, read.of, unmet.count)
-        raise error.beside(own_bytes(unmet.count), budget_bytes) from None
+    for ahead in [False] if same_memory else [True, False]:
+        count = least_count(partial(needed, ahead=ahead), budget_bytes, most)
+        if needed(count, ahead=ahead) <= budget_bytes:
+            return bounds_of(count)
+    alone = [(step, read) for steps, read in work(count) for step in steps]
+    step, read = max(alone, key=lambda pair: needed_bytes(pair[:1], pair[1].of))
+    error = BudgetError.of_step(budget_bytes, step, read.of, count)
+    raise error.beside(own_bytes(count), budget_bytes)
 
 
 def cutter(program: ModelProgram, topology: Topology, cut: Cut) -> Callable[[int], tuple[int, ...]]:
-    """A function from a number of intervals to their bounds.
-
-    Args:
-        program: the captured model.
-        topology: its edges.
-        cut: quantity of which all intervals have about the same amount.
-    """
+    """A function from a number of intervals to the bounds of a model's vertices."""
     if cut == "vertices":
         return partial(equal_vertices, topology.num_dst)
     if cut == "edges":
@@ -149,15 +120,7 @@ def hop_sizes(
     selection: Selection = NEVER,
     grain: Grain | None = None,
 ) -> dict[int, HopSize]:
-    """The sizes of the chunks that the program's gathers walk, by number of the hop.
-
-    Args:
-        program: the captured model.
-        hops: topologies that the model walks.
-        bounds: of the intervals.
-        selection: which chunks have rows picked for them.
-        grain: see :attr:`HopSize.grain`.
-    """
+    """The sizes of the chunks that the program's gathers walk, by number of the hop."""
     return {
         number: replace(hop_size(hop, bounds), needed=needed_rows(hop, bounds, selection), grain=grain)
         for number, hop in gathered_hops(program, hops).items()
@@ -180,12 +143,8 @@ def largest_of(
 ) -> tuple[tuple[int, ...], dict[int, HopSize]]:
     """A few intervals as large as the largest of ``bounds``, with chunks as large as the largest chunk.
 
-    Some step on these intervals needs at least as many bytes as any step of the whole grid.
-
-    Args:
-        bounds: of the intervals.
-        hops: sizes of their chunks, by number of the hop.
-        most: most intervals; see :attr:`sagann.plan.orders.Policy.telling`.
+    Some step on these intervals needs at least as many bytes as any step of the whole grid. How many intervals that takes
+    depends on the order (:attr:`sagann.plan.orders.Policy.telling`).
     """
     rows, count = max(sizes(tuple(bounds))), min(len(bounds) - 1, most)
     at = [(src, dst) for src in range(count) for dst in range(count)]
@@ -197,15 +156,7 @@ def largest_of(
 
 
 def least_count(needed: Callable[[int], int], budget_bytes: int, most: int) -> int:
-    """The least number of intervals that needs no more than the budget.
-
-    Args:
-        needed: bytes that a number of intervals needs. It is called again for the same number.
-        budget_bytes: the limit.
-        most: largest number to try.
-    Raises:
-        UnmetError: no number up to ``most`` fits.
-    """
+    """The least number of intervals, up to ``most``, that fits the budget, or else the one of those tried that needs least."""
     low, high, best, in_vain = 0, 1, 1, 0
     while needed(high) > budget_bytes:
         # Finer cuts do not help once the bytes that do not depend on P dominate.
@@ -227,12 +178,11 @@ def least_count(needed: Callable[[int], int], budget_bytes: int, most: int) -> i
 def _around(best: int, needed: Callable[[int], int], budget_bytes: int, most: int) -> tuple[int, int]:
     """Two numbers beside the best power of two: the first needs more than the budget, and the second fits it.
 
-    Raises:
-        UnmetError: no tried number fits.
+    If no number that is tried fits, both are the number that needs least.
     """
     tried = [*range(max(1, best // 2), min(2 * best, most), max(1, best // 4)), min(2 * best, most)]
     for low, high in pairwise(tried):
         if needed(high) <= budget_bytes:
             return low, high
-    count = min([best, *tried], key=needed)
-    raise UnmetError(count, budget_bytes, needed(count))
+    least = min([best, *tried], key=needed)
+    return least, least

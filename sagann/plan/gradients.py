@@ -7,15 +7,13 @@ from torch import fx
 from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.compiler.program import Stage
 from sagann.compiler.vjp import BackwardPass
+from sagann.kernels.edge.function import EdgeFunction
 
 
 class Gradients:
     """Values of a captured model that get a gradient, and the backward passes that give it.
 
-    Args:
-        program: the model.
-        wanted_x: whether the features get a gradient.
-        trained: names of the parameters that get a gradient; None for all.
+    The features get one where it is wanted. ``trained`` names the parameters that get one; None means all.
     """
 
     def __init__(
@@ -28,9 +26,6 @@ class Gradients:
         self._forms = program.forms
         self._leading = set(parameters if trained is None else trained) | ({"x"} if wanted_x else set())
         "Names of values that depend on a trained parameter, or on features that get a gradient."
-        self._spread(program)
-
-    def _spread(self, program: ModelProgram) -> None:
         self._leading |= self._made_of_leading(program.param)
         for number, stage in enumerate(program.stages):
             self._leading |= self._made_of_leading(stage)
@@ -69,6 +64,13 @@ class Gradients:
             if is_wanted:
                 found.add(node)
         return found
+
+    def function(self, gather: Gather, backward_pass: int = 0) -> EdgeFunction:
+        """The edge function of a gather's forward, or of a backward pass, counted from 1."""
+        if backward_pass:
+            return self.passes(gather)[backward_pass - 1].function
+        assert gather.edges.function is not None
+        return gather.edges.function
 
     def passes(self, gather: Gather) -> tuple[BackwardPass, ...]:
         """The passes of a gather's backward."""

@@ -130,13 +130,9 @@ class ChunkGrid:
         return self._table.index_select(0, sources).int()
 
     def _cut(self, dst: int, srcs: range, edges: slice, first_edge: int | None) -> Iterator[EdgeChunk]:
-        """The chunks from a range of source intervals.
+        """The chunks from a range of source intervals, among the edges into the destination interval.
 
-        Args:
-            dst: number of the destination interval.
-            srcs: numbers of the source intervals.
-            edges: range of the edges into the destination interval.
-            first_edge: number of the first edge from ``srcs``; None where ``srcs`` is all intervals.
+        ``first_edge`` is the number of the first edge from ``srcs``; None where ``srcs`` is all intervals.
         """
         topology = self.topology
         vertices = slice(self.bounds[dst], self.bounds[dst + 1])

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from torch import Tensor
 
@@ -25,7 +24,7 @@ CSC, CSR, NUMBERED = "csc", "csr", "numbered csr"
 PICKED_CSC = "csc of picked sources"
 PICKED_CSR, PICKED_NUMBERED = "csr of picked destinations", "numbered csr of picked"
 "The same forms, with ids that count only the rows of the other end that the chunk needs."
-PICKED = MappingProxyType({CSC: PICKED_CSC, CSR: PICKED_CSR, NUMBERED: PICKED_NUMBERED})
+PICKED: Mapping[str, str] = {CSC: PICKED_CSC, CSR: PICKED_CSR, NUMBERED: PICKED_NUMBERED}
 "The form with picked rows, by the form with all rows."
 # Offsets of a chunk that is read in place: int64.
 _OFFSET_BYTES = 8
@@ -61,12 +60,7 @@ def topology_of(hop: Hop) -> Topology:
 
 
 def gathered_hops(program: ModelProgram, hops: Sequence[Topology]) -> dict[int, Hop]:
-    """The hops that a program's gathers walk, by number: topologies first, then the edges of single types.
-
-    Args:
-        program: the captured model.
-        hops: topologies that the model walks.
-    """
+    """The hops that a program's gathers walk, by number: topologies first, then the edges of single types."""
     of_types = [EdgesOfType(topology=hops[each.hop], data=each.data, type=each.type) for each in program.edge_types]
     numbered: list[Hop] = [*hops, *of_types]
     return {number: numbered[number] for number in sorted({gather.hop for gather in program.gathers})}
@@ -94,14 +88,7 @@ class HopSize:
     source interval and destination interval."""
 
     @classmethod
-    def of(
-        cls,
-        topology: Topology,
-        edges: Mapping[tuple[int, int], int],
-        needed: Mapping[tuple[str, int, int], int] | None = None,
-        *,
-        are_topologies: bool = False,
-    ) -> HopSize:
+    def of(cls, topology: Topology, edges: Mapping[tuple[int, int], int]) -> HopSize:
         """Describe a topology whose chunks have the given numbers of edges."""
         data = topology.edge_data.values()
         return cls(
@@ -109,19 +96,10 @@ class HopSize:
             edges=edges,
             data_bytes=tuple(rows.element_size() * rows[:1].numel() for rows in data) if edges else (),
             id_bytes=topology.indices.element_size(),
-            are_topologies=are_topologies,
-            needed=needed or {},
         )
 
     def chunk_bytes(self, rows: Sequence[int], src: int, dst: int, form: str) -> int:
-        """Bytes of a chunk.
-
-        Args:
-            rows: number of vertices of each interval.
-            src: number of the source interval.
-            dst: number of the destination interval.
-            form: one of the forms above.
-        """
+        """Bytes of a chunk in one of the forms above; ``rows`` has the number of vertices of each interval."""
         edges = self.edges[src, dst]
         near, far = (rows[dst], rows[src]) if is_by_destination(form) else (rows[src], rows[dst])
         position_bytes = id_dtype(edges).itemsize

@@ -23,8 +23,7 @@ The lines of a file are the rates of ``device0``, and of copies between it and t
     root = 3.2e10               # bytes per second, shared equally by the transfers at a time
 
 The name of a link is that of the resource that a move occupies. ``[links."device1.copy_in"]`` is the way into a device, in
-place of ``host_to_device_bytes`` and the disk's rates. A file without ``[disks]`` may give the rates of ``disk0`` as lines
-``disk_read_bytes``, ``file_cache_bytes`` and ``disk_write_bytes``.
+place of ``host_to_device_bytes`` and the disk's rates.
 """
 
 from __future__ import annotations
@@ -43,12 +42,6 @@ DISK = "disk0"
 _WHOLE = frozenset(["num_cores", "cache_bytes"])
 _OF_DEVICES = frozenset(["host_to_device_bytes", "device_to_host_bytes"])
 _TABLES = ("disks", "devices", "links", "switches")
-# The lines of files without a table of disks.
-_OLD_DISK = {
-    "disk_read_bytes": "read_bytes_per_s",
-    "file_cache_bytes": "cached_bytes_per_s",
-    "disk_write_bytes": "write_bytes_per_s",
-}
 _ANEW = "`sagann machine --out FILE` writes a whole one."
 
 
@@ -84,9 +77,6 @@ class Machine:
     """A machine, as far as the seconds of a plan depend on it. The metadata of a rate is its text in files.
 
     Where a device computes, the rates of copies between it and the host are stated, and the other rates are the device's.
-
-    Raises:
-        InputError: a rate is not a positive, finite number.
     """
 
     name: str = field(metadata=_unit("of the processor"))
@@ -127,20 +117,6 @@ class Machine:
     switches: Mapping[str, float] = field(default_factory=dict)
     "Bytes per second of switches and roots, by name."
 
-    def __post_init__(self) -> None:
-        for name, value in self._stated().items():
-            _rate(name, value, where="Machine")
-        if (self.host_to_device_bytes is None) != (self.device_to_host_bytes is None):
-            raise _refused(
-                "device_to_host_bytes",
-                self.device_to_host_bytes,
-                "is stated without its counterpart, or missing beside it",
-                "Machine",
-                "State host_to_device_bytes and device_to_host_bytes both, or neither.",
-            )
-        if DISK not in self.disks:
-            raise _refused("disks", list(self.disks), f"has no {DISK}", "Machine", f"Add [disks.{DISK}]; {_ANEW}")
-
     def device(self, name: str) -> Machine:
         """The machine with the rates of a device in place of those of device0."""
         given: dict[str, Any] = {key: rate for key, rate in self.devices.get(name, {}).items() if key != "disk"}
@@ -151,32 +127,10 @@ class Machine:
         name = str(self.devices.get(device, {}).get("disk", DISK))
         return name, self.disks[name]
 
-    def link(self, name: str, *, must_be: bool) -> Link | None:
-        """The link that a move occupies; None where the machine has no link of that name.
-
-        Args:
-            name: name of the resource.
-            must_be: whether the copy has no other rate.
-        Raises:
-            InputError: a link that must be is missing.
-        """
-        found = self.links.get(name)
-        if found is None and must_be:
-            raise InputError(
-                "a plan occupies a link that the machine has not",
-                value=f"'{name}', and the links are {', '.join(self.links) or 'none'}",
-                where=self.name,
-                fix=f'Add [links."{name}"] with bytes_per_s to the machine\'s file.',
-            )
-        return found
-
-    def _stated(self) -> dict[str, Any]:
-        values = {each: getattr(self, each) for each in UNITS}
-        return {name: value for name, value in values.items() if name not in _OF_DEVICES or value is not None}
-
     def to_toml(self) -> str:
         """The machine as TOML, a line for each rate with its unit; :meth:`from_toml` reads the same back."""
-        lines = _lines(self._stated(), UNITS)
+        rates = {name: getattr(self, name) for name in UNITS}
+        lines = _lines({name: rate for name, rate in rates.items() if rate is not None}, UNITS)
         tables = {"devices": self.devices, "switches": self.switches}
         tables["links"] = {name: asdict(link) for name, link in self.links.items()}
         lines += [f"{name} = {toml_value(table)}\n" for name, table in tables.items() if table]
@@ -186,12 +140,8 @@ class Machine:
 
     @classmethod
     def from_toml(cls, text: str, *, where: str) -> Machine:
-        """Read a machine.
+        """Read TOML with a line for every rate and a table of disk0, in any order; copies to a device and other tables are optional.
 
-        Args:
-            text: TOML with a line for every rate and a table of disk0. Copies to a device and other tables are optional, and
-                the order does not matter.
-            where: the file, for errors.
         Raises:
             InputError: the text is not TOML, a field is missing or unknown, or a value is of the wrong kind or not positive.
         Example:
@@ -208,9 +158,6 @@ Add it: of the processor; `sagann machine --out FILE` writes a whole one.
                 "a machine is not TOML", value=str(error), where=where, fix=f"Mend that line; {_ANEW}"
             ) from error
         tables = {name: given.pop(name, {}) for name in _TABLES}
-        old = {new: given.pop(name) for name, new in _OLD_DISK.items() if name in given}
-        if old and not tables["disks"]:
-            tables["disks"] = {DISK: old}
         names = list(UNITS)
         if unknown := [name for name in given if name not in names]:
             raise InputError(
@@ -229,7 +176,14 @@ Add it: of the processor; `sagann machine --out FILE` writes a whole one.
                 where=where,
                 fix=f"Add it: {UNITS.get(missing[0], 'a table of rates')}; {_ANEW}",
             )
-        rates = {name: _rate(name, value, where=where) for name, value in given.items()}
+        rates = {name: _rate(name, value, where) for name, value in given.items()}
+        if len(_OF_DEVICES & rates.keys()) == 1:
+            raise InputError(
+                "a machine states copies to a device or from it alone",
+                value=", ".join(_OF_DEVICES & rates.keys()),
+                where=where,
+                fix="State host_to_device_bytes and device_to_host_bytes both, or neither.",
+            )
         return cls(**rates, **_Tables(tables, where).read())
 
 
@@ -247,16 +201,18 @@ class _Tables:
         self.where = where
 
     def read(self) -> dict[str, Any]:
-        disks = {name: self._disk(name) for name in self._table("disks")}
-        switches = {name: self._number(f"switches.{name}", rate) for name, rate in self._table("switches").items()}
-        links = {name: self._link(name, switches) for name in self._table("links")}
-        # The lines of an old file give a device a disk of its own.
-        devices = {name: self._device(name, disks) for name in self._table("devices")}
+        for name, given in self.tables.items():
+            self._require_table(name, given)
+        disks = {name: self._disk(name) for name in self.tables["disks"]}
+        rates = self.tables["switches"]
+        switches = {name: _positive(f"switches.{name}", rate, self.where) for name, rate in rates.items()}
+        links = {name: self._link(name, switches) for name in self.tables["links"]}
+        devices = {name: self._device(name, disks) for name in self.tables["devices"]}
         return {"disks": disks, "switches": switches, "links": links, "devices": devices}
 
     def _disk(self, name: str) -> Disk:
         given = self._entries("disks", name, DISK_UNITS)
-        return Disk(**{each: self._number(f"disks.{name}.{each}", given.get(each)) for each in DISK_UNITS})
+        return Disk(**{each: _positive(f"disks.{name}.{each}", given.get(each), self.where) for each in DISK_UNITS})
 
     def _link(self, name: str, switches: Collection[str]) -> Link:
         given = self._entries("links", name, ("bytes_per_s", "latency_s", "switches"))
@@ -264,43 +220,32 @@ class _Tables:
         if not isinstance(through, list) or not all(each in switches for each in through):
             raise self._refused(f"links.{name}.switches", through, "a list of names of [switches]")
         return Link(
-            bytes_per_s=self._number(f"links.{name}.bytes_per_s", given.get("bytes_per_s")),
-            latency_s=self._number(f"links.{name}.latency_s", latency_s) if latency_s != 0 else 0.0,
+            bytes_per_s=_positive(f"links.{name}.bytes_per_s", given.get("bytes_per_s"), self.where),
+            latency_s=_positive(f"links.{name}.latency_s", latency_s, self.where) if latency_s != 0 else 0.0,
             switches=tuple(through),
         )
 
-    def _device(self, name: str, disks: dict[str, Disk]) -> dict[str, float | str]:
-        rates = UNITS.keys() - _WHOLE - {"name"}
-        given = self._entries("devices", name, (*sorted(rates), "disk", *_OLD_DISK), "a rate, as device0 has it")
-        found: dict[str, float | str] = {
-            each: self._number(f"devices.{name}.{each}", value) for each, value in given.items() if each != "disk"
+    def _device(self, name: str, disks: Collection[str]) -> dict[str, float | str]:
+        rates = sorted(UNITS.keys() - _WHOLE - {"name"})
+        given = self._entries("devices", name, (*rates, "disk"))
+        disk = given.get("disk", DISK)
+        if disk not in list(disks):
+            raise self._refused(f"devices.{name}.disk", disk, "a name of [disks]")
+        return {
+            each: value if each == "disk" else _positive(f"devices.{name}.{each}", value, self.where)
+            for each, value in given.items()
         }
-        if old := {new: found.pop(each) for each, new in _OLD_DISK.items() if each in found}:
-            found["disk"] = f"{name}.disk"
-            disks[f"{name}.disk"] = Disk(**{**asdict(disks[DISK]), **old})
-        if "disk" in given:
-            found["disk"] = given["disk"]
-            if given["disk"] not in list(disks):
-                raise self._refused(f"devices.{name}.disk", given["disk"], "a name of [disks]")
-        return found
 
-    def _table(self, name: str) -> dict[str, Any]:
-        given = self.tables[name]
+    def _entries(self, table: str, name: str, known: Collection[str]) -> dict[str, Any]:
+        given: dict[str, Any] = self.tables[table][name]
+        self._require_table(f"{table}.{name}", given)
+        if unknown := sorted(given.keys() - set(known)):
+            raise self._refused(f"{table}.{name}.{unknown[0]}", given[unknown[0]], f"one of {', '.join(known)}")
+        return given
+
+    def _require_table(self, name: str, given: object) -> None:
         if not isinstance(given, dict):
             raise self._refused(name, given, "a table")
-        return given
-
-    def _entries(self, table: str, name: str, known: Collection[str], expected: str = "") -> dict[str, Any]:
-        given = self.tables[table][name]
-        if not isinstance(given, dict):
-            raise self._refused(f"{table}.{name}", given, "a table")
-        if unknown := sorted(given.keys() - set(known)):
-            expected = expected or f"one of {', '.join(known)}"
-            raise self._refused(f"{table}.{name}.{unknown[0]}", given[unknown[0]], expected)
-        return given
-
-    def _number(self, name: str, value: object) -> float:
-        return _positive(name, value, self.where, "Write a positive number.")
 
     def _refused(self, name: str, value: object, expected: str) -> InputError:
         return _refused(name, value, f"is not {expected}", self.where, f"Write {expected}.")
@@ -320,12 +265,8 @@ def _and_more(names: list[str]) -> str:
     return f", and {len(names) - 1} more" if len(names) > 1 else ""
 
 
-def _rate(name: str, value: Any, *, where: str) -> Any:
-    """The value of a field of UNITS in the type of the field.
-
-    Raises:
-        InputError: the value is of another kind, or not positive.
-    """
+def _rate(name: str, value: Any, where: str) -> Any:
+    """The value of a field of UNITS in the type of the field."""
     if name == "name":
         if not isinstance(value, str):
             raise _refused(name, value, "is not a text", where, "Put it in quotes.")
@@ -338,10 +279,9 @@ def _rate(name: str, value: Any, *, where: str) -> Any:
     return int(value)
 
 
-def _positive(name: str, value: object, where: str, fix: str) -> float:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+def _positive(name: str, value: object, where: str, fix: str = "Write a positive number.") -> float:
     # Written so that NaN fails too.
-    if not isinstance(value, (int, float)) or not is_number or not 0 < value <= sys.float_info.max:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
         raise _refused(name, value, "is not a positive number", where, fix)
     return float(value)
 

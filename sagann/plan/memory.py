@@ -13,27 +13,9 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
-from sagann.errors import require_choice
 from sagann.plan.residency import BudgetError, place
-from sagann.plan.steps import Block, MemoryPolicy, Move, Plan, Step
-
-
-class Place(Protocol):
-    """Adds to steps the moves that bring the blocks of every step into memory, within the budget."""
-
-    def __call__(
-        self,
-        steps: Sequence[Step],
-        *,
-        bytes_of: Callable[[Block], int],
-        initial: Iterable[Block],
-        bounds: Sequence[int],
-        budget_bytes: int,
-        lookahead: int,
-    ) -> Plan:
-        """Arguments and errors are those of :func:`sagann.plan.residency.place`."""
+from sagann.plan.steps import Block, Move, Plan, Step
 
 
 def place_uncached(
@@ -80,10 +62,5 @@ def place_uncached(
     )
 
 
-MEMORY_POLICIES: dict[MemoryPolicy, Place] = {"belady": place, "none": place_uncached}
+MEMORY_POLICIES = {"belady": place, "none": place_uncached}
 "The function of each policy."
-
-
-def require_memory_policy(policy: object) -> None:
-    """Refuse an unknown memory policy."""
-    require_choice(policy, MEMORY_POLICIES, what="unknown memory policy", where="stream.memory_policy")

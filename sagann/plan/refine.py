@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sagann.plan.machine import Machine
 from sagann.plan.simulate import StepSeconds, Tier, copy_rates, simulate
@@ -24,23 +24,6 @@ from sagann.plan.sweeps import PassKey, Traversal
 MOST_SIMULATIONS = 50
 "Default limit of simulations. One takes some tenths of a second for a thousand steps."
 
-StripKey = tuple[PassKey, int]
-"A pass, and the number of a strip."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Refined:
-    """The result of a refinement."""
-
-    traversal: Traversal
-    "Traversal with the orders that were found."
-    began_s: float
-    "Simulated seconds of an epoch before the first swap."
-    seconds: float
-    "Simulated seconds of an epoch with these orders; never more than before."
-    num_simulations: int
-    "Number of simulations that were run."
-
 
 def refine(
     plan_of: Callable[[Traversal], Plan],
@@ -50,31 +33,22 @@ def refine(
     *,
     tier: Tier,
     most_simulations: int = MOST_SIMULATIONS,
-) -> Refined:
-    """Swap chunks as long as that makes the simulated epoch shorter.
-
-    Args:
-        plan_of: plans the epoch with a given traversal.
-        traversal: the traversal to begin with.
-        step_s: gives the measured seconds of a step.
-        machine: the machine that copies.
-        tier: where blocks lie outside of the device.
-        most_simulations: number of simulations that ends the search.
-    """
+) -> Traversal:
+    """Swap chunks as long as that makes the simulated epoch shorter; ``plan_of`` plans the epoch with a given traversal."""
     rate = copy_rates(machine, tier)["load"]
 
     def seconds(plan: Plan) -> float:
         return simulate(plan, step_s, machine, tier=tier).seconds
 
     plan = plan_of(traversal)
-    began_s = best_s = seconds(plan)
+    best_s = seconds(plan)
     simulated, gained = 1, True
     while gained:
         gained = False
         for at, chunks in _strips(plan, traversal, step_s, rate).items():
             for order in _swapped(chunks):
                 if simulated >= most_simulations:
-                    return Refined(traversal=traversal, began_s=began_s, seconds=best_s, num_simulations=simulated)
+                    return traversal
                 tried = replace(traversal, refined={**traversal.refined, at: order})
                 other = plan_of(tried)
                 if other.operations == plan.operations:
@@ -84,15 +58,15 @@ def refine(
                 if (now_s := seconds(other)) < best_s:
                     plan, traversal, best_s, gained = other, tried, now_s, True
                     break
-    return Refined(traversal=traversal, began_s=began_s, seconds=best_s, num_simulations=simulated)
+    return traversal
 
 
 def _strips(
     plan: Plan, traversal: Traversal, step_s: StepSeconds, rate: float
-) -> Mapping[StripKey, Mapping[int, float]]:
-    """For each strip, the seconds of loads less those of steps, by other end of the chunk, in the order of the visit."""
+) -> Mapping[tuple[PassKey, int], Mapping[int, float]]:
+    """For each pass and number of a strip, the seconds of loads less those of steps, by other end of the chunk, in the order of the visit."""
     owns = _owns(plan)
-    found: defaultdict[StripKey, dict[int, float]] = defaultdict(dict)
+    found: defaultdict[tuple[PassKey, int], dict[int, float]] = defaultdict(dict)
     pending: dict[Block, int] = {}
     for operation in plan.operations:
         if isinstance(operation, Move):

@@ -36,51 +36,44 @@ class BudgetError(InputError):
     "Bytes that the step needs."
 
     @classmethod
+    def _of(cls, budget_bytes: int, needed_bytes: int, why: str, *, where: str, otherwise: str) -> BudgetError:
+        error = cls(
+            "the memory budget cannot be met",
+            value=f"{budget_bytes} bytes, at least {needed_bytes} are needed: {why}",
+            where=where,
+            fix=f"Raise the budget (--memory, budget_bytes) to {needed_bytes} bytes or more, or {otherwise}.",
+        )
+        error.needed_bytes = needed_bytes
+        return error
+
+    @classmethod
     def of_step(
         cls, budget_bytes: int, step: Step, bytes_of: Callable[[Block], int], num_intervals: int
     ) -> BudgetError:
-        """The error of a step that alone needs more than the budget.
-
-        Args:
-            budget_bytes: the limit.
-            step: the step.
-            bytes_of: gives a block's size.
-            num_intervals: number of intervals, P.
-        """
+        """The error of a step that alone needs more than the budget."""
         sizes = [(bytes_of(block), f"the block '{block.label}'") for block in step.blocks]
         sizes.append((step.temporary_bytes, "temporary memory"))
         needed_bytes, (largest_bytes, largest) = sum(size for size, _ in sizes), max(sizes)
-        error = cls(
-            "the memory budget cannot be met",
-            value=f"{budget_bytes} bytes, at least {needed_bytes} are needed: the step '{step.label}' takes "
-            f"{format_bytes(needed_bytes)}, {format_bytes(largest_bytes)} of them for {largest}",
+        return cls._of(
+            budget_bytes,
+            needed_bytes,
+            f"the step '{step.label}' takes {format_bytes(needed_bytes)}, {format_bytes(largest_bytes)} of them for {largest}",
             where=f"the plan of {num_intervals} intervals",
-            fix=f"Raise the budget (--memory, budget_bytes) to {needed_bytes} bytes or more, or cut into more intervals where their number "
-            "is yours; the least budget takes the most intervals, and more memory is faster.",
+            otherwise="cut into more intervals where their number is yours; the least budget takes the most intervals, "
+            "and more memory is faster",
         )
-        error.needed_bytes = needed_bytes
-        return error
 
     def beside(self, plan_bytes: int, budget_bytes: int) -> BudgetError:
-        """The error where the plan's own objects count towards the budget.
-
-        Args:
-            plan_bytes: bytes of these objects.
-            budget_bytes: the limit for blocks, temporaries and these objects.
-        """
+        """The error where the plan's own objects count towards the budget as well."""
         if not plan_bytes:
             return self
-        needed_bytes = self.needed_bytes + plan_bytes
-        error = BudgetError(
-            self.what,
-            value=f"{budget_bytes} bytes, at least {needed_bytes} are needed: {format_bytes(plan_bytes)} for the objects of the "
-            f"plan, and the others for its largest step",
+        return self._of(
+            budget_bytes,
+            self.needed_bytes + plan_bytes,
+            f"{format_bytes(plan_bytes)} for the objects of the plan, and the others for its largest step",
             where=self.where,
-            fix=f"Raise the budget (--memory, budget_bytes) to {needed_bytes} bytes or more, or cut into fewer intervals where their "
-            "number is yours.",
+            otherwise="cut into fewer intervals where their number is yours",
         )
-        error.needed_bytes = needed_bytes
-        return error
 
 
 def place(
@@ -94,13 +87,9 @@ def place(
 ) -> Plan:
     """Add to steps the moves that bring the blocks of every step into memory, within the budget.
 
-    Args:
-        steps: in order.
-        bytes_of: gives a block's size.
-        initial: blocks that exist at the start, outside of the device.
-        bounds: of the intervals.
-        budget_bytes: most bytes of blocks and temporaries in the device's memory.
-        lookahead: number of coming steps whose blocks may be loaded ahead; with 0, a block is loaded for the step that reads it.
+    The blocks of ``initial`` exist at the start, outside of the device. Without ``lookahead``, the number of coming steps whose
+    blocks may be loaded ahead, a block is loaded for the step that reads it.
+
     Raises:
         BudgetError: one step alone needs more than the budget.
     """
@@ -212,8 +201,7 @@ class _Placement:
     def _admit(self, block: Block, *, load: bool) -> None:
         size = self.bytes_of(block)
         if load:
-            if not self._can_load(block):
-                raise AssertionError(f"{block.label} is read before it is made")
+            assert self._can_load(block), f"{block.label} is read before it is made"
             if block.whole in self.dirty:
                 self._store(block.whole)
             self.operations.append(self.move("load", block, size))

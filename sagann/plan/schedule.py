@@ -31,15 +31,10 @@ class Schedule:
     """Steps of an epoch.
 
     Args:
-        program: the captured model.
-        hops: sizes of the hops that its gathers walk, by number.
-        bounds: of the intervals.
         gradients: which values get a gradient; by default all parameters do.
         folded: whether the loss is computed inside the last stage, interval by interval. The result is never whole then.
         saves: numbers of the stages that save what their gradients read, instead of running again.
-        order: how passes go through the chunk grid.
         selects: whether rows are picked for the chunks for which ``hops`` allows it.
-        traversal: order of sweeps and strips.
         sizes: sizes of a schedule of the same program, hops, bounds and gradients, so that no block is measured twice.
     """
 
@@ -63,7 +58,6 @@ class Schedule:
         self.folded = folded
         self.saves = saves
         self.selects = selects
-        self.order = order
         self._policy = POLICIES[order]
         self.traversal = traversal or Traversal()
         self.intervals = range(len(bounds) - 1)
@@ -131,7 +125,7 @@ class Schedule:
                 yield from POLICIES["column"].walk(sweeps, work)
 
     def _sweeps(self) -> Sweeps:
-        return self.traversal.sweeps(len(self.intervals))
+        return Sweeps(self.traversal, len(self.intervals))
 
     def _store_constant(self, number: int, gather: Gather, interval: int) -> Iterator[Step]:
         value = self._block("value", gather.result, interval)
@@ -231,8 +225,7 @@ class Schedule:
 
     def _gather(self, number: int, gather: Gather, follow: Callable[[int], Iterator[Step]]) -> Pass:
         """The pass of a gather's forward."""
-        function = gather.edges.function
-        assert function is not None
+        function = self.gradients.function(gather)
         # The state of each destination interval that has met a chunk.
         begun: dict[int, tuple[Block, ...]] = {}
 

@@ -17,12 +17,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
-from sagann.errors import require_choice
 from sagann.plan.hops import PICKED_CSC, PICKED_CSR, PICKED_NUMBERED, EdgesOfType, Hop, topology_of
 from sagann.plan.intervals import sizes
 from sagann.plan.steps import Block
@@ -31,9 +29,7 @@ Select = Literal["auto", "never", "always"]
 """auto: for chunks that the rule selects, without a spill folder, where a plan gains by it. never: for no chunk. always: for
 every chunk at any cost, for tests."""
 
-OTHER_END: Mapping[str, Literal["src", "dst"]] = MappingProxyType(
-    {PICKED_CSC: "src", PICKED_CSR: "dst", PICKED_NUMBERED: "dst"}
-)
+OTHER_END: Mapping[str, Literal["src", "dst"]] = {PICKED_CSC: "src", PICKED_CSR: "dst", PICKED_NUMBERED: "dst"}
 "End of the edges whose rows are picked, by form of the chunk."
 # Edges that are looked at together, so that a mapped file is never read whole.
 _AT_ONCE = 1 << 18
@@ -58,12 +54,7 @@ class Selection:
 
     @classmethod
     def by_rates(cls, *, pick_bytes: float, transfer_bytes: float) -> Selection:
-        """NeuGraph's rule: picking and moving a share takes less time than moving all.
-
-        Args:
-            pick_bytes: bytes that the host picks per second.
-            transfer_bytes: bytes that are moved to the device per second.
-        """
+        """NeuGraph's rule: picking and moving a share takes less time than moving all."""
         return cls(share=pick_bytes / (pick_bytes + transfer_bytes))
 
     @property
@@ -82,19 +73,8 @@ ALWAYS = Selection(share=math.inf, is_forced=True)
 "Everything is picked."
 
 
-def require_select(select: object) -> None:
-    """Refuse an unknown policy of picking rows."""
-    require_choice(select, get_args(Select), what="unknown policy of picking rows", where="stream.select")
-
-
 def as_read(block: Block, chunk: Block, side: str) -> Block:
-    """The block that a pass over a chunk reads: the whole one, or the rows that are picked for the chunk.
-
-    Args:
-        block: whole, of the interval at one side of the chunk.
-        chunk: its edges.
-        side: "src" or "dst".
-    """
+    """The block that a pass over a chunk reads at one side: the whole one, or the rows that are picked for the chunk."""
     return block._replace(needed_by=chunk) if OTHER_END.get(chunk.name) == side else block
 
 

@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from sagann.errors import InputError
 from sagann.plan.dependencies import dependencies_of
 from sagann.plan.machine import Machine
 from sagann.plan.pending_stores import PendingStores
@@ -42,13 +43,8 @@ _LANES: dict[str, Lane] = {"load": "load", "store": "store", "send": "exchange",
 
 
 def simulate(plan: Plan, step_s: StepSeconds, machine: Machine, *, tier: Tier = "memory") -> Timeline:
-    """The timeline of a plan.
+    """The timeline of a plan of one device or several.
 
-    Args:
-        plan: of one device or several.
-        step_s: gives the seconds of a step when nothing runs beside it.
-        machine: the machine whose resources the plan names.
-        tier: where blocks lie outside of the device.
     Raises:
         InputError: a move occupies a link that the machine has not.
         AssertionError: operations wait for one another in a circle.
@@ -124,10 +120,10 @@ class _Simulation:
         self.machine = machine
         self.cores = machine.num_cores
         self.has_engines = machine.host_to_device_bytes is not None
-        # Kinds of the copies that the computing threads do.
-        self.by_device: frozenset[str] = frozenset()
+        # Kinds of the moves that need no queue: the computing threads do the copies among them.
+        self.by_device = {"drop", "receive"}
         if not self.has_engines and tier != "disk":
-            self.by_device = frozenset(["load"] if tier == "file cache" else ["load", "store"])
+            self.by_device |= {"load"} if tier == "file cache" else {"load", "store"}
         self.dependencies = dependencies_of(plan.operations)
         self.done = [False] * len(plan.operations)
         self.devices: dict[str, _Device] = {}
@@ -226,15 +222,18 @@ class _Simulation:
         while device.at < len(device.numbers):
             number = device.numbers[device.at]
             operation = self.plan.operations[number]
-            if not isinstance(operation, Step) and operation.kind not in ("drop", "receive"):
-                if operation.kind not in self.by_device:
-                    self._hand(device, number, operation)
-                    device.at += 1
-                    continue
+            if isinstance(operation, Move):
                 if operation.kind == "load":
                     self._reserve(device, operation)
-                else:
+                elif operation.kind == "store":
                     self.stored[operation.block] = number
+                if operation.kind not in self.by_device:
+                    queue = operation.occupies
+                    self.queues[queue].append(number)
+                    device.begin_copy(queue)
+                    self._proceed(queue)
+                    device.at += 1
+                    continue
             if not self._is_ready(number, device.name):
                 return
             if isinstance(operation, Step):
@@ -258,17 +257,6 @@ class _Simulation:
             for waiting in self.blocked.pop(number, ()):
                 self._proceed(waiting)
 
-    def _hand(self, device: _Device, number: int, move: Move) -> None:
-        """Put a copy into the queue of its resource."""
-        queue = move.occupies
-        if move.kind == "load":
-            self._reserve(device, move)
-        elif move.kind == "store":
-            self.stored[move.block] = number
-        self.queues[queue].append(number)
-        device.begin_copy(queue)
-        self._proceed(queue)
-
     def _begin_copy(self, queue: str) -> None:
         number = self.queues[queue][0]
         if not self._is_ready(number, queue):
@@ -282,7 +270,14 @@ class _Simulation:
 
     def _transfer(self, number: int, queue: str, move: Move) -> None:
         """Run a copy."""
-        link = self.machine.link(move.occupies, must_be=move.kind in ("send", "all-reduce"))
+        link = self.machine.links.get(move.occupies)
+        if link is None and move.kind in ("send", "all-reduce"):
+            raise InputError(
+                "a plan occupies a link that the machine has not",
+                value=f"'{move.occupies}', and the links are {', '.join(self.machine.links) or 'none'}",
+                where=self.machine.name,
+                fix=f'Add [links."{move.occupies}"] with bytes_per_s to the machine\'s file.',
+            )
         if link is not None:
             seconds = link.latency_s + move.num_bytes / link.bytes_per_s
             self.running[queue] = _Running(number, queue, self.now, seconds, link.bytes_per_s, link.switches)
@@ -302,8 +297,7 @@ class _Simulation:
         arrived = self.arrived[block]
         arrived.add(number)
         others = [self.plan.operations[each] for each in arrived]
-        owners = {each.owner for each in others}
-        if owners != self.members[block]:
+        if {each.owner for each in others} != self.members[block]:
             return False
         for each in others:
             assert isinstance(each, Move)
@@ -335,17 +329,14 @@ class _Simulation:
 
     def _drop(self, device: _Device, move: Move) -> bool:
         store = self.stored.get(move.block)
-        is_stored = store is None or self.done[store]
-        if not is_stored and self.has_engines:
-            assert store is not None
-            self.blocked[store].append(device.name)
-            return False
+        if store is not None and not self.done[store]:
+            if self.has_engines:
+                self.blocked[store].append(device.name)
+                return False
+            device.pending.drop(move.num_bytes, store)
         if move.block in device.held:
             device.held.remove(move.block)
             device.held_bytes -= move.num_bytes
-        if not is_stored:
-            assert store is not None
-            device.pending.drop(move.num_bytes, store)
         self.stored.pop(move.block, None)
         return True
 

@@ -8,7 +8,6 @@ from itertools import zip_longest
 
 from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.graph.widths import id_dtype
-from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import kind_of, reduced_results
 from sagann.kernels.edge.work import most_items, most_slots, most_splits
 from sagann.kernels.memory import SMALLEST_BYTES, allocated_bytes
@@ -37,13 +36,8 @@ _LOSS_TENSORS = 4
 class BlockSizes:
     """Sizes of the blocks of a captured model over a chunk grid.
 
-    Args:
-        program: the captured model.
-        hops: sizes of the hops that its gathers walk, by number.
-        rows: number of vertices of each interval.
-        gradients: which values get a gradient.
-        edges_in_place: whether edges are read in place and take no memory.
-        values_in_place: names of the values that are read in place, of :func:`constants_of_stages`.
+    ``rows`` has the number of vertices of each interval. Edges that are read in place take no memory, nor do the values of
+    ``values_in_place``, which are some of :func:`constants_of_stages`.
     """
 
     def __init__(
@@ -120,13 +114,9 @@ class BlockSizes:
     def transform_grad_bytes(
         self, number: int, interval: int, *, of_loss: bool = False, saved: bool = False
     ) -> int:
-        """Temporary bytes of a stage's gradient.
+        """Temporary bytes of a stage's gradient, or of the gradient of a loss on the stage's result.
 
-        Args:
-            number: of the stage.
-            interval: number of the interval.
-            of_loss: whether the gradient is that of a loss on the stage's result.
-            saved: whether the forward saved what the gradient reads, so that the stage does not run again.
+        The stage runs again unless the forward saved what the gradient reads.
         """
         stage = self._stages[number]
         row = (0 if saved else stage.computed) + 2 * stage.largest
@@ -144,16 +134,10 @@ class BlockSizes:
         return 2 * sum(stage.kept) * _FLOPS_PER_BYTE < stage.flops
 
     def gather_bytes(self, gather: Gather, src: int, dst: int, backward_pass: int = 0) -> int:
-        """Temporary bytes of a pass over a chunk.
+        """Temporary bytes of a pass over a chunk: of the forward, or of a backward pass, counted from 1.
 
         On the CPU the pass is divided into work by rows. On a device the pieces of cut rows lie in memory until they are
         merged.
-
-        Args:
-            gather: the gather.
-            src: number of the source interval.
-            dst: number of the destination interval.
-            backward_pass: number of the backward pass, counted from 1; 0 is the forward.
         """
         hop, rows = self.hops[gather.hop], max(self.rows[src], self.rows[dst])
         if hop.grain is None:
@@ -162,7 +146,7 @@ class BlockSizes:
         slots, items = most_slots(rows, edges, hop.grain), most_items(rows, edges, hop.grain)
         of_rows = slots + most_merged(slots) + _MERGED_AT_ONCE * most_splits(rows, edges, hop.grain)
         taken = 0
-        for result in reduced_results(self._function(gather, backward_pass)):
+        for result in reduced_results(self.gradients.function(gather, backward_pass)):
             size = math.prod(result.shape) * (result.dtype or id_dtype(hop.num_edges)).itemsize
             taken += size * (of_rows if result.rows == "row" else 2 * items + most_merged(items))
         return allocated_bytes(taken)
@@ -178,12 +162,12 @@ class BlockSizes:
         ids = id_dtype(self.hops[gather.hop].num_edges)
         return [
             math.prod(result.shape) * (result.dtype or ids).itemsize if result.rows == "row" else 0
-            for result in reduced_results(self._function(gather, backward_pass))
+            for result in reduced_results(self.gradients.function(gather, backward_pass))
         ]
 
     def _grad_input_bytes(self, gather: Gather) -> list[int]:
         """Bytes of a row of each tensor that the backward passes read of destinations; half precision is widened."""
-        function, ids = self._function(gather), id_dtype(self.hops[gather.hop].num_edges).itemsize
+        function, ids = self.gradients.function(gather), id_dtype(self.hops[gather.hop].num_edges).itemsize
         sizes = []
         for output in function.outputs:
             shapes = {
@@ -206,12 +190,6 @@ class BlockSizes:
             for value in [step.function.value(output.values[0])]
         )
 
-    def _function(self, gather: Gather, backward_pass: int = 0) -> EdgeFunction:
-        if backward_pass:
-            return self.gradients.passes(gather)[backward_pass - 1].function
-        assert gather.edges.function is not None
-        return gather.edges.function
-
 
 def plan_bytes(
     program: ModelProgram,
@@ -225,13 +203,6 @@ def plan_bytes(
 
     The objects are steps, moves, and chunks with their files. They count on the CPU with blocks in files; otherwise they do
     not lie in the memory of the budget.
-
-    Args:
-        program: the captured model.
-        hops: sizes of its hops' chunks, by number of the hop.
-        gradients: which values get a gradient.
-        budget_bytes: the budget.
-        same_memory: see :func:`sagann.plan.epoch.plan_epoch`.
     """
     if same_memory or budget_bytes >= UNLIMITED or any(hop.grain is not None for hop in hops.values()):
         return 0
@@ -243,10 +214,7 @@ def plan_bytes(
 def needed_bytes(steps: Sequence[Step], bytes_of: Callable[[Block], int], *, ahead: bool = False) -> int:
     """The least budget that the steps fit: the bytes of the step that needs most.
 
-    Args:
-        steps: in order.
-        bytes_of: gives a block's size.
-        ahead: whether the blocks that the next step reads should fit too, so that they are loaded while the step runs.
+    With ``ahead``, the blocks that the next step reads fit too, so that they are loaded while the step runs.
     """
     most = 0
     for step, later in zip_longest(steps, steps[1:]):

@@ -23,13 +23,10 @@ class PlanError(AssertionError):
 
 
 def verify(plan: Plan, steps: Sequence[Step] | None = None) -> Mapping[str, int]:
-    """Check that a plan keeps every rule, and return the peak bytes of each device.
+    """Check that a plan keeps every rule, and has the given steps in order; return the peak bytes of each device.
 
-    Args:
-        plan: of one device or several.
-        steps: the steps that the plan must have, in order; by default whatever steps it has.
     Raises:
-        PlanError: it breaks a rule; the message names the operation.
+        PlanError: the plan breaks a rule; the message names the operation.
     """
     if steps is not None and [each for each in plan.operations if isinstance(each, Step)] != list(steps):
         raise PlanError("the plan has other steps than the schedule, or in another order")
@@ -37,7 +34,9 @@ def verify(plan: Plan, steps: Sequence[Step] | None = None) -> Mapping[str, int]
     memory = _Memory(plan)
     for number in _order(plan):
         memory.obey(number, plan.operations[number])
-    return memory.finish()
+    if memory.resident:
+        raise PlanError(f"{min(memory.resident).label} is never dropped")
+    return memory.peaks
 
 
 def _match_sends(plan: Plan) -> None:
@@ -115,12 +114,6 @@ class _Memory:
             self._step(operation)
         else:
             self._move(operation)
-
-    def finish(self) -> Mapping[str, int]:
-        """Check that no block is left, and return the peaks."""
-        if self.resident:
-            raise PlanError(f"{min(self.resident).label} is never dropped")
-        return self.peaks
 
     def _require(self, holds: bool, why: str) -> None:
         if not holds:

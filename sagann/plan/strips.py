@@ -27,11 +27,7 @@ def strip_widths(
 ) -> Mapping[PassKey, int]:
     """The width of each pass's strips that needs the fewest loads; passes with strips of one are left out.
 
-    Args:
-        steps: of an epoch in column order, with strips of one interval.
-        bytes_of: gives a block's size.
-        budget_bytes: bytes for blocks and temporaries.
-        num_intervals: P.
+    ``steps`` are those of an epoch in column order, with strips of one interval.
     """
     found = {key: work.width(budget_bytes, num_intervals) for key, work in _passes(steps, bytes_of).items()}
     return {key: width for key, width in found.items() if width > 1}
@@ -94,11 +90,8 @@ def chunk_ends(step: Step) -> tuple[PassKey, int, int] | None:
     if step.kind not in ("gather", "gather_grad") or not states:
         return None
     (own,) = states
-    return (
-        PassKey(step.kind, step.number, step.part),
-        own,
-        step.dst_interval if own == step.interval else step.interval,
-    )
+    other = step.dst_interval if own == step.interval else step.interval
+    return PassKey(step.kind, step.number, step.part), own, other
 
 
 def _passes(steps: Sequence[Step], bytes_of: Callable[[Block], int]) -> Mapping[PassKey, _PassSize]:

@@ -49,7 +49,7 @@ class Traversal:
     """Directions of sweeps, and width and order of strips.
 
     Example:
-        >>> sweeps = Traversal(widths={PassKey("gather", 0): 2}).sweeps(3)
+        >>> sweeps = Sweeps(Traversal(widths={PassKey("gather", 0): 2}), num_intervals=3)
         >>> sweeps.intervals()
         (0, 1, 2)
         >>> sweeps.strips(PassKey("gather", 0))
@@ -63,18 +63,9 @@ class Traversal:
     refined: Mapping[tuple[PassKey, int], tuple[int, ...]] = field(default_factory=dict)
     "By pass and number of the strip, an order of its chunks that replaces the default."
 
-    def sweeps(self, num_intervals: int) -> Sweeps:
-        """The sweeps of an epoch over the given number of intervals."""
-        return Sweeps(self, num_intervals)
-
 
 class Sweeps:
-    """The sweeps of an epoch, one after the other.
-
-    Args:
-        traversal: directions and strips.
-        num_intervals: P.
-    """
+    """The sweeps of an epoch, one after the other."""
 
     def __init__(self, traversal: Traversal, num_intervals: int) -> None:
         self._visits = traversal
@@ -88,12 +79,7 @@ class Sweeps:
         return found
 
     def strips(self, key: PassKey, *, in_order: bool = False) -> tuple[Strip, ...]:
-        """The strips of the next sweep.
-
-        Args:
-            key: the pass.
-            in_order: whether the chunks of a strip must come in ascending order.
-        """
+        """The strips of the next sweep; the chunks of each come in ascending order where they must."""
         owns = self.intervals()
         turned = owns if self._visits.direction == "ascending" else owns[::-1]
         width = self._visits.widths.get(key, 1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
 
 Lane = Literal["compute", "load", "store", "exchange"]
 "Kind of work; an exchange is a copy between devices or workers."
@@ -28,15 +28,6 @@ class Span:
     "Bytes that are copied; 0 for a step."
     resource: str = ""
     "Device or link that the span occupies; empty where spans are recorded."
-
-
-class Used(NamedTuple):
-    """Use of a resource."""
-
-    busy_s: float
-    "Seconds in which the resource is busy."
-    num_bytes: int
-    "Bytes that are copied over the resource."
 
 
 @dataclass(slots=True)
@@ -70,14 +61,6 @@ class Timeline:
             total += max(0.0, end - max(until, span.start_s))
             until = max(until, end)
         return total
-
-    def resources(self) -> Mapping[str, Used]:
-        """Use of each resource. A resource runs one operation at a time."""
-        found: dict[str, Used] = {}
-        for span in self.spans:
-            known = found.get(span.resource, Used(0.0, 0))
-            found[span.resource] = Used(known.busy_s + span.seconds, known.num_bytes + span.num_bytes)
-        return found
 
     @property
     def hidden(self) -> float:

@@ -11,11 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from torch import fx
 
-from sagann.compiler.model_program import Gather
 from sagann.compiler.program import Stage
 from sagann.kernels.dense import linear
 from sagann.kernels.edge.function import EdgeFunction, Input
@@ -24,7 +22,7 @@ from sagann.plan.machine import Machine
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import OTHER_END
 from sagann.plan.stage_size import bytes_per_row
-from sagann.plan.steps import Block, Step
+from sagann.plan.steps import Step
 
 _EXPONENTIALS = frozenset(["exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "pow", "sin", "cos"])
 # A product on edges takes this many times as long as the same operations in a large product.
@@ -86,16 +84,14 @@ class Work:
 class StepWork:
     """The work of the steps of a schedule.
 
-    Args:
-        schedule: the steps, and the sizes of blocks.
-        nonzeros: mean number of non-zero features of a vertex, where features are sparse; None where they are dense.
+    ``nonzeros`` is the mean number of non-zero features of a vertex, where features are sparse; None where they are dense.
     """
 
     def __init__(self, schedule: Schedule, nonzeros: float | None = None) -> None:
         self._program = schedule.program
         self._schedule = schedule
         self._rows = schedule.sizes.rows
-        self._stages = [_StageWork.of(stage, schedule, nonzeros) for stage in schedule.program.stages]
+        self._stages = [_stage_work(stage, schedule, nonzeros) for stage in schedule.program.stages]
 
     def of(self, step: Step) -> Work:
         """The work of a step."""
@@ -104,11 +100,11 @@ class StepWork:
         if step.kind in ("transform", "transform_grad", "transform_loss"):
             return self._transform(step)
         # Other steps only read and write blocks.
-        return Work(stream_bytes=self._bytes((*step.reads, *step.writes)))
+        return Work(stream_bytes=sum(map(self._schedule.sizes.of, (*step.reads, *step.writes))))
 
     def _transform(self, step: Step) -> Work:
-        stage, rows = self._stages[step.number], self._rows[step.interval]
-        forward, backward = stage.forward.times(rows), stage.backward.times(rows)
+        rows = self._rows[step.interval]
+        forward, backward = (work.times(rows) for work in self._stages[step.number])
         if step.kind == "transform":
             return forward
         if step.kind == "transform_loss":
@@ -118,7 +114,8 @@ class StepWork:
 
     def _pass(self, step: Step) -> Work:
         gather = self._program.gathers[step.number]
-        function = self._function(gather, step)
+        backward_pass = step.part + 1 if step.kind == "gather_grad" else 0
+        function = self._schedule.gradients.function(gather, backward_pass)
         edges = self._schedule.hops[gather.hop].edges[step.interval, step.dst_interval]
         far, near = ("src", "dst") if function.at == "dst" else ("dst", "src")
         rows = {"src": self._rows[step.interval], "dst": self._rows[step.dst_interval]}
@@ -145,52 +142,37 @@ class StepWork:
             exponentials=edges * _exponentials(function),
         )
 
-    def _function(self, gather: Gather, step: Step) -> EdgeFunction:
-        if step.kind == "gather_grad":
-            return self._schedule.gradients.passes(gather)[step.part].function
-        assert gather.edges.function is not None
-        return gather.edges.function
 
-    def _bytes(self, blocks: Iterable[Block]) -> int:
-        return sum(self._schedule.sizes.of(block) for block in blocks)
-
-
-class _StageWork(NamedTuple):
-    """The work of a stage, per row."""
-
-    forward: Work
-    backward: Work
-
-    @classmethod
-    def of(cls, stage: Stage, schedule: Schedule, nonzeros: float | None) -> _StageWork:
-        forward = backward = Work()
-        wanted = schedule.gradients.nodes(stage)
-        sparse: set[fx.Node] = set()
-        for node in stage.module.graph.nodes:
-            if node.op == "placeholder" and nonzeros is not None and str(node.target) == "x":
-                sparse.add(node)
-            if node.op != "call_function" or not bytes_per_row(node):
-                continue
-            given = node.all_input_nodes
-            if node.target is linear:
-                x, weight = given[:2]
-                value = weight.meta["val"]
-                if x in sparse:
-                    assert nonzeros is not None
-                    weight_bytes = value.numel() * value.element_size()
-                    once = Work(gather_bytes=nonzeros * bytes_per_row(node), gathered_from_bytes=weight_bytes)
-                else:
-                    once = Work(flops=2.0 * value.numel())
-                forward += once
-                backward += once.times((x in wanted) + (weight in wanted))
-            elif given and given[0] in sparse:
-                # Dropout of the non-zeros, which are counted where a linear map reads them.
-                sparse.add(node)
+def _stage_work(stage: Stage, schedule: Schedule, nonzeros: float | None) -> tuple[Work, Work]:
+    """The work of a stage and of its gradient, per row."""
+    forward = backward = Work()
+    wanted = schedule.gradients.nodes(stage)
+    sparse: set[fx.Node] = set()
+    for node in stage.module.graph.nodes:
+        if node.op == "placeholder" and nonzeros is not None and str(node.target) == "x":
+            sparse.add(node)
+        if node.op != "call_function" or not bytes_per_row(node):
+            continue
+        given = node.all_input_nodes
+        if node.target is linear:
+            x, weight = given[:2]
+            value = weight.meta["val"]
+            if x in sparse:
+                assert nonzeros is not None
+                weight_bytes = value.numel() * value.element_size()
+                once = Work(gather_bytes=nonzeros * bytes_per_row(node), gathered_from_bytes=weight_bytes)
             else:
-                stream_bytes = float(bytes_per_row(node) + sum(map(bytes_per_row, given)))
-                forward += Work(stream_bytes=stream_bytes)
-                backward += Work(stream_bytes=_BACKWARD_STREAMS * stream_bytes)
-        return cls(forward, backward)
+                once = Work(flops=2.0 * value.numel())
+            forward += once
+            backward += once.times((x in wanted) + (weight in wanted))
+        elif given and given[0] in sparse:
+            # Dropout of the non-zeros, which are counted where a linear map reads them.
+            sparse.add(node)
+        else:
+            stream_bytes = float(bytes_per_row(node) + sum(map(bytes_per_row, given)))
+            forward += Work(stream_bytes=stream_bytes)
+            backward += Work(stream_bytes=_BACKWARD_STREAMS * stream_bytes)
+    return forward, backward
 
 
 def _row_bytes(inputs: Iterable[Input]) -> int:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sagann.errors import InputError
-from sagann.plan.memory import MEMORY_POLICIES, require_memory_policy
+from sagann.plan.memory import MEMORY_POLICIES
 from sagann.plan.residency import BudgetError
 from sagann.plan.steps import Block, MemoryPolicy, Move, Plan, Step
 
@@ -51,8 +50,3 @@ def test_without_a_cache_a_step_that_does_not_fit_is_refused() -> None:
     ) as caught:
         placed("none", 29)
     assert caught.value.needed_bytes == 30
-
-
-def test_a_policy_of_another_name_is_refused() -> None:
-    with pytest.raises(InputError, match="unknown memory policy: 'lru', expected one of belady, none"):
-        require_memory_policy("lru")

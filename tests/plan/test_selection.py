@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from sagann.errors import InputError
 from sagann.graph import Graph, relabel, sbm_graph
 from sagann.nn import GNN, GatedGCN
 from sagann.plan import ChunkGrid, equal_vertices
@@ -12,7 +11,7 @@ from sagann.plan.epoch import Planned, plan_epoch
 from sagann.plan.fit import hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import PICKED_CSC, PICKED_CSR
-from sagann.plan.selection import ALWAYS, NEVER, Selection, needed_rows, require_select
+from sagann.plan.selection import ALWAYS, NEVER, Selection, needed_rows
 from sagann.plan.steps import Step
 from sagann.runtime.streaming.capturing import captured
 from tests.graphs import odd_topologies
@@ -94,13 +93,6 @@ def test_on_a_dense_graph_the_plan_is_the_same() -> None:
 def test_a_plan_that_gains_nothing_picks_nothing() -> None:
     graph = blocks(homophily=0.98, average_degree=6)
     assert plan_of(graph, HALF, ROOMY).plan == plan_of(graph, NEVER, ROOMY).plan
-
-
-def test_unknown_policies_are_refused() -> None:
-    with pytest.raises(
-        InputError, match="unknown policy of picking rows: 'some', expected one of auto, never, always"
-    ):
-        require_select("some")
 
 
 def test_how_few_rows_are_worth_it_does_not_decide_the_order_of_steps() -> None:

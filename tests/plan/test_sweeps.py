@@ -11,7 +11,7 @@ from sagann.plan.orders import Order
 from sagann.plan.sizes import needed_bytes
 from sagann.plan.steps import UNLIMITED, Step
 from sagann.plan.strips import chunk_ends
-from sagann.plan.sweeps import Direction, PassKey, Traversal
+from sagann.plan.sweeps import Direction, PassKey, Sweeps, Traversal
 from tests.plan.test_orders import BOUNDS, ORDERS, placed, schedule_of
 from tests.plan.test_residency import obey
 
@@ -77,7 +77,7 @@ def test_extrema_meet_their_chunks_in_ascending_order(order: Order, traversal: T
 
 @pytest.mark.parametrize("direction", ["ascending", "zigzag"])
 def test_a_sweep_begins_where_the_last_one_ended(direction: Direction) -> None:
-    sweeps = Traversal(direction=direction).sweeps(3)
+    sweeps = Sweeps(Traversal(direction=direction), 3)
     found = [sweeps.intervals() for _ in range(3)]
     up, down = (0, 1, 2), (2, 1, 0)
     assert found == ([up, down, up] if direction == "zigzag" else [up] * 3)
@@ -85,7 +85,7 @@ def test_a_sweep_begins_where_the_last_one_ended(direction: Direction) -> None:
 
 def test_chunks_zigzag_from_strip_to_strip() -> None:
     key = PassKey("gather", 0)
-    (one, two), (three, four) = (Traversal(widths={key: 2}).sweeps(3).strips(key) for _ in range(2))
+    (one, two), (three, four) = (Sweeps(Traversal(widths={key: 2}), 3).strips(key) for _ in range(2))
     assert (one, two) == (three, four) == (((0, 1), (0, 1, 2)), ((2,), (2, 1, 0)))
     ends = [
         ends

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal, cast
 
 import numpy as np
@@ -56,7 +57,8 @@ class Chunks:
                 self._in_memory[at] = chunk.topology
             else:
                 self._keep(host, chunk.topology, *at)
-        self.size = HopSize.of(grid.topology, edges, self._needed, are_topologies=host is None)
+        size = HopSize.of(grid.topology, edges)
+        self.size = replace(size, needed=self._needed, are_topologies=host is None)
 
     def _keep(self, host: Host, topology: Topology, src: int, dst: int) -> None:
         by_destination, by_source = PassEdges.of(topology, "dst"), PassEdges.of(topology, "src")

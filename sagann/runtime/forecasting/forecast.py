@@ -8,8 +8,9 @@ from sagann.free_space import memory
 from sagann.graph.feature_store import Features
 from sagann.plan.epoch import Planned, revisited
 from sagann.plan.machine import Machine
-from sagann.plan.refine import MOST_SIMULATIONS, Refined, refine
+from sagann.plan.refine import MOST_SIMULATIONS, refine
 from sagann.plan.simulate import Tier, simulate
+from sagann.plan.sweeps import Traversal
 from sagann.plan.timeline import Timeline
 from sagann.runtime.forecasting.rehearsal import Rehearsal, step_seconds
 
@@ -61,7 +62,7 @@ def refined(
     on_disk: bool,
     rehearsal: Rehearsal | None = None,
     most_simulations: int = MOST_SIMULATIONS,
-) -> Refined:
+) -> Traversal:
     """Orders of an epoch's chunks that take less time in simulation, found by swaps.
 
     Args:

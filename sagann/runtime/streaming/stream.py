@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sagann.compiler.model_program import ModelProgram
-from sagann.errors import InputError, require_type
+from sagann.errors import InputError, require_choice, require_type
 from sagann.graph.feature_store import Features, TensorRows
 from sagann.graph.graph import Graph
 from sagann.graph.rows import is_sparse
@@ -20,7 +20,7 @@ from sagann.plan.epoch import Planned, dense_peak_bytes, plan_epoch
 from sagann.plan.fit import MOST_INTERVALS, Cut, cutter, fitted_bounds, hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.orders import Order, require_order
-from sagann.plan.selection import ALWAYS, NEVER, Select, Selection, require_select
+from sagann.plan.selection import ALWAYS, NEVER, Select, Selection
 from sagann.plan.steps import UNLIMITED, MemoryPolicy
 from sagann.runtime.blocks.backend import Backend
 from sagann.runtime.device.backend import backend_of
@@ -219,7 +219,7 @@ def _check(model: object, graph: object, budget_bytes: object, cut: object, orde
             fix="Choose one of these.",
         )
     require_order(order)
-    require_select(select)
+    require_choice(select, get_args(Select), what="unknown policy of picking rows", where="stream.select")
 
 
 def _require_count(num_intervals: int) -> None:

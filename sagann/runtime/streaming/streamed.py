@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from sagann.compiler.compile import CompilerOptions
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.trace import tensors_of
-from sagann.errors import InputError, LayerError
+from sagann.errors import InputError, LayerError, require_choice
 from sagann.graph.feature_store import Features, FeatureStore, TensorRows, feature_store
 from sagann.graph.topology import Topology, for_training_as_well
 from sagann.kernels.dialects import check_dialect
@@ -27,7 +27,7 @@ from sagann.kernels.seeds import drawn_seed
 from sagann.plan.epoch import Planned, plan_constants, plan_epoch
 from sagann.plan.fit import Cut, fitted_bounds
 from sagann.plan.gradients import Gradients
-from sagann.plan.memory import require_memory_policy
+from sagann.plan.memory import MEMORY_POLICIES
 from sagann.plan.orders import Order, require_order
 from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
@@ -117,7 +117,7 @@ class StreamedModel(nn.Module):
     ) -> None:
         super().__init__()
         require_order(order)
-        require_memory_policy(memory_policy)
+        require_choice(memory_policy, MEMORY_POLICIES, what="unknown memory policy", where="stream.memory_policy")
         check_dialect(dialect)
         self.model = model
         self._backend = backend or CpuBackend()

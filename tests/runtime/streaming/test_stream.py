@@ -24,6 +24,7 @@ def test_arguments_of_stream_are_checked() -> None:
         ({"budget_bytes": 1 << 20, "num_intervals": 50_000}, "50000, expected 1 to 256"),
         ({"budget_bytes": 1 << 20, "num_intervals": 0}, "0, expected 1 to 256"),
         ({"budget_bytes": 1 << 20, "order": "rows"}, "unknown order of the chunks"),
+        ({"budget_bytes": 1 << 20, "select": "some"}, "rows: 'some', expected one of auto, never, always"),
     ):
         with pytest.raises(InputError, match=message):
             stream(model, graph, **options)
@@ -33,3 +34,5 @@ def test_arguments_of_stream_are_checked() -> None:
     assert stream(model, graph, budget_bytes=1 << 20, order="row").order == "row"
     with pytest.raises(InputError, match="unknown order of the chunks"):
         StreamedModel(model, graph.hops(2), (0, 53), order="rows")
+    with pytest.raises(InputError, match="unknown memory policy: 'lru', expected one of belady, none"):
+        StreamedModel(model, graph.hops(2), (0, 53), memory_policy="lru")

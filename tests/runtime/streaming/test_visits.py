@@ -115,5 +115,4 @@ def test_what_a_rehearsal_times_can_be_refined_and_is_told() -> None:
     assert planned.plan.num_intervals > 2
     assert "Order: zigzag: each sweep begins where the last one ended; strips of " in plan_text(planned)
     found = refined(planned, ROUND, on_disk=False, most_simulations=12)
-    assert found.seconds <= found.began_s
-    assert found.traversal.widths == planned.schedule.traversal.widths
+    assert found.widths == planned.schedule.traversal.widths
