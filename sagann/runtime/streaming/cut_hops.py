@@ -15,9 +15,9 @@ from sagann.plan.grid import CUT_BYTES, MOST_EDGES, ChunkGrid
 from sagann.plan.hops import EdgesOfType, Hop, HopSize, gathered_hops, topology_of
 from sagann.plan.selection import Selection
 from sagann.plan.steps import UNLIMITED
-from sagann.runtime.blocks.backend import Backend
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.spill import SpillFolder
+from sagann.runtime.device.backend import Backend
 from sagann.runtime.streaming.capturing import edge_data_of, require_types
 
 

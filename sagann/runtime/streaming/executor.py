@@ -28,11 +28,11 @@ from sagann.kernels.seeds import seeded
 from sagann.plan.epoch import Planned
 from sagann.plan.selection import as_read
 from sagann.plan.steps import Block, Move, Step
-from sagann.runtime.blocks.backend import Backend
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import Host
 from sagann.runtime.blocks.residents import Residents
 from sagann.runtime.blocks.sources import Sources
+from sagann.runtime.device.backend import Backend
 from sagann.runtime.in_memory.degrees import divisors
 from sagann.runtime.in_memory.rows import compute_rows
 from sagann.runtime.recorder import Recorder, recorded

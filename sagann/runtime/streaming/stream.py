@@ -22,8 +22,7 @@ from sagann.plan.gradients import Gradients
 from sagann.plan.orders import Order, require_order
 from sagann.plan.selection import ALWAYS, NEVER, Select, Selection, require_select
 from sagann.plan.steps import UNLIMITED, MemoryPolicy
-from sagann.runtime.blocks.backend import Backend
-from sagann.runtime.device.backend import backend_of
+from sagann.runtime.device.backend import Backend, backend_of
 from sagann.runtime.forecasting.probe import measured_selection
 from sagann.runtime.places import device_named, require_on_host, require_places
 from sagann.runtime.streaming.capturing import captured, trained_in

@@ -33,11 +33,12 @@ from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.steps import UNLIMITED, MemoryPolicy
 from sagann.plan.sweeps import Traversal
-from sagann.runtime.blocks.backend import Backend, CpuBackend
+from sagann.runtime.blocks.backend import CpuBackend
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import Host
 from sagann.runtime.blocks.scratch import Scratch
 from sagann.runtime.blocks.spill import SpillFolder
+from sagann.runtime.device.backend import Backend
 from sagann.runtime.places import require_places
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.streaming.call import SHRINK, Call, DeviceMemoryError, Streamed, warn_of_less
