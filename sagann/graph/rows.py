@@ -94,14 +94,10 @@ def dense_rows(rows: Tensor) -> Tensor:
     if rows.requires_grad:
         return rows.to_dense()
     num_rows, width = rows.shape
-    offsets, columns, values = rows.crow_indices(), rows.col_indices(), rows.values()
     dense = empty_array(rows.shape, rows.dtype, rows.device)
     step = max(1, SLAB_EDGES // max(1, width))
     for first in range(0, num_rows, step):
-        starts = offsets[first : first + step + 1]
-        entries = slice(int(starts[0]), int(starts[-1]))
-        slab = csr_tensor(starts - starts[0], columns[entries], values[entries], num_columns=width)
-        dense[first : first + step] = slab.to_dense()
+        dense[first : first + step] = csr_slice(rows, first, first + step).to_dense()
     return dense
 
 

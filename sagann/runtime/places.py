@@ -42,14 +42,7 @@ def device_named(device: torch.device | str, *, where: str = "stream.device") ->
 
 
 def require_on_host(device: torch.device, what: str) -> None:
-    """Refuse a part of a streamed graph that lies on a device.
-
-    Args:
-        device: device of the part.
-        what: name of the part, for the error.
-    Raises:
-        InputError: the part does not lie on the host.
-    """
+    """Refuse a part of a streamed graph, with a name for the error, that lies on a device."""
     if device.type != "cpu":
         raise InputError(
             "a graph that is streamed must lie on the host",

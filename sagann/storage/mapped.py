@@ -59,12 +59,7 @@ class MappedRows:
     """
 
     def __init__(self, tensor: Tensor, file: int, offset: int) -> None:
-        self.num_rows = len(tensor)
-        "Number of rows."
-        self.row_shape = tuple(tensor.shape[1:])
-        "Shape of a row."
-        self.dtype = tensor.dtype
-        "Type of the numbers in a row."
+        self.num_rows, self.row_shape, self.dtype = len(tensor), tuple(tensor.shape[1:]), tensor.dtype
         self._file, self._offset = file, offset
         self._row_bytes = tensor[:1].nbytes
         finalize(self, os.close, file)

@@ -32,19 +32,15 @@ class Host(Protocol):
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
         """Copy a block's tensors."""
-        ...
 
     def get(self, block: Block) -> dict[str, Tensor]:
         """The tensors of a block that were put last."""
-        ...
 
     def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
         """Copies of some rows, in ascending order, of each tensor of a block."""
-        ...
 
     def close(self) -> None:
         """Forget all blocks."""
-        ...
 
 
 class RamHost:

@@ -23,13 +23,7 @@ from sagann.storage.mapped import MappedRows
 class Sources:
     """Reads blocks: edges from the chunks, features and the result's gradient from their stores, other blocks from hosts.
 
-    Args:
-        planned: the captured model, its schedule, and the plan.
-        chunks: chunks of each hop, by its number.
-        host: has the blocks that were stored in this epoch.
-        constants: has the blocks that are the same in every epoch.
-        epoch: has the features, and the gradient that the caller brings.
-        copies: whether rows of the caller's tensors are copied before they are read.
+    The arguments are those of the executor. If it ``copies``, rows of the caller's tensors are copied before they are read.
     """
 
     def __init__(
@@ -42,10 +36,9 @@ class Sources:
         epoch: Epoch,
         copies: bool,
     ) -> None:
-        program, schedule, plan = planned
-        self.plan = plan
+        program, schedule, self.plan = planned
         self._is_in_place = schedule.sizes.is_in_place
-        self._copies = copies and plan.budget_bytes < UNLIMITED
+        self._copies = copies and self.plan.budget_bytes < UNLIMITED
         self.chunks = chunks
         self.host = host
         self.constants = constants

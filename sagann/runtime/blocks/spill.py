@@ -34,7 +34,7 @@ from sagann.kernels.checksum import checksum
 from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
 from sagann.storage.file_cache import is_cached
-from sagann.storage.positioned import MOST_BYTES, read_bytes, read_rows
+from sagann.storage.positioned import read_bytes, read_rows, write_bytes
 
 _PREFIX = "sagann-spill-"
 # Prefix of folders that are being removed.
@@ -129,10 +129,9 @@ def _make(parent: Path) -> tuple[Path, int]:
 
 def _remove(path: Path, lock: int, made: Iterable[Path], owner: int) -> None:
     # A forked child does not own the folder.
-    if os.getpid() != owner:
-        return
-    _remove_locked(path, lock)
-    _remove_empty(made)
+    if os.getpid() == owner:
+        _remove_locked(path, lock)
+        _remove_empty(made)
 
 
 def remove_stale(parent: Path) -> None:
@@ -211,7 +210,7 @@ class DiskHost:
             for name, tensor in tensors.items():
                 content = _bytes_of(tensor)
                 found = checksum(content, found)
-                _write(file, content, region.offset + region.layout.offset(name))
+                write_bytes(file, content.data, region.offset + region.layout.offset(name))
             with self._lock:
                 # The last tensor may end before its room does.
                 os.ftruncate(file, self._end)
@@ -307,23 +306,15 @@ class DiskHost:
 
 def _unlink(path: Path, owner: int) -> None:
     # A forked child does not own the file.
-    if os.getpid() != owner:
-        return
-    # The folder may be gone.
-    with suppress(OSError):
-        path.unlink()
+    if os.getpid() == owner:
+        # The folder may be gone.
+        with suppress(OSError):
+            path.unlink()
 
 
 def _bytes_of(tensor: Tensor) -> np.ndarray:
     found: np.ndarray = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
     return found
-
-
-def _write(file: int, content: np.ndarray, offset: int) -> None:
-    left = content.data if len(content) else memoryview(b"")
-    while left:
-        written = os.pwrite(file, left[:MOST_BYTES], offset)
-        left, offset = left[written:], offset + written
 
 
 def _failed(what: str, path: Path, error: OSError | ValueError) -> SpillError:

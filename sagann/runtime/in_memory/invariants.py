@@ -92,12 +92,7 @@ class Invariants:
     ) -> Tensor:
         """The result of ``compute``, which runs at the first call alone.
 
-        Args:
-            owner: owner of a gather that depends on x, topology and edge data alone.
-            topology: the edges.
-            x: features that need no gradient.
-            data: edge data that needs no gradient.
-            compute: the gather.
+        The gather depends on topology, features and edge data alone, which need no gradient.
         """
         key, versions = _key(owner, topology, x), _versions(x, data)
         if versions is None:

@@ -81,13 +81,8 @@ def count_pairs(topology: Topology, types: Tensor, num_types: int) -> dict[End, 
 
 
 def pairs_of(topology: Topology, types: Tensor, num_types: int, end: End) -> Pairs:
-    """The pairs of a topology at one end; found once.
+    """The pairs of a topology at the end of the edges that pairs replace; found once.
 
-    Args:
-        topology: the edges.
-        types: integer [num_edges].
-        num_types: one more than the largest type allowed.
-        end: the end of the edges that pairs replace.
     Raises:
         InputError: a type is negative, or not below ``num_types``.
     """

@@ -57,9 +57,8 @@ class Call:
 
     Args:
         begin: makes the executor of the current plan.
-        read: tensors that the call reads besides features and parameters; they must not change before the backward.
         shrink: plans with less memory, or raises. Its arguments are the error, and whether the intervals must be kept.
-        device: device that computes.
+        read: tensors that the call reads besides features and parameters; they must not change before the backward.
         has_own_numbers: whether some random numbers depend on how the graph is cut.
     """
 
@@ -84,17 +83,17 @@ class Call:
         """The result, or the loss."""
         return self._attempt(self._forward, keeps_intervals=False)
 
-    def backward(self, grad: Tensor) -> None:
-        """Compute the gradients; the executor's epoch holds them."""
+    def backward(self, grad: Tensor) -> Executor:
+        """Compute the gradients; the epoch of the executor holds them."""
         # As in the forward. The caller has seen the result, so the random numbers must be the same.
         with torch.autocast(self._device.type, enabled=False):
-            self._attempt(lambda: self._backward(grad), keeps_intervals=self._has_own_numbers)
+            return self._attempt(lambda: self._backward(grad), keeps_intervals=self._has_own_numbers)
 
     def _forward(self) -> Tensor:
         self.executor = self._begin()
         return self.executor.forward()
 
-    def _backward(self, grad: Tensor) -> None:
+    def _backward(self, grad: Tensor) -> Executor:
         if self.executor is None:
             self._forward()
         executor = self.executor
@@ -102,6 +101,7 @@ class Call:
         if executor.epoch.loss_of is None:
             executor.epoch.upstream = TensorRows(grad)
         executor.backward()
+        return executor
 
     def _attempt(self, run: Callable[[], Any], *, keeps_intervals: bool) -> Any:
         while True:
@@ -119,7 +119,6 @@ class Streamed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, x: Tensor | None, *parameters: Tensor) -> Tensor:
-        """Run the call."""
         ctx.call = call
         # In the backward, PyTorch refuses tensors that were changed in place.
         ctx.save_for_backward(x, *parameters, *call.read)
@@ -128,11 +127,8 @@ class Streamed(torch.autograd.Function):
     @staticmethod
     @first_order_only
     def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Run its backward."""
         call: Call = ctx.call
-        call.backward(grad)
-        executor = call.executor
-        assert executor is not None
+        executor = call.backward(grad)
         epoch, program = executor.epoch, executor.program
         names = [name for name, _ in program.parameters]
         gradients = [epoch.of_x, *epoch.parameter_gradients(names, program.param.outputs)]

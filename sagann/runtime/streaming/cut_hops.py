@@ -22,16 +22,10 @@ from sagann.runtime.streaming.capturing import edge_data_of, require_types
 
 
 class CutHops:
-    """The chunks of the hops that programs of one model walk.
+    """The chunks of the hops that programs of one model walk, in files of the folder or in memory.
 
-    Args:
-        hops: topologies that the model walks.
-        bounds: bounds of the intervals.
-        budget_bytes: memory budget, which limits how many edges are cut at a time.
-        backend: what computes.
-        folder: where chunks are kept; None for memory.
-        selection: which rows are picked for chunks.
-        numbers: numbers of chunks, different from those of chunks that were cut before: calls under way still read them.
+    The budget limits how many edges are cut at a time. The numbers of chunks differ from those of chunks that were cut before:
+    calls under way still read them.
     """
 
     def __init__(

@@ -33,8 +33,7 @@ from sagann.runtime.blocks.host import Host
 from sagann.runtime.blocks.residents import Residents
 from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.device.backend import Backend
-from sagann.runtime.in_memory.degrees import divisors
-from sagann.runtime.in_memory.rows import compute_rows
+from sagann.runtime.in_memory.edge_pass import compute_rows, divisors
 from sagann.runtime.recorder import Recorder, recorded
 from sagann.runtime.streaming.epoch import Epoch, loss_of_rows
 from sagann.runtime.streaming.tape import Tape
@@ -48,16 +47,11 @@ class Executor:
     """Runs the forward and the backward of one epoch.
 
     Args:
-        planned: the captured model, its schedule, and the plan.
         chunks: chunks of each hop, by its number.
         host: keeps the blocks of this epoch that are not on the device.
         constants: keeps the blocks that are the same in every epoch.
-        dialect: kernels of the edges.
         seeds: seeds of the model's dropouts and random gathers, by their numbers.
         seed: seed of other random numbers, where the model draws any.
-        epoch: inputs and results besides blocks.
-        backend: runs steps and copies.
-        timeline: records steps and copies; None for no record.
     """
 
     def __init__(
@@ -74,10 +68,8 @@ class Executor:
         backend: Backend,
         timeline: Recorder | None = None,
     ) -> None:
-        program, schedule, plan = planned
-        self.program = program
+        self.program, schedule, self.plan = planned
         self.gradients = schedule.gradients
-        self.plan = plan
         self.chunks = chunks
         self.seeds, self.seed = seeds, seed
         self.epoch = epoch
@@ -89,8 +81,8 @@ class Executor:
         self._constants = constants
         self._timeline = backend.recorder(timeline)
         transport = backend.transport(sources, host, schedule.sizes.of, self._timeline)
-        self.resident = Residents(transport, schedule.sizes.of, plan.budget_bytes)
-        self._operations = iter(plan.operations)
+        self.resident = Residents(transport, schedule.sizes.of, self.plan.budget_bytes)
+        self._operations = iter(self.plan.operations)
         self._tapes: dict[Block, Tape] = {}
         self._is_done = False
 

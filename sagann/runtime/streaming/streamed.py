@@ -188,12 +188,7 @@ class StreamedModel(nn.Module):
         return self._run(x, loss_of)
 
     def plan(self, x: Features, *, folded: bool = False) -> Planned:
-        """The plan of a call with these features: of an epoch where gradients are recorded, else of a forward.
-
-        Args:
-            x: vertex features.
-            folded: whether :meth:`loss` is called.
-        """
+        """The plan of a call, or of :meth:`loss` if ``folded``: of an epoch where gradients are recorded, else of a forward."""
         self._check(x)
         with MODELS.changing():
             return self._planned(x, folded)
