@@ -12,11 +12,8 @@ from sagann.graph.topology import Topology
 
 
 def device_named(device: torch.device | str, *, where: str = "stream.device") -> torch.device:
-    """The device that computes, with its index.
+    """The device that computes, with its index, from 'cpu', 'cuda' or 'cuda:N'; ``where`` names the setting in errors.
 
-    Args:
-        device: 'cpu', 'cuda' or 'cuda:N'.
-        where: setting that names the device, for the error.
     Raises:
         InputError: there is no such device, or it is neither a CPU nor a CUDA device.
     """
@@ -53,11 +50,7 @@ def require_on_host(device: torch.device, what: str) -> None:
 
 
 def require_places(model: nn.Module, hops: Sequence[Topology], device: torch.device) -> None:
-    """Refuse a model that lies elsewhere than on the device that computes, and edges that do not lie on the host.
-
-    Raises:
-        InputError: the model or the edges lie elsewhere.
-    """
+    """Refuse a model that lies elsewhere than on the device that computes, and edges that do not lie on the host."""
     # The import loads PyTorch's tracer, and naming a device must stay fast.
     from sagann.compiler.trace import tensors_of
 

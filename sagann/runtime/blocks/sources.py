@@ -14,7 +14,7 @@ from sagann.kernels.memory import POOL, empty
 from sagann.plan.epoch import Planned
 from sagann.plan.steps import UNLIMITED, Block
 from sagann.runtime.blocks.chunks import Chunks
-from sagann.runtime.blocks.host import Host, RamHost, copy_alone_into, copy_into
+from sagann.runtime.blocks.host import Host, RamHost, copy_alone_into
 from sagann.runtime.blocks.spill import DiskHost
 from sagann.runtime.streaming.epoch import Epoch
 from sagann.storage.mapped import MappedRows
@@ -43,7 +43,8 @@ class Sources:
         self.host = host
         self.constants = constants
         self.epoch = epoch
-        self._copy_into = copy_into if host.is_memory else copy_alone_into
+        # No step runs while blocks are copied within memory, so that all threads may copy.
+        self._copy_into = Tensor.copy_ if host.is_memory else copy_alone_into
         self._output = program.output
         self._kept = {gather.result for gather in program.gathers if gather.constant}
 

@@ -26,12 +26,6 @@ class Transport:
 
     This one copies within the process's memory, at once: no step runs at the same time. Memory has no engine that copies beside
     the processor. A thread that copies would take a core from a step, whose threads wait for each other.
-
-    Args:
-        sources: read a block into memory of its own.
-        host: keeps blocks that are stored.
-        bytes_of: gives the bytes of a block.
-        timeline: records copies; None for no record.
     """
 
     counts_process = False

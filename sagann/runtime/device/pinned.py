@@ -33,11 +33,7 @@ class PinnedPool:
         self._num_given = 0
 
     def take(self, num_bytes: int) -> Tensor:
-        """A piece of at least ``num_bytes``, uint8. Waits until the limit allows one.
-
-        Raises:
-            InputError: the system does not give the memory.
-        """
+        """A piece of at least ``num_bytes``, uint8. Waits until the limit allows one."""
         size = -(-allocated_bytes(max(num_bytes, 1)) // _PAGE_BYTES) * _PAGE_BYTES
         with self._changed:
             while (piece := self._reused(size)) is None and not self._has_room(size):

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
 
 R = TypeVar("R", Tensor, Tensor | FeatureRows)
+Given = Tensor | Mapping[str, Tensor]
+"Rows as a layer is called with them: of one kind, or by name."
 MOST_PROGRAMS = 16
 "Programs kept per layer; the oldest goes first."
 
@@ -99,22 +101,12 @@ class CompiledEngine:
         program, _ = self._compiled(layer, named(x), data)
         return not isinstance(program, str) and program.maps_features
 
-    def program(
-        self,
-        layer: SagaLayer,
-        x: Tensor | Mapping[str, Tensor],
-        data: Tensor | Mapping[str, Tensor] | None = None,
-    ) -> LayerProgram | None:
+    def program(self, layer: SagaLayer, x: Given, data: Given | None = None) -> LayerProgram | None:
         """The program that input like this runs, or None where the layer runs as it is written."""
         program, _ = self._compiled(layer, named(x), named(data))
         return None if isinstance(program, str) else program
 
-    def why_not(
-        self,
-        layer: SagaLayer,
-        x: Tensor | Mapping[str, Tensor],
-        data: Tensor | Mapping[str, Tensor] | None = None,
-    ) -> str:
+    def why_not(self, layer: SagaLayer, x: Given, data: Given | None = None) -> str:
         """Why input like this runs the layer as it is written; empty where it is compiled."""
         program, _ = self._compiled(layer, named(x), named(data))
         return program if isinstance(program, str) else ""

@@ -40,11 +40,7 @@ class Owner:
 
 
 class Invariants:
-    """Keeps gathered tensors within a budget.
-
-    Args:
-        budget_bytes: most bytes kept, over all layers; None for no limit, 0 to keep nothing.
-    """
+    """Keeps gathered tensors of all layers within a budget; None for no limit, 0 to keep nothing."""
 
     def __init__(self, budget_bytes: int | None = None) -> None:
         self.budget_bytes = budget_bytes

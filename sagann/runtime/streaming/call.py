@@ -14,13 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sagann.errors import SagannError
+from sagann.errors import SagannError, first_line
 from sagann.graph.feature_store import TensorRows
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.runtime.streaming.executor import Executor
-
-SHRINK = 2
-"Divisor of a budget that the device could not hold."
 
 
 class DeviceMemoryError(SagannError, torch.OutOfMemoryError):
@@ -28,10 +25,9 @@ class DeviceMemoryError(SagannError, torch.OutOfMemoryError):
 
     @classmethod
     def after(cls, budget_bytes: int, error: BaseException, fix: str) -> DeviceMemoryError:
-        """The error for a budget that the device could not hold."""
         return cls(
             "the device ran out of memory in a streamed epoch",
-            value=f"with a budget of {budget_bytes} bytes; {_first_line(error)}",
+            value=f"with a budget of {budget_bytes} bytes; {first_line(error)}",
             where="StreamedModel",
             fix=fix,
         )
@@ -41,15 +37,11 @@ def warn_of_less(before_bytes: int, now_bytes: int, num_intervals: int, error: B
     """Warn that an epoch starts again with less memory, in the four parts of an error."""
     warnings.warn(
         f"the device ran out of memory in a streamed epoch: the budget was {before_bytes} bytes, and is "
-        f"{now_bytes} from now on, in {num_intervals} intervals; {_first_line(error)} (in StreamedModel). The epoch begins "
+        f"{now_bytes} from now on, in {num_intervals} intervals; {first_line(error)} (in StreamedModel). The epoch begins "
         f"again. Lower the budget to {now_bytes} bytes, or end what else takes the device's memory.",
         RuntimeWarning,
         stacklevel=2,
     )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 class Call:

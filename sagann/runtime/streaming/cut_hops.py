@@ -50,11 +50,7 @@ class CutHops:
         self._versions: dict[int, int] = {}
 
     def of(self, program: ModelProgram) -> dict[int, Chunks]:
-        """The chunks that the program's gathers go over, by numbers of hops; cut where they are not yet.
-
-        Raises:
-            SpillError: there is too little room for the chunks.
-        """
+        """The chunks that the program's gathers go over, by numbers of hops; cut now, if there is room, where they are not yet."""
         require_types(program, self._hops)
         hops = gathered_hops(program, self._hops)
         missing = {_key(hop): hop for hop in hops.values() if _key(hop) not in self._chunks}

@@ -95,10 +95,9 @@ class Epoch:
 
 
 def loss_of_rows(loss_of: LossOf, rows: Tensor, vertices: slice) -> Tensor:
-    """The loss of an interval, checked; ``rows`` of the model's result are a leaf.
+    """The loss of an interval's rows, which are a leaf.
 
-    Raises:
-        InputError: ``loss_of`` changes the rows in place, gives no scalar, or reads something else that is trained.
+    A function that changes the rows in place, gives no scalar or reads something else that is trained is refused.
     """
     try:
         with torch.enable_grad():

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from sagann.compiler.model_program import Gather
-from sagann.compiler.program import EdgeWork
 from sagann.compiler.vjp import BackwardPass
 from sagann.errors import InputError, LayerError
 from sagann.kernels.accumulators import Counts
@@ -75,6 +74,7 @@ class Executor:
         self.epoch = epoch
         self.device = backend.device
         self.dialect = dialect_for(self.device.type, dialect)
+        self._rows = partial(compute_rows, dialect=self.dialect)
         sources = Sources(
             planned, chunks=chunks, host=host, constants=constants, epoch=epoch, copies=backend.copies_rows
         )
@@ -99,11 +99,7 @@ class Executor:
         return self.epoch.take_result()
 
     def backward(self) -> None:
-        """Run the rest of the plan, once: its blocks are not kept.
-
-        Raises:
-            InputError: the backward has run before.
-        """
+        """Run the rest of the plan, once: its blocks are not kept."""
         if self._is_done:
             raise InputError(
                 "a backward of a streamed model ran twice",
@@ -154,9 +150,6 @@ class Executor:
             # Also after Ctrl-C: no thread may go on copying.
             self.close()
             raise
-
-    def _rows(self, work: EdgeWork, arrays: Sequence[Tensor]) -> Tensor:
-        return compute_rows(work, arrays, self.dialect)
 
     def _value(self, name: str, interval: int) -> Tensor:
         value: Tensor = self.resident[Block("value", name, interval)]
