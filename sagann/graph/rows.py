@@ -64,7 +64,7 @@ def as_bytes(tensor: Tensor) -> np.ndarray:
 
 def flat_bytes(tensor: Tensor) -> np.ndarray:
     """A tensor's numbers in order as bytes: uint8 [bytes], on the same memory where the tensor is contiguous."""
-    found: np.ndarray = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    found: np.ndarray = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
     return found
 
 
