@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from sagann.kernels import dense, memory
-from sagann.runtime.in_memory import rows
+from sagann.runtime.in_memory import edge_pass
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -16,6 +16,6 @@ def small_inputs_count_as_large() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (memory, dense):
             patch.setattr(module, "SMALLEST_BYTES", 1)
-        patch.setattr(rows, "SMALLEST_PASS_BYTES", 1)
+        patch.setattr(edge_pass, "SMALLEST_PASS_BYTES", 1)
         patch.setattr(dense, "BLOCK_BYTES", 512)
         yield

@@ -29,25 +29,20 @@ class FeatureStore(Protocol):
     @property
     def num_rows(self) -> int:
         """Number of rows: one per vertex."""
-        ...
 
     @property
     def row_shape(self) -> tuple[int, ...]:
         """Shape of a row: (F,) for F features."""
-        ...
 
     @property
     def dtype(self) -> torch.dtype:
         """Type of the numbers in a row."""
-        ...
 
     def rows(self, ids: Tensor) -> Tensor:
         """Copy the rows of some vertices: [n, *row_shape], for int64 ids [n] below ``num_rows``, in their order."""
-        ...
 
     def slice(self, start: int, stop: int) -> Tensor:
         """Read the rows of vertices ``start`` to ``stop - 1``: [stop - start, *row_shape]."""
-        ...
 
 
 Features = Tensor | FeatureStore

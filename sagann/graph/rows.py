@@ -44,12 +44,9 @@ def take_rows(tensor: Tensor, index: Tensor) -> Tensor:
 
 
 def pick_rows(tensor: Tensor, rows: Tensor, into: Tensor) -> Tensor:
-    """Copy rows of a dense tensor by the calling thread alone.
+    """Copy rows of a dense tensor, by the calling thread alone, into contiguous memory, which is returned.
 
-    Args:
-        tensor: [n, ...]; only these rows are read where the tensor is mapped from a file.
-        rows: integer [m], below n.
-        into: contiguous [m, ...]; becomes the rows, and is returned.
+    Where the tensor is mapped from a file, only these rows are read.
     """
     if not tensor.is_contiguous() or tensor.device.type != "cpu":
         return torch.index_select(tensor, 0, rows.long(), out=into)
@@ -63,6 +60,12 @@ def as_bytes(tensor: Tensor) -> np.ndarray:
     """A contiguous tensor's rows as bytes: uint8 [n, bytes of a row], on the same memory."""
     rows: np.ndarray = tensor.detach().reshape(len(tensor), -1).view(torch.uint8).numpy()
     return rows
+
+
+def flat_bytes(tensor: Tensor) -> np.ndarray:
+    """A tensor's numbers in order as bytes: uint8 [bytes], on the same memory where the tensor is contiguous."""
+    found: np.ndarray = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return found
 
 
 def csr_tensor(offsets: Tensor, columns: Tensor, values: Tensor, *, num_columns: int) -> Tensor:
@@ -94,24 +97,17 @@ def dense_rows(rows: Tensor) -> Tensor:
     if rows.requires_grad:
         return rows.to_dense()
     num_rows, width = rows.shape
-    offsets, columns, values = rows.crow_indices(), rows.col_indices(), rows.values()
     dense = empty_array(rows.shape, rows.dtype, rows.device)
     step = max(1, SLAB_EDGES // max(1, width))
     for first in range(0, num_rows, step):
-        starts = offsets[first : first + step + 1]
-        entries = slice(int(starts[0]), int(starts[-1]))
-        slab = csr_tensor(starts - starts[0], columns[entries], values[entries], num_columns=width)
-        dense[first : first + step] = slab.to_dense()
+        dense[first : first + step] = csr_slice(rows, first, first + step).to_dense()
     return dense
 
 
 def made_dense(features: Tensor, reader: str, fix: str) -> Tensor:
     """:func:`dense_rows`, with a warning if the dense form takes much memory.
 
-    Args:
-        features: ``torch.sparse_csr`` [N, F].
-        reader: reader of dense rows, as the subject of a sentence.
-        fix: how to avoid the dense form, as a sentence.
+    The warning has the reader of dense rows as its subject, and ends with a sentence that says how to avoid the dense form.
     """
     dense_bytes = features.numel() * features.dtype.itemsize
     sparse_bytes = sum(part.nbytes for part in (features.crow_indices(), features.col_indices(), features.values()))

@@ -26,22 +26,14 @@ _WORTH_IT_BYTES = 4 << 20
 
 @cache
 def give_back_freed_memory() -> bool:
-    """Make the C library and the pool return large blocks as soon as they are freed, once per process.
-
-    Returns:
-        Whether the C library obeys. Only the GNU C library can.
-    """
+    """Make the C library and the pool return large blocks as soon as they are freed; gives whether the C library obeys."""
     POOL.close()
     return return_large_blocks()
 
 
 @cache
 def return_large_blocks() -> bool:
-    """Make the C library return large blocks as soon as they are freed, once per process.
-
-    Returns:
-        Whether it obeys. Only the GNU C library can.
-    """
+    """Make the C library return large blocks as soon as they are freed; gives whether it obeys. Only the GNU C library can."""
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
@@ -51,8 +43,7 @@ def return_large_blocks() -> bool:
 class HeapGuard:
     """Makes the C library give back the small blocks that it keeps, when the process exceeds its budget.
 
-    Args:
-        budget_bytes: anonymous memory that the process may take beyond what it has now, in bytes.
+    The budget is of anonymous memory beyond what the process has now.
     """
 
     def __init__(self, budget_bytes: int) -> None:

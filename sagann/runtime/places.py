@@ -12,11 +12,8 @@ from sagann.graph.topology import Topology
 
 
 def device_named(device: torch.device | str, *, where: str = "stream.device") -> torch.device:
-    """The device that computes, with its index.
+    """The device that computes, with its index, from 'cpu', 'cuda' or 'cuda:N'; ``where`` names the setting in errors.
 
-    Args:
-        device: 'cpu', 'cuda' or 'cuda:N'.
-        where: setting that names the device, for the error.
     Raises:
         InputError: there is no such device, or it is neither a CPU nor a CUDA device.
     """
@@ -42,14 +39,7 @@ def device_named(device: torch.device | str, *, where: str = "stream.device") ->
 
 
 def require_on_host(device: torch.device, what: str) -> None:
-    """Refuse a part of a streamed graph that lies on a device.
-
-    Args:
-        device: device of the part.
-        what: name of the part, for the error.
-    Raises:
-        InputError: the part does not lie on the host.
-    """
+    """Refuse a part of a streamed graph, with a name for the error, that lies on a device."""
     if device.type != "cpu":
         raise InputError(
             "a graph that is streamed must lie on the host",
@@ -60,11 +50,7 @@ def require_on_host(device: torch.device, what: str) -> None:
 
 
 def require_places(model: nn.Module, hops: Sequence[Topology], device: torch.device) -> None:
-    """Refuse a model that lies elsewhere than on the device that computes, and edges that do not lie on the host.
-
-    Raises:
-        InputError: the model or the edges lie elsewhere.
-    """
+    """Refuse a model that lies elsewhere than on the device that computes, and edges that do not lie on the host."""
     # The import loads PyTorch's tracer, and naming a device must stay fast.
     from sagann.compiler.trace import tensors_of
 

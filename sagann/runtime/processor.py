@@ -17,14 +17,10 @@ _SIZE = re.compile(r"(\d+)([KMG]?)")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-def processor_name(cpuinfo: Path = _CPUINFO) -> str:
-    """The processor's name, or its architecture where it has no name.
-
-    Args:
-        cpuinfo: the system's description of processors; tests pass another file.
-    """
+def processor_name() -> str:
+    """The processor's name, or its architecture where it has no name."""
     with suppress(OSError):
-        for line in cpuinfo.read_text(errors="replace").splitlines():
+        for line in _CPUINFO.read_text(errors="replace").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine() or "unknown"
@@ -37,19 +33,15 @@ def num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def cache_bytes(caches: Path = _CACHES) -> int:
-    """Size of the last-level cache of the first core, in bytes; :data:`DEFAULT_CACHE_BYTES` where it is unknown.
-
-    Args:
-        caches: the system's folder of caches; tests pass another one.
-    """
-    _, size = max(_levels(caches), default=(0, 0))
+def cache_bytes() -> int:
+    """Size of the last-level cache of the first core, in bytes; :data:`DEFAULT_CACHE_BYTES` where it is unknown."""
+    _, size = max(_levels(), default=(0, 0))
     return size or DEFAULT_CACHE_BYTES
 
 
-def _levels(caches: Path) -> Iterator[tuple[int, int]]:
+def _levels() -> Iterator[tuple[int, int]]:
     """Level and bytes of each cache."""
-    for cache in caches.glob("index*"):
+    for cache in _CACHES.glob("index*"):
         # A virtual machine may show a cache without its level or its size.
         with suppress(OSError, ValueError):
             size = _SIZE.fullmatch((cache / "size").read_text().strip())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from weakref import finalize
 
@@ -20,6 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from sagann.errors import DatasetError
 from sagann.graph.feature_store import Features, FeatureStore, feature_store
 from sagann.graph.large_arrays import empty_array
+from sagann.graph.rows import flat_bytes
 from sagann.graph.versions import version_of
 from sagann.storage.file_cache import is_cached
 from sagann.storage.positioned import read_bytes, read_rows
@@ -31,20 +31,6 @@ _MAP = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S{4} ([0-9a-f]+) ([0-9a-f]+):([0-9a
 
 _KNOWN = WeakTensorKeyDictionary()
 "By tensor: the version of the tensor when its file was looked up, and the store of the file or None."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Map:
-    first: int
-    "First address of the map."
-    offset: int
-    "Position of that address in the file, in bytes."
-    device: int
-    "Number of the disk."
-    inode: int
-    "Number of the file on the disk."
-    path: str
-    "Path of the file."
 
 
 class MappedRows:
@@ -59,12 +45,7 @@ class MappedRows:
     """
 
     def __init__(self, tensor: Tensor, file: int, offset: int) -> None:
-        self.num_rows = len(tensor)
-        "Number of rows."
-        self.row_shape = tuple(tensor.shape[1:])
-        "Shape of a row."
-        self.dtype = tensor.dtype
-        "Type of the numbers in a row."
+        self.num_rows, self.row_shape, self.dtype = len(tensor), tuple(tensor.shape[1:]), tensor.dtype
         self._file, self._offset = file, offset
         self._row_bytes = tensor[:1].nbytes
         finalize(self, os.close, file)
@@ -80,8 +61,7 @@ class MappedRows:
     def slice(self, start: int, stop: int) -> Tensor:
         """Read a range of rows."""
         into = self._empty(stop - start)
-        memory = into.reshape(-1).view(torch.uint8).numpy().data
-        read_bytes(self._file, memory, self._offset + start * self._row_bytes, self._cut_short)
+        read_bytes(self._file, flat_bytes(into).data, self._offset + start * self._row_bytes, self._cut_short)
         return into
 
     def is_at_hand(self, start: int, stop: int) -> bool:
@@ -121,29 +101,28 @@ def mapped_rows(tensor: Tensor) -> MappedRows | None:
     found = _map_of(tensor.data_ptr(), tensor.nbytes)
     if found is None:
         return None
+    path, known, offset = found
     try:
-        file = os.open(found.path, os.O_RDONLY)
+        file = os.open(path, os.O_RDONLY)
     except OSError:
         return None
     state = os.fstat(file)
-    if (state.st_dev, state.st_ino) != (found.device, found.inode):
+    if (state.st_dev, state.st_ino) != known:
         os.close(file)
         return None
-    return MappedRows(tensor, file, found.offset + tensor.data_ptr() - found.first)
+    return MappedRows(tensor, file, offset)
 
 
-def _map_of(address: int, num_bytes: int) -> _Map | None:
-    """The map of a file that holds a range of addresses as they are in the file."""
-    candidate: _Map | None = None
+def _map_of(address: int, num_bytes: int) -> tuple[str, tuple[int, int], int] | None:
+    """The file that a range of addresses is mapped from unchanged: its path, its disk and inode, and the range's position."""
+    candidate = None
     with _MAPS.open() as maps:
         for line in maps:
             if (at := _MAP.match(line)) is not None:
                 first, last, offset, major, minor = (int(number, 16) for number in at.group(1, 2, 3, 4, 5))
                 holds = first <= address and address + num_bytes <= last
-                device = os.makedev(major, minor)
-                candidate = (
-                    _Map(first=first, offset=offset, device=device, inode=int(at[6]), path=at[7]) if holds else None
-                )
+                identity = os.makedev(major, minor), int(at[6])
+                candidate = (at[7], identity, offset + address - first) if holds else None
             elif candidate is not None and line.startswith("Anonymous:"):
                 # Pages that were written to are no longer the file's.
                 return candidate if line.split()[1] == "0" else None

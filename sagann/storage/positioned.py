@@ -22,19 +22,19 @@ CutShort = Callable[[str], Exception]
 
 
 def read_bytes(file: int, left: memoryview, offset: int, cut_short: CutShort) -> None:
-    """Fill memory with the bytes of a file.
-
-    Args:
-        file: descriptor of the file.
-        left: the memory.
-        offset: position of the first byte in the file.
-        cut_short: makes the error that is raised where the file ends before.
-    """
+    """Fill memory with the bytes of an open file from a position on."""
     while left:
         read = os.preadv(file, [left[:MOST_BYTES]], offset)
         if read == 0:
             raise cut_short(f"it ends at byte {offset}, {len(left)} more are needed")
         left, offset = left[read:], offset + read
+
+
+def write_bytes(file: int, left: memoryview, offset: int) -> None:
+    """Write bytes to an open file from a position on."""
+    while left:
+        written = os.pwrite(file, left[:MOST_BYTES], offset)
+        left, offset = left[written:], offset + written
 
 
 def read_rows(file: int, offset: int, rows: Tensor, into: Tensor, cut_short: CutShort) -> Tensor:
@@ -45,7 +45,7 @@ def read_rows(file: int, offset: int, rows: Tensor, into: Tensor, cut_short: Cut
         offset: position of the tensor's first byte in the file.
         rows: integer [m], ascending.
         into: contiguous [m, ...]; becomes the rows, and is returned.
-        cut_short: as for :func:`read_bytes`.
+        cut_short: makes the error of a file that ends before.
 
     References:
         Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2: the filter that selects useful vertices in the host's memory.

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sagann.runtime import processor
 from sagann.runtime.processor import DEFAULT_CACHE_BYTES, cache_bytes, num_cores, processor_name
 
 
@@ -30,22 +31,26 @@ def caches(folder: Path, *found: tuple[str, str]) -> Path:
         ([], DEFAULT_CACHE_BYTES),
     ],
 )
-def test_the_last_level_cache(tmp_path: Path, found: list[tuple[str, str]], expected: int) -> None:
-    assert cache_bytes(caches(tmp_path, *found)) == expected
+def test_the_last_level_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: list[tuple[str, str]], expected: int
+) -> None:
+    monkeypatch.setattr(processor, "_CACHES", caches(tmp_path, *found))
+    assert cache_bytes() == expected
 
 
-def test_a_system_without_a_folder_of_caches(tmp_path: Path) -> None:
-    assert cache_bytes(tmp_path / "none") == DEFAULT_CACHE_BYTES
+def test_a_system_without_a_folder_of_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "_CACHES", tmp_path / "none")
+    assert cache_bytes() == DEFAULT_CACHE_BYTES
 
 
-def test_the_processors_name(tmp_path: Path) -> None:
-    (tmp_path / "cpuinfo").write_text(
-        "processor\t: 0\nmodel name\t: Some: Processor @ 3 GHz\nmodel name\t: Another\n"
-    )
-    assert processor_name(tmp_path / "cpuinfo") == "Some: Processor @ 3 GHz"
-    (tmp_path / "cpuinfo").write_bytes(b"Features : fp\xff\n")
-    assert processor_name(tmp_path / "cpuinfo")
-    assert processor_name(tmp_path / "none")
+def test_the_processors_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    monkeypatch.setattr(processor, "_CPUINFO", cpuinfo)
+    assert processor_name()
+    cpuinfo.write_text("processor\t: 0\nmodel name\t: Some: Processor @ 3 GHz\nmodel name\t: Another\n")
+    assert processor_name() == "Some: Processor @ 3 GHz"
+    cpuinfo.write_bytes(b"Features : fp\xff\n")
+    assert processor_name()
 
 
 def test_this_machine() -> None:

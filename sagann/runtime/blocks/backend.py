@@ -6,63 +6,30 @@ are copied.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 
 from sagann.kernels.edge.work import Grain
 from sagann.kernels.memory import POOL
 from sagann.runtime.blocks.host import HOST_POOL, Host, RamHost
+from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.blocks.spill import DiskHost, SpillFolder
-from sagann.runtime.blocks.transport import BytesOf, DirectTransport, Source, ThreadTransport, Transport
+from sagann.runtime.blocks.transport import BytesOf, ThreadTransport, Transport
 from sagann.runtime.recorder import Recorder
 
 
-class Backend(Protocol):
-    """A place where steps run."""
+class CpuBackend:
+    """The processor as the place where steps run. Threads of their own read and write files."""
 
-    device: torch.device
+    device = torch.device("cpu")
     "Device that computes."
-    grain: Grain | None
+    grain: Grain | None = None
     "Size of the items into which kernels cut a pass, where the items take memory that is planned; else None."
-    copies_rows: bool
+    copies_rows = True
     "Whether rows of the caller's tensors are copied when they are read; otherwise the transport copies them."
 
     def shares_memory(self, *, on_disk: bool) -> bool:
         """Whether blocks that are not in use lie in the memory that computes. Its cores copy, so loading ahead gains nothing,
         and edges and constants may be read where they lie."""
-        ...
-
-    def new_host(self, folder: SpillFolder | None) -> Host:
-        """A new place for blocks that are not in use: a file of the folder, or memory without one."""
-        ...
-
-    def transport(self, source: Source, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
-        """Copies of one epoch; arguments as of :class:`sagann.runtime.blocks.transport.ThreadTransport`."""
-        ...
-
-    def recorder(self, timeline: Recorder | None) -> Recorder | None:
-        """A recorder of the steps of one epoch, for a timeline."""
-        ...
-
-    def release(self) -> None:
-        """Give back memory that is kept for later use."""
-        ...
-
-    def forget_chunks(self) -> None:
-        """Forget results that depend on chunks: new chunks will have other numbers."""
-        ...
-
-
-class CpuBackend:
-    """The processor. Threads of their own read and write files."""
-
-    device = torch.device("cpu")
-    grain: Grain | None = None
-    copies_rows = True
-
-    def shares_memory(self, *, on_disk: bool) -> bool:
-        """Whether blocks that are not in use lie in memory."""
         return not on_disk
 
     def new_host(self, folder: SpillFolder | None) -> Host:
@@ -73,13 +40,13 @@ class CpuBackend:
         HOST_POOL.release()
         return DiskHost(folder)
 
-    def transport(self, source: Source, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
+    def transport(self, sources: Sources, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
         """Copies of one epoch."""
-        kind = DirectTransport if host.is_memory else ThreadTransport
-        return kind(source, host, bytes_of, timeline)
+        kind = Transport if host.is_memory else ThreadTransport
+        return kind(sources, host, bytes_of, timeline)
 
     def recorder(self, timeline: Recorder | None) -> Recorder | None:
-        """The timeline itself."""
+        """A recorder of the steps of one epoch, for a timeline."""
         return timeline
 
     def release(self) -> None:
@@ -88,4 +55,4 @@ class CpuBackend:
         HOST_POOL.release()
 
     def forget_chunks(self) -> None:
-        """Nothing: this backend keeps no results that depend on chunks."""
+        """Forget results that depend on chunks, of which there are none here: new chunks will have other numbers."""

@@ -30,13 +30,8 @@ _EXPANDED_AT_ONCE = 1 << 16
 class Chunks:
     """The chunks of one hop. A chunk is kept by destination and by source, and its edges' ids are kept apart.
 
-    Where rows may be picked for a chunk, its edges hold positions in a list of the needed rows, which is kept as well.
-
-    Args:
-        grid: cuts the hop, a few chunks at a time.
-        host: keeps the chunks; None where they stay in memory as topologies.
-        number: number of the hop in the names of blocks.
-        selection: which chunks may be read with picked rows.
+    Where rows may be picked for a chunk, its edges hold positions in a list of the needed rows, which is kept as well. Without a
+    host, chunks stay in memory as topologies. The number is that of the hop in the names of blocks.
     """
 
     def __init__(self, grid: ChunkGrid, host: Host | None, number: int, selection: Selection = NEVER) -> None:

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from sagann.graph.rows import pick_rows
+from sagann.graph.rows import flat_bytes, pick_rows
 from sagann.kernels.memory import Pool, empty
 from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
@@ -32,23 +31,19 @@ class Host(Protocol):
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
         """Copy a block's tensors."""
-        ...
 
     def get(self, block: Block) -> dict[str, Tensor]:
         """The tensors of a block that were put last."""
-        ...
 
     def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
         """Copies of some rows, in ascending order, of each tensor of a block."""
-        ...
 
     def close(self) -> None:
         """Forget all blocks."""
-        ...
 
 
 class RamHost:
-    """Copies of blocks in the process's memory. All threads copy: no step runs at the same time."""
+    """Copies of blocks in the process's memory. All of PyTorch's threads copy: no step runs at the same time."""
 
     is_memory = True
     gives_copies = True
@@ -57,18 +52,16 @@ class RamHost:
         self._blocks: dict[Block, tuple[Layout, Tensor]] = {}
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        """Copy a block's tensors."""
         layout, known = Layout(tensors), self._blocks.get(block)
         # Nobody reads the old content: `get` gives copies, and blocks that are viewed are put once.
         memory = known[1] if known and known[0].num_bytes == layout.num_bytes else layout.allocate(HOST_POOL)
         for name, view in layout.views(memory).items():
-            copy_into(view, tensors[name].detach())
+            view.copy_(tensors[name].detach())
         self._blocks[block] = layout, memory
 
     def get(self, block: Block) -> dict[str, Tensor]:
-        """Copies of the tensors of a block."""
         layout, memory = self._blocks[block]
-        return layout.views(copy_into(layout.allocate(), memory))
+        return layout.views(layout.allocate().copy_(memory))
 
     def view(self, block: Block) -> dict[str, Tensor]:
         """The tensors of a block where they lie."""
@@ -76,12 +69,10 @@ class RamHost:
         return layout.views(memory)
 
     def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
-        """Copies of some rows of each tensor of a block."""
         layout, memory = self._blocks[block]
         return picked(layout.views(memory), rows)
 
     def close(self) -> None:
-        """Forget all blocks."""
         self._blocks.clear()
 
 
@@ -98,20 +89,9 @@ def copied(tensor: Tensor) -> Tensor:
     return copy_alone_into(empty(tensor.shape, tensor.dtype, tensor.device), tensor.detach())
 
 
-def copy_into(into: Tensor, tensor: Tensor) -> Tensor:
-    """Copy by all of PyTorch's threads, while no step runs; returns ``into``."""
-    return into.copy_(tensor)
-
-
 def copy_alone_into(into: Tensor, tensor: Tensor) -> Tensor:
     """Copy by the calling thread alone; returns ``into``. PyTorch's own copy would take threads from the step that runs."""
     if tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.numel():
-        np.copyto(_words(into), _words(tensor))
+        np.copyto(flat_bytes(into), flat_bytes(tensor))
         return into
     return into.copy_(tensor)
-
-
-def _words(tensor: Tensor) -> np.ndarray:
-    """The memory of a contiguous tensor as bytes."""
-    words: np.ndarray = tensor.reshape(-1).view(torch.uint8).numpy()
-    return words

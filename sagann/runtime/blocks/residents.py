@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -11,22 +11,17 @@ from sagann.kernels.edge.state import GatherState
 from sagann.kernels.memory import POOL
 from sagann.plan.steps import UNLIMITED, Block, Move, Step
 from sagann.runtime.allocator import HeapGuard
-from sagann.runtime.blocks.transport import Pending, Transport
+from sagann.runtime.blocks.transport import BytesOf, Load, Transport
 
 
 class Residents:
     """The contents of blocks by name.
 
     The first step that needs a block waits for its load. A step that writes a block waits for its store. Whether a drop waits
-    for the store depends on the transport.
-
-    Args:
-        transport: brings blocks and takes them away.
-        bytes_of: gives the bytes of a block.
-        budget_bytes: memory budget of all blocks and of the temporary memory of a step.
+    for the store depends on the transport. The budget is of all blocks and of the temporary memory of a step.
     """
 
-    def __init__(self, transport: Transport, bytes_of: Callable[[Block], int], budget_bytes: int) -> None:
+    def __init__(self, transport: Transport, bytes_of: BytesOf, budget_bytes: int) -> None:
         self._transport = transport
         self._bytes_of = bytes_of
         self._budget_bytes = budget_bytes
@@ -35,7 +30,7 @@ class Residents:
         self._heap = HeapGuard(budget_bytes) if holds else None
         self._held_bytes = 0
         self._blocks: dict[Block, Any] = {}
-        self._loads: dict[Block, Pending] = {}
+        self._loads: dict[Block, Load] = {}
 
     def __getitem__(self, block: Block) -> Any:
         return self._blocks[block]
@@ -90,7 +85,7 @@ class Residents:
 
     def _await_load(self, block: Block) -> None:
         if (load := self._loads.pop(block, None)) is not None:
-            self._blocks[block] = load.result()
+            self._blocks[block] = load()
 
 
 def _tensors_of(content: Tensor | GatherState | Mapping[str, Tensor]) -> Mapping[str, Tensor]:

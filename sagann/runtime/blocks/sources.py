@@ -14,7 +14,7 @@ from sagann.kernels.memory import POOL, empty
 from sagann.plan.epoch import Planned
 from sagann.plan.steps import UNLIMITED, Block
 from sagann.runtime.blocks.chunks import Chunks
-from sagann.runtime.blocks.host import Host, RamHost, copy_alone_into, copy_into
+from sagann.runtime.blocks.host import Host, RamHost, copy_alone_into
 from sagann.runtime.blocks.spill import DiskHost
 from sagann.runtime.streaming.epoch import Epoch
 from sagann.storage.mapped import MappedRows
@@ -23,13 +23,7 @@ from sagann.storage.mapped import MappedRows
 class Sources:
     """Reads blocks: edges from the chunks, features and the result's gradient from their stores, other blocks from hosts.
 
-    Args:
-        planned: the captured model, its schedule, and the plan.
-        chunks: chunks of each hop, by its number.
-        host: has the blocks that were stored in this epoch.
-        constants: has the blocks that are the same in every epoch.
-        epoch: has the features, and the gradient that the caller brings.
-        copies: whether rows of the caller's tensors are copied before they are read.
+    The arguments are those of the executor. If it ``copies``, rows of the caller's tensors are copied before they are read.
     """
 
     def __init__(
@@ -42,15 +36,15 @@ class Sources:
         epoch: Epoch,
         copies: bool,
     ) -> None:
-        program, schedule, plan = planned
-        self.plan = plan
+        program, schedule, self.plan = planned
         self._is_in_place = schedule.sizes.is_in_place
-        self._copies = copies and plan.budget_bytes < UNLIMITED
+        self._copies = copies and self.plan.budget_bytes < UNLIMITED
         self.chunks = chunks
         self.host = host
         self.constants = constants
         self.epoch = epoch
-        self._copy_into = copy_into if host.is_memory else copy_alone_into
+        # No step runs while blocks are copied within memory, so that all threads may copy.
+        self._copy_into = Tensor.copy_ if host.is_memory else copy_alone_into
         self._output = program.output
         self._kept = {gather.result for gather in program.gathers if gather.constant}
 

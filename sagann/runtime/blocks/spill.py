@@ -25,16 +25,15 @@ from pathlib import Path
 from threading import Lock
 from weakref import finalize
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from sagann.errors import SagannError
+from sagann.graph.rows import flat_bytes
 from sagann.kernels.checksum import checksum
 from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
 from sagann.storage.file_cache import is_cached
-from sagann.storage.positioned import MOST_BYTES, read_bytes, read_rows
+from sagann.storage.positioned import read_bytes, read_rows, write_bytes
 
 _PREFIX = "sagann-spill-"
 # Prefix of folders that are being removed.
@@ -75,11 +74,7 @@ class SpillFolder:
         self._remove = finalize(self, _remove, self.path, lock, made, os.getpid())
 
     def require(self, needed_bytes: int) -> None:
-        """Check that the disk has room for more bytes.
-
-        Raises:
-            SpillError: there is too little room.
-        """
+        """Check that the disk has room for more bytes, or raise SpillError."""
         try:
             free = shutil.disk_usage(self.path).free
         except OSError as error:
@@ -129,10 +124,9 @@ def _make(parent: Path) -> tuple[Path, int]:
 
 def _remove(path: Path, lock: int, made: Iterable[Path], owner: int) -> None:
     # A forked child does not own the folder.
-    if os.getpid() != owner:
-        return
-    _remove_locked(path, lock)
-    _remove_empty(made)
+    if os.getpid() == owner:
+        _remove_locked(path, lock)
+        _remove_empty(made)
 
 
 def remove_stale(parent: Path) -> None:
@@ -183,7 +177,10 @@ class _Region:
 
 
 class DiskHost:
-    """Blocks in one file of a spill folder, one after the other; a block that is put again replaces itself."""
+    """Blocks in one file of a spill folder, one after the other; a block that is put again replaces itself.
+
+    A file that is full, gone, cut short or damaged is a SpillError.
+    """
 
     is_memory = False
     gives_copies = True
@@ -200,18 +197,13 @@ class DiskHost:
         self._remove = finalize(self, _unlink, self._path, os.getpid())
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        """Write a block's tensors.
-
-        Raises:
-            SpillError: the folder is full or gone.
-        """
         with self._open(os.O_WRONLY | os.O_CREAT, "written") as file:
             region = self._region(block, Layout(tensors))
             found = 0
             for name, tensor in tensors.items():
-                content = _bytes_of(tensor)
+                content = flat_bytes(tensor)
                 found = checksum(content, found)
-                _write(file, content, region.offset + region.layout.offset(name))
+                write_bytes(file, content.data, region.offset + region.layout.offset(name))
             with self._lock:
                 # The last tensor may end before its room does.
                 os.ftruncate(file, self._end)
@@ -229,11 +221,6 @@ class DiskHost:
             return region
 
     def get(self, block: Block) -> dict[str, Tensor]:
-        """Read a block's tensors.
-
-        Raises:
-            SpillError: the file is gone, cut short, or has other content than was written.
-        """
         region = self._regions[block]
         memory = region.layout.allocate()
         with self._open(os.O_RDONLY, "read") as file:
@@ -252,11 +239,7 @@ class DiskHost:
         return False
 
     def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
-        """Read some rows of each of a block's tensors; the rows between them are not read, so nothing is checked.
-
-        Raises:
-            SpillError: the file is gone or cut short.
-        """
+        """Read some rows of each of a block's tensors; the rows between them are not read, so no checksum is compared."""
         region = self._regions[block]
         picked = region.layout.of_rows(len(rows))
         tensors = picked.views(picked.allocate())
@@ -266,7 +249,6 @@ class DiskHost:
         return tensors
 
     def close(self) -> None:
-        """Remove all blocks."""
         self._remove()
 
     @contextmanager
@@ -294,7 +276,7 @@ class DiskHost:
     def _check(self, tensors: Mapping[str, Tensor], expected: int) -> None:
         found = 0
         for tensor in tensors.values():
-            found = checksum(_bytes_of(tensor), found)
+            found = checksum(flat_bytes(tensor), found)
         if found != expected:
             raise SpillError(
                 "a spill file is damaged",
@@ -307,23 +289,10 @@ class DiskHost:
 
 def _unlink(path: Path, owner: int) -> None:
     # A forked child does not own the file.
-    if os.getpid() != owner:
-        return
-    # The folder may be gone.
-    with suppress(OSError):
-        path.unlink()
-
-
-def _bytes_of(tensor: Tensor) -> np.ndarray:
-    found: np.ndarray = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return found
-
-
-def _write(file: int, content: np.ndarray, offset: int) -> None:
-    left = content.data if len(content) else memoryview(b"")
-    while left:
-        written = os.pwrite(file, left[:MOST_BYTES], offset)
-        left, offset = left[written:], offset + written
+    if os.getpid() == owner:
+        # The folder may be gone.
+        with suppress(OSError):
+            path.unlink()
 
 
 def _failed(what: str, path: Path, error: OSError | ValueError) -> SpillError:

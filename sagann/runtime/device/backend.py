@@ -9,10 +9,11 @@ import torch
 from sagann.errors import MissingDependencyError
 from sagann.kernels.dialects import Dialect, dialect_for
 from sagann.kernels.edge.work import DEVICE_GRAIN, Grain
-from sagann.runtime.blocks.backend import Backend, CpuBackend
+from sagann.runtime.blocks.backend import CpuBackend
 from sagann.runtime.blocks.host import HOST_POOL, Host
+from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.blocks.spill import DiskHost, SpillFolder
-from sagann.runtime.blocks.transport import BytesOf, Source, Transport
+from sagann.runtime.blocks.transport import BytesOf, Transport
 from sagann.runtime.device.hosts import DeviceHost, PinnedHost, StagedHost
 from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.recorder import EventRecorder
@@ -25,12 +26,7 @@ STAGING_BYTES = 256 << 20
 
 
 class DeviceBackend:
-    """A device, its lanes, and pinned memory.
-
-    Args:
-        streams: lanes of the device.
-        dialect: kernels that run the passes.
-    """
+    """A device, its lanes, and pinned memory. The members are those of :class:`CpuBackend`."""
 
     copies_rows = False
 
@@ -52,11 +48,11 @@ class DeviceBackend:
             return PinnedHost(self._streams, self._pool)
         return StagedHost(DiskHost(folder), self._streams, self._staging)
 
-    def transport(self, source: Source, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
+    def transport(self, sources: Sources, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
         assert timeline is None or isinstance(timeline, EventRecorder)
         assert isinstance(host, DeviceHost)
         return DeviceTransport(
-            source,
+            sources,
             host,
             bytes_of,
             streams=self._streams,
@@ -74,6 +70,10 @@ class DeviceBackend:
 
     def forget_chunks(self) -> None:
         self._cuts.forget()
+
+
+Backend = CpuBackend | DeviceBackend
+"The device that a streamed model computes on, the memory beside it, and the copies between both."
 
 
 def backend_of(device: torch.device) -> Backend:

@@ -16,12 +16,7 @@ from sagann.runtime.device.streams import Mark, Streams
 
 
 class PinnedHost(RamHost):
-    """Blocks in pinned memory. A block is read as it lies there; the host picks rows out of it.
-
-    Args:
-        streams: lanes of the device.
-        pool: pinned memory.
-    """
+    """Blocks in pinned memory. A block is read as it lies there; the host picks rows out of it."""
 
     is_memory = False
     gives_copies = False
@@ -90,11 +85,6 @@ class StagedHost:
     """Blocks in another host, which knows of no device: in files.
 
     The device copies a block to a piece of pinned memory, and a thread puts it into the other host.
-
-    Args:
-        host: host that keeps the blocks.
-        streams: lanes of the device.
-        staging: pinned memory for blocks on their way.
     """
 
     is_memory = False

@@ -18,11 +18,7 @@ class PinnedPool:
     """Pieces of pinned memory by size, from any thread.
 
     A piece is returned with a mark, and is given out again only after the mark is passed. A pool with a limit is a ring: a
-    thread that needs more memory waits for the piece that was returned first.
-
-    Args:
-        streams: lanes of the device.
-        most_bytes: most bytes of all pieces together; a single piece may be larger.
+    thread that needs more memory waits for the piece that was returned first. A single piece may be larger than the limit.
     """
 
     def __init__(self, streams: Streams, most_bytes: int = UNLIMITED) -> None:
@@ -37,11 +33,7 @@ class PinnedPool:
         self._num_given = 0
 
     def take(self, num_bytes: int) -> Tensor:
-        """A piece of at least ``num_bytes``, uint8. Waits until the limit allows one.
-
-        Raises:
-            InputError: the system does not give the memory.
-        """
+        """A piece of at least ``num_bytes``, uint8. Waits until the limit allows one."""
         size = -(-allocated_bytes(max(num_bytes, 1)) // _PAGE_BYTES) * _PAGE_BYTES
         with self._changed:
             while (piece := self._reused(size)) is None and not self._has_room(size):
@@ -53,12 +45,7 @@ class PinnedPool:
             return piece
 
     def give(self, piece: Tensor, mark: Mark | None = None) -> None:
-        """Return a piece.
-
-        Args:
-            piece: piece from :meth:`take`.
-            mark: mark after the last copy that touches the piece; None where no copy is under way.
-        """
+        """Return a piece, with the mark after the last copy that touches it; None where no copy is under way."""
         with self._changed:
             self._num_given -= 1
             if mark is None:

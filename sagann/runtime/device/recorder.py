@@ -12,12 +12,7 @@ from sagann.runtime.recorder import Recorder
 
 
 class EventRecorder(Recorder):
-    """Spans of one epoch as the device runs them. The host only queues them.
-
-    Args:
-        streams: lanes of the device.
-        timeline: timeline that gets the spans when :meth:`settle` is called.
-    """
+    """Spans of one epoch as the device runs them. The host only queues them; :meth:`settle` gives them to the timeline."""
 
     def __init__(self, streams: Streams, timeline: Recorder) -> None:
         super().__init__()

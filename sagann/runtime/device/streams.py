@@ -26,9 +26,6 @@ class Streams:
     """One lane for computing, one for loads, one for stores. A lane runs its work in order; lanes run side by side.
 
     The lane that computes is the calling thread's current stream, so it also runs PyTorch's own work.
-
-    Args:
-        device: CUDA device, with its index.
     """
 
     def __init__(self, device: torch.device) -> None:

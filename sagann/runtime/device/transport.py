@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import finalize
 
@@ -29,7 +30,8 @@ from sagann.kernels.edge.pass_edges import Edges
 from sagann.plan.hops import is_by_destination
 from sagann.plan.steps import Block
 from sagann.runtime.blocks.host import copy_alone_into
-from sagann.runtime.blocks.transport import BytesOf, Pending, Source
+from sagann.runtime.blocks.sources import Sources
+from sagann.runtime.blocks.transport import BytesOf, Load, Transport
 from sagann.runtime.device.hosts import DeviceHost
 from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.recorder import EventRecorder
@@ -47,25 +49,15 @@ SMALL_BYTES = 64 << 10
 
 
 class Cuts:
-    """How passes over each chunk are divided. A cut is made on the host at a chunk's first load, and kept there.
-
-    Args:
-        dialect: kernels that run the passes; only those of devices have cuts.
-    """
+    """How passes over each chunk are divided. A cut is made on the host at a chunk's first load, and kept there."""
 
     def __init__(self, dialect: Dialect) -> None:
+        # Only the dialects of devices have cuts.
         self._dialect: Any = dialect if hasattr(dialect, "set_cut") else None
         self._known: dict[Block, Any] = {}
 
     def hand_over(self, block: Block, edges: Edges, moved: Edges, move: Callable[[Tensor], Tensor]) -> None:
-        """Give a chunk's edges on the device their cut.
-
-        Args:
-            block: block of the chunk.
-            edges: edges on the host.
-            moved: the same edges on the device.
-            move: copies a tensor to the device.
-        """
+        """Give a chunk's edges, ``moved`` to the device, their cut; ``move`` copies a tensor there."""
         if self._dialect is None:
             return
         # A cut depends on the offsets alone, so forms with ids or picked rows share it.
@@ -82,24 +74,15 @@ class Cuts:
         self._known.clear()
 
 
-class DeviceTransport:
-    """Copies between a host and a device.
+class DeviceTransport(Transport):
+    """Copies between a host and a device; ``staging`` is pinned memory for copies from pageable memory."""
 
-    Args:
-        source: reads a block from the host, or from the device if it lies there.
-        host: host that keeps stored blocks.
-        bytes_of: size of a block, in bytes.
-        streams: lanes of the device.
-        staging: pinned memory for copies from pageable memory.
-        cuts: cuts of the edges.
-        timeline: records the copies.
-    """
-
-    counts_process = False
+    _host: DeviceHost
+    _timeline: EventRecorder | None
 
     def __init__(
         self,
-        source: Source,
+        sources: Sources,
         host: DeviceHost,
         bytes_of: BytesOf,
         *,
@@ -108,11 +91,9 @@ class DeviceTransport:
         cuts: Cuts,
         timeline: EventRecorder | None,
     ) -> None:
-        self._reader = _Reader(source=source, streams=streams, staging=staging, cuts=cuts, timeline=timeline)
-        self._host = host
-        self._bytes_of = bytes_of
+        super().__init__(sources, host, bytes_of, timeline)
+        self._reader = _Reader(sources=sources, streams=streams, staging=staging, cuts=cuts, timeline=timeline)
         self._streams = streams
-        self._timeline = timeline
         self._stores: dict[Block, Mark] = {}
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-load")
         # Memory of copies under way is kept until they are done, even if the transport itself is dropped.
@@ -120,53 +101,39 @@ class DeviceTransport:
         self._end = finalize(self, _end, streams, self._loader, self._under_way)
         self._end.atexit = False
 
-    def load(self, block: Block) -> Pending:
+    def load(self, block: Block) -> Load:
         memory = self._streams.empty(self._bytes_of(block) + MOST_TENSORS * ALIGNMENT)
         self._under_way[block] = memory
         job = self._loader.submit(self._reader.load, block, memory, self._streams.mark("compute"))
-        return _Load(job, block, self._streams, self._under_way)
+        return partial(self._landed, block, job)
 
     def store(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
         self._streams.wait("store", self._streams.mark("compute"))
-        with (
-            self._streams.on("store"),
-            recorded(self._timeline, "store", block.label, self._bytes_of(block)),
-        ):
-            self._stores[block] = self._host.receive(block, tensors)
+        with self._streams.on("store"):
+            self._stores[block] = self._recorded("store", self._host.receive, block, tensors)
 
     def await_store(self, block: Block) -> None:
         if (arrived := self._stores.pop(block, None)) is not None:
             self._streams.wait("compute", arrived)
 
-    # Memory is reused in the order of the lane that computes, so this lane waits for the store.
+    # Memory is reused in the order of the lane that computes, so this lane waits for the store. Dropped blocks are stored before
+    # the next step runs, so there is no room to make.
     drop = await_store
-
-    def make_room(self, room_bytes: int) -> None:
-        """Do nothing: dropped blocks are stored before the next step runs."""
 
     def close(self) -> None:
         self._end()
-        self._host.close()
+        super().close()
         if self._timeline is not None:
             self._timeline.settle()
 
-
-@dataclass(frozen=True, slots=True)
-class _Load:
-    """A load that was queued."""
-
-    job: Future[_Landing]
-    block: Block
-    streams: Streams
-    under_way: dict[Block, Tensor]
-
-    def result(self) -> Any:
-        landing = self.job.result()
+    def _landed(self, block: Block, job: Future[_Landing]) -> Any:
+        """The content of a block whose load was queued."""
+        landing = job.result()
         assert landing.arrived is not None
-        self.streams.wait("compute", landing.arrived)
+        self._streams.wait("compute", landing.arrived)
         for memory in landing.own:
-            self.streams.hand_over(memory)
-        self.under_way.pop(self.block, None)
+            self._streams.hand_over(memory)
+        self._under_way.pop(block, None)
         return landing.content
 
 
@@ -174,23 +141,17 @@ class _Load:
 class _Reader:
     """Reads blocks and queues their copies, in the loader's thread. It must not hold the transport, which ends the thread."""
 
-    source: Source
+    sources: Sources
     streams: Streams
     staging: PinnedPool
     cuts: Cuts
     timeline: EventRecorder | None
 
     def load(self, block: Block, memory: Tensor, free: Mark) -> _Landing:
-        """Read a block and queue its copy.
-
-        Args:
-            block: block to load.
-            memory: memory of the device for the block.
-            free: mark after the last work that uses the memory.
-        """
+        """Read a block and queue its copy to the device's ``memory``, which is free after the mark ``free``."""
         name = block.label
         with recorded(None if self.timeline is None else self.timeline.of_host, "load", f"{name}, read"):
-            content = self.source.load(block)
+            content = self.sources.load(block)
         with self.streams.on("load"):
             self.streams.wait("load", free)
             landing = _Landing(memory, self.streams, self.staging)
@@ -205,18 +166,12 @@ class _Reader:
         if isinstance(content, Mapping):
             return {name: landing(tensor) for name, tensor in content.items()}
         edges = content.mapped(landing)
-        self.cuts.hand_over(self.source.known_as(block), content, edges, landing)
+        self.cuts.hand_over(self.sources.known_as(block), content, edges, landing)
         return edges
 
 
 class _Landing:
-    """Puts tensors side by side into a block's memory on the device. Their copies are queued in this thread's lane.
-
-    Args:
-        memory: memory of the device, uint8.
-        streams: lanes of the device.
-        staging: pinned memory for tensors that lie in pageable memory.
-    """
+    """Puts tensors side by side into a block's memory on the device. Their copies are queued in this thread's lane."""
 
     def __init__(self, memory: Tensor, streams: Streams, staging: PinnedPool) -> None:
         self._memory = memory

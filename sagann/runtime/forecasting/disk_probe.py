@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sagann.errors import InputError
+from sagann.storage.positioned import read_bytes, write_bytes
 
 FILE_BYTES = 256 << 20
 "Size of the file, in bytes. The file is smaller if the disk has room for less than twice as much."
@@ -26,8 +27,6 @@ _LONGEST_S = 4.0
 
 
 class DiskRates(NamedTuple):
-    """Rates of a disk."""
-
     read: float
     "Bytes per second read from the disk, past the page cache if the system allows that."
     cached: float
@@ -99,18 +98,12 @@ def _seconds(run: Callable[[], None]) -> float:
 
 def _write(file: int, piece: memoryview, num_bytes: int) -> None:
     for begin in range(0, num_bytes, len(piece)):
-        left = piece
-        while left:
-            left = left[os.pwrite(file, left, begin + len(piece) - len(left)) :]
+        write_bytes(file, piece, begin)
     os.fsync(file)
 
 
 def _read(file: int, num_bytes: int, into: memoryview) -> None:
     """Read piece by piece into ``into``, which begins anew at its end."""
-    offset = 0
-    while offset < num_bytes:
+    for offset in range(0, num_bytes, _PIECE_BYTES):
         at = offset % len(into)
-        read = os.preadv(file, [into[at : at + _PIECE_BYTES]], offset)
-        if read == 0:
-            raise OSError(None, f"the file ends at byte {offset} of {num_bytes}")
-        offset += read
+        read_bytes(file, into[at : at + _PIECE_BYTES], offset, OSError)

@@ -42,8 +42,6 @@ def forecast(
     """Simulate an epoch.
 
     Args:
-        planned: plan of the epoch.
-        machine: rates of the machine.
         on_disk: whether blocks that are not in use lie in files.
         rehearsal: model and graph of the plan, whose steps are first timed on this machine. Without a rehearsal the forecast
             uses the machine's rates alone, as for a machine that is not at hand.
@@ -63,14 +61,9 @@ def refined(
     rehearsal: Rehearsal | None = None,
     most_simulations: int = MOST_SIMULATIONS,
 ) -> Traversal:
-    """Orders of an epoch's chunks that take less time in simulation, found by swaps.
+    """Orders of an epoch's chunks that take less time in simulation, found by swaps, from a plan in column order.
 
-    Args:
-        planned: plan of the epoch, in column order.
-        machine: as for :func:`forecast`.
-        on_disk: as for :func:`forecast`.
-        rehearsal: as for :func:`forecast`.
-        most_simulations: number of simulations after which the search ends.
+    Arguments as for :func:`forecast`; the search ends after ``most_simulations``.
     """
     tier = _tier(planned, machine, on_disk=on_disk, is_at_hand=rehearsal is not None)
     return refine(

@@ -20,7 +20,7 @@ from sagann.kernels.edge.function import EdgeFunction, Input, Output, Side
 from sagann.kernels.memory import Pool
 from sagann.plan.machine import DISK, Disk, Machine
 from sagann.plan.selection import Selection
-from sagann.runtime.blocks.host import copy_into, picked
+from sagann.runtime.blocks.host import picked
 from sagann.runtime.forecasting.disk_probe import disk_rates
 from sagann.runtime.processor import cache_bytes, num_cores, processor_name
 
@@ -151,7 +151,7 @@ def _stream_bytes(cached: int, device: torch.device) -> float:
 
 def _copy_bytes(num_bytes: int, repetitions: int = _NUM_REPETITIONS) -> float:
     source, target = (_ones(_CPU, num_bytes // 4) for _ in range(2))
-    return source.nbytes / _median_s(lambda: copy_into(target, source), repetitions=repetitions)
+    return source.nbytes / _median_s(lambda: target.copy_(source), repetitions=repetitions)
 
 
 def _pick_bytes(num_bytes: int, repetitions: int = _NUM_REPETITIONS) -> float:

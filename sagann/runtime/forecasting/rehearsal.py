@@ -69,12 +69,6 @@ def rehearse(model: nn.Module, graph: Graph, planned: Planned, machine: Machine)
     """Time the steps of an epoch on the first two intervals of a plan, or on a part of them.
 
     The model's parameters, their gradients and PyTorch's random numbers stay as they are.
-
-    Args:
-        model: model of the plan.
-        graph: graph of the plan.
-        planned: plan of an epoch.
-        machine: machine whose rates are corrected.
     """
     bounds = _part(graph, planned.plan, _quick_edges(graph, planned, machine))
     part = graph if bounds[-1] == graph.num_vertices else subgraph(graph, torch.arange(bounds[-1], device="cpu"))

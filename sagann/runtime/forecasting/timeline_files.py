@@ -29,12 +29,7 @@ _OTHER_COLOUR = "#777777"
 
 
 def write_trace(path: Path, timelines: Mapping[str, Timeline]) -> None:
-    """Write timelines in Chrome's format for traces, each as a process.
-
-    Args:
-        path: path of the file.
-        timelines: timelines by name.
-    """
+    """Write timelines, by name, in Chrome's format for traces, each as a process."""
     events: list[dict[str, Any]] = []
     for number, (name, timeline) in enumerate(timelines.items()):
         events.append({"name": "process_name", "ph": "M", "pid": number, "args": {"name": name}})
@@ -64,11 +59,8 @@ def can_draw() -> bool:
 
 
 def write_picture(path: Path, timelines: Mapping[str, Timeline]) -> None:
-    """Draw timelines below each other, on one scale of seconds.
+    """Draw timelines, by name, below each other on one scale of seconds, as a PNG file.
 
-    Args:
-        path: path of the PNG file.
-        timelines: timelines by name.
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """

@@ -24,7 +24,7 @@ Key = tuple[object, ...]
 
 # PyTorch's own attributes: parameters, buffers and modules are compared by name; :mod:`sagann.saga.side_effects` looks for hooks.
 _OF_MODULES = frozenset(vars(SagaLayer()))
-_NUMBERS_AND_TEXT = (bool, int, float, complex, str, bytes, type(None))
+_NUMBERS_AND_TEXT = bool, int, float, complex, str, bytes, type(None)
 _PLAIN = (*_NUMBERS_AND_TEXT, torch.dtype, torch.device, BuiltinFunctionType, CodeType)
 DEEPEST = 5
 "Most levels of nested containers that are compared by content. Deeper objects are compared by identity."
@@ -72,12 +72,9 @@ class _Same:
 
 
 def _frozen(value: Any, depth: int, parts: frozenset[int]) -> object:
-    """A key that is equal as long as a value stays the same.
+    """A key that is equal as long as a value stays the same, compared by content for so many levels of nested containers.
 
-    Args:
-        value: value of an attribute, or a value that a function holds.
-        depth: levels of nested containers that are compared by content.
-        parts: ids of the root's modules, which :func:`configuration` compares by itself.
+    :func:`configuration` compares ``parts``, the root's modules, by itself.
     """
     if isinstance(value, _PLAIN):
         return type(value), value

@@ -1,4 +1,4 @@
-"""A fused pass over the edges as one differentiable function: forward a pass, backward at most two.
+"""A fused pass over the edges, or over rows, as one differentiable function: forward a pass, backward at most two.
 
 The backward recomputes; what is kept is the pass's own inputs, and for softmax and extrema what a pass gives
 beside the result. Random values come again from the same seed. Gradients of gradients are not offered.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -20,16 +21,18 @@ from torch import Tensor
 from sagann.compiler.program import EdgeWork
 from sagann.compiler.vjp import Backward
 from sagann.graph.topology import Topology
+from sagann.graph.widths import id_dtype
 from sagann.kernels.accumulators import Counts
 from sagann.kernels.dialects import Dialect, run_pass
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.kernels.naive import concat_slots
 from sagann.kernels.seeds import drawn_seed
-from sagann.runtime.in_memory.degrees import divisors
 
 SCATTERED_FROM = 10
 "From so many in-edges per destination on, to move an extremum's gradient feature by feature costs less than to read every edge."
+SMALLEST_PASS_BYTES = 1 << 20
+"Least bytes of the rows that a pass reads first. PyTorch computes smaller rows, and rows on a device, operator by operator."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,27 +48,35 @@ class _Call:
 
 
 def gather_fused(edges: EdgeWork, topology: Topology, arrays: list[Tensor], dialect: Dialect) -> Tensor:
-    """Run the fused pass: [num_dst, ...].
-
-    Args:
-        edges: with a function.
-        topology: the edges.
-        arrays: one per input of ``edges.stage``.
-        dialect: runs the passes.
-    """
+    """Run the fused pass over one array for each input of ``edges.stage``: [num_dst, ...]."""
     assert edges.function is not None
     assert edges.backward is not None
-    seed = drawn_seed() if edges.function.random else 0
     call = _Call(
         edges=edges,
         function=edges.function,
         backward=edges.backward,
         topology=topology,
         dialect=dialect,
-        seed=seed,
+        seed=drawn_seed() if edges.function.random else 0,
     )
     accum: Tensor = _FusedGather.apply(call, *arrays)  # type: ignore[no-untyped-call]
     return accum.to(edges.dtype)
+
+
+def compute_rows(work: EdgeWork, arrays: Sequence[Tensor], dialect: Dialect) -> Tensor:
+    """Compute a region that :mod:`sagann.compiler.fuse_rows` found, by a pass where the rows are worth one: [rows, ...]."""
+    rows = next(array for side, array in zip(work.sides, arrays, strict=True) if side == "dst")
+    if rows.device.type != "cpu" or rows.nbytes < SMALLEST_PASS_BYTES:
+        (result,) = work.stage.module.forward(*arrays)
+        return result
+    return gather_fused(work, _own_edges(len(rows)), list(arrays), dialect)
+
+
+@lru_cache(maxsize=4)
+def _own_edges(num_rows: int) -> Topology:
+    """A topology with one edge from each vertex to itself."""
+    indptr = torch.arange(num_rows + 1, device="cpu")
+    return Topology(indptr=indptr, indices=indptr[:-1].to(id_dtype(num_rows)), num_src=num_rows)
 
 
 class _FusedGather(torch.autograd.Function):
@@ -76,7 +87,7 @@ class _FusedGather(torch.autograd.Function):
         given = {name: named[name].detach() for name in read}
         slots = _slots(call)
         state = run_pass(call.dialect, call.function, call.topology, given, seed=call.seed)
-        result, kept = call.edges.gathering.finish(state, _counts(call))
+        result, kept = call.edges.gathering.finish(state, counts_of(call.topology))
         if slots is not None:
             result = _padded(call, slots, result)
         wanted = tuple(name for name, needed in zip(named, ctx.needs_input_grad[1:], strict=True) if needed)
@@ -135,9 +146,8 @@ def _scatters(call: _Call) -> bool:
 
 def _slots(call: _Call) -> Tensor | None:
     """For concat, where each edge's row goes; refuses a destination with too many."""
-    edges = call.edges
-    is_sized = edges.gathering.is_sized
-    return concat_slots(call.topology, edges.gathering.max_degree) if is_sized else None
+    gathering = call.edges.gathering
+    return concat_slots(call.topology, gathering.max_degree) if gathering.is_sized else None
 
 
 def _padded(call: _Call, slots: Tensor, rows: Tensor) -> Tensor:
@@ -152,16 +162,20 @@ def _incoming(call: _Call, grad: Tensor, kept: Sequence[Tensor], result: Tensor)
     if slots is not None:
         shape = call.function.value(call.function.outputs[0].values[0]).shape
         grad = grad.reshape(len(grad) * call.edges.gathering.max_degree, *shape).index_select(0, slots)
-    return call.edges.gathering.arrive(call.function, grad, kept, result, _counts(call))
+    return call.edges.gathering.arrive(call.function, grad, kept, result, counts_of(call.topology))
 
 
-def _counts(call: _Call) -> Counts:
-    topology = call.topology
+def counts_of(topology: Topology) -> Counts:
+    """The divisors of a mean over a topology's edges; found once for each form of rows."""
+    return lambda like: topology.derived(
+        ("divisors", like.dtype, like.ndim), lambda: divisors(topology.in_degrees(), like)
+    )
 
-    def counts(like: Tensor) -> Tensor:
-        found: Tensor = topology.derived(
-            ("divisors", like.dtype, like.ndim), lambda: divisors(topology.in_degrees(), like)
-        )
-        return found
 
-    return counts
+def divisors(in_degrees: Tensor, like: Tensor) -> Tensor:
+    """In-degrees, or 1 where there are no in-edges, in the type of ``like`` and for a division of its rows."""
+    found = in_degrees.clamp(min=1).to(like.dtype).reshape(-1, *(1,) * (like.ndim - 1))
+    if like.is_cuda and not found.is_cuda:
+        # A copy from pinned memory lets the host go on while the device computes.
+        return found.pin_memory().to(like.device, non_blocking=True)
+    return found

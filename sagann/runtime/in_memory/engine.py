@@ -15,16 +15,14 @@ import torch
 from torch import Tensor
 
 from sagann.compiler import CallForm, CompilerOptions, LayerProgram, TraceError, compile_layer
-from sagann.compiler.program import EdgeWork
 from sagann.compiler.trace import tensors_of
 from sagann.graph.topology import Topology
 from sagann.kernels.dialects import Dialect, check_dialect, dialect_for
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.runtime.allocator import give_back_freed_memory
 from sagann.runtime.in_memory.configuration import Key, configuration
-from sagann.runtime.in_memory.edge_pass import gather_fused
+from sagann.runtime.in_memory.edge_pass import compute_rows, gather_fused
 from sagann.runtime.in_memory.invariants import Invariants
-from sagann.runtime.in_memory.rows import compute_rows
 from sagann.runtime.in_memory.tiles import TILE_EDGES, gather_tiled
 from sagann.runtime.in_memory.typed_maps import edges_of_pairs, gathered_bytes, moved_bytes, rows_of_vertices
 from sagann.saga.edge import named
@@ -36,8 +34,8 @@ if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
 
 R = TypeVar("R", Tensor, Tensor | FeatureRows)
-MANY = 2
-"From so many sources per destination on, work on sources is avoided."
+Given = Tensor | Mapping[str, Tensor]
+"Rows as a layer is called with them: of one kind, or by name."
 MOST_PROGRAMS = 16
 "Programs kept per layer; the oldest goes first."
 
@@ -79,7 +77,8 @@ class CompiledEngine:
         """Run a layer on checked input."""
         if self.lean and topology.device.type == "cpu":
             give_back_freed_memory()
-        many_sources = topology.num_src > MANY * topology.num_dst
+        # Work on sources is avoided where they are many more than the destinations.
+        many_sources = topology.num_src > 2 * topology.num_dst
         program, tensors = self._compiled(layer, x, data, many_sources)
         if isinstance(program, str):
             return self._run_as_written(layer, topology, _dense(x), data)
@@ -102,22 +101,12 @@ class CompiledEngine:
         program, _ = self._compiled(layer, named(x), data)
         return not isinstance(program, str) and program.maps_features
 
-    def program(
-        self,
-        layer: SagaLayer,
-        x: Tensor | Mapping[str, Tensor],
-        data: Tensor | Mapping[str, Tensor] | None = None,
-    ) -> LayerProgram | None:
+    def program(self, layer: SagaLayer, x: Given, data: Given | None = None) -> LayerProgram | None:
         """The program that input like this runs, or None where the layer runs as it is written."""
         program, _ = self._compiled(layer, named(x), named(data))
         return None if isinstance(program, str) else program
 
-    def why_not(
-        self,
-        layer: SagaLayer,
-        x: Tensor | Mapping[str, Tensor],
-        data: Tensor | Mapping[str, Tensor] | None = None,
-    ) -> str:
+    def why_not(self, layer: SagaLayer, x: Given, data: Given | None = None) -> str:
         """Why input like this runs the layer as it is written; empty where it is compiled."""
         program, _ = self._compiled(layer, named(x), named(data))
         return program if isinstance(program, str) else ""
@@ -158,10 +147,9 @@ class CompiledEngine:
             if key not in programs:
                 if len(programs) == MOST_PROGRAMS:
                     del programs[next(iter(programs))]
+                vertices = {name: rows.form if isinstance(rows, FeatureRows) else rows for name, rows in x.items()}
                 form = CallForm(
-                    vertices={
-                        name: rows.form if isinstance(rows, FeatureRows) else rows for name, rows in x.items()
-                    },
+                    vertices=vertices,
                     edges=data,
                     options=self.options,
                     is_constant=constant,
@@ -240,10 +228,13 @@ class CompiledEngine:
         if edges.function is not None:
             return gather_fused(edges, topology, arrays, dialect)
         if self.options.fuse and edges.gathering.is_reduced:
-            return gather_tiled(
-                edges, topology, arrays, tile_edges=self.tile_edges, bytes_per_edge=edges.tensor_bytes
-            )
-        return _gather_materialised(edges, topology, arrays)
+            return gather_tiled(edges, topology, arrays, tile_edges=self.tile_edges)
+        # Every edge's row is in memory, and autograd goes through it.
+        for number, side in enumerate(edges.sides):
+            if side in ("src", "dst"):
+                ends = topology.indices if side == "src" else topology.edge_dst()
+                arrays[number] = arrays[number].index_select(0, ends.long())
+        return edges.gathering.gather(topology, edges.stage.module.forward(*arrays))
 
     def _dialect(self, topology: Topology) -> Dialect:
         return dialect_for(topology.device.type, self.dialect)
@@ -265,14 +256,3 @@ def _dense(x: VertexRows) -> Mapping[str, Tensor]:
 
 def _share_memory(a: Tensor, b: Tensor) -> bool:
     return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
-
-
-def _gather_materialised(edges: EdgeWork, topology: Topology, arrays: list[Tensor]) -> Tensor:
-    """Every edge's row in memory, and autograd through it."""
-    rows = []
-    for side, array in zip(edges.sides, arrays, strict=True):
-        if side in ("src", "dst"):
-            array = array.index_select(0, (topology.indices if side == "src" else topology.edge_dst()).long())
-        rows.append(array)
-    output = edges.stage.module.forward(*rows)
-    return edges.gathering.gather(topology, output)

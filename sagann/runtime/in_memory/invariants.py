@@ -40,11 +40,7 @@ class Owner:
 
 
 class Invariants:
-    """Keeps gathered tensors within a budget.
-
-    Args:
-        budget_bytes: most bytes kept, over all layers; None for no limit, 0 to keep nothing.
-    """
+    """Keeps gathered tensors of all layers within a budget; None for no limit, 0 to keep nothing."""
 
     def __init__(self, budget_bytes: int | None = None) -> None:
         self.budget_bytes = budget_bytes
@@ -92,12 +88,7 @@ class Invariants:
     ) -> Tensor:
         """The result of ``compute``, which runs at the first call alone.
 
-        Args:
-            owner: owner of a gather that depends on x, topology and edge data alone.
-            topology: the edges.
-            x: features that need no gradient.
-            data: edge data that needs no gradient.
-            compute: the gather.
+        The gather depends on topology, features and edge data alone, which need no gradient.
         """
         key, versions = _key(owner, topology, x), _versions(x, data)
         if versions is None:

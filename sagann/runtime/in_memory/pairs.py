@@ -45,11 +45,7 @@ class Pairs:
 
 
 def check_types(topology: Topology, types: Tensor, num_types: int) -> None:
-    """Refuse types out of range; checked once per topology.
-
-    Raises:
-        InputError: a type is negative, or not below ``num_types``.
-    """
+    """Refuse types that are negative or not below ``num_types``; checked once per topology."""
     _kept(topology, "checked types", types, num_types, lambda: typed_linear.check_types(types, num_types))
 
 
@@ -66,11 +62,7 @@ def _kept(topology: Topology, what: str, types: Tensor, num_types: int, build: C
 
 
 def count_pairs(topology: Topology, types: Tensor, num_types: int) -> dict[End, int]:
-    """Number of pairs at either end; counted once.
-
-    Raises:
-        InputError: a type is negative, or not below ``num_types``.
-    """
+    """Number of pairs at either end; counted once."""
     check_types(topology, types, num_types)
 
     def count() -> dict[End, int]:
@@ -81,16 +73,7 @@ def count_pairs(topology: Topology, types: Tensor, num_types: int) -> dict[End, 
 
 
 def pairs_of(topology: Topology, types: Tensor, num_types: int, end: End) -> Pairs:
-    """The pairs of a topology at one end; found once.
-
-    Args:
-        topology: the edges.
-        types: integer [num_edges].
-        num_types: one more than the largest type allowed.
-        end: the end of the edges that pairs replace.
-    Raises:
-        InputError: a type is negative, or not below ``num_types``.
-    """
+    """The pairs of a topology at the end of the edges that pairs replace; found once."""
     check_types(topology, types, num_types)
     find = _at_sources if end == "src" else _at_destinations
     pairs: Pairs = _kept(

@@ -18,14 +18,13 @@ from torch import Tensor
 from sagann.compiler.program import EdgeWork
 from sagann.compiler.vjp import message_gradients
 from sagann.graph.topology import Topology
-from sagann.kernels.accumulators import Counts
 from sagann.kernels.edge import naive
 from sagann.kernels.edge.builder import Builder, arithmetic_dtype
 from sagann.kernels.edge.function import EdgeFunction, Input
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.kernels.naive import gather_sum
 from sagann.kernels.seeds import drawn_seed, seeded
-from sagann.runtime.in_memory.degrees import divisors
+from sagann.runtime.in_memory.edge_pass import counts_of
 
 TILE_EDGES = 1 << 16
 "Most edges of a tile."
@@ -59,23 +58,10 @@ class _Tile:
 
 
 def gather_tiled(
-    edges: EdgeWork,
-    topology: Topology,
-    arrays: list[Tensor],
-    *,
-    tile_edges: int = TILE_EDGES,
-    bytes_per_edge: int = 0,
+    edges: EdgeWork, topology: Topology, arrays: list[Tensor], *, tile_edges: int = TILE_EDGES
 ) -> Tensor:
-    """Gather without more than one tile of edges in memory: [num_dst, ...].
-
-    Args:
-        edges: work with any accumulator but concat.
-        topology: the edges.
-        arrays: one array for each input of ``edges.stage``.
-        tile_edges: most edges of a tile.
-        bytes_per_edge: predicted bytes of an edge's tensors. Large ones make tiles smaller.
-    """
-    tile_edges = max(min(tile_edges, TILE_BYTES // max(bytes_per_edge, 1)), 1)
+    """Gather by any accumulator but concat without more than one tile of edges in memory: [num_dst, ...]."""
+    tile_edges = max(min(tile_edges, TILE_BYTES // max(edges.tensor_bytes, 1)), 1)
     seed = drawn_seed() if edges.random else 0
     call = _Call(edges=edges, topology=topology, tile_edges=tile_edges, seed=seed)
     accum: Tensor = _TiledGather.apply(call, *arrays)  # type: ignore[no-untyped-call]
@@ -221,7 +207,7 @@ class _State:
                 for each, rows in zip(self.gathering.reduced, _empty_messages(self.call, arrays), strict=True)
                 for part in each.accumulator.reduction.state
             ]
-        result, kept = self.gathering.finish(self.parts, _counts(self.call))
+        result, kept = self.gathering.finish(self.parts, counts_of(self.call.topology))
         self.saved = [*kept, result] if self.gathering.reads_result else list(kept)
         return result.to(self.call.edges.dtype)
 
@@ -256,12 +242,8 @@ class _Upstream:
         forward = Builder(inputs).build(gathering.outputs(names), "dst")
         kept = self.saved[: len(gathering.keeps)]
         result = self.saved[-1] if gathering.reads_result else self.grad
-        self.rows = gathering.arrive(forward, self.grad, kept, result, _counts(self.call))
+        self.rows = gathering.arrive(forward, self.grad, kept, result, counts_of(self.call.topology))
         return message_gradients(forward)
-
-
-def _counts(call: _Call) -> Counts:
-    return lambda like: divisors(call.topology.in_degrees(), like)
 
 
 def _empty_messages(call: _Call, arrays: tuple[Tensor, ...]) -> list[Tensor]:

@@ -19,7 +19,7 @@ from sagann.graph.topology import Topology
 from sagann.kernels.dialects import Dialect, run_pass
 from sagann.kernels.edge.function import EdgeFunction, Input, Output
 from sagann.kernels.first_order import Saved, first_order_only
-from sagann.runtime.in_memory.degrees import divisors
+from sagann.runtime.in_memory.edge_pass import counts_of
 from sagann.runtime.in_memory.pairs import Pairs, check_types, count_pairs, pairs_of
 
 _Rows = Callable[[Tensor], Tensor]
@@ -28,15 +28,8 @@ _Rows = Callable[[Tensor], Tensor]
 def moved_bytes(program: LayerProgram, topology: Topology, types: Tensor, *, kept: bool = False) -> int:
     """Bytes that the forward moves over edges and pairs; the backward moves about the same once or twice more.
 
-    ``num_edges * bytes_per_edge + num_pairs * bytes_per_pair``, with the pairs of the end that is mapped.
-
-    Args:
-        program: maps by type, first or last.
-        topology: the edges.
-        types: of the edges.
-        kept: what is gathered is kept from epoch to epoch, so no edge is read again.
-    Raises:
-        InputError: a type is out of range.
+    ``num_edges * bytes_per_edge + num_pairs * bytes_per_pair``, with the pairs of the end that is mapped. If what is gathered is
+    kept from epoch to epoch, no edge is read again.
     """
     typed = program.typed
     assert typed is not None
@@ -56,11 +49,7 @@ def edges_of_pairs(
 ) -> tuple[Topology, dict[str, Tensor]]:
     """The edges that the program gathers over and the arrays that they read, with pairs at one end.
 
-    Args:
-        program: any.
-        topology: the edges.
-        values: by name, with rows of vertices and in the order of the edges.
-        dialect: sums the gradients of pairs.
+    ``values`` are by name, with rows of vertices and in the order of the edges.
     """
     typed = program.typed
     if typed is None:
@@ -87,13 +76,7 @@ def rows_of_vertices(
 ) -> dict[str, Tensor]:
     """What the vertices read of what was gathered: pairs of destination and type mapped, and summed or averaged.
 
-    Args:
-        program: any.
-        topology: the edges.
-        values: by name, with what was gathered, the maps and the types.
-        dialect: sums the pairs.
-    Returns:
-        [num_dst, ...] by name; nothing where the gather was one over destinations.
+    [num_dst, ...] by name; nothing where the gather was one over destinations.
     """
     typed = program.typed
     if typed is None or typed.order == "none" or typed.end == "src":
@@ -102,9 +85,9 @@ def rows_of_vertices(
     rows = values[program.accum]
     if typed.order == "last":
         rows = _mapped(rows, values[typed.weight], pairs)
-    total = _summed(rows, pairs, dialect)
+    total: Tensor = _Linear.apply(rows, partial(_sum, pairs, dialect), partial(_read, pairs))  # type: ignore[no-untyped-call]
     if typed.mean:
-        total = total / divisors(topology.in_degrees(), total)
+        total = total / counts_of(topology)(total)
     return {typed.name if typed.order == "last" else program.accum: total}
 
 
@@ -112,12 +95,6 @@ def _of_pairs(rows: Tensor, pairs: Pairs, dialect: Dialect) -> Tensor:
     """Each pair's row of its vertex."""
     read: Tensor = _Linear.apply(rows, partial(_read, pairs), partial(_sum, pairs, dialect))  # type: ignore[no-untyped-call]
     return read
-
-
-def _summed(rows: Tensor, pairs: Pairs, dialect: Dialect) -> Tensor:
-    """The pairs' rows summed at their vertices: [num_vertices, ...]."""
-    total: Tensor = _Linear.apply(rows, partial(_sum, pairs, dialect), partial(_read, pairs))  # type: ignore[no-untyped-call]
-    return total
 
 
 def _mapped(rows: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
@@ -174,6 +151,7 @@ def _read(pairs: Pairs, rows: Tensor) -> Tensor:
 
 
 def _sum(pairs: Pairs, dialect: Dialect, rows: Tensor) -> Tensor:
+    """The pairs' rows summed at their vertices: [num_vertices, ...]."""
     function = _summing(tuple(rows.shape[1:]), rows.dtype)
     (total,) = run_pass(dialect, function, pairs.members, {"rows": rows}, seed=0)
     return total.to(rows.dtype)

@@ -14,13 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sagann.errors import SagannError
+from sagann.errors import SagannError, first_line
 from sagann.graph.feature_store import TensorRows
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.runtime.streaming.executor import Executor
-
-SHRINK = 2
-"Divisor of a budget that the device could not hold."
 
 
 class DeviceMemoryError(SagannError, torch.OutOfMemoryError):
@@ -28,10 +25,9 @@ class DeviceMemoryError(SagannError, torch.OutOfMemoryError):
 
     @classmethod
     def after(cls, budget_bytes: int, error: BaseException, fix: str) -> DeviceMemoryError:
-        """The error for a budget that the device could not hold."""
         return cls(
             "the device ran out of memory in a streamed epoch",
-            value=f"with a budget of {budget_bytes} bytes; {_first_line(error)}",
+            value=f"with a budget of {budget_bytes} bytes; {first_line(error)}",
             where="StreamedModel",
             fix=fix,
         )
@@ -41,15 +37,11 @@ def warn_of_less(before_bytes: int, now_bytes: int, num_intervals: int, error: B
     """Warn that an epoch starts again with less memory, in the four parts of an error."""
     warnings.warn(
         f"the device ran out of memory in a streamed epoch: the budget was {before_bytes} bytes, and is "
-        f"{now_bytes} from now on, in {num_intervals} intervals; {_first_line(error)} (in StreamedModel). The epoch begins "
+        f"{now_bytes} from now on, in {num_intervals} intervals; {first_line(error)} (in StreamedModel). The epoch begins "
         f"again. Lower the budget to {now_bytes} bytes, or end what else takes the device's memory.",
         RuntimeWarning,
         stacklevel=2,
     )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 class Call:
@@ -57,9 +49,8 @@ class Call:
 
     Args:
         begin: makes the executor of the current plan.
-        read: tensors that the call reads besides features and parameters; they must not change before the backward.
         shrink: plans with less memory, or raises. Its arguments are the error, and whether the intervals must be kept.
-        device: device that computes.
+        read: tensors that the call reads besides features and parameters; they must not change before the backward.
         has_own_numbers: whether some random numbers depend on how the graph is cut.
     """
 
@@ -84,17 +75,17 @@ class Call:
         """The result, or the loss."""
         return self._attempt(self._forward, keeps_intervals=False)
 
-    def backward(self, grad: Tensor) -> None:
-        """Compute the gradients; the executor's epoch holds them."""
+    def backward(self, grad: Tensor) -> Executor:
+        """Compute the gradients; the epoch of the executor holds them."""
         # As in the forward. The caller has seen the result, so the random numbers must be the same.
         with torch.autocast(self._device.type, enabled=False):
-            self._attempt(lambda: self._backward(grad), keeps_intervals=self._has_own_numbers)
+            return self._attempt(lambda: self._backward(grad), keeps_intervals=self._has_own_numbers)
 
     def _forward(self) -> Tensor:
         self.executor = self._begin()
         return self.executor.forward()
 
-    def _backward(self, grad: Tensor) -> None:
+    def _backward(self, grad: Tensor) -> Executor:
         if self.executor is None:
             self._forward()
         executor = self.executor
@@ -102,6 +93,7 @@ class Call:
         if executor.epoch.loss_of is None:
             executor.epoch.upstream = TensorRows(grad)
         executor.backward()
+        return executor
 
     def _attempt(self, run: Callable[[], Any], *, keeps_intervals: bool) -> Any:
         while True:
@@ -119,7 +111,6 @@ class Streamed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, x: Tensor | None, *parameters: Tensor) -> Tensor:
-        """Run the call."""
         ctx.call = call
         # In the backward, PyTorch refuses tensors that were changed in place.
         ctx.save_for_backward(x, *parameters, *call.read)
@@ -128,11 +119,8 @@ class Streamed(torch.autograd.Function):
     @staticmethod
     @first_order_only
     def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Run its backward."""
         call: Call = ctx.call
-        call.backward(grad)
-        executor = call.executor
-        assert executor is not None
+        executor = call.backward(grad)
         epoch, program = executor.epoch, executor.program
         names = [name for name, _ in program.parameters]
         gradients = [epoch.of_x, *epoch.parameter_gradients(names, program.param.outputs)]

@@ -40,6 +40,7 @@ def captured(
 
     Raises:
         LayerError: the model cannot be streamed; the message says why.
+        InputError: edge data requires a gradient, or a type of edges is out of range.
     """
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
@@ -57,7 +58,15 @@ def captured(
                 where=type(model).__name__,
                 fix="Run the model once on a small graph with the same features, or state the widths.",
             )
-    require_constant_edges(hops)
+    for topology in hops:
+        for name, data in topology.edge_data.items():
+            if data.requires_grad:
+                raise InputError(
+                    "edge data gets no gradient in a streamed model",
+                    value=f"'{name}' requires one",
+                    where="stream",
+                    fix="Detach it, or run the model in memory.",
+                )
     program = _traced(model, hops, x, options or CompilerOptions(), x_is_constant)
     require_types(program, hops)
     for number, gather in enumerate(program.gathers, 1):
@@ -93,23 +102,6 @@ def _traced(
     return program
 
 
-def require_constant_edges(hops: Sequence[Topology]) -> None:
-    """Refuse edge data that is trained.
-
-    Raises:
-        InputError: edge data requires a gradient.
-    """
-    for topology in hops:
-        for name, data in topology.edge_data.items():
-            if data.requires_grad:
-                raise InputError(
-                    "edge data gets no gradient in a streamed model",
-                    value=f"'{name}' requires one",
-                    where="stream",
-                    fix="Detach it, or run the model in memory.",
-                )
-
-
 def trained_in(program: ModelProgram, model: nn.Module) -> frozenset[str]:
     """The names, in the program, of the model's parameters that get a gradient."""
     named = tensors_of(model)
@@ -131,10 +123,6 @@ def edge_data_of(program: ModelProgram, hops: Sequence[Topology]) -> list[Tensor
 
 
 def require_types(program: ModelProgram, hops: Sequence[Topology]) -> None:
-    """Refuse edge types for which a program has no matrix.
-
-    Raises:
-        InputError: a type is out of range.
-    """
+    """Refuse edge types for which a program has no matrix."""
     for (hop, data), num_types in program.num_types.items():
         check_types(hops[hop], hops[hop].edge_data[data], num_types)

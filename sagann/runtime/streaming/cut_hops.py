@@ -15,23 +15,17 @@ from sagann.plan.grid import CUT_BYTES, MOST_EDGES, ChunkGrid
 from sagann.plan.hops import EdgesOfType, Hop, HopSize, gathered_hops, topology_of
 from sagann.plan.selection import Selection
 from sagann.plan.steps import UNLIMITED
-from sagann.runtime.blocks.backend import Backend
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.spill import SpillFolder
+from sagann.runtime.device.backend import Backend
 from sagann.runtime.streaming.capturing import edge_data_of, require_types
 
 
 class CutHops:
-    """The chunks of the hops that programs of one model walk.
+    """The chunks of the hops that programs of one model walk, in files of the folder or in memory.
 
-    Args:
-        hops: topologies that the model walks.
-        bounds: bounds of the intervals.
-        budget_bytes: memory budget, which limits how many edges are cut at a time.
-        backend: what computes.
-        folder: where chunks are kept; None for memory.
-        selection: which rows are picked for chunks.
-        numbers: numbers of chunks, different from those of chunks that were cut before: calls under way still read them.
+    The budget limits how many edges are cut at a time. The numbers of chunks differ from those of chunks that were cut before:
+    calls under way still read them.
     """
 
     def __init__(
@@ -56,11 +50,7 @@ class CutHops:
         self._versions: dict[int, int] = {}
 
     def of(self, program: ModelProgram) -> dict[int, Chunks]:
-        """The chunks that the program's gathers go over, by numbers of hops; cut where they are not yet.
-
-        Raises:
-            SpillError: there is too little room for the chunks.
-        """
+        """The chunks that the program's gathers go over, by numbers of hops; cut now, if there is room, where they are not yet."""
         require_types(program, self._hops)
         hops = gathered_hops(program, self._hops)
         missing = {_key(hop): hop for hop in hops.values() if _key(hop) not in self._chunks}

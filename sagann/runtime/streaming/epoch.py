@@ -48,13 +48,7 @@ class Epoch:
     "Gradients of parameters and derived values, so far, in float32 at least."
 
     def give(self, rows: Tensor, vertices: slice, num_vertices: int) -> None:
-        """Copy rows of the result for the caller, who may modify the copy.
-
-        Args:
-            rows: rows of the result.
-            vertices: range of ids of the rows.
-            num_vertices: number of rows of the whole result.
-        """
+        """Copy rows of the result, which has ``num_vertices``, for the caller, who may modify the copy."""
         if self.out is None:
             shape = (num_vertices, *rows.shape[1:])
             self.out = rows.new_empty(shape) if self.allocate is None else self.allocate(shape, rows.dtype)
@@ -81,12 +75,7 @@ class Epoch:
             self.of_shared[name] = wide if known is None else known + wide
 
     def parameter_gradients(self, names: Sequence[str], derived: Sequence[str]) -> list[Tensor | None]:
-        """The gradients of the parameters, including those that come through derived values.
-
-        Args:
-            names: names of the parameters.
-            derived: names of the values that depend on parameters alone.
-        """
+        """The gradients of the parameters, including those through ``derived`` values, which depend on parameters alone."""
         derived = [name for name in derived if name in self.of_shared and self.shared[name].requires_grad]
         wanted = [leaf for leaf in self.parameters if leaf.requires_grad]
         through: dict[int, Tensor] = {}
@@ -106,14 +95,9 @@ class Epoch:
 
 
 def loss_of_rows(loss_of: LossOf, rows: Tensor, vertices: slice) -> Tensor:
-    """The loss of an interval, checked.
+    """The loss of an interval's rows, which are a leaf.
 
-    Args:
-        loss_of: function of the caller.
-        rows: rows of the model's result; a leaf.
-        vertices: range of ids of the rows.
-    Raises:
-        InputError: ``loss_of`` changes the rows in place, gives no scalar, or reads something else that is trained.
+    A function that changes the rows in place, gives no scalar or reads something else that is trained is refused.
     """
     try:
         with torch.enable_grad():

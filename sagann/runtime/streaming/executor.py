@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from sagann.compiler.model_program import Gather
-from sagann.compiler.program import EdgeWork
 from sagann.compiler.vjp import BackwardPass
 from sagann.errors import InputError, LayerError
 from sagann.kernels.accumulators import Counts
@@ -28,13 +27,12 @@ from sagann.kernels.seeds import seeded
 from sagann.plan.epoch import Planned
 from sagann.plan.selection import as_read
 from sagann.plan.steps import Block, Move, Step
-from sagann.runtime.blocks.backend import Backend
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import Host
 from sagann.runtime.blocks.residents import Residents
 from sagann.runtime.blocks.sources import Sources
-from sagann.runtime.in_memory.degrees import divisors
-from sagann.runtime.in_memory.rows import compute_rows
+from sagann.runtime.device.backend import Backend
+from sagann.runtime.in_memory.edge_pass import compute_rows, divisors
 from sagann.runtime.recorder import Recorder, recorded
 from sagann.runtime.streaming.epoch import Epoch, loss_of_rows
 from sagann.runtime.streaming.tape import Tape
@@ -48,16 +46,11 @@ class Executor:
     """Runs the forward and the backward of one epoch.
 
     Args:
-        planned: the captured model, its schedule, and the plan.
         chunks: chunks of each hop, by its number.
         host: keeps the blocks of this epoch that are not on the device.
         constants: keeps the blocks that are the same in every epoch.
-        dialect: kernels of the edges.
         seeds: seeds of the model's dropouts and random gathers, by their numbers.
         seed: seed of other random numbers, where the model draws any.
-        epoch: inputs and results besides blocks.
-        backend: runs steps and copies.
-        timeline: records steps and copies; None for no record.
     """
 
     def __init__(
@@ -74,23 +67,22 @@ class Executor:
         backend: Backend,
         timeline: Recorder | None = None,
     ) -> None:
-        program, schedule, plan = planned
-        self.program = program
+        self.program, schedule, self.plan = planned
         self.gradients = schedule.gradients
-        self.plan = plan
         self.chunks = chunks
         self.seeds, self.seed = seeds, seed
         self.epoch = epoch
         self.device = backend.device
         self.dialect = dialect_for(self.device.type, dialect)
+        self._rows = partial(compute_rows, dialect=self.dialect)
         sources = Sources(
             planned, chunks=chunks, host=host, constants=constants, epoch=epoch, copies=backend.copies_rows
         )
         self._constants = constants
         self._timeline = backend.recorder(timeline)
         transport = backend.transport(sources, host, schedule.sizes.of, self._timeline)
-        self.resident = Residents(transport, schedule.sizes.of, plan.budget_bytes)
-        self._operations = iter(plan.operations)
+        self.resident = Residents(transport, schedule.sizes.of, self.plan.budget_bytes)
+        self._operations = iter(self.plan.operations)
         self._tapes: dict[Block, Tape] = {}
         self._is_done = False
 
@@ -107,11 +99,7 @@ class Executor:
         return self.epoch.take_result()
 
     def backward(self) -> None:
-        """Run the rest of the plan, once: its blocks are not kept.
-
-        Raises:
-            InputError: the backward has run before.
-        """
+        """Run the rest of the plan, once: its blocks are not kept."""
         if self._is_done:
             raise InputError(
                 "a backward of a streamed model ran twice",
@@ -162,9 +150,6 @@ class Executor:
             # Also after Ctrl-C: no thread may go on copying.
             self.close()
             raise
-
-    def _rows(self, work: EdgeWork, arrays: Sequence[Tensor]) -> Tensor:
-        return compute_rows(work, arrays, self.dialect)
 
     def _value(self, name: str, interval: int) -> Tensor:
         value: Tensor = self.resident[Block("value", name, interval)]

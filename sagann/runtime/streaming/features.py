@@ -16,15 +16,7 @@ _FIX = "Pass features with a row for every vertex of the graph that the model is
 
 
 def check_features(x: Features, num_vertices: int, device: torch.device) -> None:
-    """Refuse features that a streamed model cannot read.
-
-    Args:
-        x: features of all vertices.
-        num_vertices: number of vertices that the model is streamed over.
-        device: device that computes.
-    Raises:
-        InputError: the features have another number of rows, a layout that is not streamed, or lie on a device.
-    """
+    """Refuse features with another number of rows, a layout that is not streamed, or on a device."""
     require_type(x, (Tensor, FeatureStore), where="StreamedModel.x", fix=_FIX)
     if isinstance(x, Tensor):
         require_on_host(x.device, "features")

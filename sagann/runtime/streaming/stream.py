@@ -22,7 +22,6 @@ from sagann.plan.gradients import Gradients
 from sagann.plan.orders import Order, require_order
 from sagann.plan.selection import ALWAYS, NEVER, Select, Selection
 from sagann.plan.steps import UNLIMITED, MemoryPolicy
-from sagann.runtime.blocks.backend import Backend
 from sagann.runtime.device.backend import backend_of
 from sagann.runtime.forecasting.probe import measured_selection
 from sagann.runtime.places import device_named, require_on_host, require_places
@@ -84,18 +83,39 @@ def stream(
         >>> torch.allclose(z, model(graph.hops(2), graph.features), atol=1e-4)
         True
     """
-    _check(model, graph, budget_bytes, cut, order, select)
+    require_type(model, nn.Module, where="stream.model", fix="Pass a torch.nn.Module.")
+    require_type(graph, Graph, where="stream.graph", fix="Open it with sagann.load_graph, or make a sagann.Graph.")
+    require_type(budget_bytes, int, where="stream.budget_bytes", fix="Pass an integer, as 2 << 30.")
+    require_choice(cut, get_args(Cut), what="unknown way to cut a graph", where="stream.cut")
+    require_order(order)
+    require_choice(select, get_args(Select), what="unknown policy of picking rows", where="stream.select")
     require_type(spill, (str, os.PathLike), where="stream.spill", fix="Pass a path.", optional=True)
     require_type(num_intervals, int, where="stream.num_intervals", fix="Pass an integer.", optional=True)
     backend = backend_of(device_named(device))
     hops, program = _captured_on(model, graph, backend.device, trains=trains)
-    if num_intervals is None:
-        on_disk = spill is not None
-        bounds = _fitted(program, hops, graph, budget_bytes, backend, cut, order, on_disk=on_disk, trains=trains)
-    else:
-        _require_count(num_intervals)
-        bounds = cutter(program, hops[0], cut)(num_intervals)
     spill = None if spill is None else Path(spill)
+    if num_intervals is None:
+        bounds = fitted_bounds(
+            program,
+            hops,
+            budget_bytes,
+            # Whatever is trained later.
+            gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
+            trains=trains,
+            cut=cut,
+            order=order,
+            grain=backend.grain,
+            same_memory=backend.shares_memory(on_disk=spill is not None),
+        )
+    elif 1 <= num_intervals <= MOST_INTERVALS:
+        bounds = cutter(program, hops[0], cut)(num_intervals)
+    else:
+        raise InputError(
+            "the number of intervals is out of range",
+            value=f"{num_intervals}, expected 1 to {MOST_INTERVALS}",
+            where="stream.num_intervals",
+            fix="Pass a number in the range, or leave it out to get one that fits the budget.",
+        )
     streamed = StreamedModel(
         model,
         hops,
@@ -119,27 +139,27 @@ def foretell(
     graph: Graph,
     *,
     budget_bytes: int,
-    cut: Cut = "bytes",
     folded: bool = True,
-    order: Order = "column",
     select: Select = "auto",
-    memory_policy: MemoryPolicy = "belady",
     device: torch.device | str = "cpu",
     on_disk: bool = False,
 ) -> Planned:
     """What :func:`stream` would plan for an epoch, without cutting the graph.
 
-    Args:
-        model, graph, budget_bytes, cut, order, select, memory_policy, device: as for :func:`stream`.
-        folded: whether :meth:`StreamedModel.loss` is planned, instead of a call.
-        on_disk: whether :func:`stream` has a spill folder.
+    The epoch is one of :meth:`StreamedModel.loss` if ``folded``, else a call; with a spill folder if ``on_disk``.
     """
-    _check(model, graph, budget_bytes, cut, order, select)
     backend = backend_of(device_named(device))
     hops, program = _captured_on(model, graph, backend.device)
-    bounds = _fitted(program, hops, graph, budget_bytes, backend, cut, order, on_disk=on_disk)
-    selection = _selection(select, budget_bytes, bounds, backend.device, on_disk=on_disk)
     same_memory = backend.shares_memory(on_disk=on_disk)
+    bounds = fitted_bounds(
+        program,
+        hops,
+        budget_bytes,
+        gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
+        grain=backend.grain,
+        same_memory=same_memory,
+    )
+    selection = _selection(select, budget_bytes, bounds, backend.device, on_disk=on_disk)
     return plan_epoch(
         program,
         hop_sizes(program, hops, bounds, selection, backend.grain),
@@ -147,38 +167,9 @@ def foretell(
         budget_bytes,
         gradients=_gradients(program, model, graph),
         folded=folded,
-        order=order,
-        memory_policy=memory_policy,
         selection=selection,
         same_memory=same_memory,
         has_mapped_x=same_memory and not isinstance(positioned(_features_of(graph)), TensorRows),
-    )
-
-
-def _fitted(
-    program: ModelProgram,
-    hops: Sequence[Topology],
-    graph: Graph,
-    budget_bytes: int,
-    backend: Backend,
-    cut: Cut,
-    order: Order,
-    *,
-    on_disk: bool,
-    trains: bool = True,
-) -> tuple[int, ...]:
-    """The bounds of the fewest intervals that fit the budget where the model runs."""
-    return fitted_bounds(
-        program,
-        hops,
-        budget_bytes,
-        # Whatever is trained later.
-        gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
-        trains=trains,
-        cut=cut,
-        order=order,
-        grain=backend.grain,
-        same_memory=backend.shares_memory(on_disk=on_disk),
     )
 
 
@@ -197,39 +188,11 @@ def _selection(
 def dense_bytes(model: nn.Module, graph: Graph) -> int:
     """Bytes that an epoch takes with everything in memory, beside the graph: those of a plan with one interval.
 
-    Args:
-        model: as for :func:`stream`.
-        graph: as for :func:`stream`.
     Raises:
         LayerError: the model cannot be streamed, so its memory is unknown.
     """
     hops, program = _captured_on(model, graph, torch.device("cpu"))
     return dense_peak_bytes(program, hops, gradients=_gradients(program, model, graph))
-
-
-def _check(model: object, graph: object, budget_bytes: object, cut: object, order: object, select: object) -> None:
-    require_type(model, nn.Module, where="stream.model", fix="Pass a torch.nn.Module.")
-    require_type(graph, Graph, where="stream.graph", fix="Open it with sagann.load_graph, or make a sagann.Graph.")
-    require_type(budget_bytes, int, where="stream.budget_bytes", fix="Pass an integer, as 2 << 30.")
-    if cut not in get_args(Cut):
-        raise InputError(
-            "unknown way to cut a graph",
-            value=f"{cut!r}, expected one of {', '.join(get_args(Cut))}",
-            where="stream.cut",
-            fix="Choose one of these.",
-        )
-    require_order(order)
-    require_choice(select, get_args(Select), what="unknown policy of picking rows", where="stream.select")
-
-
-def _require_count(num_intervals: int) -> None:
-    if not 1 <= num_intervals <= MOST_INTERVALS:
-        raise InputError(
-            "the number of intervals is out of range",
-            value=f"{num_intervals}, expected 1 to {MOST_INTERVALS}",
-            where="stream.num_intervals",
-            fix="Pass a number in the range, or leave it out to get one that fits the budget.",
-        )
 
 
 def _gradients(program: ModelProgram, model: nn.Module, graph: Graph) -> Gradients:

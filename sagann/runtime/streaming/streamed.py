@@ -33,14 +33,15 @@ from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.steps import UNLIMITED, MemoryPolicy
 from sagann.plan.sweeps import Traversal
-from sagann.runtime.blocks.backend import Backend, CpuBackend
+from sagann.runtime.blocks.backend import CpuBackend
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import Host
 from sagann.runtime.blocks.scratch import Scratch
 from sagann.runtime.blocks.spill import SpillFolder
+from sagann.runtime.device.backend import Backend
 from sagann.runtime.places import require_places
 from sagann.runtime.recorder import Recorder
-from sagann.runtime.streaming.call import SHRINK, Call, DeviceMemoryError, Streamed, warn_of_less
+from sagann.runtime.streaming.call import Call, DeviceMemoryError, Streamed, warn_of_less
 from sagann.runtime.streaming.capturing import captured, edge_data_of, trained_in
 from sagann.runtime.streaming.cut_hops import CutHops
 from sagann.runtime.streaming.epoch import Epoch, LossOf
@@ -61,14 +62,11 @@ MOST_PLANS = 16
 
 
 class _Kept(NamedTuple):
-    """Blocks that are the same in every epoch."""
+    """Blocks that are the same in every epoch, on a host, and the features with the version that they were made of."""
 
     x: weakref.ref[Features]
-    "Features that the blocks depend on."
     version: int
-    "Version of the features when the blocks were made."
     host: Host
-    "Host that holds the blocks."
 
 
 class StreamedModel(nn.Module):
@@ -187,12 +185,7 @@ class StreamedModel(nn.Module):
         return self._run(x, loss_of)
 
     def plan(self, x: Features, *, folded: bool = False) -> Planned:
-        """The plan of a call with these features: of an epoch where gradients are recorded, else of a forward.
-
-        Args:
-            x: vertex features.
-            folded: whether :meth:`loss` is called.
-        """
+        """The plan of a call, or of :meth:`loss` if ``folded``: of an epoch where gradients are recorded, else of a forward."""
         self._check(x)
         with MODELS.changing():
             return self._planned(x, folded)
@@ -267,13 +260,8 @@ class StreamedModel(nn.Module):
 
         def begin() -> Executor:
             leaves = [each.detach().requires_grad_(trains and each.requires_grad) for each in parameters]
-            epoch = Epoch(
-                x=self._store_of(x),
-                parameters=leaves,
-                trains=trains,
-                loss_of=loss_of,
-                allocate=self._scratch,
-            )
+            store = self._store_of(x)
+            epoch = Epoch(x=store, parameters=leaves, trains=trains, loss_of=loss_of, allocate=self._scratch)
             with torch.set_grad_enabled(records):
                 plan = self.plan(x, folded=loss_of is not None)
             return self._executor(plan, epoch, self._constants(program, x), seeds=seeds, seed=seed)
@@ -292,11 +280,7 @@ class StreamedModel(nn.Module):
         return out
 
     def _shrink(self, error: BaseException, x: Features, *, folded: bool, keeps_intervals: bool) -> None:
-        """Plan with half the memory, once; cut the graph anew where that takes more intervals.
-
-        Raises:
-            DeviceMemoryError: the budget was halved before, or half of it is too small.
-        """
+        """Plan with half the memory, once; cut the graph anew where that takes more intervals."""
         if self._has_shrunk:
             fix = f"Lower the budget below {self.budget_bytes} bytes, or end what else takes the device's memory."
             raise DeviceMemoryError.after(self.budget_bytes, error, fix) from error
@@ -304,7 +288,7 @@ class StreamedModel(nn.Module):
         # To halve a budget that is not used up would change nothing.
         before = min(self.budget_bytes, self.plan(x, folded=folded).plan.peak_bytes)
         self._backend.release()
-        self.budget_bytes = before // SHRINK
+        self.budget_bytes = before // 2
         self._plans.clear()
         self._kept.clear()
         try:
@@ -323,11 +307,7 @@ class StreamedModel(nn.Module):
         warn_of_less(before, self.budget_bytes, len(self.bounds) - 1, error)
 
     def _require_fit(self, x: Features, folded: bool) -> None:
-        """Plan a call, and the constants that are computed before it.
-
-        Raises:
-            BudgetError: a step needs more than the budget.
-        """
+        """Plan a call, and the constants that are computed before it, or raise BudgetError."""
         self._planned_constants(self.plan(x, folded=folded).program)
 
     def _cut_finer(self, x: Features) -> None:
@@ -409,11 +389,13 @@ class StreamedModel(nn.Module):
         if self._folder is not None:
             self._folder.close()
 
-    def __deepcopy__(self, memo: object) -> StreamedModel:
-        raise _uncopyable()
-
     def __reduce__(self) -> NoReturn:
-        raise _uncopyable()
+        raise InputError(
+            "a streamed model cannot be copied",
+            value="it has threads, and files of its own",
+            where="StreamedModel",
+            fix="Copy or save its .model, and stream that again.",
+        )
 
     def _new_host(self) -> Host:
         return self._backend.new_host(self._folder)
@@ -428,15 +410,6 @@ class StreamedModel(nn.Module):
             )
         like = like_on(x, self._backend.device)
         return captured(self.model, self.hops, like, self.options, x_is_constant=are_constant(x))
-
-
-def _uncopyable() -> InputError:
-    return InputError(
-        "a streamed model cannot be copied",
-        value="it has threads, and files of its own",
-        where="StreamedModel",
-        fix="Copy or save its .model, and stream that again.",
-    )
 
 
 def _depends_on_cut(program: ModelProgram) -> bool:

@@ -90,13 +90,7 @@ class Tape:
     def gradients(
         self, inputs: Mapping[str, Tensor], made: Mapping[str, Tensor], upstream: Mapping[str, Tensor]
     ) -> dict[str, Tensor | None]:
-        """The gradients of the stage's inputs, by name; only once.
-
-        Args:
-            inputs: inputs of the stage with a row per vertex.
-            made: tensors that the stage made.
-            upstream: gradients of the results.
-        """
+        """The gradients of the stage's inputs, by name, from those of its results; only once."""
         self._record.given, self._record.made = inputs, dict(made)
         known = {name: grad for name, grad in upstream.items() if name in self._from}
         found: Sequence[Tensor | None] = [None] * len(self._to)

@@ -48,18 +48,18 @@ def test_what_is_at_hand_is_read_at_once_when_what_leaves_has_left() -> None:
     host = SlowHost()
     transport = ThreadTransport(Source(at_hand=True), host, lambda _: 10, None)
     here = threading.current_thread().name
-    assert transport.load(block(0)).result() == here
+    assert transport.load(block(0))() == here
     transport.store(block(1), {"": zeros(3)})
     transport.drop(block(1))
     # Its memory is another's only once it is stored.
     waiting = transport.load(block(2))
     host.may_put.set()
-    assert waiting.result() != here
-    assert transport.load(block(3)).result() == here
+    assert waiting() != here
+    assert transport.load(block(3))() == here
     transport.close()
 
 
 def test_what_may_come_from_a_disk_is_read_by_a_thread() -> None:
     transport = ThreadTransport(Source(at_hand=False), RamHost(), lambda _: 10, None)
-    assert transport.load(block(0)).result() != threading.current_thread().name
+    assert transport.load(block(0))() != threading.current_thread().name
     transport.close()

@@ -61,7 +61,7 @@ def test_tensors_of_all_kinds_arrive_side_by_side_in_the_blocks_memory(monkeypat
     }
     streams = LateStreams(*tensors.values())
     loading = transporting(streams, {BLOCK: tensors})
-    content = loading.load(BLOCK).result()
+    content = loading.load(BLOCK)()
     loading.close()
     assert content.keys() == tensors.keys()
     for name, tensor in tensors.items():
@@ -75,7 +75,7 @@ def test_a_block_that_is_larger_than_planned_takes_memory_of_its_own() -> None:
     tensor = torch.arange(4000, dtype=torch.float32)
     streams = LateStreams(tensor)
     loading = transporting(streams, {BLOCK: tensor}, num_bytes=100)
-    assert torch.equal(loading.load(BLOCK).result(), tensor)
+    assert torch.equal(loading.load(BLOCK)(), tensor)
     loading.close()
     assert streams.unforeseen == 1
 
@@ -99,7 +99,7 @@ def test_what_a_load_fails_with_comes_to_who_waits_for_it_and_the_thread_ends() 
     loading = transporting(LateStreams(), {})
     load = loading.load(BLOCK)
     with pytest.raises(KeyError):
-        load.result()
+        load()
     loading.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("sagann-load")]
 

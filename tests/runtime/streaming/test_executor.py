@@ -13,6 +13,7 @@ from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.program import EdgeWork
 from sagann.errors import InputError
 from sagann.graph.constant import declare_constant
+from sagann.graph.feature_store import TensorRows
 from sagann.kernels.edge.state import GatherState
 from sagann.nn import GAT, GNN, SAGE
 from sagann.plan.epoch import Planned
@@ -160,16 +161,14 @@ def watched(
 ) -> Watched:
     parameters = [each.detach().requires_grad_() for each in streamed.model.parameters()]
     executor = Executor(
-        planned.program,
-        planned.schedule,
-        planned.plan,
+        planned,
         chunks=streamed.chunks_of(planned.program),
         host=RamHost(),
         constants=constants,
         dialect="naive",
         seeds=[],
         seed=0,
-        epoch=Epoch(x=x.detach(), parameters=parameters, trains=True, loss_of=loss_of),
+        epoch=Epoch(x=TensorRows(x.detach()), parameters=parameters, trains=True, loss_of=loss_of),
         backend=CpuBackend(),
     )
     return Watched(executor, Dense(planned.program, streamed.model, x))
@@ -201,7 +200,7 @@ def test_every_step_of_an_epoch_has_the_numbers_of_plain_pytorch(
         assert_close(result, run.dense.loss.detach())
     else:
         assert_close(result, run.dense.result.detach())
-        run.executor.epoch.upstream = run.dense.upstream
+        run.executor.epoch.upstream = TensorRows(run.dense.upstream)
     run.executor.backward()
     run.end()
     assert_close(run.executor.epoch.of_x, run.dense.gradients["x"], scale=run.scale)
@@ -228,7 +227,7 @@ def test_gathers_of_constant_features_are_stored_once_and_read_from_there() -> N
     assert first.seen.count("store_constant") == len(BOUNDS) - 1
     run = watched(streamed, planned, x, constants)
     run.executor.forward()
-    run.executor.epoch.upstream = run.dense.upstream
+    run.executor.epoch.upstream = TensorRows(run.dense.upstream)
     run.executor.backward()
     run.end()
     assert_gradients_right(run)

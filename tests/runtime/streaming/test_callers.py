@@ -154,7 +154,7 @@ def test_seeds_leave_the_random_numbers_as_they_were() -> None:
 )
 def test_what_is_no_row_for_every_vertex_is_refused(x: object) -> None:
     streamed = StreamedModel(Squashed(), [random_topology(ROWS, 400)], equal_vertices(ROWS, 3))
-    with pytest.raises(InputError, match=r"\(in StreamedModel.x\). Pass a tensor with a row for every vertex"):
+    with pytest.raises(InputError, match=r"\(in StreamedModel.x\). Pass features with a row for every vertex"):
         streamed(x)
 
 

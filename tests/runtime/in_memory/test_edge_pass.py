@@ -1,4 +1,4 @@
-"""Large rows of vertices are computed by a pass, small ones by PyTorch, with the same numbers and gradients."""
+"""Passes over rows, which are as PyTorch where these are small, and the divisors of means."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from sagann.compiler.program import EdgeWork
 from sagann.kernels.dialects import dialect_for
-from sagann.runtime.in_memory import rows
+from sagann.runtime.in_memory import edge_pass
+from sagann.runtime.in_memory.edge_pass import compute_rows, divisors
 from sagann.runtime.in_memory.engine import CompiledEngine
-from sagann.runtime.in_memory.rows import compute_rows
 from tests.compiler.layers import Layer
 from tests.tolerances import assert_close
 
@@ -39,18 +39,29 @@ def test_a_pass_over_large_rows_has_the_numbers_of_pytorch(monkeypatch: pytest.M
         ).requires_grad_()
         for side in work.sides
     ]
-    gather = rows.gather_fused
+    gather = edge_pass.gather_fused
 
     def counted(*given: Any) -> Tensor:
         passes.append(given)
         return gather(*given)
 
-    monkeypatch.setattr(rows, "gather_fused", counted)
+    monkeypatch.setattr(edge_pass, "gather_fused", counted)
     found = []
     for least_bytes, expected in ((37 * 4 * 8 + 1, 0), (37 * 4 * 8, 1)):
-        monkeypatch.setattr(rows, "SMALLEST_PASS_BYTES", least_bytes)
+        monkeypatch.setattr(edge_pass, "SMALLEST_PASS_BYTES", least_bytes)
         result = compute_rows(work, arrays, dialect_for("cpu", "naive"))
         assert len(passes) == expected
         found.append([result, *torch.autograd.grad(result.square().sum(), arrays)])
     for by_pytorch, by_pass in zip(*found, strict=True):
         assert_close(by_pass, by_pytorch)
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 2), (4, 2, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_divisors_fit_the_rows_that_they_divide(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    degrees, rows = torch.tensor([2, 0, 1, 5]), torch.full(shape, 10.0, dtype=dtype)
+    found = rows / divisors(degrees, rows)
+    assert found.dtype == dtype
+    assert found.shape == rows.shape
+    assert found.reshape(4, -1)[:, -1].tolist() == [5.0, 10.0, 10.0, 2.0]
+    assert degrees.tolist() == [2, 0, 1, 5]
