@@ -19,13 +19,14 @@ def test_groups_are_kept_for_constant_rows_and_bounded_for_others(
     torch.manual_seed(0)
     x = sparse(60, 20)
     weight = torch.randn(5, 20, dtype=torch.float64, requires_grad=True)
-    grouped, group = [], sparse_linear._by_feature
+    grouped, group = [], sparse_linear._grouped
 
-    def counted(rows: Tensor) -> object:
-        grouped.append(rows._nnz())
-        return group(rows)
+    def counted(rows: Tensor, at: sparse_linear.End) -> object:
+        if at == "src":
+            grouped.append(rows._nnz())
+        return group(rows, at)
 
-    monkeypatch.setattr(sparse_linear, "_by_feature", counted)
+    monkeypatch.setattr(sparse_linear, "_grouped", counted)
 
     def gradient() -> Tensor:
         grouped.clear()
