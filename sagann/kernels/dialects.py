@@ -23,7 +23,8 @@ DIALECTS = ("auto", "naive", "cpu", "gpu")
 _FASTEST = {"cpu": "cpu", "cuda": "gpu"}
 # The memory that a dialect's kernels read, and its kind of device.
 _MEMORY = {"cpu": ("the processor's memory", "cpu"), "gpu": ("a CUDA device's memory", "cuda")}
-_SUPPORTED: WeakKeyDictionary[EdgeFunction, bool] = WeakKeyDictionary()
+# By function, the answer of each dialect's ``supports``.
+_SUPPORTED: WeakKeyDictionary[EdgeFunction, dict[object, bool]] = WeakKeyDictionary()
 
 
 class Dialect(Protocol):
@@ -88,7 +89,8 @@ def run_pass(
     """
     supports: Callable[[EdgeFunction], str | None] | None = getattr(dialect, "supports", None)
     if supports is not None:
-        if function not in _SUPPORTED:
-            _SUPPORTED[function] = supports(function) is None
-        dialect = dialect if _SUPPORTED[function] else naive
+        known = _SUPPORTED.setdefault(function, {})
+        if supports not in known:
+            known[supports] = supports(function) is None
+        dialect = dialect if known[supports] else naive
     return dialect.run(function, edges, arrays, seed=seed, into=into, edge_offset=edge_offset)
