@@ -163,7 +163,7 @@ def test_an_epoch_of_training_is_the_one_that_was_explained(
         return plan_text(found, **kwargs)
 
     def execute(executor: Executor, *args: Any, **kwargs: Any) -> None:
-        executed.append(args[2])
+        executed.append(args[0].plan)
         construct(executor, *args, **kwargs)
 
     construct = Executor.__init__
