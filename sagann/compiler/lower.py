@@ -303,7 +303,7 @@ def _mm(low: _Lowering, node: fx.Node, x: fx.Node, matrix: fx.Node) -> str:
 
 def _typed_map(*_: Any) -> str:
     raise NotFusedError(
-        "a linear map picked by edge type stays on the edges: only the first of a layer leaves them, by `edge.data` itself, in "
+        "a linear map picked by edge type stays on the edges: only the first of a layer leaves them, by edge data as it is, in "
         "a streamed model where its results are summed or averaged"
     )
 

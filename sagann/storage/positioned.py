@@ -26,7 +26,8 @@ def read_bytes(file: int, left: memoryview, offset: int, cut_short: CutShort) ->
     while left:
         read = os.preadv(file, [left[:MOST_BYTES]], offset)
         if read == 0:
-            raise cut_short(f"it ends at byte {offset}, {len(left)} more are needed")
+            end = min(offset, os.fstat(file).st_size)
+            raise cut_short(f"it ends at byte {end}, {offset + len(left) - end} more are needed")
         left, offset = left[read:], offset + read
 
 

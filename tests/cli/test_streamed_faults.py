@@ -42,6 +42,11 @@ def truncate(folder: Path) -> None:
         os.truncate(file, 10)
 
 
+def unlink(folder: Path) -> None:
+    for file in folder.glob("*.bin"):
+        file.unlink()
+
+
 def flip(folder: Path) -> None:
     for file in folder.glob("*.bin"):
         content = bytearray(file.read_bytes())
@@ -77,6 +82,7 @@ def check_resumed(invoke: Invoke, blocks: Path, out: Path, weights: bytes) -> No
     ("happens", "words"),
     [
         (truncate, ["a spill file is cut short: it ends at byte 10, ", " more are needed"]),
+        (unlink, ["a spill file c"]),
         (flip, ["a spill file is damaged: its checksum is ", ", that of what was written is "]),
         (shutil.rmtree, ["a spill file cannot be ", ": No such file or directory"]),
     ],

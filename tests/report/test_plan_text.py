@@ -17,7 +17,7 @@ from tests.graphs import labelled_graph
 def planned(budget_bytes: int) -> Planned:
     graph = labelled_graph(200, 900)
     model = build_model(ModelConfig(model="gcn", hidden=16), graph)
-    return foretell(model, model.prepare(graph), budget_bytes=budget_bytes, cut="vertices", on_disk=True)
+    return foretell(model, model.prepare(graph), budget_bytes=budget_bytes, on_disk=True)
 
 
 def first_line(found: Planned) -> str:
@@ -44,7 +44,7 @@ def test_intervals_are_said_by_their_sizes() -> None:
 def test_what_is_read_in_place_is_told_apart_from_what_is_copied() -> None:
     graph = labelled_graph(200, 900)
     model = build_model(ModelConfig(model="gcn", hidden=16), graph)
-    foretold = partial(foretell, model, model.prepare(graph), budget_bytes=8000, cut="vertices", select="never")
+    foretold = partial(foretell, model, model.prepare(graph), budget_bytes=8000, select="never")
     texts = {on_disk: plan_text(foretold(on_disk=on_disk), on_disk=on_disk) for on_disk in (False, True)}
     assert "Read where it lies" not in texts[True]
     (line,) = [line for line in texts[False].splitlines() if line.startswith("Read where it lies: ")]

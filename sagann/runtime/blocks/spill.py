@@ -192,13 +192,15 @@ class DiskHost:
         self._regions: dict[Block, _Region] = {}
         self._end = 0
         "Bytes of all regions."
+        self._size = 0
+        "Bytes of the file when a block was written last."
         self._lock = Lock()
         # The file of an epoch whose backward never ran is removed too.
         self._remove = finalize(self, _unlink, self._path, os.getpid())
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
         with self._open(os.O_WRONLY | os.O_CREAT, "written") as file:
-            region = self._region(block, Layout(tensors))
+            region = self._region(block, Layout(tensors), file)
             found = 0
             for name, tensor in tensors.items():
                 content = flat_bytes(tensor)
@@ -207,11 +209,18 @@ class DiskHost:
             with self._lock:
                 # The last tensor may end before its room does.
                 os.ftruncate(file, self._end)
+                self._size = self._end
         region.checksum, region.num_reads = found, 0
 
-    def _region(self, block: Block, layout: Layout) -> _Region:
-        """Room for a block: its own, where it had as much before, or else at the end of the file."""
+    def _region(self, block: Block, layout: Layout, file: int) -> _Region:
+        """Room for a block: its own, where it had as much before, or else at the end of the file.
+
+        A file that is shorter than its regions lost some of them, and would read as zeros if it grew again.
+        """
         with self._lock:
+            size = os.fstat(file).st_size
+            if size < self._size:
+                raise self._cut_short(f"it ends at byte {size}, {self._size - size} more are needed")
             known = self._regions.get(block)
             if known is not None and layout.num_bytes <= known.layout.num_bytes:
                 region = _Region(known.offset, layout)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Thread
@@ -220,6 +221,17 @@ def test_where_nothing_can_be_locked_nothing_is_left(tmp_path: Path, monkeypatch
     with pytest.raises(SpillError, match=f"cannot be made: {os.strerror(errno.ENOLCK)}"):
         SpillFolder(tmp_path / "a" / "b")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("lost", [lambda file: os.truncate(file, 60), Path.unlink])
+def test_a_file_that_lost_blocks_does_not_grow_again(lost: Callable[[Path], None], tmp_path: Path) -> None:
+    """A block that was lost would be read as zeros."""
+    folder = SpillFolder(tmp_path)
+    host = DiskHost(folder)
+    host.put(AT, {"": torch.ones(100)})
+    lost(*folder.path.glob("*.bin"))
+    with pytest.raises(SpillError, match="cut short: it ends at byte (60|0), (388|448) more are needed"):
+        host.put(AT._replace(interval=1), {"": torch.ones(100)})
 
 
 def test_a_folder_that_vanishes_and_a_file_cut_short(tmp_path: Path) -> None:
