@@ -230,7 +230,7 @@ def test_a_file_that_lost_blocks_does_not_grow_again(lost: Callable[[Path], None
     host = DiskHost(folder)
     host.put(AT, {"": torch.ones(100)})
     lost(*folder.path.glob("*.bin"))
-    with pytest.raises(SpillError, match="cut short: it ends at byte (60|0), (388|448) more are needed"):
+    with pytest.raises(SpillError, match=r"cut short: it ends at byte (60|0), (388|448) more are needed"):
         host.put(AT._replace(interval=1), {"": torch.ones(100)})
 
 
