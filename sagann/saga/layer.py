@@ -5,7 +5,7 @@ autograd is automatic. The same layer runs on a whole graph and on a block.
 
 References:
     Ma et al., NGra, 2018, Sec. 2; Ma et al., NeuGraph, USENIX ATC 2019, Sec. 2.2. We differ in that Scatter
-    passes an endpoint on only when ApplyEdge reads it, and in the accumulators mean, min and softmax.
+    passes an endpoint on only when ApplyEdge reads it, and in accumulators besides sum, max and concat.
 """
 
 from __future__ import annotations
