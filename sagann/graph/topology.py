@@ -16,7 +16,7 @@ checked. Without the order, the number of intervals decides which of several equ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -279,10 +279,17 @@ def destinations(topology: Topology, rows: slice, edges: slice) -> Tensor:
     return torch.repeat_interleave(ids, degrees, output_size=edges.stop - edges.start)
 
 
+def for_training_as_well() -> AbstractContextManager[object]:
+    """Make tensors inside the ``with`` block that a backward pass can save: without gradients, and not in inference mode."""
+    if torch.is_inference_mode_enabled():
+        return _without_inference_mode()
+    # Sampled blocks enter often: a context that changes nothing costs less.
+    return torch.no_grad() if torch.is_grad_enabled() else nullcontext()
+
+
 @contextmanager
-def for_training_as_well() -> Iterator[None]:
-    """Leave inference mode, so that a backward pass can save the tensors that are made inside."""
-    with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext(), torch.no_grad():
+def _without_inference_mode() -> Iterator[None]:
+    with torch.inference_mode(False), torch.no_grad():
         yield
 
 
