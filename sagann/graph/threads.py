@@ -1,6 +1,7 @@
-"""As many Numba threads as PyTorch has, without a change of PyTorch's number.
+"""Give Numba the number of threads that PyTorch has, and keep PyTorch's number.
 
-Both runtimes are OpenMP. If they share a symbol, setting Numba's number of threads silently sets PyTorch's.
+Both runtimes are OpenMP. If they share a symbol, setting Numba's number of threads also sets PyTorch's, without a
+warning.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 
 @contextmanager
 def pytorch_threads() -> Iterator[int]:
-    """Run Numba's parallel loops on as many threads as PyTorch uses; yields their number."""
+    """Run Numba's parallel loops on as many threads as PyTorch uses; yields the number of threads."""
     threads = torch.get_num_threads()
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     try:

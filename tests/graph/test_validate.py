@@ -151,7 +151,7 @@ CASES = {
     "edge joins graphs": (
         lambda: good(graph_ptr=torch.tensor([0, 2, 3, 4]), graph_names=()),
         "an edge joins two graphs: 2 -> 3, from graph 1 to graph 2 "
-        "(in edges of graph 'toy', edge 2). Remove the edge, or mend graph_ptr.",
+        "(in edges of graph 'toy', edge 2). Remove the edge, or correct graph_ptr.",
     ),
     "graph names": (
         lambda: good(graph_names=("a",)),
