@@ -156,6 +156,13 @@ def _check_features(graph: Graph) -> None:
 def _check_sparse_features(features: Tensor, name: str) -> None:
     offsets, columns, values = features.crow_indices(), features.col_indices(), features.values()
     check_offsets(offsets, len(columns), "offsets of sparse features", where=name)
+    if len(values) != len(columns):
+        raise InputError(
+            "columns and values of sparse features differ in number",
+            value=f"{len(columns)} columns and {len(values)} values",
+            where=name,
+            fix="Make the features with torch.sparse_csr_tensor(..., check_invariants=True), which says where they differ.",
+        )
 
     def entries(first: int) -> Where:
         def where(at: int) -> str:

@@ -246,7 +246,15 @@ def _features(archive: NpzArchive) -> RowSource | CsrRows | None:
             where=str(archive.path),
             fix="Save the arrays in the form that docs/format.md describes.",
         )
-    file, num_entries = f"{archive.path}, features", archive.members["features_indices"].shape[0]
+    file = f"{archive.path}, features"
+    num_entries, num_values = (archive.members[part].shape[0] for part in ("features_indices", "features_data"))
+    if num_entries != num_values:
+        raise DatasetError(
+            "columns and values of sparse features differ in number",
+            value=f"{num_entries} columns and {num_values} values",
+            where=file,
+            fix="Save the arrays in the form that docs/format.md describes.",
+        )
     check_offsets(
         torch.from_numpy(indptr), num_entries, "offsets of sparse features", where=file, error=DatasetError
     )
