@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from sagann.ranges import RANGES
+
 
 def as_text(value: Any) -> str:
     """A text."""
     return _of(value, str, "text")
 
 
-def as_count(value: Any) -> int:
-    """An integer from 0 to 2^56 - 1."""
-    if not 0 <= _of(value, int, "a count") < 2**56:
-        raise _unexpected(value, "a count")
+def as_integer(value: Any, name: str) -> int:
+    """An integer in the range of ``name``, a key of :data:`sagann.ranges.RANGES`."""
+    if value not in RANGES[name]:
+        raise _unexpected(value, f"{RANGES[name]} for {name}")
     return int(value)
 
 
