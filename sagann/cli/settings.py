@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from sagann.errors import InputError
+from sagann.ranges import RANGES, Range
 
 Kind = Literal["integer", "number", "flag", "text", "options"]
 NONE = "none"
@@ -66,8 +67,8 @@ class Setting:
     "Whether the setting may be unset, which is written 'none'."
     metavar: str | None = None
     "Placeholder of the value in ``--help``; None for the kind's."
-    largest: int | None = None
-    "Largest integer accepted; None for no limit here."
+    range: Range | None = None
+    "Range of an integer; None for other kinds."
 
     @property
     def option(self) -> str:
@@ -117,12 +118,12 @@ class Setting:
         return self._checked(value, where)
 
     def _checked(self, value: Any, where: str) -> Any:
-        if self.largest is not None and value > self.largest:
+        if self.range is not None and value not in self.range:
             raise InputError(
-                f"{self.name} is too large",
-                value=f"{_short(value)}, at most {self.largest} is possible",
+                f"{self.name} is out of range",
+                value=f"{_short(value)}, expected {self.range}",
                 where=where,
-                fix=f"Lower {self.name}.",
+                fix=f"Set {self.name} to {self.range}.",
             )
         return value
 
@@ -184,8 +185,6 @@ _METAVARS = {
     "memory": "SIZE",
     "spill": "FOLDER",
 }
-# An epoch of more layers takes minutes on any graph. The sizes of wider tensors do not fit 64 bits.
-_LARGEST = {"layers": 1000, "hidden": 2**31 - 1, "heads": 2**31 - 1, "out_heads": 2**31 - 1}
 _MARKUP = re.compile(r":\w+:`([^`]*)`|``([^`]*)``")
 
 
@@ -222,7 +221,7 @@ def _settings() -> Iterator[Setting]:
                 default=_default(kind, field.value),
                 optional=annotation.endswith(" | None"),
                 metavar=_METAVARS.get(name),
-                largest=_LARGEST.get(name),
+                range=RANGES[name] if kind == "integer" else None,
             )
 
 

@@ -14,8 +14,9 @@ from sagann.byte_size import parse_bytes
 from sagann.errors import CheckpointError, InputError, require_type
 from sagann.nn import ModelConfig, build_model
 from sagann.nn.user_model import class_in_file
+from sagann.storage.json_fields import as_mapping, as_text, as_texts
 from sagann.train.config import TrainConfig
-from sagann.train.contract import Contract
+from sagann.train.contract import Contract, require_names
 from sagann.train.predictor import Predictor
 from sagann.train.resources import resolve_device
 from sagann.train.run_folder import AUTOMATIC, RunFolder
@@ -60,17 +61,17 @@ def read_run(run_dir: str | os.PathLike[str]) -> Run:
     folder = RunFolder(Path(run_dir))
     found, metrics = folder.read_run(), folder.read_summary()
     try:
-        model = found["model"]
+        model, contract = found["model"], Contract.from_json(found["contract"])
         return Run(
             path=folder.path,
-            model=model["name"],
-            model_config=None if model["config"] is None else ModelConfig(**model["config"]),
+            model=as_text(model["name"]),
+            model_config=None if model["config"] is None else ModelConfig(**as_mapping(model["config"])),
             train_config=TrainConfig(**found["train"]),
-            data=found["data"],
-            contract=Contract.from_json(found["contract"]),
+            data=as_text(found["data"]),
+            contract=contract,
             versions=found["versions"],
-            graph=dict(found["identity"]["graph"]),
-            class_names=tuple(str(name) for name in found["class_names"]),
+            graph=as_mapping(found["identity"]["graph"]),
+            class_names=require_names(as_texts(found["class_names"]), contract.num_classes, where="class_names"),
             metrics=metrics,
             automatic_bytes=found[AUTOMATIC],
         )

@@ -30,6 +30,7 @@ from typing import Any, BinaryIO
 from torch import Tensor
 
 from sagann.errors import CheckpointError, InputError
+from sagann.ranges import RANGES
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder
 from sagann.storage.regular_file import require_file
 from sagann.train.atomic import (
@@ -181,6 +182,9 @@ class RunFolder:
         missing = [name for name in _DESCRIPTION if not isinstance(found.get(name), dict)]
         if missing:
             raise self.damaged_description(f"{', '.join(missing)}: missing, or not a mapping")
+        budget_bytes = found.get(AUTOMATIC)
+        if budget_bytes is not None and budget_bytes not in RANGES["bytes"]:
+            raise self.damaged_description(f"{AUTOMATIC} is {budget_bytes!r:.40}, expected {RANGES['bytes']}")
         return found
 
     def damaged_description(self, value: str) -> CheckpointError:
