@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from sagann.ranges import RANGES
@@ -17,6 +18,21 @@ def as_integer(value: Any, name: str) -> int:
     if value not in RANGES[name]:
         raise _unexpected(value, f"{RANGES[name]} for {name}")
     return int(value)
+
+
+def as_number(value: Any, name: str) -> float:
+    """A finite number; ``name`` is for the error."""
+    if not is_finite(value):
+        raise _unexpected(value, f"a finite number for {name}")
+    number: float = value
+    return number
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a value is a finite number: neither a flag, nor an integer beyond the largest float."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # Written so that NaN fails too.
+    return is_number and -sys.float_info.max <= value <= sys.float_info.max
 
 
 def as_flag(value: Any) -> bool:

@@ -155,7 +155,10 @@ class NpzArchive(AbstractContextManager["NpzArchive"]):
 
     def _member(self, info: zipfile.ZipInfo) -> NpzMember:
         with self._zip.open(info) as stream:
-            shape, fortran, dtype = read_npy_header(stream)
+            try:
+                shape, fortran, dtype = read_npy_header(stream)
+            except ValueError as error:
+                raise ValueError(f"'{info.filename}': {error}") from error
             data_offset = stream.tell()
         if dtype.hasobject:
             raise DatasetError(
