@@ -79,6 +79,9 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         "parts": Range(1, 2**31 - 1),
         # Bytes of memory and of files.
         "bytes": Range(0, 2**63 - 1),
+        # Machines of plans.
+        "num_cores": _TIMES,
+        "cache_bytes": _TIMES,
         # Threads of Numba, which are started all at once.
         "threads": Range(1, 2**13),
     }

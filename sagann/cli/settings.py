@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from sagann.errors import InputError
+from sagann.errors import InputError, shown
 from sagann.ranges import RANGES, Range
 
 Kind = Literal["integer", "number", "flag", "text", "options"]
@@ -96,7 +96,7 @@ class Setting:
             if not equals or not key:
                 raise InputError(
                     f"{self.name} is not KEY=VALUE",
-                    value=_short(text),
+                    value=shown(text),
                     where=self.option,
                     fix=f"Write {self.option} KEY=VALUE.",
                 )
@@ -121,7 +121,7 @@ class Setting:
         if self.range is not None and value not in self.range:
             raise InputError(
                 f"{self.name} is out of range",
-                value=f"{_short(value)}, expected {self.range}",
+                value=f"{shown(value)}, expected {self.range}",
                 where=where,
                 fix=f"Set {self.name} to {self.range}.",
             )
@@ -131,7 +131,7 @@ class Setting:
         noun = KINDS[self.kind].noun
         return InputError(
             f"{self.name} is not {noun}",
-            value=_short(value),
+            value=shown(value),
             where=where,
             fix=f"Write {key} as {noun}, or '{NONE}'." if self.optional else f"Write {key} as {noun}.",
         )
@@ -144,15 +144,6 @@ def _toml_value(text: str) -> Any:
         return text
     # With a line break the text can hold further keys: then it is a string.
     return parsed["value"] if list(parsed) == ["value"] else text
-
-
-def _short(value: object) -> str:
-    try:
-        text = repr(value)
-    except ValueError:
-        # Python refuses to write out integers of thousands of digits.
-        return f"an integer of more than {2**8} bytes"
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 SECTIONS = {"data": "Data", "model": "Model", "train": "Device, checkpoints, logs"}

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError
+from sagann.errors import InputError, shown
 from sagann.graph.graph import Graph
 from sagann.ranges import RANGES
 
@@ -86,7 +86,7 @@ def planetoid_split(graph: Graph, *, train: int = 20, val: int = 500, test: int 
 def _require_counts(graph: Graph, **counts: object) -> None:
     for name, count in counts.items():
         if count not in RANGES["split"]:
-            what, value = "a number of vertices of a split is out of range", f"{name} is {count!r:.40}"
+            what, value = "a number of vertices of a split is out of range", f"{name} is {shown(count, 40)}"
             raise _refused(graph, what, f"{value}, expected {RANGES['split']}", "Correct the number.")
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sagann.errors import InputError
+from sagann.errors import InputError, shown
 from sagann.graph import Graph
 from sagann.nn.layers import GAT, GCN, GGNN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
 from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder
@@ -90,7 +90,7 @@ class ModelConfig:
             if not fits(value):
                 raise InputError(
                     "model setting out of range",
-                    value=f"{name} = {value!r}, expected {expected}",
+                    value=f"{name} = {shown(value)}, expected {expected}",
                     where="ModelConfig",
                     fix=f"Change {name}.",
                 )

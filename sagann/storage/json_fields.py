@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from sagann.errors import shown
 from sagann.ranges import RANGES
 
 
@@ -63,4 +64,4 @@ def _of(value: Any, kind: type, expected: str) -> Any:
 
 
 def _unexpected(value: Any, expected: str) -> TypeError:
-    return TypeError(f"expected {expected}, found {value!r:.40}")
+    return TypeError(f"expected {expected}, found {shown(value, 40)}")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from sagann.byte_size import parse_bytes
-from sagann.errors import InputError
+from sagann.errors import InputError, shown
 from sagann.ranges import RANGES
 from sagann.train.metrics import METRICS
 from sagann.train.policies import DECAY_POLICIES, closest
@@ -161,7 +161,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
 def _refused(name: str, value: object, expected: str) -> InputError:
     return InputError(
         f"training option {name} is refused",
-        value=f"{value!r}, expected {expected}",
+        value=f"{shown(value)}, expected {expected}",
         where=f"TrainConfig.{name}",
         fix=f"Set {name} to {expected}.",
     )
@@ -196,7 +196,7 @@ def _check_options(kind: type, options: object, taken: Collection[str], what: st
         except (TypeError, ValueError) as error:
             raise InputError(
                 f"{what} cannot be saved as JSON",
-                value=f"'{name}' is {value!r}: {error}",
+                value=f"'{name}' is {shown(value)}: {error}",
                 where=where,
                 fix="Use numbers, strings, lists and mappings; pass anything else through Trainer(optimizer=...) "
                 "or Trainer(scheduler=...).",

@@ -84,7 +84,8 @@ def test_an_integer_of_thousands_of_digits_is_refused() -> None:
     with pytest.raises(InputError, match="value is not an integer"):
         setting("integer").from_text("9" * 10_000)
     with pytest.raises(
-        InputError, match=r"value is out of range: an integer of more than .* an integer from 1 to 7"
+        InputError,
+        match=r"value is out of range: a value with an integer of thousands of digits, expected an integer from 1 to 7",
     ):
         setting("integer", range=Range(1, 7)).from_toml(10**10_000, where="f.toml")
     with pytest.raises(InputError, match="value is not a number"):

@@ -174,6 +174,11 @@ def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             f"num: {10**30}",
             r"'num': expected an integer from 0 to 2\^48 - 1 for num_vertices, found 10{30}",
         ),
+        (
+            "num: 4",
+            f"num: 0x{'f' * 5000}",
+            "'num': expected an integer .* found a value with an integer of thousands",
+        ),
         ("num: 4", "num: true", "'num': expected an integer .* found True"),
         ("num: 4", f"num: {2**47}", "the work does not fit memory: .* 2 splits of 140737488355328 vertices"),
         ("num_classes: 3", f"num_classes: {2**60}", "'num_classes': expected an integer"),
