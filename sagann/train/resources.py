@@ -142,7 +142,8 @@ def require_rng(found: Any, device: torch.device) -> None:
             taken = tries[name](state)
         except (ValueError, TypeError, RuntimeError, OverflowError, LookupError, AttributeError) as error:
             raise ValueError(f"rng.{name} is no state of its generator: {first_line(error)}") from error
-        is_same = torch.equal(taken, state) if isinstance(taken, torch.Tensor) else taken == state
+        # Written out, 1, 1.0 and True differ.
+        is_same = torch.equal(taken, state) if isinstance(taken, torch.Tensor) else repr(taken) == repr(state)
         if not is_same:
             raise ValueError(f"rng.{name} is no state that its generator can have")
 

@@ -324,9 +324,11 @@ def _read_result(path: Path, checksum: Any) -> dict[str, Any]:
 def _weights_of(checkpoint: Checkpoint) -> dict[str, Any]:
     """The best weights of a checkpoint, or the last ones where none were kept; a ValueError where there are none."""
     best, last = checkpoint.state.get("best"), checkpoint.state.get("model")
-    if not isinstance(best, Mapping) or not isinstance(best.get("weights") or last, Mapping):
+    weights = best.get("weights") if isinstance(best, Mapping) else best
+    weights = last if weights is None else weights
+    if not isinstance(weights, Mapping):
         raise ValueError("neither best.weights nor model are weights of a model")
-    return {**(best.get("weights") or last)}
+    return {**weights}
 
 
 def is_of_run(file: Path | None) -> bool:

@@ -171,8 +171,11 @@ def test_an_error_of_ours_is_no_damage(tmp_path):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda content: content.pop("epoch"), "content of state.json is not epoch, state and tensors_checksum"),
-        (lambda content: content.update(more=1), "content of state.json is not epoch"),
+        (
+            lambda content: content.pop("epoch"),
+            "the content of state.json is not epoch, state and tensors_checksum",
+        ),
+        (lambda content: content.update(more=1), "the content of state.json is not epoch"),
         (lambda content: content.update(epoch=True), "state.json is of epoch True, the folder's name says 1"),
         (lambda content: content.update(state=[]), "the state in state.json is not an object"),
         (lambda content: content.update(tensors_checksum="0"), "state.safetensors does not match its checksum"),
