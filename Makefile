@@ -8,11 +8,13 @@ RUN_DIR ?= runs/demo
 WORK ?= runs/streaming
 # Where benchmarks write. Records that are there are continued: another folder measures from the start.
 RESULTS ?= bench/results
+# For `make fuzz`.
+SECONDS ?= 60
 # Test processes: as many as there are cores, or so many (JOBS=1). They share what they compile.
 JOBS ?= auto
 SHARED := -n $(JOBS) --maxprocesses 8 --dist worksteal
 
-.PHONY: help setup demo test quick lint format types layers doctest docs accuracy epochs streaming performance clean
+.PHONY: help setup demo test quick lint format types layers doctest docs accuracy epochs streaming performance fuzz clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -76,6 +78,9 @@ streaming: $(STAMP)  ## Time epochs within memory budgets, and count what plans 
 
 performance: $(STAMP)  ## Write docs/performance.md from bench/results.
 	$(BIN)/python -m bench.performance_page
+
+fuzz: $(STAMP)  ## Damage files of every kind and give them to the program for SECONDS; what fails goes into tests/fuzz/corpus.
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --results $(RESULTS)/fuzz.json
 
 clean:  ## Remove the environment and all caches.
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache runs

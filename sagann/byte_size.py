@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from sagann.errors import InputError
+from sagann.ranges import RANGES
 
 _UNITS = {
     "": 1,
@@ -36,7 +37,15 @@ def parse_bytes(text: str, *, where: str) -> int:
             where=where,
             fix="Write a number and a unit, as 256MiB or 2GB.",
         )
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    size = int(float(match[1]) * _UNITS[match[2].lower()])
+    if size not in RANGES["bytes"]:
+        raise InputError(
+            "size is out of range",
+            value=f"'{text[:40]}' in bytes, expected {RANGES['bytes']}",
+            where=where,
+            fix="Write a smaller size, as 256MiB or 2GB.",
+        )
+    return size
 
 
 def format_bytes(count: int | None) -> str:

@@ -80,6 +80,21 @@ def in_one_line(error: BaseException) -> str:
     return f"{kind}: {first_line(error)}".rstrip(": ") if text else kind
 
 
+def shown(value: object, most: int = 80) -> str:
+    """The value as Python writes it, in at most so many characters.
+
+    Example:
+        >>> shown("a" * 100, 12), shown(1 << 100_000)
+        ("'aaaaaaaa...", 'a value with an integer of thousands of digits')
+    """
+    try:
+        text = repr(value)
+    except ValueError:
+        # Python refuses to write out such integers.
+        return "a value with an integer of thousands of digits"
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def require_type(
     value: object, expected: type | tuple[type, ...], *, where: str, fix: str, optional: bool = False
 ) -> None:

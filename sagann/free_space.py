@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from sagann.byte_size import format_bytes
+from sagann.errors import InputError
+
 _CGROUPS = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
 # cgroup v1 writes "no limit" as the largest multiple of a page.
@@ -53,6 +56,18 @@ def memory() -> Memory:
         limit_bytes=limit,
         limit_used_bytes=used,
     )
+
+
+def require_memory(needed_bytes: int, *, where: str, fix: str) -> None:
+    """Refuse work that needs more memory than this process may still take: the system would kill it without a message."""
+    usable_bytes = memory().usable_bytes
+    if usable_bytes is not None and needed_bytes > usable_bytes:
+        raise InputError(
+            "the work does not fit memory",
+            value=f"at least {format_bytes(needed_bytes)} are needed, {format_bytes(usable_bytes)} are free",
+            where=where,
+            fix=fix,
+        )
 
 
 def free_disk_bytes(folder: Path) -> int:

@@ -28,6 +28,12 @@ def test_what_is_no_size(text: str) -> None:
         parse_bytes(text, where="--memory")
 
 
+@pytest.mark.parametrize("text", ["9" * 18 + "TiB", "8388608 TiB"])
+def test_sizes_beyond_64_bits(text: str) -> None:
+    with pytest.raises(InputError, match=r"size is out of range: .* in bytes, expected an integer from 0 to 2\^63"):
+        parse_bytes(text, where="--memory")
+
+
 @pytest.mark.parametrize(
     ("count", "text"),
     [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 * 2**40, "5.0 TiB"), (2**60, "1048576.0 TiB")],

@@ -9,6 +9,7 @@ from sagann.errors import (
     LayerError,
     MissingDependencyError,
     SagannError,
+    shown,
 )
 
 
@@ -31,3 +32,9 @@ def test_a_missing_package_names_its_extra() -> None:
     assert "pip install 'sagann[tensorboard]'" in str(error)
     assert isinstance(error, ImportError)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_values_are_shown_in_few_characters() -> None:
+    assert shown([1, "a"]) == "[1, 'a']"
+    assert shown("a" * 100, 20) == "'" + "a" * 16 + "..."
+    assert shown([10**10_000]) == "a value with an integer of thousands of digits"

@@ -10,6 +10,7 @@ import typer
 
 from sagann.byte_size import parse_bytes
 from sagann.cli.options import Shared, command, option, switch
+from sagann.ranges import RANGES
 
 if TYPE_CHECKING:
     from sagann.storage import ImportOptions
@@ -30,7 +31,13 @@ DatasetArgument = Annotated[
     ),
 ]
 SeedOption = Annotated[
-    int, typer.Option("--seed", help="Seed of all random numbers of the command.", min=0, max=2**63 - 1)
+    int,
+    typer.Option(
+        "--seed",
+        help="Seed of all random numbers of the command.",
+        min=RANGES["seed"].low,
+        max=RANGES["seed"].high,
+    ),
 ]
 NameOption = Annotated[
     str | None, option("Name of the graph.", default="the source's name; of an edge list, OUT's", panel=GRAPH)
@@ -192,7 +199,12 @@ def reorder(
         option("The order: neighbours close together, highest in-degree first, or random.", "metis|degree|random"),
     ] = "metis",
     parts: Annotated[
-        int, typer.Option(help="Parts of METIS: at least as many as intervals will be cut.", min=1)
+        int,
+        typer.Option(
+            help="Parts of METIS: at least as many as intervals will be cut.",
+            min=RANGES["parts"].low,
+            max=RANGES["parts"].high,
+        ),
     ] = 128,
     seed: SeedOption = 0,
     save_order: Annotated[

@@ -1,7 +1,4 @@
-"""Work that cannot fit memory is refused before it starts; the system would kill it without a message.
-
-A lower bound of a run's memory is known before the model is built.
-"""
+"""A run that cannot fit memory is refused before it starts: a lower bound of its memory is known before the model is built."""
 
 from __future__ import annotations
 
@@ -9,10 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from sagann.byte_size import format_bytes
 from sagann.cli.run_settings import ENGINES, RunSettings
-from sagann.errors import InputError
-from sagann.free_space import memory
+from sagann.free_space import require_memory
 from sagann.graph import Graph
 from sagann.graph.rows import is_sparse
 from sagann.graph.subgraph import subgraph
@@ -43,24 +38,12 @@ def check_memory(settings: RunSettings, graph: Graph) -> None:
         ways.insert(0, f"--engine {ENGINES[0]}")
     elif not is_streamed:
         ways.insert(0, "--memory, which streams the run")
-    refuse_beyond_memory(
+    require_memory(
         needed_bytes,
         where=f"{model.model}, {model.layers} layers, hidden {model.hidden}, for {graph.num_classes} classes on "
         f"{graph.num_vertices} vertices and {graph.num_edges} edges",
         fix=f"If there are too many classes, number them from 0 without gaps. Else use {', '.join(ways[:-1])}, or {ways[-1]}.",
     )
-
-
-def refuse_beyond_memory(needed_bytes: int, *, where: str, fix: str) -> None:
-    """Refuse work that needs more memory than this process may still take."""
-    usable_bytes = memory().usable_bytes
-    if usable_bytes is not None and needed_bytes > usable_bytes:
-        raise InputError(
-            "the work does not fit memory",
-            value=f"at least {format_bytes(needed_bytes)} are needed, {format_bytes(usable_bytes)} are free",
-            where=where,
-            fix=fix,
-        )
 
 
 def least_bytes(config: ModelConfig, graph: Graph, *, is_streamed: bool) -> int:

@@ -9,11 +9,11 @@ import typer
 
 from sagann.cli.data import NameOption, OutArgument, OverwriteOption, SeedOption, Streaming, report_dataset
 from sagann.cli.options import Shared, command, option
+from sagann.ranges import RANGES
 
 app = typer.Typer(help="Generate a dataset at random.", no_args_is_help=True)
 
-# Positions in larger arrays do not fit 64 bits.
-_LARGEST = 2**40
+_LARGEST = RANGES["drawn"].high
 # The generator refuses more edges with a text of its own.
 _MOST_EDGES = 2**62
 
@@ -79,15 +79,15 @@ def sbm(
 
     Example: sagann data generate sbm blocks --vertices 5000 --classes 4
     """
-    from sagann.cli.fit_memory import refuse_beyond_memory
     from sagann.cli.prepare import apply_split
+    from sagann.free_space import require_memory
     from sagann.graph import sbm_graph, validate_graph
     from sagann.storage import save_graph
 
     num_edges = vertices * degree
     if num_edges < _MOST_EDGES:
         # Features and centres of 4 bytes each; keys, ids and sort buffers of an edge; offsets of the classes.
-        refuse_beyond_memory(
+        require_memory(
             4 * (vertices + classes) * features + 32 * int(num_edges) + 16 * classes,
             where=f"a block model of {vertices} vertices",
             fix="Ask for less, or use 'sagann data generate rmat', which needs little memory.",

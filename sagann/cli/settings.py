@@ -17,7 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from sagann.errors import InputError
+from sagann.errors import InputError, shown
+from sagann.ranges import RANGES, Range
 
 Kind = Literal["integer", "number", "flag", "text", "options"]
 NONE = "none"
@@ -66,8 +67,8 @@ class Setting:
     "Whether the setting may be unset, which is written 'none'."
     metavar: str | None = None
     "Placeholder of the value in ``--help``; None for the kind's."
-    largest: int | None = None
-    "Largest integer accepted; None for no limit here."
+    range: Range | None = None
+    "Range of an integer; None for other kinds."
 
     @property
     def option(self) -> str:
@@ -95,7 +96,7 @@ class Setting:
             if not equals or not key:
                 raise InputError(
                     f"{self.name} is not KEY=VALUE",
-                    value=_short(text),
+                    value=shown(text),
                     where=self.option,
                     fix=f"Write {self.option} KEY=VALUE.",
                 )
@@ -117,12 +118,12 @@ class Setting:
         return self._checked(value, where)
 
     def _checked(self, value: Any, where: str) -> Any:
-        if self.largest is not None and value > self.largest:
+        if self.range is not None and value not in self.range:
             raise InputError(
-                f"{self.name} is too large",
-                value=f"{_short(value)}, at most {self.largest} is possible",
+                f"{self.name} is out of range",
+                value=f"{shown(value)}, expected {self.range}",
                 where=where,
-                fix=f"Lower {self.name}.",
+                fix=f"Set {self.name} to {self.range}.",
             )
         return value
 
@@ -130,7 +131,7 @@ class Setting:
         noun = KINDS[self.kind].noun
         return InputError(
             f"{self.name} is not {noun}",
-            value=_short(value),
+            value=shown(value),
             where=where,
             fix=f"Write {key} as {noun}, or '{NONE}'." if self.optional else f"Write {key} as {noun}.",
         )
@@ -143,15 +144,6 @@ def _toml_value(text: str) -> Any:
         return text
     # With a line break the text can hold further keys: then it is a string.
     return parsed["value"] if list(parsed) == ["value"] else text
-
-
-def _short(value: object) -> str:
-    try:
-        text = repr(value)
-    except ValueError:
-        # Python refuses to write out integers of thousands of digits.
-        return f"an integer of more than {2**8} bytes"
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 SECTIONS = {"data": "Data", "model": "Model", "train": "Device, checkpoints, logs"}
@@ -184,8 +176,6 @@ _METAVARS = {
     "memory": "SIZE",
     "spill": "FOLDER",
 }
-# An epoch of more layers takes minutes on any graph. The sizes of wider tensors do not fit 64 bits.
-_LARGEST = {"layers": 1000, "hidden": 2**31 - 1, "heads": 2**31 - 1, "out_heads": 2**31 - 1}
 _MARKUP = re.compile(r":\w+:`([^`]*)`|``([^`]*)``")
 
 
@@ -222,7 +212,7 @@ def _settings() -> Iterator[Setting]:
                 default=_default(kind, field.value),
                 optional=annotation.endswith(" | None"),
                 metavar=_METAVARS.get(name),
-                largest=_LARGEST.get(name),
+                range=RANGES[name] if kind == "integer" else None,
             )
 
 

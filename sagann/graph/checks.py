@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError
+from sagann.ranges import RANGES
 
 Rows: TypeAlias = Any
 "A tensor or a NumPy array."
@@ -22,8 +23,8 @@ Where: TypeAlias = Callable[[int], str]
 
 CHECKED_AT_ONCE = 1 << 22
 "Number of values in one slice: a slice is checked at memory speed and takes little memory."
-LARGEST_TYPE = 2**31 - 2
-"Largest edge type: the number of types fits 32 bits."
+LARGEST_TYPE = RANGES["num_edge_types"].high - 1
+"Largest edge type."
 
 
 def numbered(name: str, unit: str, first: int = 0) -> Where:

@@ -16,6 +16,7 @@ from sagann.errors import InputError, require_type
 from sagann.graph.constant import declare_constant
 from sagann.graph.feature_store import Features, FeatureStore, TensorRows, feature_store, tensor_of
 from sagann.graph.topology import Topology
+from sagann.ranges import RANGES
 
 SPLIT_NAMES = ("train", "val", "test")
 
@@ -159,10 +160,10 @@ def _check_types(graph: Graph) -> None:
     for name in ("num_classes", "num_edge_types"):
         count = getattr(graph, name)
         require_type(count, int, where=f"Graph.{name}", fix="Pass a count, as int(...).")
-        if count < 0:
+        if count not in RANGES[name]:
             raise InputError(
-                "count is negative",
-                value=f"{count}, at least 0 is needed",
+                "count is out of range",
+                value=f"{count}, expected {RANGES[name]}",
                 where=f"Graph.{name}",
                 fix="Pass a count.",
             )

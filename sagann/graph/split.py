@@ -12,8 +12,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError
+from sagann.errors import InputError, shown
 from sagann.graph.graph import Graph
+from sagann.ranges import RANGES
 
 
 def random_split(graph: Graph, *, train: float = 0.6, val: float = 0.2, seed: int) -> Graph:
@@ -54,6 +55,7 @@ def per_class_split(graph: Graph, *, train: int = 20, val: int = 30, seed: int) 
     References:
         Shchur et al., Pitfalls of Graph Neural Network Evaluation, 2018, Sec. 3 (20 and 30 per class).
     """
+    _require_counts(graph, train=train, val=val)
     return _with_splits(graph, *_parts_per_class(graph, train, val, seed))
 
 
@@ -71,6 +73,7 @@ def planetoid_split(graph: Graph, *, train: int = 20, val: int = 500, test: int 
     References:
         Yang, Cohen and Salakhutdinov, Revisiting Semi-Supervised Learning with Graph Embeddings, ICML 2016.
     """
+    _require_counts(graph, train=train, val=val, test=test)
     chosen, _, rest = _parts_per_class(graph, train, 0, seed)
     if len(rest) < val + test:
         value = f"{len(rest)} are left after training, but val {val} and test {test} are needed"
@@ -78,6 +81,13 @@ def planetoid_split(graph: Graph, *, train: int = 20, val: int = 500, test: int 
         raise _refused(graph, "too few labelled vertices to split", value, fix)
     rest = rest[_shuffled(len(rest), seed + 1)]
     return _with_splits(graph, chosen, rest[:val], rest[val : val + test])
+
+
+def _require_counts(graph: Graph, **counts: object) -> None:
+    for name, count in counts.items():
+        if count not in RANGES["split"]:
+            what, value = "a number of vertices of a split is out of range", f"{name} is {shown(count, 40)}"
+            raise _refused(graph, what, f"{value}, expected {RANGES['split']}", "Correct the number.")
 
 
 def _parts_per_class(graph: Graph, train: int, val: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:

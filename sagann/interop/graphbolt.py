@@ -5,6 +5,7 @@ Graphs are homogeneous, with a vertex task. Files in torch's format are refused,
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from sagann.errors import DatasetError, MissingDependencyError
+from sagann.free_space import require_memory
 from sagann.graph.checks import check_labels, numbered, wrong_form
 from sagann.storage.edge_list import table_edges
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
+from sagann.storage.json_fields import as_integer
 from sagann.storage.regular_file import reading
 from sagann.storage.row_source import Array, ArrayRows, RowSource, masks_of
 from sagann.storage.tables import CsvTable
@@ -82,6 +85,12 @@ class _Metadata:
             raise self.wrong(f"'{key}' is not a list of mappings")
         return value
 
+    def integer(self, item: Mapping[str, Any], key: str, what: str) -> int:
+        try:
+            return as_integer(item.get(key), what)
+        except TypeError as error:
+            raise self.wrong(f"'{key}': {error}") from error
+
     def file(self, item: Mapping[str, Any], kinds: tuple[str, ...] = ("numpy",)) -> Path:
         kind, name = item.get("format"), item.get("path")
         if kind not in kinds or not isinstance(name, str):
@@ -128,10 +137,7 @@ def _only_nodes(meta: _Metadata, graph: Mapping[str, Any]) -> int:
         )
     if len(nodes) != 1 or len(edges) != 1:
         raise meta.wrong("'graph' needs one entry under 'nodes' and one under 'edges'")
-    count = nodes[0].get("num")
-    if type(count) is not int or count < 0:
-        raise meta.wrong(f"'num' of the nodes is {count!r}")
-    return count
+    return meta.integer(nodes[0], "num", "num_vertices")
 
 
 def _edges(meta: _Metadata, graph: Mapping[str, Any]) -> JoinedEdges:
@@ -214,9 +220,7 @@ def _task(
             if "labels" in by_name:
                 known.append((seeds, _labels_of(seeds, meta.file(by_name["labels"]))))
     masks = masks_of(ids, num_vertices)
-    classes = task.get("num_classes")
-    if classes is not None and (type(classes) is not int or classes < 0):
-        raise meta.wrong(f"'num_classes' is {classes!r}")
+    classes = None if task.get("num_classes") is None else meta.integer(task, "num_classes", "num_classes")
     stated = classes if num_classes is None else num_classes
     return _labels(known, num_vertices, stated), masks, classes
 
@@ -238,6 +242,12 @@ def _labels(known: list[tuple[Array, RowSource]], num_vertices: int, num_classes
     if not known:
         return None
     first = known[0][1]
+    row_bytes = np.dtype(first.dtype).itemsize * max(1, math.prod(first.row_shape))
+    require_memory(
+        num_vertices * row_bytes,
+        where=f"labels of {num_vertices} vertices",
+        fix="Check the number of vertices that metadata.yaml states.",
+    )
     whole = np.full((num_vertices, *first.row_shape), 0 if first.row_shape else -1, dtype=first.dtype)
     for seeds, labels in known:
         if labels.row_shape != first.row_shape:

@@ -20,6 +20,7 @@ from sagann.errors import DatasetError
 from sagann.storage.edge_list import table_edges
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
+from sagann.storage.json_fields import as_integer
 from sagann.storage.npz import NpzArchive
 from sagann.storage.npz_graph import NpzRows, npz_edges, npz_features, npz_labels
 from sagann.storage.row_source import RowSource, masks_of
@@ -74,7 +75,7 @@ def _csv_fields(raw: Path) -> dict[str, Any]:
         return None if path is None else CsvTable(path, header=False)
 
     features, labels, edge_features = table("node-feat.csv"), table("node-label.csv"), table("edge-feat.csv")
-    num_edges = _one_number(_require(raw, "num-edge-list.csv"))
+    num_edges = _one_number(_require(raw, "num-edge-list.csv"), "num_edges")
     return {
         "edges": JoinedEdges(
             ends=_ends(CsvTable(_require(raw, "edge.csv"), header=False), num_edges),
@@ -84,7 +85,7 @@ def _csv_fields(raw: Path) -> dict[str, Any]:
         "features": None if features is None else table_features(features),
         # Some datasets write unknown labels as nan.
         "labels": None if labels is None else table_labels(labels, "float64"),
-        "num_vertices": _one_number(_require(raw, "num-node-list.csv")),
+        "num_vertices": _one_number(_require(raw, "num-node-list.csv"), "num_vertices"),
     }
 
 
@@ -113,7 +114,7 @@ def _archive_fields(raw: Path, stack: ExitStack) -> dict[str, Any]:
         "edges": npz_edges(data, edge_data),
         "features": npz_features(data, "node_feat") if "node_feat" in data.members else None,
         "labels": labels,
-        "num_vertices": int(counts[0]),
+        "num_vertices": _stated(counts[0], "num_vertices", data.path),
     }
 
 
@@ -179,12 +180,20 @@ def _refuse_other_kinds(folder: Path) -> None:
         )
 
 
-def _one_number(path: Path) -> int:
+def _one_number(path: Path, what: str) -> int:
     table = CsvTable(path, header=False)
     numbers = [int(value) for batch in table.batches(table.names[:1], ["int64"]) for value in batch.columns[0]]
     if len(numbers) != 1:
         raise _several_graphs(len(numbers), path)
-    return numbers[0]
+    return _stated(numbers[0], what, path)
+
+
+def _stated(value: Any, what: str, path: Path) -> int:
+    """A number that a file states, in the range of ``what``."""
+    try:
+        return as_integer(value if isinstance(value, int) else value.item(), what)
+    except TypeError as error:
+        raise _not_ogb("a stated number is out of range", str(error), str(path)) from error
 
 
 def _several_graphs(count: int, path: Path) -> DatasetError:

@@ -11,11 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sagann.errors import InputError
+from sagann.errors import InputError, shown
 from sagann.graph import Graph
 from sagann.nn.layers import GAT, GCN, GGNN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
 from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder
 from sagann.nn.user_model import class_in_file, layer_from_class, load_class, module_from_class
+from sagann.ranges import RANGES
 from sagann.saga import SagaLayer
 
 ENCODERS = ("auto", "none", "linear", "embedding")
@@ -71,7 +72,8 @@ class ModelConfig:
                 where="encoder",
                 fix="Choose one of these.",
             )
-        self._require(("layers", "hidden", "heads", "out_heads"), _is_count, "a whole number from 1")
+        for name in ("layers", "hidden", "heads", "out_heads"):
+            self._require((name,), RANGES[name].__contains__, str(RANGES[name]))
         self._require(("dropout", "attention_dropout"), _is_probability, "a number from 0 to less than 1")
         self._require(("layer_norm", "linear_shortcut"), lambda value: isinstance(value, bool), "true or false")
         if self.model == "gat" and self.hidden % self.heads:
@@ -88,14 +90,10 @@ class ModelConfig:
             if not fits(value):
                 raise InputError(
                     "model setting out of range",
-                    value=f"{name} = {value!r}, expected {expected}",
+                    value=f"{name} = {shown(value)}, expected {expected}",
                     where="ModelConfig",
                     fix=f"Change {name}.",
                 )
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _is_probability(value: object) -> bool:

@@ -34,7 +34,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from sagann.errors import InputError
+from sagann.errors import InputError, shown
+from sagann.ranges import RANGES
 from sagann.toml_text import toml_value
 
 DISK = "disk0"
@@ -274,8 +275,8 @@ def _rate(name: str, value: Any, where: str) -> Any:
     number = _positive(name, value, where, f"Write a positive number: {UNITS[name]}.")
     if name not in _WHOLE:
         return number
-    if value != int(value):
-        raise _refused(name, value, "is not a whole number", where, f"Write a whole number: {UNITS[name]}.")
+    if value != int(value) or int(value) not in RANGES[name]:
+        raise _refused(name, value, f"is not {RANGES[name]}", where, f"Write {RANGES[name]}: {UNITS[name]}.")
     return int(value)
 
 
@@ -287,4 +288,4 @@ def _positive(name: str, value: object, where: str, fix: str = "Write a positive
 
 
 def _refused(name: str, value: object, what: str, where: str, fix: str) -> InputError:
-    return InputError(f"{name} of a machine {what}", value=repr(value)[:60], where=where, fix=fix)
+    return InputError(f"{name} of a machine {what}", value=shown(value, 60), where=where, fix=fix)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sagann.errors import DatasetError, InputError
 from sagann.graph import id_dtype, validate_graph
 from sagann.graph.checks import check_columns, check_labels, numbered
+from sagann.ranges import RANGES
 from sagann.storage.dataset import map_dataset
 from sagann.storage.edge_source import EdgeSource
 from sagann.storage.folder import new_folder
@@ -93,10 +94,10 @@ class ImportOptions:
                 fix="Give a name of ordinary characters.",
             )
         for what, count in (("num_vertices", self.num_vertices), ("num_classes", self.num_classes)):
-            if count is not None and not 0 <= count < 2**48:
+            if count is not None and count not in RANGES[what]:
                 raise InputError(
                     f"{what} is out of range",
-                    value=f"{count}, expected 0 to 2^48 - 1",
+                    value=f"{count}, expected {RANGES[what]}",
                     where=f"ImportOptions.{what}",
                     fix="Give a count in this range, or leave it out: the data then tell the count.",
                 )

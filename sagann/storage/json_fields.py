@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
+
+from sagann.errors import shown
+from sagann.ranges import RANGES
 
 
 def as_text(value: Any) -> str:
@@ -10,11 +14,26 @@ def as_text(value: Any) -> str:
     return _of(value, str, "text")
 
 
-def as_count(value: Any) -> int:
-    """An integer from 0 to 2^56 - 1."""
-    if not 0 <= _of(value, int, "a count") < 2**56:
-        raise _unexpected(value, "a count")
+def as_integer(value: Any, name: str) -> int:
+    """An integer in the range of ``name``, a key of :data:`sagann.ranges.RANGES`."""
+    if value not in RANGES[name]:
+        raise _unexpected(value, f"{RANGES[name]} for {name}")
     return int(value)
+
+
+def as_number(value: Any, name: str) -> float:
+    """A finite number; ``name`` is for the error."""
+    if not is_finite(value):
+        raise _unexpected(value, f"a finite number for {name}")
+    number: float = value
+    return number
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a value is a finite number: neither a flag, nor an integer beyond the largest float."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # Written so that NaN fails too.
+    return is_number and -sys.float_info.max <= value <= sys.float_info.max
 
 
 def as_flag(value: Any) -> bool:
@@ -45,4 +64,4 @@ def _of(value: Any, kind: type, expected: str) -> Any:
 
 
 def _unexpected(value: Any, expected: str) -> TypeError:
-    return TypeError(f"expected {expected}, found {value!r:.40}")
+    return TypeError(f"expected {expected}, found {shown(value, 40)}")

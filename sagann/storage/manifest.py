@@ -18,9 +18,10 @@ from sagann.errors import DatasetError, InputError
 from sagann.graph import SPLIT_NAMES, id_dtype
 from sagann.graph.feature_store import Features
 from sagann.graph.rows import is_sparse
+from sagann.ranges import RANGES, require_shape
 from sagann.storage.durable import write_whole
 from sagann.storage.folder import FORMAT, MANIFEST_FILE
-from sagann.storage.json_fields import as_count, as_flag, as_list, as_mapping, as_text, as_texts
+from sagann.storage.json_fields import as_flag, as_integer, as_list, as_mapping, as_text, as_texts
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, dtype_name
 from sagann.storage.regular_file import require_file
 
@@ -172,16 +173,19 @@ def _array(value: Any) -> ArraySpec:
     item = as_mapping(value)
     if item["dtype"] not in DTYPE_NAMES:
         raise ValueError(f"unknown dtype {item['dtype']!r:.40}")
-    return ArraySpec(
+    spec = ArraySpec(
         dtype=item["dtype"],
-        shape=tuple(as_count(size) for size in as_list(item["shape"])),
-        crc32=tuple(as_count(checksum) for checksum in as_list(item["crc32"])),
+        shape=tuple(as_integer(size, "size") for size in as_list(item["shape"])),
+        crc32=tuple(as_integer(checksum, "crc32") for checksum in as_list(item["crc32"])),
     )
+    require_shape(spec.shape, spec.item_bytes)
+    return spec
 
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "str": as_text,
-    "int": as_count,
+    # The range depends on the field, and is checked with the other contradictions.
+    "int": lambda value: value,
     "tuple[str, ...]": as_texts,
     "EdgeTreatment": _edges,
     "Mapping[str, ArraySpec]": _arrays,
@@ -191,6 +195,9 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
 
 def _contradiction(manifest: Manifest) -> str:
     """Describe the first contradiction in a manifest; an empty text if there is none."""
+    for key in fields(Manifest):
+        if key.type == "int" and (value := getattr(manifest, key.name)) not in RANGES[key.name]:
+            return f"{key.name} is {value!r:.40}, expected {RANGES[key.name]}"
     if not set(manifest.splits) <= set(SPLIT_NAMES):
         return f"splits are {manifest.splits}, expected some of {SPLIT_NAMES}"
     if not all(SAFE_NAME.fullmatch(name) for name in manifest.edge_data):
@@ -214,6 +221,10 @@ def _contradiction(manifest: Manifest) -> str:
         offsets, columns, values = (manifest.arrays[f"features_{part}"] for part in ("indptr", "indices", "values"))
         if offsets.dtype != columns.dtype or columns.shape != values.shape:
             return "the three arrays of the sparse features do not fit each other"
+        try:
+            require_shape((manifest.num_vertices, manifest.num_features), 1)
+        except ValueError as error:
+            return f"sparse features: {error}"
     return _contradiction_in_names(manifest)
 
 

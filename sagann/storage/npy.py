@@ -55,9 +55,14 @@ class ArraySpec:
     "CRC-32 of each CHECKSUM_BYTES of data; () for an empty array."
 
     @property
+    def item_bytes(self) -> int:
+        """Number of bytes of one value."""
+        return np.dtype(_STORED_AS[self.dtype]).itemsize
+
+    @property
     def data_bytes(self) -> int:
         """Number of bytes of data, without the header."""
-        return math.prod(self.shape) * np.dtype(_STORED_AS[self.dtype]).itemsize
+        return math.prod(self.shape) * self.item_bytes
 
     @property
     def file_bytes(self) -> int:

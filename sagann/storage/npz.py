@@ -10,6 +10,7 @@ import math
 import os
 import struct
 import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from typing import IO, Any
 import numpy as np
 
 from sagann.errors import DatasetError
+from sagann.ranges import require_shape
 from sagann.storage.regular_file import reading
 
 Array = np.ndarray[Any, Any]
@@ -39,6 +41,13 @@ UNREADABLE_HEADER = (
 )
 # Errors of the header parser, of zipfile and of zlib.
 _UNREADABLE = (*UNREADABLE_HEADER, zipfile.BadZipFile, zlib.error, struct.error, LookupError, RuntimeError)
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    # Both have a length of 4 bytes. Their encodings differ in the names of fields alone, which no array here has.
+    (2, 0): np.lib.format.read_array_header_2_0,
+    (3, 0): np.lib.format.read_array_header_2_0,
+}
+"Readers of the headers of .npy files by version."
 _FIX = "The file is damaged, truncated, or not an .npz archive; fetch or make it again."
 
 
@@ -66,6 +75,20 @@ class NpzMember:
     def row_bytes(self) -> int:
         """Bytes of one stored row (one element of a vector)."""
         return self.dtype.itemsize * math.prod(self.stored_shape[1:])
+
+
+def read_npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, Fortran order and dtype of an ``.npy`` file; an error of UNREADABLE_HEADER where there is no such array."""
+    version = np.lib.format.read_magic(stream)
+    if version not in _HEADERS:
+        known = ", ".join(f"{major}.{minor}" for major, minor in _HEADERS)
+        raise ValueError(f"version {version[0]}.{version[1]} of the .npy format, known are {known}")
+    with warnings.catch_warnings():
+        # Python's parser warns of strange literals, before the header is refused.
+        warnings.simplefilter("ignore")
+        shape, fortran, dtype = _HEADERS[version](stream)
+    require_shape(shape, dtype.itemsize)
+    return shape, fortran, dtype
 
 
 class NpzArchive(AbstractContextManager["NpzArchive"]):
@@ -100,7 +123,8 @@ class NpzArchive(AbstractContextManager["NpzArchive"]):
     def chunks(self, name: str, *, chunk_bytes: int = 2**24) -> Iterator[Array]:
         """Read stored rows in slabs of about ``chunk_bytes``; several arrays of one archive may be read at the same time."""
         member = self.members[name]
-        step = max(1, chunk_bytes // max(1, member.row_bytes))
+        # Rows without bytes are one slab, however many there are.
+        step = max(1, chunk_bytes // member.row_bytes if member.row_bytes else _rows(member))
         return self._slabs(name, member.stored_shape[1:], 0, _rows(member), step)
 
     def elements(self, name: str, first: int, stop: int, count: int) -> Iterator[Array]:
@@ -131,11 +155,10 @@ class NpzArchive(AbstractContextManager["NpzArchive"]):
 
     def _member(self, info: zipfile.ZipInfo) -> NpzMember:
         with self._zip.open(info) as stream:
-            version = np.lib.format.read_magic(stream)
-            if version == (1, 0):
-                shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-            else:
-                shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
+            try:
+                shape, fortran, dtype = read_npy_header(stream)
+            except ValueError as error:
+                raise ValueError(f"'{info.filename}': {error}") from error
             data_offset = stream.tell()
         if dtype.hasobject:
             raise DatasetError(
@@ -152,7 +175,7 @@ class NpzArchive(AbstractContextManager["NpzArchive"]):
             fortran=fortran and len(shape) > 1,
         )
         claimed_bytes = data_offset + dtype.itemsize * math.prod(shape)
-        if claimed_bytes != info.file_size or any(size < 0 for size in shape):
+        if claimed_bytes != info.file_size:
             raise ValueError(f"'{info.filename}' claims {claimed_bytes} bytes and has {info.file_size}")
         return member
 

@@ -28,9 +28,10 @@ import torch
 from sagann.errors import DatasetError, InputError
 from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.checks import check_offsets, wrong_form
+from sagann.ranges import RANGES
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
 from sagann.storage.importer import CsrRows, ImportOptions, ImportSource, import_dataset
-from sagann.storage.json_fields import as_count, as_flag, as_mapping, as_text, as_texts
+from sagann.storage.json_fields import as_flag, as_integer, as_mapping, as_text, as_texts
 from sagann.storage.npz import NpzArchive
 from sagann.storage.read_source import graph_of
 from sagann.storage.regular_file import require_file
@@ -121,7 +122,7 @@ def describe_npz(path: Path) -> dict[str, Any]:
             # The number of names, unless a count is stated beside them.
             "num_classes": _count(body, "num_classes", class_names),
             "num_edge_types": _count(body, "num_edge_types", edge_type_names),
-            "num_vertices": _count(body, "num_nodes", ()),
+            "num_vertices": as_integer(body["num_nodes"], "num_vertices") if "num_nodes" in body else None,
             "class_names": class_names,
             "edge_type_names": edge_type_names,
             "graph_names": as_texts(body.get("graph_names", [])),
@@ -138,7 +139,7 @@ def describe_npz(path: Path) -> dict[str, Any]:
 def _count(body: dict[str, Any], key: str, names: tuple[str, ...]) -> int | None:
     if key not in body:
         return len(names) or None
-    value = as_count(body[key])
+    value = as_integer(body[key], key)
     if names and len(names) != value:
         raise ValueError(f"{key} is {value}, but there are {len(names)} names")
     return value
@@ -239,10 +240,11 @@ def _features(archive: NpzArchive) -> RowSource | CsrRows | None:
     for part, kinds in (("features_indices", "iu"), ("features_data", "fiub")):
         npz_rows(archive, part, "float32", ndim=1, kinds=kinds)
         streams.append(archive.chunks(part, chunk_bytes=2**20 * archive.members[part].row_bytes))
-    if len(shape) != 2 or shape[0] != len(indptr) - 1 or not 0 <= shape[1] < 2**31:
+    if len(shape) != 2 or shape[0] != len(indptr) - 1 or shape[1] not in RANGES["num_features"]:
         raise DatasetError(
             "offsets and shape of sparse features differ",
-            value=f"features_shape is {shape}, but there are offsets for {len(indptr) - 1} rows",
+            value=f"features_shape is {shape}, but there are offsets for {len(indptr) - 1} rows; the number of columns is "
+            f"{RANGES['num_features']}",
             where=str(archive.path),
             fix="Save the arrays in the form that docs/format.md describes.",
         )

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sagann.free_space import require_memory
 from sagann.graph import Graph, Topology, symmetrise, validate_graph
 from sagann.storage.dataset import with_vertex_arrays
 from sagann.storage.edge_source import checked_chunk
@@ -21,6 +22,9 @@ from sagann.storage.importer import (
     naming,
 )
 from sagann.storage.row_source import Array
+
+# Offsets of in-edges, and their number while edges are sorted.
+_VERTEX_BYTES = 16
 
 
 def graph_of(source: ImportSource) -> Graph:
@@ -43,6 +47,11 @@ def graph_of(source: ImportSource) -> Graph:
     if num_vertices is None:
         num_vertices = count_by_ids(largest_id, src.num_rows, source.description)
     num_edge_types = count_types(source, largest_type)
+    require_memory(
+        num_vertices * _VERTEX_BYTES,
+        where=f"{source.description}, {num_vertices} vertices",
+        fix="Check the number of vertices, or import the source: 'sagann data import' needs little memory.",
+    )
     with naming(source):
         topology = Topology.from_coo(
             src=src.finish(),

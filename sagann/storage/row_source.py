@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from sagann.errors import DatasetError
+from sagann.free_space import require_memory
 from sagann.graph.checks import Where, check_ids, check_labels, first_true, not_finite, numbered, wrong_form
 from sagann.storage.npz import NpzMember
 
@@ -67,9 +68,10 @@ class ArrayRows:
         return tuple(self.array.shape[1:])
 
     def chunks(self) -> Iterator[RowChunk]:
-        """The rows, ``chunk_rows`` at a time."""
-        for begin in range(0, len(self.array), self.chunk_rows):
-            yield RowChunk(rows=self.array[begin : begin + self.chunk_rows], first_row=begin)
+        """The rows, ``chunk_rows`` at a time; rows without values all at once, however many there are."""
+        step = self.chunk_rows if self.array.size else max(1, len(self.array))
+        for begin in range(0, len(self.array), step):
+            yield RowChunk(rows=self.array[begin : begin + step], first_row=begin)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,6 +145,11 @@ def feature_dtype(stored: Stored, where: str) -> str:
 
 def masks_of(split_ids: Mapping[str, Sequence[RowSource]], num_vertices: int) -> dict[str, RowSource]:
     """Masks, bool [num_vertices], from the integer ids [n] of each split."""
+    require_memory(
+        num_vertices * len(split_ids),
+        where=f"{len(split_ids)} splits of {num_vertices} vertices",
+        fix="Check the number of vertices that the source states.",
+    )
     masks: dict[str, RowSource] = {}
     for name, sources in split_ids.items():
         mask = np.zeros(num_vertices, dtype=np.bool_)

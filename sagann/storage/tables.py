@@ -228,6 +228,13 @@ class ParquetTable:
             self._num_rows: int = file.metadata.num_rows
         # The index that pandas writes is no column of the table.
         self.names = [name for name in self._schema.names if not _PANDAS_INDEX.fullmatch(name)]
+        if not self.names:
+            raise DatasetError(
+                "table has no columns",
+                value=f"{self._num_rows} rows, and {', '.join(self._schema.names) or 'nothing'} in them",
+                where=str(self.path),
+                fix="Write the values as columns with names.",
+            )
         _refuse_doubles(self.names, self.path)
         self.has_names, self.may_be_numbered = True, False
 

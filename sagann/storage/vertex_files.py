@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from sagann.errors import DatasetError
-from sagann.storage.npz import UNREADABLE_HEADER
+from sagann.storage.npz import UNREADABLE_HEADER, read_npy_header
 from sagann.storage.regular_file import reading
 from sagann.storage.row_source import Array, ArrayRows, LabelRows, RowChunk, RowSource, feature_dtype, label_rows
 from sagann.storage.tables import BATCH_ROWS, CsvTable, ParquetTable, open_table, require_named
@@ -95,7 +95,7 @@ def map_array(path: str | os.PathLike[str]) -> Array:
     """Map an ``.npy`` file into memory; never unpickles."""
     fix = "Save a plain numeric array with numpy.save; pickled objects are never loaded."
     with reading(path, UNREADABLE_HEADER, fix=fix):
+        with Path(path).open("rb") as file:
+            read_npy_header(file)
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-        if not isinstance(array, np.ndarray):
-            raise TypeError(f"it holds a {type(array).__name__}, not an array")
     return array

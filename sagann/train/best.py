@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from sagann.errors import InputError
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
+from sagann.train.expectation import require_keys, require_weights
 from sagann.train.metrics import Metrics, present_splits
+from sagann.train.reporter import EpochRecord
 
 _STATE = ("epoch", "value", "weights", "exhausted")
 
@@ -65,13 +67,39 @@ class BestTracker:
 
     def update(self, epoch: int, metrics: Mapping[str, Metrics], model: nn.Module) -> None:
         """Compare an evaluated epoch with the best one so far."""
-        value = self.monitored(metrics)
-        if self.value is None or (value > self.value if self.maximise else value < self.value):
+        if self._is_best(epoch, self.monitored(metrics)) and self.keep_weights:
+            self.weights = copy_of(model.state_dict())
+
+    def _is_best(self, epoch: int, value: float) -> bool:
+        """Compare the value of an evaluated epoch with the best one so far, which it replaces where it is better."""
+        is_best = self.value is None or (value > self.value if self.maximise else value < self.value)
+        if is_best:
             self.epoch, self.value = epoch, value
-            if self.keep_weights:
-                self.weights = copy_of(model.state_dict())
         assert self.epoch is not None
         self.exhausted = self.patience is not None and epoch - self.epoch >= self.patience
+        return is_best
+
+    def require_state(self, found: Any, history: Sequence[EpochRecord], *, eval_every: int, weights: Any) -> None:
+        """Require the state that evaluations of a history lead to, with best weights of the form of ``weights``.
+
+        A ValueError names the entry that differs.
+        """
+        require_keys(found, self.state_dict(), "best")
+        twin = BestTracker(self.monitor, keep_weights=self.keep_weights, patience=self.patience)
+        for record in history:
+            if record.epoch % eval_every == 0:
+                value = record.metrics.get(self.split, {}).get(self.metric)
+                if value is None:
+                    raise ValueError(f"epoch {record.epoch} of the history has no {self.monitor}")
+                twin._is_best(record.epoch, value)
+        for name in ("epoch", "value", "exhausted"):
+            expected = getattr(twin, name)
+            if type(found[name]) is not type(expected) or found[name] != expected:
+                raise ValueError(f"best.{name} is {found[name]!r:.80}, the history says {expected}")
+        if self.keep_weights and twin.epoch is not None:
+            require_weights(found["weights"], weights, "best.weights")
+        elif found["weights"] is not None:
+            raise ValueError("best.weights is there, but the run keeps no best weights")
 
     def state_dict(self) -> dict[str, Any]:
         """The tracker's part of a checkpoint."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sagann.errors import CheckpointError
+from sagann.errors import CheckpointError, SagannError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder, write_synced
 from sagann.train.atomic import (
     REMOVED,
@@ -28,6 +28,7 @@ from sagann.train.atomic import (
     remove_leftovers,
     write_tensors,
 )
+from sagann.train.codec import Decoder, encode
 
 FORMAT = 1
 _NAME = re.compile(r"epoch-(\d{6,})")
@@ -39,10 +40,8 @@ class Checkpoint:
 
     epoch: int
     "Number of the last trained epoch, from 1."
-    state: Any
-    "JSON values that name tensors of ``tensors`` (see sagann.train.codec)."
-    tensors: Mapping[str, Tensor]
-    "Named tensors on the CPU."
+    state: Mapping[str, Any]
+    "Values by the name of their part: numbers, texts, tensors, and plain containers of these (see sagann.train.codec)."
 
 
 class CheckpointFolder:
@@ -69,17 +68,7 @@ class CheckpointFolder:
             )
             remove_leftovers(self.path, filter(_NAME.fullmatch, unfinished))
             aside = final.with_name(f"{TEMPORARY_PREFIX}{final.name}")
-            aside.mkdir()
-            tensors = aside / "state.safetensors"
-            write_tensors(tensors, checkpoint.tensors)
-            content = {
-                "epoch": checkpoint.epoch,
-                "state": checkpoint.state,
-                "tensors_checksum": file_digest(tensors),
-            }
-            checksum = digest(json.dumps(content, allow_nan=False).encode())
-            document = json.dumps({"format": FORMAT, "checksum": checksum, "content": content})
-            write_synced(aside / "state.json", document.encode())
+            write_state(aside, checkpoint)
             sync_folder(aside)
             # Only a damaged checkpoint of this epoch can exist: the run would have resumed from a valid one.
             remove_folder(final)
@@ -93,49 +82,45 @@ class CheckpointFolder:
 
     def read(self, epoch: int) -> Checkpoint:
         """Read one checkpoint. A file that is missing, truncated, altered or of another format is a CheckpointError."""
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         folder = self._folder(epoch)
         try:
-            document = parse_json((folder / "state.json").read_bytes())
-            tensors_checksum = file_digest(folder / "state.safetensors")
-        except (OSError, ValueError) as error:
-            raise _damaged(folder, f"{type(error).__name__}: {error}") from error
-        version = document.get("format") if isinstance(document, dict) else None
-        if version != FORMAT:
-            raise _damaged(folder, f"format {version!r} in state.json, expected {FORMAT}")
-        content = document.get("content")
-        # Parsing and dumping keep the order and every bit of a float, so the text is the one that the checksum is of.
-        if digest(json.dumps(content).encode()) != document.get("checksum") or not isinstance(content, dict):
-            raise _damaged(folder, "state.json does not match its checksum")
-        if content["epoch"] != epoch:
-            raise _damaged(folder, f"state.json is of epoch {content['epoch']}, the folder's name says {epoch}")
-        if tensors_checksum != content["tensors_checksum"]:
-            raise _damaged(folder, "state.safetensors does not match its checksum")
-        try:
-            # Copied: loaded tensors are mapped from the file, which may be removed while they are in use.
-            tensors = {name: tensor.clone() for name, tensor in load_file(folder / "state.safetensors").items()}
-        except (SafetensorError, OSError) as error:
-            raise _damaged(folder, f"state.safetensors: {error}") from error
-        return Checkpoint(epoch=epoch, state=content["state"], tensors=tensors)
+            return _read_state(folder, epoch)
+        except (OSError, ValueError, RecursionError) as error:
+            what = "" if type(error) is ValueError else f"{type(error).__name__}: "
+            raise _damaged(folder, f"{what}{error}") from error
 
-    def newest(self, *, on_damaged: Callable[[str], None]) -> Checkpoint | None:
+    def newest(
+        self,
+        *,
+        on_damaged: Callable[[str], None],
+        require: Callable[[Checkpoint], object] = lambda checkpoint: None,
+    ) -> Checkpoint | None:
         """The newest whole checkpoint; None where there is none, a CheckpointError where every one is damaged.
 
-        ``on_damaged`` is told of each damaged checkpoint that is passed over.
+        ``on_damaged`` is told of each damaged checkpoint that is passed over. A checkpoint for which ``require`` raises a
+        ValueError, other than an error of sagann, counts as damaged.
         """
         last: CheckpointError | None = None
         tried: list[int] = []
         # Listed anew each time: a process that trains writes new checkpoints and removes old ones.
         while untried := [epoch for epoch in self.epochs() if epoch not in tried]:
             tried.append(untried[0])
+            folder = self._folder(untried[0])
             try:
-                return self.read(untried[0])
+                checkpoint = self.read(untried[0])
             except CheckpointError as error:
-                if self._folder(untried[0]).exists():
-                    on_damaged(f"{error} Trying the one before.")
-                    last = error
+                problem = error
+            else:
+                try:
+                    require(checkpoint)
+                    return checkpoint
+                except SagannError:
+                    raise
+                except ValueError as error:
+                    problem = _damaged(folder, str(error))
+            if folder.exists():
+                on_damaged(f"{problem} Trying the one before.")
+                last = problem
         if last is not None:
             raise CheckpointError(
                 "every checkpoint is damaged",
@@ -147,6 +132,55 @@ class CheckpointFolder:
 
     def _folder(self, epoch: int) -> Path:
         return self.path / f"epoch-{epoch:06d}"
+
+
+def write_state(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write the two files of a checkpoint into a folder, which is made, and wait until they are on the disk."""
+    path = folder / "state.safetensors"
+    tensors: dict[str, Tensor] = {}
+    state = {name: encode(part, tensors, name=name) for name, part in checkpoint.state.items()}
+    folder.mkdir()
+    write_tensors(path, tensors)
+    content = {"epoch": checkpoint.epoch, "state": state, "tensors_checksum": file_digest(path)}
+    checksum = digest(json.dumps(content, allow_nan=False).encode())
+    document = json.dumps({"format": FORMAT, "checksum": checksum, "content": content})
+    write_synced(folder / "state.json", document.encode())
+
+
+def _read_state(folder: Path, epoch: int) -> Checkpoint:
+    """Read the two files of a checkpoint; a ValueError or an OSError says what is wrong with them."""
+    document = parse_json((folder / "state.json").read_bytes())
+    tensors_checksum = file_digest(folder / "state.safetensors")
+    version = document.get("format") if isinstance(document, dict) else None
+    if version != FORMAT:
+        raise ValueError(f"format {version!r:.80} in state.json, expected {FORMAT}")
+    content = document.get("content")
+    # Parsing and dumping keep the order and every bit of a float, so the text is the one that the checksum is of.
+    if digest(json.dumps(content).encode()) != document.get("checksum"):
+        raise ValueError("state.json does not match its checksum")
+    if not isinstance(content, dict) or content.keys() != {"epoch", "state", "tensors_checksum"}:
+        raise ValueError("the content of state.json is not epoch, state and tensors_checksum")
+    if type(content["epoch"]) is not int or content["epoch"] != epoch:
+        raise ValueError(f"state.json is of epoch {content['epoch']!r:.80}, the folder's name says {epoch}")
+    if tensors_checksum != content["tensors_checksum"]:
+        raise ValueError("state.safetensors does not match its checksum, tensors_checksum in state.json")
+    if not isinstance(content["state"], dict):
+        raise ValueError("the state in state.json is not an object")
+    decoder = Decoder(_read_tensors(folder / "state.safetensors"))
+    state = {name: decoder.decode(part, name=name) for name, part in content["state"].items()}
+    decoder.require_all_taken()
+    return Checkpoint(epoch=epoch, state=state)
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        # Copied: loaded tensors are mapped from the file, which may be removed while they are in use.
+        return {name: tensor.clone() for name, tensor in load_file(path).items()}
+    except (SafetensorError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+        raise ValueError(f"state.safetensors: {error}") from error
 
 
 def _damaged(folder: Path, value: str) -> CheckpointError:

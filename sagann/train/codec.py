@@ -21,6 +21,7 @@ _SPECIAL = "$"
 # Plain dictionaries and lists come first: the common case.
 _MAPPINGS: dict[str, type] = {"dict": dict, "counter": Counter, "ordered": OrderedDict}
 _SEQUENCES: dict[str, Callable[[Iterable[Any]], Any]] = {"tuple": tuple, "deque": deque, "set": set}
+_NOT_FINITE = ("nan", "inf", "-inf")
 
 
 def encode(value: Any, tensors: dict[str, Tensor], *, name: str) -> Any:
@@ -79,20 +80,76 @@ def _unsaved(value: object, name: str) -> CheckpointError:
     )
 
 
-def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The inverse of :func:`encode`."""
-    if isinstance(value, list):
-        return [decode(item, tensors) for item in value]
-    if not isinstance(value, dict):
-        return value
-    special = next(iter(value)) if len(value) == 1 and next(iter(value)).startswith(_SPECIAL) else None
-    if special is None:
-        return {key: decode(item, tensors) for key, item in value.items()}
-    kind, content = special[len(_SPECIAL) :], value[special]
-    if kind == "tensor":
-        return tensors[content]
-    if kind == "float":
-        return float(content)
-    if kind in _SEQUENCES:
-        return _SEQUENCES[kind](decode(item, tensors) for item in content)
-    return _MAPPINGS[kind]({decode(key, tensors): decode(item, tensors) for key, item in content})
+class Decoder:
+    """The inverse of :func:`encode`, over the tensors of one file.
+
+    What :func:`encode` cannot have written is a ValueError that names the entry: a tensor that stands under another name
+    than its own, a kind that is not known, a float that is not finite, keys that are equal.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = tensors
+        self._taken: set[str] = set()
+
+    def decode(self, value: Any, *, name: str) -> Any:
+        """The value of JSON values that were written under ``name``."""
+        if isinstance(value, list):
+            return self._items(value, name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name} is {value}, which JSON does not have")
+        if not isinstance(value, dict):
+            return value
+        special = [key for key in value if key.startswith(_SPECIAL)]
+        if not special:
+            return {key: self.decode(item, name=f"{name}.{key}") for key, item in value.items()}
+        kind, content = special[0].removeprefix(_SPECIAL), value[special[0]]
+        found: Any
+        if kind == "tensor":
+            found = self._tensor(content, name)
+        elif kind == "float" and content in _NOT_FINITE:
+            found = float(content)
+        elif kind in _SEQUENCES and isinstance(content, list):
+            found = self._made(_SEQUENCES[kind], self._items(content, name), name)
+        elif kind in _MAPPINGS and isinstance(content, list):
+            # A Counter would count the pairs.
+            found = _MAPPINGS[kind](self._made(dict, self._pairs(content, name), name))
+        else:
+            raise ValueError(f"{name} is {value!r:.80}, which is no value of a checkpoint")
+        if len(value) > 1:
+            raise ValueError(f"{name} has keys beside '{special[0]}'")
+        return found
+
+    def require_all_taken(self) -> None:
+        """Raise a ValueError where a tensor is left that no entry has named."""
+        left = sorted(self._tensors.keys() - self._taken)
+        if left:
+            raise ValueError(f"tensor '{left[0]}' belongs to no entry")
+
+    def _items(self, content: list[Any], name: str) -> list[Any]:
+        return [self.decode(item, name=f"{name}.{at}") for at, item in enumerate(content)]
+
+    def _pairs(self, content: list[Any], name: str) -> list[tuple[Any, Any]]:
+        pairs = []
+        for at, pair in enumerate(content):
+            if not isinstance(pair, list) or len(pair) != 2:
+                raise ValueError(f"{name}.key{at} is {pair!r:.80}, expected a key and a value")
+            key = self.decode(pair[0], name=f"{name}.key{at}")
+            pairs.append((key, self.decode(pair[1], name=f"{name}.{key}")))
+        return pairs
+
+    def _made(self, kind: Callable[[Any], Any], content: list[Any], name: str) -> Any:
+        try:
+            made = kind(content)
+        except TypeError as error:
+            raise ValueError(f"{name}: {error}") from error
+        if len(made) != len(content):
+            raise ValueError(f"{name} has keys that are equal")
+        return made
+
+    def _tensor(self, content: Any, name: str) -> Tensor:
+        while name in self._taken:
+            name += "'"
+        if content != name or name not in self._tensors:
+            raise ValueError(f"{name} is tensor {content!r:.80}, expected tensor '{name}'")
+        self._taken.add(name)
+        return self._tensors[name]

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from sagann.byte_size import parse_bytes
-from sagann.errors import InputError
+from sagann.errors import InputError, shown
+from sagann.ranges import RANGES
 from sagann.train.metrics import METRICS
 from sagann.train.policies import DECAY_POLICIES, closest
 
@@ -117,10 +118,6 @@ class TrainConfig:
         return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
 
 
-def _is_int(value: Any, low: int = 1) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value < 2**63
-
-
 def _is_number(value: Any, *, above: bool) -> bool:
     # Compared, not converted: Python's integers may be too large for a float.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -142,9 +139,11 @@ def _is_monitor(value: Any) -> bool:
 
 
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
-    (("epochs", "eval_every", "checkpoint_every", "keep_checkpoints"), _is_int, "an integer of at least 1"),
-    (("patience",), lambda value: value is None or _is_int(value), "an integer of at least 1"),
-    (("seed",), lambda value: _is_int(value, 0), "an integer from 0 and below 2^63"),
+    *(
+        ((name,), RANGES[name].__contains__, str(RANGES[name]))
+        for name in ("epochs", "eval_every", "checkpoint_every", "keep_checkpoints", "seed")
+    ),
+    (("patience",), lambda value: value is None or value in RANGES["patience"], str(RANGES["patience"])),
     (("lr",), lambda value: _is_number(value, above=True), "a finite number above 0"),
     (("clip_norm",), lambda value: value is None or _is_number(value, above=True), "a finite number above 0"),
     (("weight_decay",), lambda value: _is_number(value, above=False), "a finite number of at least 0"),
@@ -162,7 +161,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
 def _refused(name: str, value: object, expected: str) -> InputError:
     return InputError(
         f"training option {name} is refused",
-        value=f"{value!r}, expected {expected}",
+        value=f"{shown(value)}, expected {expected}",
         where=f"TrainConfig.{name}",
         fix=f"Set {name} to {expected}.",
     )
@@ -197,7 +196,7 @@ def _check_options(kind: type, options: object, taken: Collection[str], what: st
         except (TypeError, ValueError) as error:
             raise InputError(
                 f"{what} cannot be saved as JSON",
-                value=f"'{name}' is {value!r}: {error}",
+                value=f"'{name}' is {shown(value)}: {error}",
                 where=where,
                 fix="Use numbers, strings, lists and mappings; pass anything else through Trainer(optimizer=...) "
                 "or Trainer(scheduler=...).",

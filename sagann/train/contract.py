@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, Topology
 from sagann.graph.validate import FEATURE_DTYPES
+from sagann.ranges import RANGES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,9 +39,9 @@ class Contract:
     def from_json(cls, values: Mapping[str, Any]) -> Contract:
         """A contract of the values of its fields; a TypeError where one is missing, unknown, or of the wrong type."""
         for name, value in values.items():
-            is_fit = isinstance(value, bool) if name == "multi_label" else type(value) is int and value >= 0
+            is_fit = isinstance(value, bool) if name == "multi_label" else name in RANGES and value in RANGES[name]
             if not is_fit:
-                raise TypeError(f"{name} is {value!r:.40}")
+                raise TypeError(f"{name} is {value!r:.40}, expected {RANGES.get(name, 'true or false')}")
         return cls(**values)
 
     def shape_only_graph(self) -> Graph:
@@ -111,6 +112,18 @@ class Contract:
             where=f"model {model}",
             fix=f"Let the last layer return such a tensor, with {self.num_classes} columns.",
         )
+
+
+def require_names(names: Sequence[object], num_classes: int, *, where: str) -> tuple[str, ...]:
+    """The names of the classes as texts; refuse another number of names than of classes, or none."""
+    if names and len(names) != num_classes:
+        raise InputError(
+            "classes and their names differ in number",
+            value=f"{len(names)} names, {num_classes} classes",
+            where=where,
+            fix="Pass one name per class, or none.",
+        )
+    return tuple(str(name) for name in names)
 
 
 def _unfit(graph: Graph, what: str, value: str, fix: str) -> InputError:

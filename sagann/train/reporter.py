@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from sagann.storage.json_fields import as_integer, as_number
 from sagann.train.metrics import Metrics
 
 
@@ -57,14 +58,14 @@ class EpochRecord:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> EpochRecord:
-        """The inverse of :meth:`to_json`."""
+        """The inverse of :meth:`to_json`; a KeyError or TypeError where a value is missing or no finite number."""
         metrics: dict[str, Metrics] = {}
         for key, value in values.items():
             split, slash, name = key.partition("/")
             if slash:
-                metrics.setdefault(split, {})[name] = value
-        own = {name: values[name] for name in ("epoch", "loss", "epoch_s", "lr")}
-        return cls(**own, metrics=metrics)
+                metrics.setdefault(split, {})[name] = as_number(value, key)
+        own = {name: as_number(values[name], name) for name in ("loss", "epoch_s", "lr")}
+        return cls(epoch=as_integer(values["epoch"], "epochs"), **own, metrics=metrics)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

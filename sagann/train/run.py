@@ -8,14 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from sagann.byte_size import parse_bytes
-from sagann.errors import CheckpointError, InputError, require_type
-from sagann.nn import ModelConfig, build_model
+from sagann.errors import CheckpointError, InputError, SagannError, require_type
+from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.nn.user_model import class_in_file
+from sagann.storage.json_fields import as_mapping, as_text, as_texts
 from sagann.train.config import TrainConfig
-from sagann.train.contract import Contract
+from sagann.train.contract import Contract, require_names
+from sagann.train.expectation import require_weights
 from sagann.train.predictor import Predictor
 from sagann.train.resources import resolve_device
 from sagann.train.run_folder import AUTOMATIC, RunFolder
@@ -60,17 +64,17 @@ def read_run(run_dir: str | os.PathLike[str]) -> Run:
     folder = RunFolder(Path(run_dir))
     found, metrics = folder.read_run(), folder.read_summary()
     try:
-        model = found["model"]
+        model, contract = found["model"], Contract.from_json(found["contract"])
         return Run(
             path=folder.path,
-            model=model["name"],
-            model_config=None if model["config"] is None else ModelConfig(**model["config"]),
+            model=as_text(model["name"]),
+            model_config=None if model["config"] is None else ModelConfig(**as_mapping(model["config"])),
             train_config=TrainConfig(**found["train"]),
-            data=found["data"],
-            contract=Contract.from_json(found["contract"]),
+            data=as_text(found["data"]),
+            contract=contract,
             versions=found["versions"],
-            graph=dict(found["identity"]["graph"]),
-            class_names=tuple(str(name) for name in found["class_names"]),
+            graph=as_mapping(found["identity"]["graph"]),
+            class_names=require_names(as_texts(found["class_names"]), contract.num_classes, where="class_names"),
             metrics=metrics,
             automatic_bytes=found[AUTOMATIC],
         )
@@ -116,18 +120,7 @@ def load_run(
     if memory is not None:
         parse_bytes(memory, where="load_run.memory")
     run = read_run(run_dir)
-    if not isinstance(model, nn.Module):
-        model = build_model(_confirmed_config(run, model), run.contract.shape_only_graph())
-    weights = RunFolder(run.path).read_weights()
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise CheckpointError(
-            "the weights are of another model",
-            value=str(error).replace("\n\t", " "),
-            where=str(run.path),
-            fix="Pass the model that the run was trained with.",
-        ) from error
+    model = _with_weights(run, model)
     where, trained = resolve_device(device), run.train_config
     config = replace(
         trained,
@@ -140,6 +133,33 @@ def load_run(
     # Predictions of several threads then find the model in this mode, and leave it so.
     model.eval()
     return Predictor(model, run.contract, device=where, streaming=streaming)
+
+
+def _with_weights(run: Run, model: nn.Module | str | None) -> nn.Module:
+    """The model of a run, with its weights, which are compared with the model's before they are loaded."""
+    config = None if isinstance(model, nn.Module) else _confirmed_config(run, model)
+    weights = RunFolder(run.path).read_weights()
+    try:
+        if config is not None and config.model in MODELS:
+            # On this device a model takes no memory, whatever sizes run.json states.
+            with torch.device("meta"):
+                require_weights(weights, build_model(config, run.contract.shape_only_graph()).state_dict(), "model")
+        if not isinstance(model, nn.Module):
+            assert config is not None
+            model = build_model(config, run.contract.shape_only_graph())
+        if not any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+            require_weights(weights, model.state_dict(), "model")
+        model.load_state_dict(weights)
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, SagannError):
+            raise
+        raise CheckpointError(
+            "the weights are of another model",
+            value=str(error).replace("\n\t", " "),
+            where=str(run.path),
+            fix="Pass the model that the run was trained with.",
+        ) from error
+    return model
 
 
 def _confirmed_config(run: Run, reference: str | None) -> ModelConfig:

@@ -30,6 +30,7 @@ from typing import Any, BinaryIO
 from torch import Tensor
 
 from sagann.errors import CheckpointError, InputError
+from sagann.ranges import RANGES
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder
 from sagann.storage.regular_file import require_file
 from sagann.train.atomic import (
@@ -41,8 +42,8 @@ from sagann.train.atomic import (
     write_json,
     write_tensors,
 )
-from sagann.train.checkpoint import CheckpointFolder
-from sagann.train.codec import decode, encode
+from sagann.train.checkpoint import Checkpoint, CheckpointFolder
+from sagann.train.codec import Decoder, encode
 from sagann.train.reporter import EpochRecord
 
 FORMAT = 1
@@ -181,6 +182,9 @@ class RunFolder:
         missing = [name for name in _DESCRIPTION if not isinstance(found.get(name), dict)]
         if missing:
             raise self.damaged_description(f"{', '.join(missing)}: missing, or not a mapping")
+        budget_bytes = found.get(AUTOMATIC)
+        if budget_bytes is not None and budget_bytes not in RANGES["bytes"]:
+            raise self.damaged_description(f"{AUTOMATIC} is {budget_bytes!r:.40}, expected {RANGES['bytes']}")
         return found
 
     def damaged_description(self, value: str) -> CheckpointError:
@@ -277,21 +281,13 @@ class RunFolder:
 
     def read_weights(self) -> dict[str, Any]:
         """The state_dict that the run ended with; of a run that has not ended, that of its best or last epoch so far."""
-        from safetensors import SafetensorError, safe_open
-
         path, summary = self.path / _WEIGHTS_FILE, self.read_summary()
         if summary is not None and path.exists():
-            expected = summary.get("weights_checksum")
             try:
-                if (found := file_digest(path)) != expected:
-                    raise self._damaged_result(path, f"checksum {found}, metrics.json says {expected}")
-                with safe_open(path, framework="pt") as file:
-                    tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-                    extra = decode(parse_json((file.metadata() or {}).get(_EXTRA_STATE, "{}").encode()), tensors)
-                return {name: value for name, value in tensors.items() if not name.startswith(_EXTRA_STATE)} | extra
-            except (SafetensorError, OSError) as error:
+                return _read_result(path, summary.get("weights_checksum"))
+            except (OSError, ValueError, RecursionError) as error:
                 raise self._damaged_result(path, str(error)) from error
-        checkpoint = self.checkpoints.newest(on_damaged=lambda text: None)
+        checkpoint = self.checkpoints.newest(on_damaged=lambda text: None, require=_weights_of)
         if checkpoint is None:
             raise CheckpointError(
                 "the run has no weights yet",
@@ -299,14 +295,40 @@ class RunFolder:
                 where=str(self.path),
                 fix="Wait for its first checkpoint, or resume it.",
             )
-        state = decode(checkpoint.state, checkpoint.tensors)
-        weights: dict[str, Any] = state["best"]["weights"] or state["model"]
-        return weights
+        return _weights_of(checkpoint)
 
     def _damaged_result(self, path: Path, value: str) -> CheckpointError:
         return CheckpointError(
             f"{path.name} is damaged", value=value, where=str(path), fix="Resume the run to write it anew."
         )
+
+
+def _read_result(path: Path, checksum: Any) -> dict[str, Any]:
+    """The state_dict of model.safetensors; a ValueError or OSError says what is wrong with the file."""
+    from safetensors import SafetensorError, safe_open
+
+    if (found := file_digest(path)) != checksum:
+        raise ValueError(f"checksum {found}, metrics.json says {checksum!r:.80}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
+            metadata = file.metadata() or {}
+    except (SafetensorError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+        raise ValueError(str(error)) from error
+    extra = Decoder(tensors).decode(parse_json(metadata.get(_EXTRA_STATE, "{}").encode()), name=_EXTRA_STATE)
+    if not isinstance(extra, Mapping):
+        raise ValueError(f"{_EXTRA_STATE} in its metadata is a {type(extra).__name__}")
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(_EXTRA_STATE)} | {**extra}
+
+
+def _weights_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The best weights of a checkpoint, or the last ones where none were kept; a ValueError where there are none."""
+    best, last = checkpoint.state.get("best"), checkpoint.state.get("model")
+    weights = best.get("weights") if isinstance(best, Mapping) else best
+    weights = last if weights is None else weights
+    if not isinstance(weights, Mapping):
+        raise ValueError("neither best.weights nor model are weights of a model")
+    return {**weights}
 
 
 def is_of_run(file: Path | None) -> bool:

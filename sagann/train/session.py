@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +14,13 @@ from sagann.errors import InputError, LayerError
 from sagann.graph import Graph
 from sagann.train.best import BestTracker
 from sagann.train.checkpoint import Checkpoint
-from sagann.train.codec import decode, encode
 from sagann.train.config import TrainConfig
 from sagann.train.epoch_source import EpochSource, TrainStep
+from sagann.train.expectation import require_optimizer, require_scheduler, require_weights
 from sagann.train.metrics import Metrics, evaluate_splits
 from sagann.train.policies import REFUSALS, check_rates, step_scheduler, torch_refuses
 from sagann.train.reporter import EpochRecord
-from sagann.train.resources import capture_rng, restore_rng
+from sagann.train.resources import capture_rng, require_rng, restore_rng
 
 
 @dataclass(kw_only=True, eq=False)
@@ -163,21 +162,37 @@ class TrainSession:
 
     def checkpoint(self, *, run: str, history_bytes: int) -> Checkpoint:
         """The whole state after the last trained epoch, for a run's digest and a length of metrics.jsonl."""
-        tensors: dict[str, Tensor] = {}
-        parts = {
+        state = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             "best": self.tracker.state_dict(),
             "rng": capture_rng(self.device),
+            "run": run,
+            "history_epochs": len(self.history),
+            "history_bytes": history_bytes,
         }
-        state = {name: encode(part, tensors, name=name) for name, part in parts.items()}
-        state |= {"run": run, "history_epochs": len(self.history), "history_bytes": history_bytes}
-        return Checkpoint(epoch=self.epoch, state=state, tensors=tensors)
+        return Checkpoint(epoch=self.epoch, state=state)
+
+    def require_restorable(self, checkpoint: Checkpoint, history: list[EpochRecord]) -> None:
+        """Require the state of this run after the epochs of ``history``; a ValueError names an entry that is not of the run.
+
+        Nothing is applied.
+        """
+        state, model = checkpoint.state, self.model.state_dict()
+        require_weights(state["model"], model, "model")
+        require_optimizer(
+            state["optimizer"], self.optimizer, is_scheduled=self.scheduler is not None, name="optimizer"
+        )
+        # A factory of the user's may have made the scheduler.
+        is_own = self.config.scheduler != type(self.scheduler).__name__
+        require_scheduler(state["scheduler"], self.scheduler, is_own=is_own, epoch=len(history), name="scheduler")
+        self.tracker.require_state(state["best"], history, eval_every=self.config.eval_every, weights=model)
+        require_rng(state["rng"], self.device)
 
     def restore(self, checkpoint: Checkpoint, history: list[EpochRecord]) -> None:
-        """Continue from ``checkpoint`` as an uninterrupted run would."""
-        state: dict[str, Any] = decode(checkpoint.state, checkpoint.tensors)
+        """Continue from ``checkpoint``, which is restorable, as an uninterrupted run would."""
+        state = checkpoint.state
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler is not None:

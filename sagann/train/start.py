@@ -7,11 +7,15 @@ restored, and so are a checkpoint of another run and a folder that has lost its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from sagann.errors import CheckpointError, InputError
+from sagann.ranges import RANGES
 from sagann.train.checkpoint import Checkpoint
+from sagann.train.expectation import require_keys
 from sagann.train.identity import FREE_OPTIONS, check_same, digest_of
+from sagann.train.reporter import EpochRecord
 from sagann.train.resources import versions
 from sagann.train.run_folder import AUTOMATIC, RunFolder
 from sagann.train.session import TrainSession
@@ -69,7 +73,8 @@ def continue_run(
             on_message(f"The run was started with {name} {before}, this is {now}: its last bits may differ.")
     # The saved identity: an option may be 1 now that was 1.0 then.
     run = digest_of(saved["identity"])
-    checkpoint = folder.checkpoints.newest(on_damaged=on_message)
+    restoring = _Restoring(session=session, folder=folder, run=run)
+    checkpoint = folder.checkpoints.newest(on_damaged=on_message, require=restoring.require)
     if checkpoint is None:
         num_epochs, every = folder.count_history(), saved["train"].get("checkpoint_every")
         # A run that was killed before its first checkpoint starts anew. A run that got further has had a checkpoint.
@@ -79,7 +84,8 @@ def continue_run(
         on_message("There is no checkpoint yet; the run starts from its first epoch.")
         folder.cut_history(0)
     else:
-        _restore(session, folder, checkpoint, run)
+        session.restore(checkpoint, restoring.history)
+        folder.cut_history(checkpoint.state["history_bytes"])
     free = {name: description["train"][name] for name in FREE_OPTIONS}
     folder.write_run({**saved, "train": {**saved["train"], **free}, AUTOMATIC: description[AUTOMATIC]})
     if not session.finished:
@@ -92,24 +98,46 @@ def _lost(what: str, value: str, where: str) -> CheckpointError:
     return CheckpointError(f"the run has lost its {what}", value=value, where=where, fix=fix)
 
 
-def _restore(session: TrainSession, folder: RunFolder, checkpoint: Checkpoint, run: str) -> None:
-    where = f"checkpoint of epoch {checkpoint.epoch} in {folder.path}"
-    if checkpoint.state["run"] != run:
-        raise CheckpointError(
-            "the checkpoint belongs to another run",
-            value="its identity differs from run.json's",
-            where=where,
-            fix="Remove it from the folder.",
-        )
-    epochs = session.config.epochs
-    if checkpoint.epoch > epochs:
-        raise CheckpointError(
-            "the run is past its last epoch",
-            value=f"epoch {checkpoint.epoch}, epochs is {epochs}",
-            where=where,
-            fix=f"Set epochs to at least {checkpoint.epoch}.",
-        )
-    history_bytes = checkpoint.state["history_bytes"]
-    history = folder.read_history(checkpoint.state["history_epochs"], history_bytes)
-    session.restore(checkpoint, history)
-    folder.cut_history(history_bytes)
+@dataclass(kw_only=True, slots=True)
+class _Restoring:
+    """A checkpoint on its way into a session."""
+
+    session: TrainSession
+    "The session, which has not trained yet."
+    folder: RunFolder
+    "The folder of the run."
+    run: str
+    "Digest of the run's identity."
+    history: list[EpochRecord] = field(default_factory=list)
+    "The records up to the checkpoint that was required last."
+
+    def require(self, checkpoint: Checkpoint) -> None:
+        """Require a checkpoint of this run, and read the history up to it.
+
+        A ValueError names an entry that is damaged. Another run, a run past its last epoch and a lost history are
+        CheckpointErrors.
+        """
+        where = f"checkpoint of epoch {checkpoint.epoch} in {self.folder.path}"
+        state, epochs = checkpoint.state, self.session.config.epochs
+        expected = self.session.checkpoint(run=self.run, history_bytes=0).state
+        require_keys(state, expected, "state")
+        if state["run"] != self.run:
+            raise CheckpointError(
+                "the checkpoint belongs to another run",
+                value="its identity differs from run.json's",
+                where=where,
+                fix="Remove it from the folder.",
+            )
+        if checkpoint.epoch > epochs:
+            raise CheckpointError(
+                "the run is past its last epoch",
+                value=f"epoch {checkpoint.epoch}, epochs is {epochs}",
+                where=where,
+                fix=f"Set epochs to at least {checkpoint.epoch}.",
+            )
+        if type(state["history_epochs"]) is not int or state["history_epochs"] != checkpoint.epoch:
+            raise ValueError(f"history_epochs is {state['history_epochs']!r:.80}, expected {checkpoint.epoch}")
+        if state["history_bytes"] not in RANGES["bytes"]:
+            raise ValueError(f"history_bytes is {state['history_bytes']!r:.80}, expected {RANGES['bytes']}")
+        self.history = self.folder.read_history(checkpoint.epoch, state["history_bytes"])
+        self.session.require_restorable(checkpoint, self.history)

@@ -26,7 +26,7 @@ from sagann.nn import ModelConfig, build_model
 from sagann.train.automatic import automatic_budget, bytes_in_files
 from sagann.train.best import BestTracker, copy_of, resolve_monitor
 from sagann.train.config import TrainConfig
-from sagann.train.contract import Contract
+from sagann.train.contract import Contract, require_names
 from sagann.train.epoch_source import WholeGraph
 from sagann.train.identity import identity_of
 from sagann.train.metrics import Metrics
@@ -120,7 +120,7 @@ class Trainer:
         self.run_dir = None if run_dir is None else Path(run_dir)
         self._reporter: Reporter = reporter or LogReporter()
         self._source = source or graph.name
-        self._class_names = list(class_names)
+        self._class_names = require_names(class_names, graph.num_classes, where="Trainer.class_names")
         self._optimizer, self._scheduler = optimizer, scheduler
         self._param_groups = param_groups or DECAY_POLICIES[self.config.decay]
         if optimizer is None and scheduler is None:
@@ -243,12 +243,12 @@ class Trainer:
             remove_spilled(folder.path)
         budget_bytes = None
         if self.config.memory is None and self.device.type == "cpu":
-            known = folder.read_run().get(AUTOMATIC) if folder is not None and folder.exists and resume else None
+            is_continued = folder is not None and folder.exists and resume
             budget_bytes = automatic_budget(
                 self.model,
                 self._prepared.graph,
                 self._reporter.on_message,
-                known=known if isinstance(known, int) else None,
+                known=folder.read_run().get(AUTOMATIC) if folder is not None and is_continued else None,
                 in_files_bytes=self._in_files_bytes,
             )
         streaming = Streaming.of(self.config, self.run_dir, device=self.device, automatic_bytes=budget_bytes)

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from sagann.cli.fit_memory import check_memory, least_bytes, refuse_beyond_memory
+from sagann.cli.fit_memory import check_memory, least_bytes
 from sagann.cli.run_settings import RunSettings, merge, settings_of
 from sagann.errors import InputError
-from sagann.free_space import Memory
+from sagann.free_space import Memory, require_memory
 from sagann.graph import Graph, rmat_graph
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.runtime.in_memory.engine import CompiledEngine
@@ -29,7 +29,7 @@ def graph() -> Graph:
 def mebibyte(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with 1 MiB of free memory."""
     found = Memory(total_bytes=2**30, available_bytes=2**20, limit_bytes=None, limit_used_bytes=None)
-    monkeypatch.setattr("sagann.cli.fit_memory.memory", lambda: found)
+    monkeypatch.setattr("sagann.free_space.memory", lambda: found)
 
 
 @pytest.mark.usefixtures("mebibyte")
@@ -57,8 +57,8 @@ def test_the_output_of_a_streamed_run_lies_in_files(graph: Graph) -> None:
 
 def test_where_memory_is_unknown_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Memory(total_bytes=None, available_bytes=None, limit_bytes=None, limit_used_bytes=None)
-    monkeypatch.setattr("sagann.cli.fit_memory.memory", lambda: found)
-    refuse_beyond_memory(2**70, where="everything", fix="")
+    monkeypatch.setattr("sagann.free_space.memory", lambda: found)
+    require_memory(2**70, where="everything", fix="")
 
 
 LOGITS = 4 * 1000 * 3

@@ -74,6 +74,18 @@ def test_bad_input_exits_2(tmp_path: Path) -> None:
     assert err.splitlines()[0] == "Error: graph not found: no file, folder or embedded graph of that name"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("NUMBA_NUM_THREADS", "0"), ("NUMBA_NUM_THREADS", "1000000"), ("NUMBA_THREADING_LAYER", "fast")],
+)
+def test_an_environment_in_which_numba_cannot_start(tmp_path: Path, name: str, value: str) -> None:
+    arguments = ("train", "--data", "demo", "--epochs", 1, "--hidden", 4, "--out", "run")
+    code, _, err = run(*arguments, cwd=tmp_path, env={name: value})
+    assert code == 2, err
+    assert err.startswith("Error: Numba cannot start its threads: ")
+    assert name in err
+
+
 def test_a_reader_that_goes_away(blocks: Path) -> None:
     process = start("data", "info", blocks)
     assert process.stdout is not None

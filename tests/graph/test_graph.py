@@ -116,3 +116,14 @@ def test_every_exported_name_exists():
 def test_importing_the_graph_does_not_import_numba():
     program = "import sys, sagann.graph; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("num_edge_types", 2**40), ("num_classes", 2**48), ("num_classes", -1)]
+)
+def test_counts_out_of_range_are_refused(name: str, count: int) -> None:
+    topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=2)
+    with pytest.raises(
+        InputError, match=rf"count is out of range: {count}, expected an integer from 0 .*Graph.{name}"
+    ):
+        Graph(topology=topology, **{name: count})

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sagann.errors import DatasetError, MissingDependencyError
+from sagann.errors import DatasetError, InputError, MissingDependencyError
 from sagann.graph import Graph
 from sagann.interop import import_graphbolt
 from sagann.storage import check_dataset, open_graph
@@ -168,3 +168,27 @@ def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'sagann\[graphbolt\]'"):
         imported(folder_with(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("stated", "changed", "message"),
+    [
+        (
+            "num: 4",
+            f"num: {10**30}",
+            r"'num': expected an integer from 0 to 2\^48 - 1 for num_vertices, found 10{30}",
+        ),
+        (
+            "num: 4",
+            f"num: 0x{'f' * 5000}",
+            "'num': expected an integer .* found a value with an integer of thousands",
+        ),
+        ("num: 4", "num: true", "'num': expected an integer .* found True"),
+        ("num: 4", f"num: {2**47}", "the work does not fit memory: .* 2 splits of 140737488355328 vertices"),
+        ("num_classes: 3", f"num_classes: {2**60}", "'num_classes': expected an integer"),
+        ("num_classes: 3", "num_classes: -3", "'num_classes': expected an integer .* found -3"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(tmp_path: Path, stated: str, changed: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        imported(folder_with(tmp_path, METADATA.replace(stated, changed)))

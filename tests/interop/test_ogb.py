@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sagann.errors import DatasetError
+from sagann.errors import DatasetError, InputError
 from sagann.graph import Graph
 from sagann.interop import import_ogb
 from sagann.storage import ImportOptions, check_dataset, open_graph
@@ -112,6 +112,11 @@ def test_archive_layout(tmp_path: Path) -> None:
         ({"raw/node-feat": [(0, 1), (0, "nan"), (0, 1), (0, 1)]}, r"nan in column 1 .*node-feat\.csv\.gz, row 2\)"),
         ({"raw/edge-feat": [(1,), (2,)]}, r"data 'feat' ends after 2 rows, and more edges follow .*edge-feat"),
         ({"raw/edge-feat": [(1,), (2,), (3,), (4,)]}, r"data 'feat' goes on after 3 rows, the number of edges"),
+        (
+            {"raw/num-node-list": [(2**62,)]},
+            r"a stated number is out of range: expected an .* for num_vertices, found 46",
+        ),
+        ({"raw/num-edge-list": [(-1,)]}, r"expected an integer from 0 to 2\^48 - 1 for num_edges, found -1"),
         ({"raw/num-node-list": [(2,), (2,)]}, r"2 graphs, a node-property dataset has one"),
         ({"raw/triplet-type-list": [("a", "b", "c")]}, r"a heterogeneous graph"),
         ({"split/time/valid": [(7,)]}, r"split 'val': vertex id out of range: 7.*valid\.csv\.gz, row 1\)"),
@@ -123,6 +128,11 @@ def test_bad_folders_are_named(tmp_path: Path, changed: dict[str, Any], message:
     with pytest.raises(DatasetError, match=message):
         imported(ogb_folder(tmp_path, **changed))
     assert [entry.name for entry in tmp_path.iterdir()] == ["ogbn_small"]
+
+
+def test_masks_for_more_vertices_than_memory_holds(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"does not fit memory: at least 384\.0 TiB .*3 splits of 140737488355328"):
+        imported(ogb_folder(tmp_path, **{"raw/num-node-list": [(2**47,)]}))
 
 
 def test_a_scheme_that_is_not_there(tmp_path: Path) -> None:

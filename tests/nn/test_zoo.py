@@ -97,7 +97,8 @@ def test_residual_gcn_learns_a_shortcut_where_widths_differ_or_when_asked() -> N
     ("settings", "message"),
     [
         ({"model": "gnc"}, "unknown model: 'gnc', expected one of commnet, gcn,"),
-        ({"layers": 0}, "layers = 0, expected a whole number from 1"),
+        ({"layers": 0}, "layers = 0, expected an integer from 1 to 1000"),
+        ({"layers": 1001}, "layers = 1001, expected an integer from 1 to 1000"),
         ({"dropout": 1.0}, "dropout = 1.0, expected a number from 0 to less than 1"),
         ({"dropout": float("nan")}, "dropout = nan"),
         ({"encoder": "magic"}, "unknown encoder: 'magic'"),

@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 
 from sagann.errors import InputError
 from sagann.plan.machine import DISK_UNITS, UNITS, Disk, Machine
+from sagann.ranges import RANGES
 
 WHERE = "machine.toml"
 VALUES: dict[str, Any] = {
@@ -148,9 +149,16 @@ def test_what_is_no_number(name: str, value: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["num_cores", "cache_bytes"])
-def test_parts_of_a_core_or_a_byte(name: str) -> None:
-    error = refused(text_with(**{name: "2.5"}))
-    assert (error.what, error.value) == (f"{name} of a machine is not a whole number", "2.5")
+@pytest.mark.parametrize("value", ["2.5", "1e+30"])
+def test_parts_of_a_core_or_a_byte_and_more_than_there_are(name: str, value: str) -> None:
+    error = refused(text_with(**{name: value}))
+    assert (error.what, error.value) == (f"{name} of a machine is not {RANGES[name]}", value)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_integers_that_python_does_not_write_out(name: str) -> None:
+    error = refused(text_with(**{name: "0x" + "f" * 5000}))
+    assert error.value == "a value with an integer of thousands of digits"
 
 
 def test_a_name_that_is_none() -> None:

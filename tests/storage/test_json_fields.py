@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from sagann.storage.json_fields import as_count, as_flag, as_list, as_mapping, as_text, as_texts
+from sagann.storage.json_fields import as_flag, as_integer, as_list, as_mapping, as_text, as_texts
 
 
 @pytest.mark.parametrize(
     ("read", "good", "bad", "expected"),
     [
         (as_text, "a", 1, "text, found 1"),
-        (as_count, 2**56 - 1, 2**56, "a count"),
-        (as_count, 0, -1, "a count"),
-        (as_count, 0, True, "a count, found True"),
+        (
+            partial(as_integer, name="num_classes"),
+            2**48 - 1,
+            2**48,
+            r"an integer from 0 to 2\^48 - 1 for num_classes",
+        ),
+        (partial(as_integer, name="layers"), 1, 0, "an integer from 1 to 1000 for layers, found 0"),
+        (partial(as_integer, name="num_edges"), 0, True, "an integer .* found True"),
         (as_flag, False, 0, "true or false"),
         (as_list, [1], {}, "a list"),
         (as_mapping, {}, [], "an object"),

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import sagann.storage.npz_graph as npz_graph_module
-from sagann.errors import DatasetError
+from sagann.errors import DatasetError, InputError
 from sagann.storage import ImportOptions, check_dataset, dataset_info, import_npz, open_graph, read_npz
 from sagann.storage.importer import ImportSource, import_dataset
 from sagann.storage.npz import NpzArchive
@@ -392,6 +392,98 @@ def test_a_header_of_nothing_but_parentheses(tmp_path: Path) -> None:
             read_npz(tmp_path / "g.npz")
         with pytest.raises(DatasetError, match="file cannot be read"):
             open_features(tmp_path / "f.npy")
+
+
+def npy(shape: object, *, descr: str = "<f4", version: bytes = b"\x01\x00", data: bytes = b"") -> bytes:
+    """A file of an array with any shape and version in its header."""
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape!r}, }}\n".encode()
+    length = len(text).to_bytes(2 if version[0] == 1 else 4, "little")
+    return b"\x93NUMPY" + version + length + text + data
+
+
+def archive_with(path: Path, **members: bytes) -> Path:
+    """An archive of a ring of three vertices, with further members as they are given."""
+    np.savez(path, edge_index=np.array([[0, 1, 2], [1, 2, 0]]))
+    with zipfile.ZipFile(path, "a") as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    return path
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["features", "labels"])
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((10**18, 0), r"size 10{18} in a shape, expected an integer from 0 to 2\^48 - 1"),
+        ((0, 10**30), "size 10{30} in a shape"),
+        ((0, 2**47, 2**47), "beyond 64 bits"),
+        ((2**47, 0), "does not fit memory|disk is too small"),
+        ((0, 2**40), "destination id|source id|out of range"),
+    ],
+)
+def test_arrays_without_values_do_not_claim_any_shape(
+    tmp_path: Path, name: str, shape: tuple[int, ...], message: str
+) -> None:
+    content = npy(shape, descr="<f4" if name == "features" else "<i8")
+    path = archive_with(tmp_path / "g.npz", **{name: content})
+    for action in (read_npz, lambda source: import_npz(source, tmp_path / "g")):
+        with pytest.raises(InputError, match=message):
+            action(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["g.npz"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("shape", [(10**18, 0), (0, 10**30), (0,) * 40])
+def test_array_files_without_values_do_not_claim_any_shape(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    (tmp_path / "f.npy").write_bytes(npy(shape))
+    with pytest.raises(DatasetError, match=r"file cannot be read: .*shape"):
+        open_features(tmp_path / "f.npy")
+
+
+@pytest.mark.timeout(60)
+def test_rows_without_values_are_one_chunk(tmp_path: Path) -> None:
+    (tmp_path / "f.npy").write_bytes(npy((2**40, 0)))
+    assert [len(chunk.rows) for chunk in open_features(tmp_path / "f.npy").chunks()] == [2**40]
+    with NpzArchive(archive_with(tmp_path / "g.npz", features=npy((2**40, 0)))) as archive:
+        assert [len(rows) for rows in archive.chunks("features")] == [2**40]
+        assert archive.read("features").shape == (2**40, 0)
+
+
+@pytest.mark.parametrize("version", [(9, 9), (0, 0), (1, 1), (2, 1), (4, 0)])
+def test_unknown_versions_of_the_format_are_refused(tmp_path: Path, version: tuple[int, int]) -> None:
+    content = npy((3, 1), version=bytes(version), data=bytes(12))
+    (tmp_path / "f.npy").write_bytes(content)
+    message = f"version {version[0]}.{version[1]} of the .npy format, known are 1.0, 2.0, 3.0"
+    with pytest.raises(DatasetError, match=message):
+        open_features(tmp_path / "f.npy")
+    with pytest.raises(DatasetError, match=message):
+        read_npz(archive_with(tmp_path / "g.npz", features=content))
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_known_versions_of_the_format_are_read(tmp_path: Path, version: tuple[int, int]) -> None:
+    values = np.arange(3, dtype=np.float32)
+    content = npy((3, 1), version=bytes(version), data=values.tobytes())
+    features = read_npz(archive_with(tmp_path / "g.npz", features=content)).features
+    assert isinstance(features, torch.Tensor)
+    assert features.tolist() == [[0.0], [1.0], [2.0]]
+
+
+@pytest.mark.parametrize("columns", [2**63 - 1, 2**31, -1])
+@pytest.mark.parametrize("rows", [3, 2**63 - 1])
+def test_sparse_features_do_not_claim_any_shape(tmp_path: Path, rows: int, columns: int) -> None:
+    np.savez(
+        tmp_path / "g.npz",
+        edge_index=np.array([[0, 1, 2], [1, 2, 0]]),
+        features_indptr=np.zeros(4, np.int64),
+        features_indices=np.zeros(0, np.int64),
+        features_data=np.zeros(0, np.float32),
+        features_shape=np.array([rows, columns]),
+    )
+    for action in (read_npz, lambda source: import_npz(source, tmp_path / "g")):
+        with pytest.raises(DatasetError, match=r"the number of columns is an integer from 0 to 2\^31 - 1"):
+            action(tmp_path / "g.npz")
 
 
 def test_weights_that_add_up_to_too_much(tmp_path: Path) -> None:

@@ -137,3 +137,12 @@ def test_labels_of_rows_in_pandas_are_no_column(tmp_path: Path) -> None:
     assert ParquetTable(path).names == ["a"]
     (chunk,) = open_features(path).chunks()
     assert chunk.rows.tolist() == [[0.5], [0.25]]
+
+
+@pytest.mark.parametrize("names", [[], ["__index_level_0__"]])
+def test_a_parquet_file_without_columns_is_refused(tmp_path: Path, names: list[str]) -> None:
+    pq.write_table(pa.table({name: [1, 2] for name in names}), tmp_path / "x.parquet")
+    with pytest.raises(
+        DatasetError, match=r"table has no columns: \d rows, and (nothing|__index_level_0__) in them"
+    ):
+        ParquetTable(tmp_path / "x.parquet")

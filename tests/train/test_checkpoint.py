@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 import importlib
+import json
 
 import pytest
 import torch
 
 from sagann.errors import CheckpointError
+from sagann.train.atomic import digest
 from sagann.train.checkpoint import Checkpoint, CheckpointFolder
 
 
 def checkpoint(epoch=10):
     return Checkpoint(
-        epoch=epoch, state={"lr": 0.1, "best": None}, tensors={"w": torch.arange(4.0), "n": torch.tensor(3)}
+        epoch=epoch, state={"lr": 0.1, "best": None, "weights": {"w": torch.arange(4.0), "n": torch.tensor(3)}}
     )
 
 
@@ -21,18 +23,19 @@ def test_written_and_read_back(tmp_path):
     assert path == tmp_path / "checkpoints" / "epoch-000010"
     assert sorted(file.name for file in path.iterdir()) == ["state.json", "state.safetensors"]
     back = folder.read(10)
-    assert back.state == {"lr": 0.1, "best": None}
-    assert torch.equal(back.tensors["w"], torch.arange(4.0))
-    assert back.tensors["n"].shape == ()
+    weights = back.state["weights"]
+    assert {**back.state, "weights": None} == {"lr": 0.1, "best": None, "weights": None}
+    assert torch.equal(weights["w"], torch.arange(4.0))
+    assert weights["n"].shape == ()
 
 
 def test_what_was_read_outlives_the_file(tmp_path):
     folder = CheckpointFolder(tmp_path, keep=1)
     folder.write(checkpoint(1))
-    tensors = folder.read(1).tensors
+    weights = folder.read(1).state["weights"]
     folder.write(checkpoint(2))
     assert folder.epochs() == [2]
-    assert torch.equal(tensors["w"], torch.arange(4.0))
+    assert torch.equal(weights["w"], torch.arange(4.0))
 
 
 def test_the_newest_are_kept_in_the_order_of_epochs(tmp_path):
@@ -138,3 +141,54 @@ def test_newest_passes_damaged_ones_over_and_tells(tmp_path):
     assert newest.epoch == 2
     assert len(told) == 1
     assert "epoch-000003" in told[0]
+
+
+def test_one_that_is_not_as_required_is_passed_over(tmp_path):
+    folder = CheckpointFolder(tmp_path, keep=5)
+    for epoch in (1, 2):
+        folder.write(checkpoint(epoch))
+
+    def require(found):
+        if found.epoch > 1:
+            raise ValueError("weights.w is 3, expected 4")
+
+    told = []
+    assert folder.newest(on_damaged=told.append, require=require).epoch == 1
+    assert ["checkpoint is damaged: weights.w is 3, expected 4 (in " in text for text in told] == [True]
+
+
+def test_an_error_of_ours_is_no_damage(tmp_path):
+    folder = CheckpointFolder(tmp_path, keep=5)
+    folder.write(checkpoint())
+
+    def require(found):
+        raise CheckpointError("another run", value="v", where="w", fix="f")
+
+    with pytest.raises(CheckpointError, match="another run"):
+        folder.newest(on_damaged=pytest.fail, require=require)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (
+            lambda content: content.pop("epoch"),
+            "the content of state.json is not epoch, state and tensors_checksum",
+        ),
+        (lambda content: content.update(more=1), "the content of state.json is not epoch"),
+        (lambda content: content.update(epoch=True), "state.json is of epoch True, the folder's name says 1"),
+        (lambda content: content.update(state=[]), "the state in state.json is not an object"),
+        (lambda content: content.update(tensors_checksum="0"), "state.safetensors does not match its checksum"),
+        (lambda content: content["state"].pop("weights"), "tensor 'weights.n' belongs to no entry"),
+        (lambda content: content["state"].update(lr={"$pickle": ""}), "lr is .* no value of a checkpoint"),
+    ],
+)
+def test_wrong_content_with_a_right_checksum_is_damage(tmp_path, change, problem):
+    folder = CheckpointFolder(tmp_path, keep=2)
+    file = folder.write(checkpoint(1)) / "state.json"
+    document = json.loads(file.read_text())
+    change(document["content"])
+    document["checksum"] = digest(json.dumps(document["content"]).encode())
+    file.write_text(json.dumps(document))
+    with pytest.raises(CheckpointError, match=f"checkpoint is damaged: {problem}"):
+        folder.read(1)

@@ -8,13 +8,16 @@ import pytest
 import torch
 
 from sagann.errors import CheckpointError
-from sagann.train.codec import decode, encode
+from sagann.train.codec import Decoder, encode
 
 
 def there_and_back(value):
     tensors = {}
     text = json.dumps(encode(value, tensors, name="state"), allow_nan=False)
-    return decode(json.loads(text), tensors)
+    decoder = Decoder(tensors)
+    back = decoder.decode(json.loads(text), name="state")
+    decoder.require_all_taken()
+    return back
 
 
 @pytest.mark.parametrize(
@@ -61,7 +64,7 @@ def test_tensors_are_copied_with_their_bits():
     encoded = encode({0: [tensor, tensor]}, tensors, name="s")
     assert sorted(tensors) == ["s.0.0", "s.0.1"]
     assert all(copy.is_contiguous() and copy.data_ptr() != tensor.data_ptr() for copy in tensors.values())
-    back = decode(encoded, tensors)[0][1]
+    back = Decoder(tensors).decode(encoded, name="s")[0][1]
     assert torch.equal(back.view(torch.int32), tensor.contiguous().view(torch.int32))
 
 
@@ -75,3 +78,35 @@ def test_what_is_no_plain_value_is_refused_by_name(value):
     with pytest.raises(CheckpointError, match="training state cannot be saved") as caught:
         there_and_back(value)
     assert caught.value.where.startswith("state")
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ({"$tensor": "s.b"}, "s is tensor 's.b', expected tensor 's'"),
+        ({"$tensor": ["s"]}, r"s is tensor \['s'\], expected"),
+        ([{"$tensor": "s.0"}], "s.0 is tensor 's.0', expected tensor 's.0'"),
+        ({"$pickle": "c"}, "s is .* no value of a checkpoint"),
+        ({"$float": "1.5"}, "s is .* no value of a checkpoint"),
+        ({"$float": ["nan"]}, "s is .* no value of a checkpoint"),
+        ({"$tuple": {"a": 1}}, "s is .* no value of a checkpoint"),
+        ({"$tuple": [], "b": 1}, "s has keys beside '.tuple'"),
+        ({"$dict": [[1, 2], [1, 3]]}, "s has keys that are equal"),
+        ({"$dict": [[1, 2, 3]]}, r"s.key0 is \[1, 2, 3\], expected a key and a value"),
+        ({"$dict": [[[1], 2]]}, "s: unhashable type"),
+        ({"$set": [1, 1]}, "s has keys that are equal"),
+        ({"a": [1.0, math.nan]}, "s.a.1 is nan"),
+    ],
+)
+def test_what_was_never_written_is_refused_by_name(written, problem):
+    with pytest.raises(ValueError, match=problem):
+        Decoder({"s": torch.zeros(1)}).decode(written, name="s")
+
+
+def test_a_tensor_is_taken_once_and_by_its_own_entry():
+    decoder = Decoder({"s": torch.zeros(1), "t": torch.ones(1)})
+    decoder.decode({"$tensor": "s"}, name="s")
+    with pytest.raises(ValueError, match="tensor 't' belongs to no entry"):
+        decoder.require_all_taken()
+    with pytest.raises(ValueError, match="s' is tensor 's', expected tensor 's''"):
+        decoder.decode({"$tensor": "s"}, name="s")

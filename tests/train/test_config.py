@@ -12,7 +12,7 @@ from sagann.train import TrainConfig
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epochs": 0}, "training option epochs is refused: 0, expected an integer of at least 1"),
+        ({"epochs": 0}, "training option epochs is refused: 0, expected an integer from 1 to 2^63 - 1"),
         ({"epochs": 2.5}, "epochs is refused: 2.5"),
         ({"epochs": True}, "epochs is refused: True"),
         ({"lr": 0}, "lr is refused: 0, expected a finite number above 0"),
@@ -22,7 +22,9 @@ from sagann.train import TrainConfig
         ({"weight_decay": -1e-3}, "weight_decay is refused: -0.001, expected a finite number of at least 0"),
         ({"clip_norm": 0.0}, "clip_norm is refused: 0.0"),
         ({"seed": -1}, "seed is refused: -1"),
-        ({"seed": 2**63}, "an integer from 0 and below 2^63"),
+        ({"seed": 10**10_000}, "seed is refused: a value with an integer of thousands of digits, expected"),
+        ({"optimizer_options": {"eps": 10**10_000}}, "'eps' is a value with an integer of thousands of digits"),
+        ({"seed": 2**63}, "an integer from 0 to 2^63 - 1"),
         ({"patience": 0}, "patience is refused: 0"),
         ({"eval_every": 0}, "eval_every is refused: 0"),
         ({"checkpoint_every": 0}, "checkpoint_every is refused: 0"),

@@ -9,6 +9,7 @@ import torch
 from sagann.errors import InputError, LayerError
 from sagann.nn import ModelConfig, build_model
 from sagann.train import Contract
+from sagann.train.contract import require_names
 from tests.train.runs import community_graph
 
 
@@ -86,3 +87,19 @@ def test_a_model_of_edge_types_refuses_a_graph_without():
     typed.check(replace(community_graph(), num_edge_types=2))
     with pytest.raises(InputError, match="0 edge types, the model expects 3"):
         typed.check(community_graph())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("num_edge_types", 2**40), ("num_vertices", -1), ("num_classes", True), ("multi_label", 1)]
+)
+def test_sizes_out_of_range_are_refused(name, value):
+    sizes = asdict(Contract.of(community_graph()))
+    with pytest.raises(TypeError, match=rf"{name} is {value}, expected (an integer from 0|true or false)"):
+        Contract.from_json({**sizes, name: value})
+
+
+def test_as_many_names_as_classes():
+    assert require_names([1, "b"], 2, where="names") == ("1", "b")
+    assert require_names([], 2, where="names") == ()
+    with pytest.raises(InputError, match="classes and their names differ in number: 1 names, 2 classes"):
+        require_names(["a"], 2, where="names")

@@ -15,7 +15,7 @@ import torch
 from sagann.errors import InputError
 from sagann.runtime.places import device_named
 from sagann.train import TrainConfig, Trainer
-from sagann.train.codec import decode, encode
+from sagann.train.codec import Decoder, encode
 from sagann.train.resources import (
     capture_rng,
     reproducible,
@@ -111,7 +111,7 @@ def test_states_come_back_from_a_checkpoint():
     tensors = {}
     encoded = json.loads(json.dumps(encode(capture_rng(CPU), tensors, name="rng")))
     expected = draw()
-    restore_rng(decode(encoded, tensors), CPU)
+    restore_rng(Decoder(tensors).decode(encoded, name="rng"), CPU)
     assert draw() == expected
 
 

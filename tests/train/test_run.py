@@ -146,7 +146,10 @@ def test_a_module_of_the_users_own_is_passed_again(tmp_path):
 
 def test_weights_of_another_model_are_refused(tmp_path):
     train(tmp_path, seeded_model())
-    with pytest.raises(CheckpointError, match=r"the weights are of another model: .*size mismatch for first"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"the weights are of another model: model\.first\.own\.weight is .* \[8, 8\], expected .* \[5, 8\]",
+    ):
         load_run(tmp_path, model=TwoLayers(hidden=5))
 
 
@@ -181,6 +184,17 @@ def test_a_run_without_weights_is_refused(tmp_path):
         {"contract": {}},
         {"data": "x", "train": []},
         {"identity": {}},
+        {"automatic_memory_bytes": {"bytes": 1}},
+        {"automatic_memory_bytes": True},
+        {"automatic_memory_bytes": -1},
+        {"automatic_memory_bytes": 2**63},
+        {"data": 3},
+        {"class_names": [1, 2, 3]},
+        {"class_names": ["a"]},
+        {"model": {"name": "gcn", "config": {"model": "gcn", "layers": 10**6}}},
+        {"model": {"name": "gcn", "config": {"model": "gcn", "hidden": 2**40}}},
+        {"model": {"name": "gcn", "config": "gcn"}},
+        {"model": {"name": None, "config": None}},
         {
             "contract": {
                 "num_features": "x",
@@ -198,6 +212,16 @@ def test_a_damaged_run_json_is_refused(tmp_path, change):
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(CheckpointError, match=r"run\.json is damaged"):
         load_run(tmp_path)
+
+
+def test_a_damaged_budget_in_run_json_is_refused_by_a_resume(tmp_path):
+    trainer, _ = train(tmp_path, epochs=1)
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "automatic_memory_bytes": {"bytes": 1}}))
+    with pytest.raises(
+        CheckpointError, match=r"run\.json is damaged: automatic_memory_bytes is {'bytes': 1}, expected an"
+    ):
+        trainer.resume()
 
 
 def test_no_run_folder(tmp_path):

@@ -1,0 +1,35 @@
+"""``python -m tests.fuzz --seconds 60``: run the target, write the counts as JSON, and fail if a case fails."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from tests.fuzz.cases import CORPUS
+from tests.fuzz.target import fuzz, table
+
+
+def main() -> int:
+    """Exit code 1 if a case fails."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="how long to run")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the cases; default the time")
+    parser.add_argument("--corpus", type=Path, default=CORPUS, help="folder for cases that fail")
+    parser.add_argument("--results", type=Path, help="file to write the counts into, as JSON")
+    given = parser.parse_args()
+    seed = int(time.time()) if given.seed is None else given.seed
+    findings = fuzz(given.seconds, seed=seed, corpus=given.corpus)
+    if given.results is not None:
+        body = {"seconds": given.seconds, "seed": seed, "kinds": findings.counts}
+        given.results.write_text(json.dumps(body, indent=1) + "\n")
+    sys.stdout.write(table(findings.counts))
+    for name, said in findings.faults.items():
+        sys.stdout.write(f"\n{name}, kept in {given.corpus}:\n{said}\n")
+    return 1 if findings.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

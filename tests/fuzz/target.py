@@ -1,0 +1,170 @@
+"""The target: a process that makes and runs cases, and another one that watches it, counts, and keeps what failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import select
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.fuzz.cases import Case
+from tests.fuzz.kinds import KINDS
+from tests.fuzz.mutations import mutated
+from tests.fuzz.runner import LIMIT_S, Runner
+
+ROOT = Path(__file__).parents[2]
+# Longer than a command, and for the first line longer than the sound files and their kernels take.
+_SILENCE_S, _FIRST_S = 2 * LIMIT_S, 900
+_CURRENT = "current"
+_OUTCOMES = {"accepted": "accepted", "refused": "refused", "fault": "faults"}
+
+
+@dataclass(kw_only=True, slots=True)
+class Findings:
+    """What a run of the target found."""
+
+    counts: dict[str, dict[str, int]] = field(
+        default_factory=lambda: {kind.name: {"cases": 0, **dict.fromkeys(_OUTCOMES.values(), 0)} for kind in KINDS}
+    )
+    "By name of the kind: cases, accepted, refused, faults."
+    faults: dict[str, str] = field(default_factory=dict)
+    "Name of the first case of each fault, and what the program said."
+
+    def add(self, kind: str, outcome: str, said: str, case: Case, corpus: Path) -> None:
+        """Count a case, and keep it if it is the first one with its fault."""
+        self.counts[kind]["cases"] += 1
+        self.counts[kind][_OUTCOMES[outcome]] += 1
+        if outcome == "fault" and _signature(said) not in map(_signature, self.faults.values()):
+            case.save(corpus)
+            self.faults[case.name] = said
+
+
+def _signature(said: str) -> str:
+    """What faults of one cause have in common: the last line of the program or of the traceback, without numbers and names."""
+    lines = [line for line in said.splitlines() if "in:  sagann/" in line or "line " in line or "rror" in line]
+    return re.sub(r"\d+|'[^']*'", "", "\n".join(lines[:3]) or said[:200])
+
+
+def fuzz(seconds: float, *, seed: int, corpus: Path) -> Findings:
+    """Run random cases of all kinds in turn, for so many seconds; cases that fail go into the folder ``corpus``."""
+    findings, number = Findings(), 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        while seconds > 0:
+            started_s = None
+            for line in _watched(folder, seed=seed, first=number, seconds=seconds):
+                # The time before the first case is not counted.
+                started_s = started_s or time.monotonic()
+                kept = list((folder / _CURRENT).glob("*.zip"))
+                if not kept:
+                    raise RuntimeError(f"the target does not start: {line['said']}")
+                case = Case.load(kept[0])
+                findings.add(case.kind, line["outcome"], line["said"], case, corpus)
+                number = line["number"] + 1
+            seconds -= time.monotonic() - started_s if started_s else seconds
+    return findings
+
+
+def _watched(folder: Path, *, seed: int, first: int, seconds: float) -> Iterator[dict[str, Any]]:
+    """A line for each case of a process; if the process dies or hangs, the last line says so."""
+    command = [sys.executable, "-m", "tests.fuzz.target", str(folder), str(seed), str(first), str(seconds)]
+    number = first
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.PIPE, cwd=ROOT)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    try:
+        while True:
+            ready, _, _ = select.select([process.stdout], [], [], _FIRST_S if number == first else _SILENCE_S)
+            text = process.stdout.readline() if ready else b""
+            if not text:
+                break
+            line = json.loads(text)
+            number = line["number"] + 1
+            yield line
+            # The case lies in its folder until it is counted.
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+        if not ready:
+            process.kill()
+        if process.wait() != 0:
+            said = f"the process ended with {process.returncode}\n{(folder / 'log').read_text(errors='replace')[-2000:]}"
+            yield {"number": number, "outcome": "fault", "said": said if ready else f"no end after {_SILENCE_S} s"}
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+def worker(folder: Path, seed: int, first: int, seconds: float) -> None:
+    """Make and run cases from number ``first`` on; a line on stdout for each, then wait for a line on stdin."""
+    import torch
+
+    torch.set_num_threads(1)
+    results = os.fdopen(os.dup(1), "w", buffering=1)
+    # What the program writes past its streams must not get between the lines.
+    os.dup2(2, 1)
+    runner, current = Runner(folder), folder / _CURRENT
+    runner.warm_up()
+    current.mkdir(exist_ok=True)
+    number, ends_s = first, time.monotonic() + seconds
+    while time.monotonic() < ends_s:
+        rng = random.Random(f"{seed} {number}")
+        kind = KINDS[number % len(KINDS)]
+        case = made(runner, kind.name, rng)
+        for path in current.glob("*.zip"):
+            path.unlink()
+        case.save(current)
+        result = runner.run(case, (rng.choice(kind.commands),))
+        results.write(json.dumps({"number": number, "outcome": result.outcome, "said": result.said}) + "\n")
+        sys.stdin.readline()
+        number += 1
+
+
+def made(runner: Runner, name: str, rng: random.Random) -> Case:
+    """A random case of a kind."""
+    kind = next(kind for kind in KINDS if kind.name == name)
+    folder = runner.prepare(kind)
+    victims = sorted({path for pattern in kind.victims for path in folder.glob(pattern) if path.is_file()})
+    files: dict[Path, bytes] = {}
+    while not files or any(is_long_work(path, content) for path, content in files.items()):
+        files = {}
+        for victim in rng.sample(victims, k=min(len(victims), rng.choice((1, 1, 1, 2)))):
+            files |= mutated(victim, rng)
+    if kind.whole:
+        files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} | files
+    return Case.of(kind.name, files, folder)
+
+
+def is_long_work(path: Path, content: bytes) -> bool:
+    """Whether a configuration asks for work that is sound and takes minutes."""
+    if path.suffix != ".toml":
+        return False
+    with suppress(ValueError, RecursionError, AttributeError, TypeError):
+        tables = tomllib.loads(content.decode())
+        return bool(tables.get("model", {}).get("layers", 2) > 50 or tables.get("train", {}).get("epochs", 2) > 50)
+    return False
+
+
+def table(counts: dict[str, dict[str, int]]) -> str:
+    """The counts as a table of Markdown."""
+    rows: list[Sequence[object]] = [("files", "cases", "accepted", "refused with a message", "faults")]
+    rows += [("---", "--:", "--:", "--:", "--:")]
+    rows += [(name, *(f"{count:,}" for count in found.values())) for name, found in counts.items()]
+    return "".join(f"| {' | '.join(map(str, row))} |\n" for row in rows)
+
+
+if __name__ == "__main__":
+    worker(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))

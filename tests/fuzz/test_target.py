@@ -1,0 +1,46 @@
+"""A minute of the target, with cases that are new each time, and its books."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.cases import Case
+from tests.fuzz.target import Findings, fuzz, is_long_work, table
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_minute_without_a_fault(tmp_path: Path) -> None:
+    findings = fuzz(60, seed=int(time.time()), corpus=tmp_path)
+    assert findings.faults == {}
+    assert all(found["cases"] > 0 for found in findings.counts.values())
+    assert sum(found["refused"] for found in findings.counts.values()) > 20
+
+
+def test_a_fault_is_kept_once(tmp_path: Path) -> None:
+    findings = Findings()
+    for number, said in enumerate(["error 1 in 'a'", "error 2 in 'b'", "another error"]):
+        case = Case(kind="NPY arrays", files={"x.npy": bytes([number])})
+        findings.add(case.kind, "fault", said, case, tmp_path)
+    findings.add("NPY arrays", "accepted", "", case, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert list(findings.faults.values()) == ["error 1 in 'a'", "another error"]
+    assert findings.counts["NPY arrays"] == {"cases": 4, "accepted": 1, "refused": 0, "faults": 3}
+    assert "| NPY arrays | 4 | 1 | 0 | 3 |" in table(findings.counts)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("[train]\nepochs = 1000", True),
+        ("[model]\nlayers = 99", True),
+        ("[train]\nepochs = 3", False),
+        ("[", False),
+    ],
+)
+def test_configurations_that_ask_for_minutes_are_no_cases(content: str, expected: bool) -> None:
+    assert is_long_work(Path("run.toml"), content.encode()) is expected
+    assert not is_long_work(Path("run.json"), content.encode())
