@@ -14,7 +14,7 @@ from sagann.nn import ModelConfig
 from sagann.saga.engine import Engine, NaiveEngine
 from sagann.storage.load import EMBEDDED
 from sagann.storage.manifest import is_unicode
-from sagann.storage.regular_file import require_file
+from sagann.storage.regular_file import read_file
 from sagann.toml_text import format_toml
 from sagann.train import TrainConfig
 from sagann.train.policies import closest
@@ -80,9 +80,8 @@ class RunSettings:
 
 def read_text(path: Path, *, what: str) -> str:
     """Read a text file (``what``, for errors) without its byte order mark, which some editors write."""
-    require_file(path, error=InputError)
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_file(path, error=InputError).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(

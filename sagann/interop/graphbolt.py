@@ -18,7 +18,7 @@ from sagann.graph.checks import check_labels, numbered, wrong_form
 from sagann.storage.edge_list import table_edges
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
-from sagann.storage.regular_file import reading
+from sagann.storage.regular_file import read_file, reading
 from sagann.storage.row_source import Array, ArrayRows, RowSource, masks_of
 from sagann.storage.tables import CsvTable
 from sagann.storage.vertex_files import array_labels, map_array, open_features
@@ -110,7 +110,7 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     with reading(
         path, (OSError, yaml.YAMLError, ValueError, RecursionError), fix="Mend the file; it must be YAML."
     ):
-        body = yaml.safe_load(path.read_bytes())
+        body = yaml.safe_load(read_file(path))
     if not isinstance(body, dict):
         raise _Metadata(path=path, body={}).wrong("it is not a mapping")
     return body

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import DatasetError
-from sagann.storage.regular_file import require_file
+from sagann.storage.regular_file import open_file
 
 CHECKSUM_BYTES = 64 * 2**20
 "Number of bytes of data that one CRC-32 covers."
@@ -147,9 +147,8 @@ def map_npy(path: Path, spec: ArraySpec) -> Tensor:
     The map is private and copy-on-write: writing to the tensor does not change the file.
     """
     header = npy_header(spec.dtype, spec.shape)
-    require_file(path)
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             found = file.read(len(header))
             size_bytes = os.fstat(file.fileno()).st_size
             if found != header or size_bytes != spec.file_bytes:
@@ -173,7 +172,7 @@ def map_npy(path: Path, spec: ArraySpec) -> Tensor:
 
 def check_npy(path: Path, spec: ArraySpec) -> None:
     """Read an array file and compare its checksums; an error names the bytes of the damaged part."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         file.seek(len(npy_header(spec.dtype, spec.shape)))
         for part, expected in enumerate(spec.crc32):
             found = 0

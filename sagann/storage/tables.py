@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import os
 import re
 import zlib
@@ -25,7 +26,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from sagann.errors import DatasetError
-from sagann.storage.regular_file import reading
+from sagann.storage.regular_file import open_file, reading
 
 Array = np.ndarray[Any, Any]
 Column: TypeAlias = str | int
@@ -100,7 +101,7 @@ class CsvTable:
         if self.path.suffix == ".gz":
             return None
         size_bytes = self.path.stat().st_size
-        with self.path.open("rb") as file:
+        with open_file(self.path) as file:
             sample = file.read(2**16)
         return max(1, size_bytes * max(1, sample.count(b"\n")) // len(sample))
 
@@ -161,7 +162,7 @@ class CsvTable:
     def _open(self) -> IO[str]:
         if self.path.suffix == ".gz":
             return gzip.open(self.path, "rt", encoding="utf-8-sig", errors="replace", newline="")
-        return self.path.open(encoding="utf-8-sig", errors="replace", newline="")
+        return io.TextIOWrapper(open_file(self.path), encoding="utf-8-sig", errors="replace", newline="")
 
     def _first_line(self) -> tuple[list[str], int, int]:
         """The first line with fields, and the number of lines and of rows before it."""

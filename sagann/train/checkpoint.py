@@ -18,6 +18,7 @@ from torch import Tensor
 
 from sagann.errors import CheckpointError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder, write_synced
+from sagann.storage.regular_file import read_file
 from sagann.train.atomic import (
     REMOVED,
     digest,
@@ -98,7 +99,7 @@ class CheckpointFolder:
 
         folder = self._folder(epoch)
         try:
-            document = parse_json((folder / "state.json").read_bytes())
+            document = parse_json(read_file(folder / "state.json", error=CheckpointError))
             tensors_checksum = file_digest(folder / "state.safetensors")
         except (OSError, ValueError) as error:
             raise _damaged(folder, f"{type(error).__name__}: {error}") from error

@@ -24,6 +24,7 @@ from sagann.graph.rows import is_sparse
 from sagann.nn import ModelConfig
 from sagann.nn.user_model import class_in_file
 from sagann.saga.engine import current_engine
+from sagann.storage.regular_file import read_file
 from sagann.train.atomic import digest
 from sagann.train.session import TrainSession
 
@@ -68,7 +69,7 @@ def _config_identity(config: ModelConfig | None) -> dict[str, Any]:
     if named is None:
         return {"config": fields}
     path, class_name = named
-    return {"config": {**fields, "model": f"{path.name}:{class_name}"}, "file": digest(path.read_bytes())}
+    return {"config": {**fields, "model": f"{path.name}:{class_name}"}, "file": digest(read_file(path))}
 
 
 def graph_identity(graph: Graph) -> dict[str, Any]:

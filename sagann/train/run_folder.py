@@ -31,7 +31,7 @@ from torch import Tensor
 
 from sagann.errors import CheckpointError, InputError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder
-from sagann.storage.regular_file import require_file
+from sagann.storage.regular_file import open_file, read_file, require_file
 from sagann.train.atomic import (
     disk_errors,
     file_digest,
@@ -88,7 +88,7 @@ class RunFolder:
                 where=str(self.path),
                 fix="Choose a folder that you may write to.",
             ) from error
-        with (self.path / LOCK_FILE).open("ab") as file:
+        with open_file(self.path / LOCK_FILE, "ab", error=InputError) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -125,7 +125,7 @@ class RunFolder:
     def is_described(self) -> bool:
         """Whether there is a run.json of ours. It is the last file that :meth:`clear` removes."""
         try:
-            found = parse_json((self.path / RUN_FILE).read_bytes())
+            found = parse_json(read_file(self.path / RUN_FILE))
         except (OSError, ValueError):
             found = None
         return isinstance(found, dict) and {"format", "identity"} <= found.keys()
@@ -162,7 +162,7 @@ class RunFolder:
         path = self.path / RUN_FILE
         require_file(path, error=CheckpointError)
         try:
-            found = parse_json(path.read_bytes())
+            found = parse_json(read_file(path))
         except (OSError, ValueError) as error:
             raise CheckpointError(
                 "not a run folder",
@@ -196,7 +196,7 @@ class RunFolder:
         """Add a line to metrics.jsonl."""
         with disk_errors(self.path):
             if self._lines is None:
-                self._lines = self._history.open("ab")
+                self._lines = open_file(self._history, "ab", error=CheckpointError)
             self._lines.write((json.dumps(record.to_json(), allow_nan=False) + "\n").encode())
             self._lines.flush()
 
@@ -210,8 +210,9 @@ class RunFolder:
 
     def read_history(self, num_epochs: int, num_bytes: int) -> list[EpochRecord]:
         """The first ``num_epochs`` lines of metrics.jsonl, ``num_bytes`` long; a CheckpointError where they are not."""
+        require_file(self._history, error=CheckpointError)
         try:
-            content = self._history.read_bytes()[:num_bytes] if num_bytes else b""
+            content = read_file(self._history)[:num_bytes] if num_bytes else b""
             records = [EpochRecord.from_json(parse_json(line)) for line in content.splitlines()]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._lost_history(f"{type(error).__name__}: {error}") from error
@@ -230,12 +231,12 @@ class RunFolder:
 
     def count_history(self) -> int:
         """Number of lines of metrics.jsonl; 0 where the file is missing."""
-        return self._history.read_bytes().count(b"\n") if self._history.exists() else 0
+        return read_file(self._history, error=CheckpointError).count(b"\n") if self._history.exists() else 0
 
     def cut_history(self, num_bytes: int) -> None:
         """Cut metrics.jsonl back to its first ``num_bytes``."""
         self.close()
-        with self._history.open("ab") as file:
+        with open_file(self._history, "ab", error=CheckpointError) as file:
             file.truncate(num_bytes)
             os.fsync(file.fileno())
 
@@ -268,7 +269,7 @@ class RunFolder:
         if not path.exists():
             return None
         try:
-            summary = parse_json(path.read_bytes())
+            summary = parse_json(read_file(path))
             if not isinstance(summary, dict):
                 raise TypeError("it is not an object")
         except (OSError, ValueError, TypeError) as error:
@@ -280,6 +281,7 @@ class RunFolder:
         from safetensors import SafetensorError, safe_open
 
         path, summary = self.path / _WEIGHTS_FILE, self.read_summary()
+        require_file(path, error=CheckpointError)
         if summary is not None and path.exists():
             expected = summary.get("weights_checksum")
             try:

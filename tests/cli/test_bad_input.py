@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -294,6 +295,49 @@ def test_a_model_file_that_is_a_pipe(invoke: Invoke, folder: Path, tmp_path: Pat
     outcome = invoke("train", "--data", folder, "--model", f"{tmp_path}/m.py:Net", "--out", tmp_path / "run")
     assert outcome.code == 2
     assert "not a file: a pipe" in outcome.err
+
+
+def _bind(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        # A full path may be too long for a socket.
+        at = os.getcwd()
+        os.chdir(path.parent)
+        bound.bind(path.name)
+        os.chdir(at)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("make", "kind"), [(os.mkfifo, "a pipe"), (os.mkdir, "a folder"), (_bind, "a socket")])
+@pytest.mark.parametrize(
+    ("pattern", "command"),
+    [
+        ("run.json", "evaluate"),
+        ("run.json", "train"),
+        ("metrics.json", "evaluate"),
+        ("model.safetensors", "evaluate"),
+        (".lock", "train"),
+        ("metrics.jsonl", "train"),
+        ("checkpoints/*/state.json", "train"),
+        ("checkpoints/*/state.safetensors", "train"),
+    ],
+)
+def test_files_of_a_run_that_are_no_files(
+    invoke: Invoke,
+    trained: Path,
+    tmp_path: Path,
+    make: Callable[[Path], None],
+    kind: str,
+    pattern: str,
+    command: str,
+) -> None:
+    run = shutil.copytree(trained, tmp_path / "run")
+    for path in [*run.glob(pattern)]:
+        path.unlink()
+        make(path)
+    arguments = ("evaluate", "--run", run) if command == "evaluate" else ("train", "--resume", "--out", run)
+    outcome = invoke(*arguments, *(("--epochs", 40) if command == "train" else ()))
+    assert outcome.code == 2
+    assert f"not a file: {kind}, a regular file is needed" in outcome.err
 
 
 @pytest.mark.timeout(60)

@@ -34,6 +34,7 @@ from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
 from sagann.storage.file_cache import is_cached
 from sagann.storage.positioned import read_bytes, read_rows, write_bytes
+from sagann.storage.regular_file import open_descriptor
 
 _PREFIX = "sagann-spill-"
 # Prefix of folders that are being removed.
@@ -264,7 +265,7 @@ class DiskHost:
     def _open(self, flags: int, action: str) -> Iterator[int]:
         """Inside the ``with`` block, the file is open; errors of the system name the file."""
         try:
-            file = os.open(self._path, flags, 0o600)
+            file = open_descriptor(self._path, flags, 0o600, error=SpillError)
             try:
                 yield file
             finally:
