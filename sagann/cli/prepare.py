@@ -18,12 +18,12 @@ from sagann.graph import (
     planetoid_split,
     random_split,
     symmetrise,
-    validate_graph,
 )
 from sagann.graph.normalise import normalise_features
 from sagann.storage import dataset_info, load_graph
 from sagann.storage.load import EMBEDDED, embedded_graph
 from sagann.storage.npz_graph import describe_npz
+from sagann.storage.verify import check_graph
 
 
 def training_graph(config: DataConfig, *, seed: int, say: Callable[[str], None]) -> Graph:
@@ -55,11 +55,13 @@ def open_checked(config: DataConfig, *, keep_splits: bool, num_edge_types: int =
     inverses, of the graph that a model was trained on; 0 without a model.
     """
     # A path would be absolute, so this is a name.
-    graph = embedded_graph(config.data) if config.data in EMBEDDED else load_graph(config.data)
+    graph = (
+        embedded_graph(config.data) if config.data in EMBEDDED else load_graph(config.data, verify=config.verify)
+    )
     if not keep_splits:
         graph = replace(graph, splits={})
     # Opening a folder does not check values, and the changes below need valid ones.
-    validate_graph(graph)
+    check_graph(graph)
     if config.undirected:
         graph = symmetrise(graph)
     if config.inverse_edges:

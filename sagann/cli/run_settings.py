@@ -40,6 +40,8 @@ class DataConfig:
     "Typed graphs: give every edge a reverse of a type of its own."
     normalise_features: bool = False
     "Divide each vertex's features by their sum."
+    verify: bool = True
+    "Compare the checksums of the dataset's files with their content, which tells a flipped bit."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

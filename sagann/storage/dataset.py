@@ -48,22 +48,25 @@ def save_graph(graph: Graph, path: str | os.PathLike[str], *, overwrite: bool = 
         write_manifest(folder, manifest_of(graph, arrays))
 
 
-def open_graph(path: str | os.PathLike[str]) -> Graph:
+def open_graph(path: str | os.PathLike[str], *, verify: bool = True) -> Graph:
     """Open a dataset folder by memory map, without reading its arrays.
 
     Headers and sizes of all files are compared with the manifest; :func:`check_dataset` checks the values. The tensors are
     copy-on-write: the files never change.
 
+    Args:
+        path: the folder.
+        verify: compare the checksums of the files when a Trainer or a Predictor checks the values.
     Raises:
         DatasetError: the folder is missing, not a dataset, damaged or truncated; the message names the file.
     """
     folder = _folder(path)
-    return map_dataset(folder, read_manifest(folder))
+    return map_dataset(folder, read_manifest(folder), verify=verify)
 
 
-def map_dataset(folder: Path, manifest: Manifest) -> Graph:
+def map_dataset(folder: Path, manifest: Manifest, *, verify: bool = True) -> Graph:
     """Map the arrays of a dataset folder whose manifest is known."""
-    tensors = {name: map_npy(folder / f"{name}.npy", spec) for name, spec in manifest.arrays.items()}
+    tensors = {name: map_npy(folder / f"{name}.npy", spec, verify=verify) for name, spec in manifest.arrays.items()}
     topology = Topology(
         indptr=tensors["indptr"],
         indices=tensors["indices"],

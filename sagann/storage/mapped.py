@@ -22,6 +22,7 @@ from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import flat_bytes
 from sagann.graph.versions import version_of
 from sagann.storage.file_cache import is_cached
+from sagann.storage.npy import cut_short
 from sagann.storage.positioned import read_bytes, read_rows
 from sagann.storage.regular_file import open_descriptor
 
@@ -73,12 +74,7 @@ class MappedRows:
         return empty_array((count, *self.row_shape), self.dtype, torch.device("cpu"))
 
     def _cut_short(self, value: str) -> DatasetError:
-        return DatasetError(
-            "array file has become shorter",
-            value=value,
-            where=os.readlink(f"/proc/self/fd/{self._file}"),
-            fix="Leave a dataset alone while a run reads it; import it again.",
-        )
+        return cut_short(os.readlink(f"/proc/self/fd/{self._file}"), value)
 
 
 def positioned(features: Features) -> FeatureStore:

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError, require_type
-from sagann.graph import Graph, validate_graph
+from sagann.graph import Graph
 from sagann.graph.checks import CHECKED_AT_ONCE
 from sagann.graph.topology import Topology
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.saga.engine import EdgeData, Engine, MapsFeatures, VertexRows, current_engine, using_engine
 from sagann.saga.layer import count_hops
 from sagann.saga.shared_lock import MODELS
+from sagann.storage.verify import check_graph
 from sagann.train.contract import Contract
 from sagann.train.metrics import Metrics, evaluate_splits, predict_classes
 from sagann.train.preparation import PreparedGraph, features_as, parameter_dtype, prepared_by
@@ -69,11 +70,12 @@ class Predictor:
 
         Args:
             graph: the training graph or a new one.
-            validate: check every value; turn it off only for a graph already checked.
+            validate: check every value, and the checksums of the files that the graph was opened from; turn it off only for a
+                graph already checked.
         """
         _require_graph(graph)
         if validate:
-            validate_graph(graph)
+            check_graph(graph)
         self.contract.check(graph)
         if 0 < graph.num_edge_types < self.contract.num_edge_types:
             # Edges that the model adds, such as loops of a type of their own, get the same type as in training.

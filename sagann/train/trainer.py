@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from sagann.errors import CheckpointError, InputError, MissingDependencyError, require_type
-from sagann.graph import Graph, validate_graph
+from sagann.graph import Graph
 from sagann.graph.validate import validate_labels
 from sagann.nn import ModelConfig, build_model
+from sagann.storage.verify import check_graph
 from sagann.train.automatic import automatic_budget, bytes_in_files
 from sagann.train.best import BestTracker, copy_of, resolve_monitor
 from sagann.train.config import TrainConfig
@@ -69,7 +70,8 @@ class Trainer:
         optimizer: makes the optimizer from parameter groups, instead of ``config.optimizer``.
         scheduler: makes the scheduler from the optimizer, instead of ``config.scheduler``.
         param_groups: splits the parameters into groups, instead of ``config.decay``.
-        validate: check every value of the graph; turn it off only for a checked graph. Labels and splits are always checked.
+        validate: check every value of the graph, and the checksums of the files that it was opened from; turn it off only for a
+            checked graph. Labels and splits are always checked.
 
     Raises:
         InputError: the graph, the model or the configuration cannot be trained as it is.
@@ -126,7 +128,7 @@ class Trainer:
         if optimizer is None and scheduler is None:
             try_policies(self.config)
         if validate:
-            validate_graph(graph)
+            check_graph(graph)
         else:
             validate_labels(graph)
         _check_trainable(graph)

@@ -206,6 +206,24 @@ def test_folders_with_bad_values(
     assert invoke("data", "info", folder).code in (0, 2)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_flipped_bit_is_refused_unless_nobody_asks(
+    refused: Callable[[Path], Outcome], invoke: Invoke, folder: Path, tmp_path: Path, streamed: bool
+) -> None:
+    # 0.0 becomes 1e-45, a feature like any other.
+    patch(folder / "features.npy", "float32", 1, 1e-45)
+    assert "array file is damaged: CRC-32" in refused(folder).err
+    options = ("--hidden", 4, "--epochs", 1, *(("--memory", "1MiB") if streamed else ()))
+    arguments = ("train", "--data", folder, *options, "--out", tmp_path / "run")
+    assert invoke(*arguments).code == 2
+    assert invoke(*arguments, "--no-verify").code == 0
+    # The setting is saved with the run.
+    assert invoke("evaluate", "--run", tmp_path / "run").code == 0
+    assert (
+        invoke("train", "--config", tmp_path / "run" / "config.toml", "--verify", "--out", tmp_path / "x").code == 2
+    )
+
+
 @pytest.mark.parametrize("name", ["indptr", "indices", "features", "labels", "split_train", "manifest"])
 @pytest.mark.parametrize("damage", ["truncate", "remove", "empty", "garbage"])
 def test_damaged_folders(
