@@ -117,6 +117,10 @@ def import_(
     num_classes: Annotated[
         int | None, option("Number of classes.", default="what the source says", panel=GRAPH)
     ] = None,
+    expansion: Annotated[
+        int,
+        option("Bytes to which a byte of a .gz file may expand; a file that goes on is refused.", panel=RESOURCES),
+    ] = 500,
 ) -> None:
     """Import a graph into a dataset folder, in bounded memory; a kill leaves no half dataset.
 
@@ -140,7 +144,9 @@ def import_(
         features=features,
         labels=labels,
         split=split_scheme,
-        options=replace(streaming.options(), num_vertices=num_vertices, num_classes=num_classes),
+        options=replace(
+            streaming.options(), num_vertices=num_vertices, num_classes=num_classes, expansion=expansion
+        ),
         terminal=shared.terminal(),
     )
     report_dataset(out, shared)

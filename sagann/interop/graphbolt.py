@@ -53,7 +53,7 @@ def import_graphbolt(
         ImportSource(
             name=str(meta.body.get("dataset_name") or path.parent.name),
             description=f"GraphBolt folder {path.parent.name}",
-            edges=_edges(meta, graph),
+            edges=_edges(meta, graph, options.expansion),
             features=_features(meta),
             labels=labels,
             splits=splits,
@@ -134,7 +134,7 @@ def _only_nodes(meta: _Metadata, graph: Mapping[str, Any]) -> int:
     return count
 
 
-def _edges(meta: _Metadata, graph: Mapping[str, Any]) -> JoinedEdges:
+def _edges(meta: _Metadata, graph: Mapping[str, Any], expansion: int) -> JoinedEdges:
     data: dict[str, RowSource] = {}
     for feature in meta.items(meta.body, "feature_data"):
         if feature.get("domain") == "edge":
@@ -149,7 +149,7 @@ def _edges(meta: _Metadata, graph: Mapping[str, Any]) -> JoinedEdges:
             data[name] = ArrayRows(array=array, file=str(file), dtype=dtype)
     path = meta.file(meta.items(graph, "edges")[0], ("csv", "numpy"))
     if path.suffix != ".npy":
-        table = CsvTable(path, header=False)
+        table = CsvTable(path, header=False, expansion=expansion)
         return JoinedEdges(ends=_csv_ends(table), num_edges=table.estimate_rows(), data=data)
     array = map_array(path)
     if array.ndim != 2 or array.shape[0] != 2 or array.dtype.kind not in "iu":

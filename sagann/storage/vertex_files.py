@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from sagann.errors import DatasetError
+from sagann.storage.expanded import EXPANSION
 from sagann.storage.npz import UNREADABLE_HEADER
 from sagann.storage.regular_file import reading
 from sagann.storage.row_source import Array, ArrayRows, LabelRows, RowChunk, RowSource, feature_dtype, label_rows
@@ -58,14 +59,16 @@ def table_labels(table: CsvTable | ParquetTable, dtype: str) -> RowSource:
     return LabelRows(rows=TableRows(table=table, dtype="int64", row_shape=shape), row_shape=shape)
 
 
-def open_features(path: str | os.PathLike[str], *, separator: str | None = None) -> RowSource:
+def open_features(
+    path: str | os.PathLike[str], *, separator: str | None = None, expansion: int = EXPANSION
+) -> RowSource:
     """Open vertex features: ``.npy`` [N, F], or a table with F columns."""
     if Path(path).suffix == ".npy":
         array = map_array(path)
         dtype = feature_dtype(array, str(path))
         chunk_rows = max(1, _CHUNK_BYTES // max(1, array.shape[1] * 8))
         return ArrayRows(array=array, file=str(path), dtype=dtype, chunk_rows=chunk_rows)
-    table = open_table(path, separator=separator)
+    table = open_table(path, separator=separator, expansion=expansion)
     for name in table.names:
         require_named(table, name)
     if table.may_be_numbered:
@@ -79,11 +82,13 @@ def open_features(path: str | os.PathLike[str], *, separator: str | None = None)
     return table_features(table)
 
 
-def open_labels(path: str | os.PathLike[str], *, separator: str | None = None) -> RowSource:
+def open_labels(
+    path: str | os.PathLike[str], *, separator: str | None = None, expansion: int = EXPANSION
+) -> RowSource:
     """Open vertex labels: ``.npy`` [N] or [N, C], or a table with one column, or C of 0/1."""
     if Path(path).suffix == ".npy":
         return array_labels(map_array(path), str(path))
-    return table_labels(open_table(path, separator=separator), "int64")
+    return table_labels(open_table(path, separator=separator, expansion=expansion), "int64")
 
 
 def array_labels(array: Array, file: str) -> RowSource:
