@@ -163,10 +163,13 @@ def info(shared: Shared, dataset: DatasetArgument) -> None:
     from sagann.cli.run_settings import absolute_path
     from sagann.report.tables import dataset_table
     from sagann.storage import load_graph
+    from sagann.storage.whole_files import whole_files
 
     graph = load_graph(dataset)
     names = stored_class_names(absolute_path(dataset), graph.num_classes)
-    shared.terminal().show(dataset_table(graph, class_names=names, path=Path(dataset)))
+    with whole_files(graph):
+        table = dataset_table(graph, class_names=names, path=Path(dataset))
+    shared.terminal().show(table)
 
 
 @app.command("check")
@@ -218,11 +221,13 @@ def reorder(
     from sagann.storage.manifest import read_manifest
     from sagann.storage.npy import write_npy
     from sagann.storage.reorder import save_reordered
+    from sagann.storage.whole_files import whole_files
 
     if save_order is not None:
         check_target(save_order, (".npy",), overwrite=overwrite, option="--save-order")
     graph = load_graph(dataset)
-    order = vertex_order(graph, by, num_parts=parts, seed=seed)
+    with whole_files(graph):
+        order = vertex_order(graph, by, num_parts=parts, seed=seed)
     manifest = read_manifest(Path(dataset)) if Path(dataset).is_dir() else None
     save_reordered(graph, order, out, overwrite=overwrite, manifest=manifest)
     if save_order is not None:

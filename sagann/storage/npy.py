@@ -146,11 +146,12 @@ def write_npy(path: Path, tensor: Tensor, pieces: Iterable[Tensor] | None = None
         return writer.finish()
 
 
-def map_npy(path: Path, spec: ArraySpec, *, verify: bool = True) -> Tensor:
+def map_npy(path: Path, spec: ArraySpec, *, verify: bool = True, fill: int = 0) -> Tensor:
     """Map an array file into memory without reading its data; its header and size must be those of ``spec``.
 
     The map is private and copy-on-write: writing to the tensor does not change the file. ``verify`` says whether the checksums
-    are compared when the values are checked (:func:`sagann.storage.verify.check_graph`).
+    are compared when the values are checked (:func:`sagann.storage.verify.check_graph`), ``fill`` what may stand in the place
+    of numbers that are lost when the file is cut (:mod:`sagann.storage.whole_files`).
     """
     header = npy_header(spec.dtype, spec.shape)
     try:
@@ -167,7 +168,8 @@ def map_npy(path: Path, spec: ArraySpec, *, verify: bool = True) -> Tensor:
                     file, dtype=_STORED_AS[spec.dtype], mode="c", offset=len(header), shape=spec.shape
                 )
                 parts = range(len(spec.crc32)) if verify else ()
-                remember(stored, path, [partial(_check_part_of, state, path, spec, part) for part in parts])
+                checks = [partial(_check_part_of, state, path, spec, part) for part in parts]
+                remember(stored, path, state, checks=checks, fill=fill)
     except OSError as error:
         raise DatasetError(
             "array file cannot be read",

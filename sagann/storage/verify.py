@@ -6,16 +6,15 @@ wait for the disk together, and each file is compared once in a process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import torch
-from torch import Tensor
 
 from sagann.graph import Graph, validate_graph
-from sagann.graph.graph import named_arrays
-from sagann.storage.array_map import maps_of
+from sagann.storage.array_map import ArrayMap
+from sagann.storage.whole_files import graph_maps, whole_files
 
 
 def check_graph(graph: Graph) -> None:
@@ -25,7 +24,11 @@ def check_graph(graph: Graph) -> None:
         DatasetError: a file is damaged; the message names the file and the damaged part.
         InputError: a value is wrong; the message names the first offending vertex or edge.
     """
-    maps = maps_of(array for _, array in named_arrays(graph) if isinstance(array, Tensor))
+    with whole_files(graph):
+        _check(graph, [each for each in graph_maps(graph) if not each.is_checked])
+
+
+def _check(graph: Graph, maps: Sequence[ArrayMap]) -> None:
     checks = [check for each in maps for check in each.checks]
     if not checks:
         validate_graph(graph)
@@ -46,4 +49,4 @@ def check_graph(graph: Graph) -> None:
         finally:
             stop.set()
     for each_map in maps:
-        each_map.checks = ()
+        each_map.is_checked = True

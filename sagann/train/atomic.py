@@ -51,6 +51,22 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     sync_file(path)
 
 
+def parse_tensors(content: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata of a safetensors file, copied from its content; a ValueError says that it is none.
+
+    A mapped file could be cut or removed while its tensors are in use.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        tensors = load(content)
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+    size = int.from_bytes(content[:8], "little")
+    return tensors, parse_json(content[8 : 8 + size]).get("__metadata__") or {}
+
+
 def digest(content: bytes) -> str:
     """BLAKE2b-128, in hexadecimal."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()

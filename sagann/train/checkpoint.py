@@ -25,6 +25,7 @@ from sagann.train.atomic import (
     disk_errors,
     file_digest,
     parse_json,
+    parse_tensors,
     remove_folder,
     remove_leftovers,
     write_tensors,
@@ -94,13 +95,10 @@ class CheckpointFolder:
 
     def read(self, epoch: int) -> Checkpoint:
         """Read one checkpoint. A file that is missing, truncated, altered or of another format is a CheckpointError."""
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         folder = self._folder(epoch)
         try:
             document = parse_json(read_file(folder / "state.json", error=CheckpointError))
-            tensors_checksum = file_digest(folder / "state.safetensors")
+            stored = read_file(folder / "state.safetensors", error=CheckpointError)
         except (OSError, ValueError) as error:
             raise _damaged(folder, f"{type(error).__name__}: {error}") from error
         version = document.get("format") if isinstance(document, dict) else None
@@ -112,12 +110,11 @@ class CheckpointFolder:
             raise _damaged(folder, "state.json does not match its checksum")
         if content["epoch"] != epoch:
             raise _damaged(folder, f"state.json is of epoch {content['epoch']}, the folder's name says {epoch}")
-        if tensors_checksum != content["tensors_checksum"]:
+        if digest(stored) != content["tensors_checksum"]:
             raise _damaged(folder, "state.safetensors does not match its checksum")
         try:
-            # Copied: loaded tensors are mapped from the file, which may be removed while they are in use.
-            tensors = {name: tensor.clone() for name, tensor in load_file(folder / "state.safetensors").items()}
-        except (SafetensorError, OSError) as error:
+            tensors, _ = parse_tensors(stored)
+        except ValueError as error:
             raise _damaged(folder, f"state.safetensors: {error}") from error
         return Checkpoint(epoch=epoch, state=content["state"], tensors=tensors)
 

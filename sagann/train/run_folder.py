@@ -33,9 +33,11 @@ from sagann.errors import CheckpointError, InputError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder
 from sagann.storage.regular_file import open_file, read_file, require_file
 from sagann.train.atomic import (
+    digest,
     disk_errors,
     file_digest,
     parse_json,
+    parse_tensors,
     remove_folder,
     remove_leftovers,
     write_json,
@@ -278,20 +280,20 @@ class RunFolder:
 
     def read_weights(self) -> dict[str, Any]:
         """The state_dict that the run ended with; of a run that has not ended, that of its best or last epoch so far."""
-        from safetensors import SafetensorError, safe_open
-
         path, summary = self.path / _WEIGHTS_FILE, self.read_summary()
         require_file(path, error=CheckpointError)
         if summary is not None and path.exists():
             expected = summary.get("weights_checksum")
             try:
-                if (found := file_digest(path)) != expected:
+                content = read_file(path, error=CheckpointError)
+                if (found := digest(content)) != expected:
                     raise self._damaged_result(path, f"checksum {found}, metrics.json says {expected}")
-                with safe_open(path, framework="pt") as file:
-                    tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-                    extra = decode(parse_json((file.metadata() or {}).get(_EXTRA_STATE, "{}").encode()), tensors)
+                tensors, metadata = parse_tensors(content)
+                extra = decode(parse_json(metadata.get(_EXTRA_STATE, "{}").encode()), tensors)
                 return {name: value for name, value in tensors.items() if not name.startswith(_EXTRA_STATE)} | extra
-            except (SafetensorError, OSError) as error:
+            except CheckpointError:
+                raise
+            except (OSError, ValueError) as error:
                 raise self._damaged_result(path, str(error)) from error
         checkpoint = self.checkpoints.newest(on_damaged=lambda text: None)
         if checkpoint is None:
