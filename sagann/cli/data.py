@@ -163,13 +163,10 @@ def info(shared: Shared, dataset: DatasetArgument) -> None:
     from sagann.cli.run_settings import absolute_path
     from sagann.report.tables import dataset_table
     from sagann.storage import load_graph
-    from sagann.storage.whole_files import whole_files
 
     graph = load_graph(dataset)
     names = stored_class_names(absolute_path(dataset), graph.num_classes)
-    with whole_files(graph):
-        table = dataset_table(graph, class_names=names, path=Path(dataset))
-    shared.terminal().show(table)
+    shared.terminal().show(dataset_table(graph, class_names=names, path=Path(dataset)))
 
 
 @app.command("check")

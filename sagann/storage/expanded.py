@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import io
 import os
-from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from sagann.byte_size import format_bytes
 from sagann.errors import DatasetError
-from sagann.storage.regular_file import open_file
 
 EXPANSION = 500
 "Bytes to which a byte of a gzip file may expand, unless the importer is told otherwise."
@@ -25,11 +23,10 @@ FREE_BYTES = 64 * 2**20
 
 
 class Expanded(io.RawIOBase):
-    """The content of a gzip file; more than ``expansion`` bytes for each byte of the file are a DatasetError."""
+    """The content of an open gzip file; more than ``expansion`` bytes for each byte of the file are a DatasetError."""
 
-    def __init__(self, path: Path, expansion: int) -> None:
-        self._path, self._expansion, self._num_read = path, expansion, 0
-        self._file = open_file(path)
+    def __init__(self, file: BinaryIO, expansion: int) -> None:
+        self._file, self._expansion, self._num_read = file, expansion, 0
         self._packed_bytes = os.fstat(self._file.fileno()).st_size
         self._stream = pa.CompressedInputStream(pa.PythonFile(self._file, mode="r"), "gzip")
         # A thread of pyarrow may still read when the caller has given up and closes.
@@ -49,7 +46,7 @@ class Expanded(io.RawIOBase):
                 "gzip file expands to far more than its size",
                 value=f"{format_bytes(self._num_read)} so far from {format_bytes(self._packed_bytes)}, "
                 f"at most {self._expansion} times as much is read",
-                where=str(self._path),
+                where=str(self._file.name),
                 fix="Look at what it holds (zcat FILE | head); if that is right, raise the limit: "
                 "ImportOptions.expansion (--expansion).",
             )

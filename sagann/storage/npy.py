@@ -11,7 +11,7 @@ import math
 import os
 import zlib
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -168,8 +168,10 @@ def map_npy(path: Path, spec: ArraySpec, *, verify: bool = True, fill: int = 0) 
                     file, dtype=_STORED_AS[spec.dtype], mode="c", offset=len(header), shape=spec.shape
                 )
                 parts = range(len(spec.crc32)) if verify else ()
-                checks = [partial(_check_part_of, state, path, spec, part) for part in parts]
-                remember(stored, path, state, checks=checks, fill=fill)
+                # The process may change its working folder.
+                whole_path = path.absolute()
+                checks = [partial(_check_part_of, state, whole_path, spec, part) for part in parts]
+                remember(stored, whole_path, state, checks=checks, fill=fill)
     except OSError as error:
         raise DatasetError(
             "array file cannot be read",
@@ -189,8 +191,8 @@ def check_npy(path: Path, spec: ArraySpec) -> None:
 
 
 def _check_part_of(opened: os.stat_result, path: Path, spec: ArraySpec, part: int) -> None:
-    with open_file(path) as file:
-        # A dataset that was replaced after it was opened has other checksums.
+    # A dataset that was replaced or removed after it was opened has other checksums or none.
+    with suppress(FileNotFoundError), open_file(path) as file:
         if os.path.samestat(opened, os.fstat(file.fileno())):
             _check_part(file.fileno(), path, spec, part)
 

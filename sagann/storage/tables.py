@@ -171,9 +171,10 @@ class CsvTable:
         )
 
     def _open(self) -> BinaryIO:
-        if self.path.suffix == ".gz":
-            return io.BufferedReader(Expanded(self.path, self._expansion), _READ_BYTES)
-        return open_file(self.path)
+        file = open_file(self.path)
+        return (
+            io.BufferedReader(Expanded(file, self._expansion), _READ_BYTES) if self.path.suffix == ".gz" else file
+        )
 
     def _text(self) -> IO[str]:
         return io.TextIOWrapper(self._open(), encoding="utf-8-sig", errors="replace", newline="")

@@ -63,7 +63,7 @@ def test_an_import_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_files_of_several_parts_are_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "edges.csv.gz"
     path.write_bytes(gzip.compress(b"0,1\n") + gzip.compress(b"1,2\n"))
-    with io.BufferedReader(Expanded(path, 1)) as file:
+    with io.BufferedReader(Expanded(path.open("rb"), 1)) as file:
         assert file.read() == b"0,1\n1,2\n"
     import_edge_list(path, tmp_path / "g")
     assert open_graph(tmp_path / "g").num_edges == 2
