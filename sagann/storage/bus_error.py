@@ -65,7 +65,8 @@ def _address_of_words(context: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         known = builder.module.globals.get(_SYMBOL)
-        words = known or ir.GlobalVariable(builder.module, ir.IntType(8), _SYMBOL)
+        form = ir.ArrayType(ir.IntType(64), len(_WORDS))
+        words = known or ir.GlobalVariable(builder.module, form, _SYMBOL)
         return builder.ptrtoint(words, ir.IntType(64))
 
     return types.intp(), generate
