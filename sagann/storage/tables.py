@@ -184,6 +184,13 @@ class CsvTable:
         num_rows = num_skipped = 0
         with reading(self.path, _UNREADABLE), self._text() as file:
             for number, line in enumerate(iter(lambda: file.readline(_BLOCK_BYTES), "")):
+                if len(line) == _BLOCK_BYTES:
+                    raise DatasetError(
+                        "a line is too long",
+                        value=f"at least {_BLOCK_BYTES} characters",
+                        where=str(self.path),
+                        fix="Check how the file was made; write one row in a line.",
+                    )
                 if not line.startswith("#") and line.strip():
                     return next(csv.reader([line], delimiter=self._separator)), number, num_rows
                 num_rows += bool(line.strip())

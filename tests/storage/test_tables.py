@@ -174,6 +174,7 @@ def test_bad_rows_are_found_across_the_blocks_of_a_file(tmp_path: Path, monkeypa
 
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sagann.storage.tables._BLOCK_BYTES", 2**12)
-    for text in ("1" * 2**14, "0,1\n" + "1" * 2**14):
-        with pytest.raises(DatasetError):
-            rows(CsvTable(written(tmp_path, text), header=False))
+    with pytest.raises(DatasetError, match="a line is too long: at least 4096 characters"):
+        CsvTable(written(tmp_path, "1" * 2**14))
+    with pytest.raises(DatasetError, match=r"file cannot be read|row 2\)"):
+        rows(CsvTable(written(tmp_path, "0,1\n" + "1" * 2**14)))
