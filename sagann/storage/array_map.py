@@ -77,7 +77,7 @@ def remember(
 
 def maps_of(tensors: Iterable[Tensor]) -> list[ArrayMap]:
     """The maps in which tensors lie, in their order, each once."""
-    found = {}
+    found: dict[int, ArrayMap] = {}
     for tensor in tensors:
         if tensor.layout != torch.strided or tensor.device.type != "cpu":
             continue

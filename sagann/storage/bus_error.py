@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import binding, ir
-from numba import carray, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numba.np.numpy_support import carray
 
 from sagann.machine_code import compiled_callback
 
@@ -51,16 +52,17 @@ binding.add_symbol(_SYMBOL, _WORDS.ctypes.data)
 _free = list(reversed(range(_MOST_MAPS)))
 _lock = Lock()
 
-_mmap = types.ExternalFunction(
+_mmap: Any = types.ExternalFunction(
     "mmap", types.intp(types.intp, types.intp, types.intc, types.intc, types.intc, types.intp)
 )
-_mremap = types.ExternalFunction("mremap", types.intp(types.intp, types.intp, types.intp, types.intc, types.intp))
-_sigaction = types.ExternalFunction("sigaction", types.intc(types.intc, types.intp, types.intp))
-_raise = types.ExternalFunction("raise", types.intc(types.intc))
+_mremap: Any = types.ExternalFunction(
+    "mremap", types.intp(types.intp, types.intp, types.intp, types.intc, types.intp)
+)
+_sigaction: Any = types.ExternalFunction("sigaction", types.intc(types.intc, types.intp, types.intp))
+_raise: Any = types.ExternalFunction("raise", types.intc(types.intc))
 
 
-@intrinsic
-def _address_of_words(context: Any) -> Any:
+def _type_address_of_words(context: Any) -> Any:
     """The address of _WORDS, by name: kept machine code is loaded by processes in which it lies elsewhere."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -72,12 +74,17 @@ def _address_of_words(context: Any) -> Any:
     return types.intp(), generate
 
 
-@intrinsic
-def _pointer(context: Any, address: Any) -> Any:
+def _type_pointer(context: Any, address: Any) -> Any:
+    """The pointer to an address."""
+
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
     return types.voidptr(types.intp), generate
+
+
+_address_of_words: Any = intrinsic(_type_address_of_words)
+_pointer: Any = intrinsic(_type_pointer)
 
 
 def _on_bus_error(number, information, context):  # type: ignore[no-untyped-def]
@@ -104,7 +111,7 @@ def _on_bus_error(number, information, context):  # type: ignore[no-untyped-def]
         _raise(_SIGNAL)
 
 
-_HANDLER = compiled_callback(_on_bus_error, types.void(types.intc, types.voidptr, types.voidptr))
+_HANDLER: Any = compiled_callback(_on_bus_error, types.void(types.intc, types.voidptr, types.voidptr))
 
 
 class Watch:

@@ -10,7 +10,8 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, Literal
+from io import BufferedReader, BufferedWriter
+from typing import BinaryIO, Literal, overload
 
 from sagann.errors import DatasetError, InputError, SagannError, first_line
 
@@ -21,6 +22,18 @@ _KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+
+
+@overload
+def open_file(
+    path: str | os.PathLike[str], mode: Literal["rb"] = "rb", *, error: type[SagannError] = DatasetError
+) -> BufferedReader: ...
+
+
+@overload
+def open_file(
+    path: str | os.PathLike[str], mode: Literal["rb", "wb", "ab"], *, error: type[SagannError] = DatasetError
+) -> BufferedReader | BufferedWriter: ...
 
 
 def open_file(

@@ -415,11 +415,12 @@ def mapped_graph(folder):
 
 
 def test_a_flipped_bit_is_refused_unless_the_graph_counts_as_checked(tmp_path):
-    graph = mapped_graph(tmp_path / "g")
+    save_graph(community_graph(), tmp_path / "g")
     path = tmp_path / "g" / "features.npy"
     content = bytearray(path.read_bytes())
     content[200] ^= 1
     path.write_bytes(content)
+    graph = open_graph(tmp_path / "g")
     with pytest.raises(DatasetError, match=r"array file is damaged: .*features\.npy"):
         Trainer(ModelConfig(hidden=8), graph, TrainConfig(device="cpu"))
     with pytest.raises(DatasetError, match="array file is damaged"):
