@@ -11,8 +11,6 @@ import os
 from threading import Lock
 from typing import Any, BinaryIO
 
-import pyarrow as pa
-
 from sagann.byte_size import format_bytes
 from sagann.errors import DatasetError
 
@@ -26,6 +24,9 @@ class Expanded(io.RawIOBase):
     """The content of an open gzip file; more than ``expansion`` bytes for each byte of the file are a DatasetError."""
 
     def __init__(self, file: BinaryIO, expansion: int) -> None:
+        # Imported here: options of imports name the limit above.
+        import pyarrow as pa
+
         self._file, self._expansion, self._num_read = file, expansion, 0
         self._packed_bytes = os.fstat(self._file.fileno()).st_size
         self._stream = pa.CompressedInputStream(pa.PythonFile(self._file, mode="r"), "gzip")
