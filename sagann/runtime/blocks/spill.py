@@ -34,7 +34,6 @@ from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
 from sagann.storage.file_cache import is_cached
 from sagann.storage.positioned import read_bytes, read_rows, write_bytes
-from sagann.storage.regular_file import open_descriptor
 
 _PREFIX = "sagann-spill-"
 # Prefix of folders that are being removed.
@@ -265,7 +264,8 @@ class DiskHost:
     def _open(self, flags: int, action: str) -> Iterator[int]:
         """Inside the ``with`` block, the file is open; errors of the system name the file."""
         try:
-            file = open_descriptor(self._path, flags, 0o600, error=SpillError)
+            # A pipe that took the file's place is not waited for; it cannot be read by position.
+            file = os.open(self._path, flags | os.O_NONBLOCK, 0o600)
             try:
                 yield file
             finally:
