@@ -38,9 +38,12 @@ def compiled(*, parallel: bool = False, inline: Literal["never", "always"] = "ne
     return decorated
 
 
-def compiled_callback(function: Callable[[Any], None]) -> CFunc:
-    """Compile a C function of one pointer, or load its kept machine code."""
-    callback = CFunc(function, sigutils.normalize_signature(types.void(types.voidptr)), {}, {})
+_OF_ONE_POINTER = types.void(types.voidptr)
+
+
+def compiled_callback(function: Callable[..., None], signature: Any = _OF_ONE_POINTER) -> CFunc:
+    """Compile a C function, by default of one pointer, or load its kept machine code."""
+    callback = CFunc(function, sigutils.normalize_signature(signature), {}, {})
     _keep(callback, function)
     callback.compile()
     return callback

@@ -17,6 +17,7 @@ from sagann.errors import CheckpointError
 from sagann.graph import Graph
 from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
+from sagann.storage.whole_files import whole_files
 from sagann.train import Predictor, load_run, read_run
 from sagann.train.identity import graph_difference
 from sagann.train.run_folder import CONFIG_FILE
@@ -79,8 +80,11 @@ class TrainedRun:
         return graph
 
     def _note_change(self, graph: Graph) -> None:
-        is_own = self.data is self.settings.data
-        if is_own and (changed := graph_difference(read_run(self.run_dir).graph, graph)):
+        if self.data is not self.settings.data:
+            return
+        with whole_files(graph):
+            changed = graph_difference(read_run(self.run_dir).graph, graph)
+        if changed:
             self.terminal.say(
                 f"The dataset has changed since the run was trained on it ({changed}); it is taken as it is now."
             )

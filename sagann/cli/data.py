@@ -124,6 +124,10 @@ def import_(
     num_classes: Annotated[
         int | None, option("Number of classes.", default="what the source says", panel=GRAPH)
     ] = None,
+    expansion: Annotated[
+        int,
+        option("Bytes to which a byte of a .gz file may expand; a file that goes on is refused.", panel=RESOURCES),
+    ] = 500,
 ) -> None:
     """Import a graph into a dataset folder, in bounded memory; a kill leaves no half dataset.
 
@@ -147,7 +151,9 @@ def import_(
         features=features,
         labels=labels,
         split=split_scheme,
-        options=replace(streaming.options(), num_vertices=num_vertices, num_classes=num_classes),
+        options=replace(
+            streaming.options(), num_vertices=num_vertices, num_classes=num_classes, expansion=expansion
+        ),
         terminal=shared.terminal(),
     )
     report_dataset(out, shared)
@@ -224,11 +230,13 @@ def reorder(
     from sagann.storage.manifest import read_manifest
     from sagann.storage.npy import write_npy
     from sagann.storage.reorder import save_reordered
+    from sagann.storage.whole_files import whole_files
 
     if save_order is not None:
         check_target(save_order, (".npy",), overwrite=overwrite, option="--save-order")
     graph = load_graph(dataset)
-    order = vertex_order(graph, by, num_parts=parts, seed=seed)
+    with whole_files(graph):
+        order = vertex_order(graph, by, num_parts=parts, seed=seed)
     manifest = read_manifest(Path(dataset)) if Path(dataset).is_dir() else None
     save_reordered(graph, order, out, overwrite=overwrite, manifest=manifest)
     if save_order is not None:

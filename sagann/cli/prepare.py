@@ -18,12 +18,13 @@ from sagann.graph import (
     planetoid_split,
     random_split,
     symmetrise,
-    validate_graph,
 )
 from sagann.graph.normalise import normalise_features
 from sagann.storage import dataset_info, load_graph
 from sagann.storage.load import EMBEDDED, embedded_graph
 from sagann.storage.npz_graph import describe_npz
+from sagann.storage.verify import check_graph
+from sagann.storage.whole_files import whole_files
 
 
 def training_graph(config: DataConfig, *, seed: int, say: Callable[[str], None]) -> Graph:
@@ -32,6 +33,11 @@ def training_graph(config: DataConfig, *, seed: int, say: Callable[[str], None])
     ``say`` is told of the default split, which nobody asked for.
     """
     graph = open_checked(config, keep_splits=config.split is None)
+    with whole_files(graph):
+        return _with_split(graph, config, seed=seed, say=say)
+
+
+def _with_split(graph: Graph, config: DataConfig, *, seed: int, say: Callable[[str], None]) -> Graph:
     if config.split is not None:
         return apply_split(graph, config.split, seed=seed)
     if "train" in graph.splits:
@@ -55,19 +61,22 @@ def open_checked(config: DataConfig, *, keep_splits: bool, num_edge_types: int =
     inverses, of the graph that a model was trained on; 0 without a model.
     """
     # A path would be absolute, so this is a name.
-    graph = embedded_graph(config.data) if config.data in EMBEDDED else load_graph(config.data)
+    graph = (
+        embedded_graph(config.data) if config.data in EMBEDDED else load_graph(config.data, verify=config.verify)
+    )
     if not keep_splits:
         graph = replace(graph, splits={})
-    # Opening a folder does not check values, and the changes below need valid ones.
-    validate_graph(graph)
-    if config.undirected:
-        graph = symmetrise(graph)
-    if config.inverse_edges:
-        # Inverses are numbered from the number of types on, so a graph that lacks the last types must count them too.
-        if "type" in graph.topology.edge_data:
-            graph = replace(graph, num_edge_types=max(graph.num_edge_types, num_edge_types // 2))
-        graph = add_inverse_edges(graph)
-    return normalise_features(graph) if config.normalise_features else graph
+    with whole_files(graph):
+        # Opening a folder does not check values, and the changes below need valid ones.
+        check_graph(graph)
+        if config.undirected:
+            graph = symmetrise(graph)
+        if config.inverse_edges:
+            # Inverses are numbered from the number of types on, so a graph that lacks the last types must count them too.
+            if "type" in graph.topology.edge_data:
+                graph = replace(graph, num_edge_types=max(graph.num_edge_types, num_edge_types // 2))
+            graph = add_inverse_edges(graph)
+        return normalise_features(graph) if config.normalise_features else graph
 
 
 def stored_class_names(source: str, num_classes: int) -> tuple[str, ...]:

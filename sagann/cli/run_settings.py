@@ -14,7 +14,7 @@ from sagann.nn import ModelConfig
 from sagann.saga.engine import Engine, NaiveEngine
 from sagann.storage.load import EMBEDDED
 from sagann.storage.manifest import is_unicode
-from sagann.storage.regular_file import require_file
+from sagann.storage.regular_file import read_file
 from sagann.toml_text import format_toml
 from sagann.train import TrainConfig
 from sagann.train.policies import closest
@@ -40,6 +40,8 @@ class DataConfig:
     "Typed graphs: give every edge a reverse of a type of its own."
     normalise_features: bool = False
     "Divide each vertex's features by their sum."
+    verify: bool = True
+    "Compare the checksums of the dataset's files with their content, which tells a flipped bit."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,9 +82,8 @@ class RunSettings:
 
 def read_text(path: Path, *, what: str) -> str:
     """Read a text file (``what``, for errors) without its byte order mark, which some editors write."""
-    require_file(path, error=InputError)
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_file(path, error=InputError).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(

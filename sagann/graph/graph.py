@@ -6,7 +6,7 @@ memory-mapped, so making a Graph checks shapes, not values; :func:`sagann.graph.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from sagann.errors import InputError, require_type
 from sagann.graph.constant import declare_constant
 from sagann.graph.feature_store import Features, FeatureStore, TensorRows, feature_store, tensor_of
+from sagann.graph.rows import is_sparse
 from sagann.graph.topology import Topology
 from sagann.ranges import RANGES
 
@@ -146,6 +147,26 @@ class Graph:
             f"Graph(num_vertices={self.num_vertices}, num_edges={self.num_edges}, "
             f"num_features={self.num_features}, num_classes={self.num_classes}{several})"
         )
+
+
+def named_arrays(graph: Graph) -> Iterator[tuple[str, Features]]:
+    """The arrays of a graph, each with a name: edges first, then features, with those of sparse features one by one."""
+    yield "indptr", graph.topology.indptr
+    yield "indices", graph.topology.indices
+    for name, rows in sorted(graph.topology.edge_data.items()):
+        yield f"edge data '{name}'", rows
+    if is_sparse(graph.features):
+        yield "features.crow_indices", graph.features.crow_indices()
+        yield "features.col_indices", graph.features.col_indices()
+        yield "features.values", graph.features.values()
+    elif graph.features is not None:
+        yield "features", graph.features
+    if graph.labels is not None:
+        yield "labels", graph.labels
+    for name, mask in sorted(graph.splits.items()):
+        yield f"split '{name}'", mask
+    if graph.graph_ptr is not None:
+        yield "graph_ptr", graph.graph_ptr
 
 
 def _check_types(graph: Graph) -> None:

@@ -21,7 +21,7 @@ from sagann.storage.edge_list import table_edges
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
 from sagann.storage.json_fields import as_integer
-from sagann.storage.regular_file import reading
+from sagann.storage.regular_file import read_file, reading
 from sagann.storage.row_source import Array, ArrayRows, RowSource, masks_of
 from sagann.storage.tables import CsvTable
 from sagann.storage.vertex_files import array_labels, map_array, open_features
@@ -56,7 +56,7 @@ def import_graphbolt(
         ImportSource(
             name=str(meta.body.get("dataset_name") or path.parent.name),
             description=f"GraphBolt folder {path.parent.name}",
-            edges=_edges(meta, graph),
+            edges=_edges(meta, graph, options.expansion),
             features=_features(meta),
             labels=labels,
             splits=splits,
@@ -119,7 +119,7 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     with reading(
         path, (OSError, yaml.YAMLError, ValueError, RecursionError), fix="Correct the file; it must be YAML."
     ):
-        body = yaml.safe_load(path.read_bytes())
+        body = yaml.safe_load(read_file(path))
     if not isinstance(body, dict):
         raise _Metadata(path=path, body={}).wrong("it is not a mapping")
     return body
@@ -140,7 +140,7 @@ def _only_nodes(meta: _Metadata, graph: Mapping[str, Any]) -> int:
     return meta.integer(nodes[0], "num", "num_vertices")
 
 
-def _edges(meta: _Metadata, graph: Mapping[str, Any]) -> JoinedEdges:
+def _edges(meta: _Metadata, graph: Mapping[str, Any], expansion: int) -> JoinedEdges:
     data: dict[str, RowSource] = {}
     for feature in meta.items(meta.body, "feature_data"):
         if feature.get("domain") == "edge":
@@ -155,7 +155,7 @@ def _edges(meta: _Metadata, graph: Mapping[str, Any]) -> JoinedEdges:
             data[name] = ArrayRows(array=array, file=str(file), dtype=dtype)
     path = meta.file(meta.items(graph, "edges")[0], ("csv", "numpy"))
     if path.suffix != ".npy":
-        table = CsvTable(path, header=False)
+        table = CsvTable(path, header=False, expansion=expansion)
         return JoinedEdges(ends=_csv_ends(table), num_edges=table.estimate_rows(), data=data)
     array = map_array(path)
     if array.ndim != 2 or array.shape[0] != 2 or array.dtype.kind not in "iu":

@@ -52,33 +52,37 @@ def import_ogb(
     """
     folder = Path(source)
     raw = folder / "raw"
+    options = options or ImportOptions()
     _refuse_other_kinds(folder)
     with ExitStack() as stack:
-        fields = _archive_fields(raw, stack) if (raw / "data.npz").is_file() else _csv_fields(raw)
+        fields = (
+            _archive_fields(raw, stack) if (raw / "data.npz").is_file() else _csv_fields(raw, options.expansion)
+        )
         import_dataset(
             ImportSource(
                 name=folder.name,
                 description=f"OGB folder {folder.name}",
-                splits=_masks(folder / "split", split, fields["num_vertices"]),
+                splits=_masks(folder / "split", split, fields["num_vertices"], options.expansion),
                 **fields,
             ),
             out,
-            options or ImportOptions(),
+            options,
         )
 
 
-def _csv_fields(raw: Path) -> dict[str, Any]:
+def _csv_fields(raw: Path, expansion: int) -> dict[str, Any]:
     """Fields of the ImportSource, without name and splits, from the layout with CSV files."""
 
     def table(name: str) -> CsvTable | None:
         path = _find(raw, name)
-        return None if path is None else CsvTable(path, header=False)
+        return None if path is None else CsvTable(path, header=False, expansion=expansion)
 
     features, labels, edge_features = table("node-feat.csv"), table("node-label.csv"), table("edge-feat.csv")
+    edges = CsvTable(_require(raw, "edge.csv"), header=False, expansion=expansion)
     num_edges = _one_number(_require(raw, "num-edge-list.csv"), "num_edges")
     return {
         "edges": JoinedEdges(
-            ends=_ends(CsvTable(_require(raw, "edge.csv"), header=False), num_edges),
+            ends=_ends(edges, num_edges),
             num_edges=num_edges,
             data={} if edge_features is None else {"feat": table_features(edge_features)},
         ),
@@ -138,7 +142,7 @@ def _ends(table: CsvTable, num_edges: int) -> Iterator[EdgeChunk]:
         )
 
 
-def _masks(folder: Path, scheme: str | None, num_vertices: int) -> dict[str, RowSource]:
+def _masks(folder: Path, scheme: str | None, num_vertices: int, expansion: int) -> dict[str, RowSource]:
     if scheme is None and not folder.is_dir():
         return {}
     schemes = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
@@ -157,7 +161,7 @@ def _masks(folder: Path, scheme: str | None, num_vertices: int) -> dict[str, Row
         )
     ids = {}
     for name, file in _SPLIT_FILES.items():
-        table = CsvTable(_require(folder / scheme, f"{file}.csv"), header=False)
+        table = CsvTable(_require(folder / scheme, f"{file}.csv"), header=False, expansion=expansion)
         ids[name] = [TableRows(table=table, dtype="int64", row_shape=())]
     return masks_of(ids, num_vertices)
 

@@ -22,6 +22,7 @@ from sagann.graph.rows import csr_tensor, is_sparse
 from sagann.storage.folder import new_folder, recover
 from sagann.storage.manifest import SAFE_NAME, Manifest, layout_of, read_manifest, write_manifest
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, check_npy, dtype_name, map_npy, write_npy
+from sagann.storage.whole_files import whole_files
 
 
 def save_graph(graph: Graph, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -44,27 +45,38 @@ def save_graph(graph: Graph, path: str | os.PathLike[str], *, overwrite: bool = 
         Graph(num_vertices=3, num_edges=2, num_features=0, num_classes=0)
     """
     tensors = tensors_of(graph)
-    with new_folder(path, overwrite=overwrite) as folder:
+    # Refused before the folder gets its name.
+    with new_folder(path, overwrite=overwrite) as folder, whole_files(graph):
         arrays = {name: write_npy(folder / f"{name}.npy", tensor) for name, tensor in tensors.items()}
         write_manifest(folder, manifest_of(graph, arrays))
 
 
-def open_graph(path: str | os.PathLike[str]) -> Graph:
+def open_graph(path: str | os.PathLike[str], *, verify: bool = True) -> Graph:
     """Open a dataset folder by memory map, without reading its arrays.
 
     Headers and sizes of all files are compared with the manifest; :func:`check_dataset` checks the values. The tensors are
     copy-on-write: the files never change.
 
+    Args:
+        path: the folder.
+        verify: compare the checksums of the files when a Trainer or a Predictor checks the values.
     Raises:
         DatasetError: the folder is missing, not a dataset, damaged or truncated; the message names the file.
     """
     folder = _folder(path)
-    return map_dataset(folder, read_manifest(folder))
+    return map_dataset(folder, read_manifest(folder), verify=verify)
 
 
-def map_dataset(folder: Path, manifest: Manifest) -> Graph:
+def map_dataset(folder: Path, manifest: Manifest, *, verify: bool = True) -> Graph:
     """Map the arrays of a dataset folder whose manifest is known."""
-    tensors = {name: map_npy(folder / f"{name}.npy", spec) for name, spec in manifest.arrays.items()}
+    # Where the end of an array of offsets is lost, its rows are empty.
+    ends = {"indptr": manifest.num_edges, "graph_ptr": manifest.num_vertices}
+    if "features_indices" in manifest.arrays:
+        ends["features_indptr"] = manifest.arrays["features_indices"].shape[0]
+    tensors = {
+        name: map_npy(folder / f"{name}.npy", spec, verify=verify, fill=ends.get(name, 0))
+        for name, spec in manifest.arrays.items()
+    }
     topology = Topology(
         indptr=tensors["indptr"],
         indices=tensors["indices"],
@@ -107,9 +119,10 @@ def check_dataset(path: str | os.PathLike[str]) -> None:
     folder = _folder(path)
     manifest = read_manifest(folder)
     graph = map_dataset(folder, manifest)
-    for name, spec in manifest.arrays.items():
-        check_npy(folder / f"{name}.npy", spec)
-    validate_graph(graph)
+    with whole_files(graph):
+        for name, spec in manifest.arrays.items():
+            check_npy(folder / f"{name}.npy", spec)
+        validate_graph(graph)
 
 
 def dataset_info(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from sagann.storage.regular_file import open_file
+
 TEMPORARY_PREFIX = ".tmp-"
 """Prefix of the name of an unfinished file."""
 
@@ -24,7 +26,7 @@ def write_whole(path: Path, content: bytes) -> None:
 def write_synced(path: Path, content: bytes) -> None:
     """Write a file and wait until its content is on the disk; not atomic."""
     try:
-        with path.open("wb") as file:
+        with open_file(path, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -36,7 +38,7 @@ def write_synced(path: Path, content: bytes) -> None:
 
 def sync_file(path: Path) -> None:
     """Wait until a file's content is on the disk."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         os.fsync(file.fileno())
 
 

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from sagann.errors import DatasetError, require_choice
 from sagann.storage.edge_source import EdgeChunk, EdgeColumn
+from sagann.storage.expanded import EXPANSION
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
 from sagann.storage.tables import (
     CSV_SUFFIXES,
@@ -85,15 +86,19 @@ def import_edge_list(
     form = form or EdgeListFormat()
     files = _edge_files(source, kind=form.kind)
     _refuse_vertex_files(files, {"features": features, "labels": labels})
-    edges = EdgeListSource(files, form, may_be_empty=options.num_vertices is not None)
+    edges = EdgeListSource(files, form, may_be_empty=options.num_vertices is not None, expansion=options.expansion)
     import_dataset(
         ImportSource(
             # Edge files often have a general name such as 'edges'.
             name=Path(os.path.abspath(out)).name,
             description=f"edge list {files[0].name}" + (f" and {len(files) - 1} more" if len(files) > 1 else ""),
             edges=edges,
-            features=None if features is None else open_features(features, separator=form.separator),
-            labels=None if labels is None else open_labels(labels, separator=form.separator),
+            features=None
+            if features is None
+            else open_features(features, separator=form.separator, expansion=options.expansion),
+            labels=None
+            if labels is None
+            else open_labels(labels, separator=form.separator, expansion=options.expansion),
         ),
         out,
         options,
@@ -138,9 +143,17 @@ def _refuse_vertex_files(files: Sequence[Path], given: Mapping[str, PathLike | N
 class EdgeListSource:
     """The edges of some files with the same columns, one after the other."""
 
-    def __init__(self, files: Sequence[Path], form: EdgeListFormat, *, may_be_empty: bool = False) -> None:
+    def __init__(
+        self,
+        files: Sequence[Path],
+        form: EdgeListFormat,
+        *,
+        may_be_empty: bool = False,
+        expansion: int = EXPANSION,
+    ) -> None:
         self._tables = [
-            open_table(file, separator=form.separator, header=form.header, kind=form.kind) for file in files
+            open_table(file, separator=form.separator, header=form.header, kind=form.kind, expansion=expansion)
+            for file in files
         ]
         self._may_be_empty = may_be_empty
         self._form = form

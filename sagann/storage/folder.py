@@ -24,6 +24,7 @@ from pathlib import Path
 
 from sagann.errors import DatasetError
 from sagann.storage.durable import sync_folder
+from sagann.storage.regular_file import open_file
 
 MANIFEST_FILE = "manifest.json"
 "The file that makes a folder a dataset; it is written last."
@@ -82,7 +83,7 @@ def is_dataset(folder: Path) -> bool:
     manifest = folder / MANIFEST_FILE
     if not manifest.is_file():
         return False
-    with manifest.open("rb") as file:
+    with open_file(manifest) as file:
         return f'"{FORMAT}"'.encode() in file.read(256)
 
 
@@ -127,7 +128,7 @@ def _make_locked(path: Path) -> tuple[Path, int]:
         partial.mkdir()
         # Before the lock is taken, another import may find the folder unlocked and remove it.
         with contextlib.suppress(FileNotFoundError):
-            lock = os.open(partial, os.O_RDONLY)
+            lock = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 is_ours = partial.exists()
@@ -142,8 +143,8 @@ def _make_locked(path: Path) -> tuple[Path, int]:
 @contextlib.contextmanager
 def _try_lock(folder: Path) -> Iterator[bool]:
     try:
-        lock = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except (FileNotFoundError, NotADirectoryError):
         yield False
         return
     try:

@@ -21,6 +21,7 @@ from sagann.graph.checks import check_columns, check_labels, numbered
 from sagann.ranges import RANGES
 from sagann.storage.dataset import map_dataset
 from sagann.storage.edge_source import EdgeSource
+from sagann.storage.expanded import EXPANSION
 from sagann.storage.folder import new_folder
 from sagann.storage.manifest import EdgeTreatment, Manifest, is_unicode, write_manifest
 from sagann.storage.npy import NpyWriter, dtype_name
@@ -73,6 +74,8 @@ class ImportOptions:
     "Name of the graph; default the name of the source, or for an edge list the name of the folder to make."
     memory_bytes: int = 256 * 2**20
     "Working memory in bytes, without the memory of libraries; default 256 MiB."
+    expansion: int = EXPANSION
+    "Largest number of bytes to which a byte of a gzip file may expand; default 500. A file that expands further is refused."
     overwrite: bool = False
     "Whether to replace an existing dataset."
     progress: Progress = silent
@@ -85,6 +88,13 @@ class ImportOptions:
                 value=f"{self.memory_bytes} bytes, at least {LEAST_MEMORY_BYTES} are needed",
                 where="ImportOptions.memory_bytes",
                 fix="Allow 256 MiB, or more for a faster import.",
+            )
+        if self.expansion < 1:
+            raise InputError(
+                "a gzip file must be allowed to expand",
+                value=f"{self.expansion} bytes for a byte, at least 1 is needed",
+                where="ImportOptions.expansion",
+                fix=f"Allow more, as {EXPANSION}.",
             )
         if self.name is not None and not is_unicode(self.name):
             raise InputError(

@@ -15,12 +15,13 @@ EMBEDDED = ("demo",)
 "Names of the graphs that come with sagann."
 
 
-def load_graph(source: str | os.PathLike[str]) -> Graph:
+def load_graph(source: str | os.PathLike[str], *, verify: bool = True) -> Graph:
     """Open a graph by path or name.
 
     Args:
         source: a dataset folder (opened by memory map), an ``.npz`` file (read into memory), or the name of
             an embedded graph. A file or folder goes before an embedded graph of the same name.
+        verify: compare the checksums of a folder's files when a Trainer or a Predictor checks the values.
     Raises:
         DatasetError: there is no graph of that name, or the file or folder is no graph.
         InputError: ``source`` is no path.
@@ -28,7 +29,7 @@ def load_graph(source: str | os.PathLike[str]) -> Graph:
     require_type(source, (str, os.PathLike), where="load_graph", fix="Pass a path or a name.")
     path = Path(source)
     if path.is_dir():
-        return open_graph(path)
+        return open_graph(path, verify=verify)
     require_file(path)
     if path.exists():
         if path.suffix == ".npz":

@@ -23,7 +23,9 @@ from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import flat_bytes
 from sagann.graph.versions import version_of
 from sagann.storage.file_cache import is_cached
+from sagann.storage.npy import cut_short
 from sagann.storage.positioned import read_bytes, read_rows
+from sagann.storage.regular_file import open_descriptor
 
 _MAPS = Path("/proc/self/smaps")
 # 7f00-7f10 rw-p 00000080 fe:00 1234   /path
@@ -73,12 +75,7 @@ class MappedRows:
         return empty_array((count, *self.row_shape), self.dtype, torch.device("cpu"))
 
     def _cut_short(self, value: str) -> DatasetError:
-        return DatasetError(
-            "array file has become shorter",
-            value=value,
-            where=os.readlink(f"/proc/self/fd/{self._file}"),
-            fix="Import the dataset again, and do not change it while a run reads it.",
-        )
+        return cut_short(os.readlink(f"/proc/self/fd/{self._file}"), value)
 
 
 def positioned(features: Features) -> FeatureStore:
@@ -105,8 +102,8 @@ def mapped_rows(tensor: Tensor) -> MappedRows | None:
         return None
     path, known, offset = found
     try:
-        file = os.open(path, os.O_RDONLY)
-    except OSError:
+        file = open_descriptor(path, os.O_RDONLY)
+    except (OSError, DatasetError):
         return None
     state = os.fstat(file)
     if (state.st_dev, state.st_ino) != known:

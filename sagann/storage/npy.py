@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import os
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,10 +22,14 @@ import torch
 from torch import Tensor
 
 from sagann.errors import DatasetError
-from sagann.storage.regular_file import require_file
+from sagann.storage.array_map import remember
+from sagann.storage.positioned import read_bytes
+from sagann.storage.regular_file import open_file
 
 CHECKSUM_BYTES = 64 * 2**20
 "Number of bytes of data that one CRC-32 covers."
+# So many bytes stay in the cache between being read and being summed.
+_READ_BYTES = 2**19
 
 # NumPy has no bfloat16: the bits of such an array are stored as 16-bit integers.
 _STORED_AS = {
@@ -146,17 +151,19 @@ def write_npy(path: Path, tensor: Tensor, pieces: Iterable[Tensor] | None = None
         return writer.finish()
 
 
-def map_npy(path: Path, spec: ArraySpec) -> Tensor:
+def map_npy(path: Path, spec: ArraySpec, *, verify: bool = True, fill: int = 0) -> Tensor:
     """Map an array file into memory without reading its data; its header and size must be those of ``spec``.
 
-    The map is private and copy-on-write: writing to the tensor does not change the file.
+    The map is private and copy-on-write: writing to the tensor does not change the file. ``verify`` says whether the checksums
+    are compared when the values are checked (:func:`sagann.storage.verify.check_graph`), ``fill`` what may stand in the place
+    of numbers that are lost when the file is cut (:mod:`sagann.storage.whole_files`).
     """
     header = npy_header(spec.dtype, spec.shape)
-    require_file(path)
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             found = file.read(len(header))
-            size_bytes = os.fstat(file.fileno()).st_size
+            state = os.fstat(file.fileno())
+            size_bytes = state.st_size
             if found != header or size_bytes != spec.file_bytes:
                 raise _unlike_manifest(path, spec, size_bytes, same_header=found == header)
             if spec.data_bytes == 0:
@@ -165,6 +172,11 @@ def map_npy(path: Path, spec: ArraySpec) -> Tensor:
                 stored = np.memmap(
                     file, dtype=_STORED_AS[spec.dtype], mode="c", offset=len(header), shape=spec.shape
                 )
+                parts = range(len(spec.crc32)) if verify else ()
+                # The process may change its working folder.
+                whole_path = path.absolute()
+                checks = [partial(_check_part_of, state, whole_path, spec, part) for part in parts]
+                remember(stored, whole_path, state, checks=checks, fill=fill)
     except OSError as error:
         raise DatasetError(
             "array file cannot be read",
@@ -178,29 +190,45 @@ def map_npy(path: Path, spec: ArraySpec) -> Tensor:
 
 def check_npy(path: Path, spec: ArraySpec) -> None:
     """Read an array file and compare its checksums; an error names the bytes of the damaged part."""
-    with path.open("rb") as file:
-        file.seek(len(npy_header(spec.dtype, spec.shape)))
-        for part, expected in enumerate(spec.crc32):
-            found = 0
-            for block in _blocks(file, min(CHECKSUM_BYTES, spec.data_bytes - part * CHECKSUM_BYTES)):
-                found = zlib.crc32(block, found)
-            if found != expected:
-                raise DatasetError(
-                    "array file is damaged",
-                    value=f"CRC-32 {found:08x}, but {expected:08x} was written, "
-                    f"in the 64 MiB of data from byte {part * CHECKSUM_BYTES}",
-                    where=str(path),
-                    fix="Copy the dataset again from an undamaged copy, or import it again.",
-                )
+    with open_file(path) as file:
+        for part in range(len(spec.crc32)):
+            _check_part(file.fileno(), path, spec, part)
 
 
-def _blocks(file: BinaryIO, num_bytes: int) -> Iterator[bytes]:
-    while num_bytes > 0:
-        block = file.read(min(num_bytes, 2**20))
-        if not block:
-            return
-        num_bytes -= len(block)
-        yield block
+def _check_part_of(opened: os.stat_result, path: Path, spec: ArraySpec, part: int) -> None:
+    # A dataset that was replaced or removed after it was opened has other checksums or none.
+    with suppress(FileNotFoundError), open_file(path) as file:
+        if os.path.samestat(opened, os.fstat(file.fileno())):
+            _check_part(file.fileno(), path, spec, part)
+
+
+def _check_part(file: int, path: Path, spec: ArraySpec, part: int) -> None:
+    """Compare the checksum of the bytes from ``part * CHECKSUM_BYTES`` on."""
+    first = part * CHECKSUM_BYTES
+    begin = len(npy_header(spec.dtype, spec.shape)) + first
+    end = begin + min(CHECKSUM_BYTES, spec.data_bytes - first)
+    memory, found = memoryview(bytearray(_READ_BYTES)), 0
+    for offset in range(begin, end, _READ_BYTES):
+        block = memory[: end - offset]
+        read_bytes(file, block, offset, partial(cut_short, path))
+        found = zlib.crc32(block, found)
+    if found != spec.crc32[part]:
+        raise DatasetError(
+            "array file is damaged",
+            value=f"CRC-32 {found:08x}, but {spec.crc32[part]:08x} was written, in the 64 MiB of data from byte {first}",
+            where=str(path),
+            fix="Copy the dataset again from an undamaged copy, or import it again.",
+        )
+
+
+def cut_short(path: str | os.PathLike[str], value: str) -> DatasetError:
+    """The error of an array file that has lost its end since it was opened."""
+    return DatasetError(
+        "array file has become shorter",
+        value=value,
+        where=str(path),
+        fix="Leave a dataset alone while a run reads it; import it again.",
+    )
 
 
 def _unlike_manifest(path: Path, spec: ArraySpec, size_bytes: int, *, same_header: bool) -> DatasetError:

@@ -23,7 +23,7 @@ import numpy as np
 
 from sagann.errors import DatasetError
 from sagann.ranges import require_shape
-from sagann.storage.regular_file import reading
+from sagann.storage.regular_file import open_file, reading
 
 Array = np.ndarray[Any, Any]
 
@@ -102,14 +102,15 @@ class NpzArchive(AbstractContextManager["NpzArchive"]):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         with reading(self.path, _UNREADABLE, what="archive", fix=_FIX):
-            self._zip = zipfile.ZipFile(self.path)
+            self._file = open_file(self.path)
             try:
+                self._zip = zipfile.ZipFile(self._file)
                 infos = [info for info in self._zip.infolist() if info.filename.endswith(".npy")]
                 self.members: Mapping[str, NpzMember] = {
                     info.filename.removesuffix(".npy"): self._member(info) for info in infos
                 }
             except BaseException:
-                self._zip.close()
+                self._file.close()
                 raise
 
     def read(self, name: str) -> Array:
@@ -152,6 +153,7 @@ class NpzArchive(AbstractContextManager["NpzArchive"]):
 
     def __exit__(self, *_: object) -> None:
         self._zip.close()
+        self._file.close()
 
     def _member(self, info: zipfile.ZipInfo) -> NpzMember:
         with self._zip.open(info) as stream:

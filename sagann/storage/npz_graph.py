@@ -34,7 +34,7 @@ from sagann.storage.importer import CsrRows, ImportOptions, ImportSource, import
 from sagann.storage.json_fields import as_flag, as_integer, as_mapping, as_text, as_texts
 from sagann.storage.npz import NpzArchive
 from sagann.storage.read_source import graph_of
-from sagann.storage.regular_file import require_file
+from sagann.storage.regular_file import read_file, require_file
 from sagann.storage.row_source import Array, RowChunk, RowSource, feature_dtype, label_rows
 
 _FEATURE_PARTS = ("features_indptr", "features_indices", "features_data", "features_shape")
@@ -113,7 +113,7 @@ def describe_npz(path: Path) -> dict[str, Any]:
     if not described.exists():
         return {"name": path.stem}
     try:
-        body = as_mapping(json.loads(described.read_bytes()))
+        body = as_mapping(json.loads(read_file(described)))
         directed = as_flag(body.get("directed", True))
         class_names, edge_type_names = (as_texts(body.get(f"{kind}_names", [])) for kind in ("class", "edge_type"))
         return {

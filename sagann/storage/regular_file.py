@@ -1,6 +1,7 @@
-"""Files that are opened for reading: only regular files, and an error that names the file.
+"""The one door to files that others may have made: regular files only, opened without waiting, with one error for each fault.
 
-A pipe would block its reader, and a device has no end.
+A pipe would block whoever opens it, and a device has no end. So every file is opened by :func:`open_file`, which does not wait and
+looks at what it has opened. Libraries that open a path themselves are called inside :func:`reading`.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from io import BufferedReader, BufferedWriter
+from typing import BinaryIO, Literal, overload
 
-from sagann.errors import DatasetError, InputError, first_line
+from sagann.errors import DatasetError, InputError, SagannError, first_line
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -22,12 +24,61 @@ _KINDS = (
 )
 
 
-def require_file(path: str | os.PathLike[str], *, error: type[InputError] = DatasetError) -> None:
+@overload
+def open_file(
+    path: str | os.PathLike[str], mode: Literal["rb"] = "rb", *, error: type[SagannError] = DatasetError
+) -> BufferedReader: ...
+
+
+@overload
+def open_file(
+    path: str | os.PathLike[str], mode: Literal["rb", "wb", "ab"], *, error: type[SagannError] = DatasetError
+) -> BufferedReader | BufferedWriter: ...
+
+
+def open_file(
+    path: str | os.PathLike[str],
+    mode: Literal["rb", "wb", "ab"] = "rb",
+    *,
+    error: type[SagannError] = DatasetError,
+) -> BinaryIO:
+    """Open a file as ``open`` does, but refuse what is no regular file with ``error`` instead of waiting for it."""
+    return open(path, mode, opener=lambda name, flags: open_descriptor(name, flags, error=error))
+
+
+def open_descriptor(
+    path: str | os.PathLike[str], flags: int, mode: int = 0o666, *, error: type[SagannError] = DatasetError
+) -> int:
+    """Open a regular file as ``os.open`` does; see :func:`open_file`."""
+    # Before the file is opened, because opening a device may act on it.
+    require_file(path, error=error)
+    file = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, mode)
+    try:
+        _require_regular(os.fstat(file).st_mode, path, error)
+    except SagannError:
+        os.close(file)
+        raise
+    return file
+
+
+def read_file(path: str | os.PathLike[str], *, error: type[SagannError] = DatasetError) -> bytes:
+    """The content of a regular file; see :func:`open_file`."""
+    with open_file(path, error=error) as file:
+        return file.read()
+
+
+def require_file(path: str | os.PathLike[str], *, error: type[SagannError] = DatasetError) -> None:
     """Refuse a path at which something other than a file stands; a missing file is left to the function that opens it."""
-    path = Path(path)
-    if path.is_file() or not path.exists():
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
         return
-    mode = path.stat().st_mode
+    _require_regular(mode, path, error)
+
+
+def _require_regular(mode: int, path: str | os.PathLike[str], error: type[SagannError]) -> None:
+    if stat.S_ISREG(mode):
+        return
     found = next((kind for matches, kind in _KINDS if matches(mode)), "something else")
     raise error(
         "not a file",
@@ -50,7 +101,7 @@ def reading(
     ``unreadable`` has the exceptions that a reader raises for damaged and foreign files; ``what`` is the subject of the
     message.
     """
-    require_file(path, error=DatasetError)
+    require_file(path)
     try:
         yield
     except InputError:

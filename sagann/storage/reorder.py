@@ -17,6 +17,7 @@ from sagann.storage.dataset import manifest_of, tensors_of
 from sagann.storage.folder import new_folder
 from sagann.storage.manifest import Manifest, write_manifest
 from sagann.storage.npy import write_npy
+from sagann.storage.whole_files import whole_files
 
 _AT_ONCE_BYTES = 32 << 20
 
@@ -39,7 +40,8 @@ def save_reordered(
     """
     check_order(graph, order)
     graph_ptr, graph_names = graphs_of(graph, order)
-    with new_folder(path, overwrite=overwrite) as folder:
+    # Refused before the folder gets its name.
+    with new_folder(path, overwrite=overwrite) as folder, whole_files(graph):
         arrays = {
             name: write_npy(folder / f"{name}.npy", tensor, pieces)
             for name, tensor, pieces in _arrays(replace(graph, graph_ptr=graph_ptr), order)

@@ -9,15 +9,14 @@ the file.
 from __future__ import annotations
 
 import csv
-import gzip
+import io
 import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, BinaryIO, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +25,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from sagann.errors import DatasetError
-from sagann.storage.regular_file import reading
+from sagann.storage.expanded import EXPANSION, Expanded
+from sagann.storage.regular_file import open_file, reading
 
 Array = np.ndarray[Any, Any]
 Column: TypeAlias = str | int
@@ -37,6 +37,10 @@ _TAB_SUFFIXES = (".tsv", ".tsv.gz")
 
 BATCH_ROWS = 2**19
 _BLOCK_BYTES = 2**22
+_READ_BYTES = 2**20
+# pyarrow skips lines within its first block only. A character takes up to 4 bytes.
+_MOST_SKIPPED = 2**20
+_LINE_ENDS = re.compile(r"[\r\n]+")
 _INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
@@ -65,11 +69,19 @@ class CsvTable:
         path: the file; a file whose name ends in '.gz' is decompressed. Lines at the top that begin with '#' are skipped.
         separator: one character.
         header: whether the first line holds names; None to decide by whether it holds numbers.
+        expansion: bytes to which a byte of a compressed file may expand.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, separator: str = ",", header: bool | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        separator: str = ",",
+        header: bool | None = None,
+        expansion: int = EXPANSION,
+    ) -> None:
         self.path = Path(path)
-        self._separator = separator
+        self._separator, self._expansion = separator, expansion
         if len(separator) != 1:
             raise DatasetError(
                 "separator is not one character", value=repr(separator), where=str(path), fix="Pass ',' or '\\t'."
@@ -101,7 +113,7 @@ class CsvTable:
         if self.path.suffix == ".gz":
             return None
         size_bytes = self.path.stat().st_size
-        with self.path.open("rb") as file:
+        with open_file(self.path) as file:
             sample = file.read(2**16)
         return max(1, size_bytes * max(1, sample.count(b"\n")) // len(sample))
 
@@ -118,9 +130,9 @@ class CsvTable:
             name: pa.string() if single or name in integers else pa.type_for_alias(dtype) for name, dtype in wanted
         }
         first_row, gap = self.first_row, None
-        with reading(self.path, _UNREADABLE):
+        with reading(self.path, _UNREADABLE), self._open() as file:
             try:
-                for batch in self._reader(types, single=single):
+                for batch in self._reader(file, types, single=single):
                     if single:
                         batch, gap = self._before_gap(batch, first_row, gap)
                     found = {
@@ -143,9 +155,9 @@ class CsvTable:
                 self._refuse_bad_row(needed)
                 raise
 
-    def _reader(self, types: Mapping[str, Any], *, single: bool) -> Any:
+    def _reader(self, file: BinaryIO, types: Mapping[str, Any], *, single: bool) -> Any:
         return pyarrow.csv.open_csv(
-            self.path,
+            file,
             read_options=pyarrow.csv.ReadOptions(
                 column_names=self.names, skip_rows=self._num_skipped, block_size=_BLOCK_BYTES
             ),
@@ -159,28 +171,48 @@ class CsvTable:
             ),
         )
 
-    def _open(self) -> IO[str]:
-        if self.path.suffix == ".gz":
-            return gzip.open(self.path, "rt", encoding="utf-8-sig", errors="replace", newline="")
-        return self.path.open(encoding="utf-8-sig", errors="replace", newline="")
+    def _open(self) -> BinaryIO:
+        file = open_file(self.path)
+        return (
+            io.BufferedReader(Expanded(file, self._expansion), _READ_BYTES) if self.path.suffix == ".gz" else file
+        )
+
+    def _text(self) -> IO[str]:
+        return io.TextIOWrapper(self._open(), encoding="utf-8-sig", errors="replace", newline="")
 
     def _first_line(self) -> tuple[list[str], int, int]:
         """The first line with fields, and the number of lines and of rows before it."""
-        num_rows = 0
-        with reading(self.path, _UNREADABLE), self._open() as file:
-            for number, line in enumerate(file):
+        num_rows = num_skipped = 0
+        with reading(self.path, _UNREADABLE), self._text() as file:
+            for number, line in enumerate(iter(lambda: file.readline(_BLOCK_BYTES), "")):
+                if len(line) == _BLOCK_BYTES:
+                    raise DatasetError(
+                        "a line is too long",
+                        value=f"at least {_BLOCK_BYTES} characters",
+                        where=str(self.path),
+                        fix="Check how the file was made; write one row in a line.",
+                    )
                 if not line.startswith("#") and line.strip():
                     return next(csv.reader([line], delimiter=self._separator)), number, num_rows
                 num_rows += bool(line.strip())
+                num_skipped += len(line)
+                if num_skipped > _MOST_SKIPPED:
+                    raise DatasetError(
+                        "file begins without a row",
+                        value=f"{number + 1} empty lines and comments, at most {_MOST_SKIPPED} characters are skipped",
+                        where=str(self.path),
+                        fix="Check how it was made; remove these lines.",
+                    )
         raise DatasetError(
             "file is empty", value="there is no row in it", where=str(self.path), fix="Check how it was made."
         )
 
     def _refuse_bad_row(self, needed: Mapping[str, str]) -> None:
         """Raise an error for the first row with a value that has not the dtype ``needed`` in its column, if any."""
-        with self._open() as file:
-            lines = islice(file, self._num_skipped, None)
-            rows = (row for row in csv.reader(lines, delimiter=self._separator) if row)
+        with self._text() as file:
+            for _ in range(self._num_skipped):
+                file.readline()
+            rows = (row for row in csv.reader(_filled_lines(file), delimiter=self._separator) if row)
             for number, row in enumerate(rows, start=self.first_row):
                 if problem := self._problem(row, needed):
                     raise _bad_row(self.path, number, *problem)
@@ -319,16 +351,27 @@ def open_table(
     separator: str | None = None,
     header: bool | None = None,
     kind: str | None = None,
+    expansion: int = EXPANSION,
 ) -> CsvTable | ParquetTable:
     """Open a table of the format ``kind``, 'csv' or 'parquet'; without ``kind``, the ending of the file's name decides.
 
-    Without a ``separator``, fields are separated by tabs in a '.tsv' file, by commas in any other CSV file.
+    Without a ``separator``, fields are separated by tabs in a '.tsv' file, by commas in any other CSV file. ``expansion`` bounds a
+    compressed CSV file.
     """
     if kind == "parquet" or (kind is None and Path(path).suffix in PARQUET_SUFFIXES):
         return ParquetTable(path)
     if separator is None:
         separator = "\t" if Path(path).name.endswith(_TAB_SUFFIXES) else ","
-    return CsvTable(path, separator=separator, header=header)
+    return CsvTable(path, separator=separator, header=header, expansion=expansion)
+
+
+def _filled_lines(file: IO[str]) -> Iterator[str]:
+    """The lines of a file; of empty lines that follow one another at most one in a block. Ends at a line beyond a block."""
+    rest = ""
+    while len(rest) <= _BLOCK_BYTES and (text := file.read(_READ_BYTES)):
+        *lines, rest = _LINE_ENDS.split(rest + text)
+        yield from lines
+    yield rest
 
 
 def _as_numbers(column: Any, dtype: str) -> Any:

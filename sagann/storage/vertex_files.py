@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from sagann.errors import DatasetError
+from sagann.storage.expanded import EXPANSION
 from sagann.storage.npz import UNREADABLE_HEADER, read_npy_header
-from sagann.storage.regular_file import reading
+from sagann.storage.regular_file import open_file, reading
 from sagann.storage.row_source import Array, ArrayRows, LabelRows, RowChunk, RowSource, feature_dtype, label_rows
 from sagann.storage.tables import BATCH_ROWS, CsvTable, ParquetTable, open_table, require_named
 
@@ -58,14 +59,16 @@ def table_labels(table: CsvTable | ParquetTable, dtype: str) -> RowSource:
     return LabelRows(rows=TableRows(table=table, dtype="int64", row_shape=shape), row_shape=shape)
 
 
-def open_features(path: str | os.PathLike[str], *, separator: str | None = None) -> RowSource:
+def open_features(
+    path: str | os.PathLike[str], *, separator: str | None = None, expansion: int = EXPANSION
+) -> RowSource:
     """Open vertex features: ``.npy`` [N, F], or a table with F columns."""
     if Path(path).suffix == ".npy":
         array = map_array(path)
         dtype = feature_dtype(array, str(path))
         chunk_rows = max(1, _CHUNK_BYTES // max(1, array.shape[1] * 8))
         return ArrayRows(array=array, file=str(path), dtype=dtype, chunk_rows=chunk_rows)
-    table = open_table(path, separator=separator)
+    table = open_table(path, separator=separator, expansion=expansion)
     for name in table.names:
         require_named(table, name)
     if table.may_be_numbered:
@@ -79,11 +82,13 @@ def open_features(path: str | os.PathLike[str], *, separator: str | None = None)
     return table_features(table)
 
 
-def open_labels(path: str | os.PathLike[str], *, separator: str | None = None) -> RowSource:
+def open_labels(
+    path: str | os.PathLike[str], *, separator: str | None = None, expansion: int = EXPANSION
+) -> RowSource:
     """Open vertex labels: ``.npy`` [N] or [N, C], or a table with one column, or C of 0/1."""
     if Path(path).suffix == ".npy":
         return array_labels(map_array(path), str(path))
-    return table_labels(open_table(path, separator=separator), "int64")
+    return table_labels(open_table(path, separator=separator, expansion=expansion), "int64")
 
 
 def array_labels(array: Array, file: str) -> RowSource:
@@ -95,7 +100,7 @@ def map_array(path: str | os.PathLike[str]) -> Array:
     """Map an ``.npy`` file into memory; never unpickles."""
     fix = "Save a plain numeric array with numpy.save; pickled objects are never loaded."
     with reading(path, UNREADABLE_HEADER, fix=fix):
-        with Path(path).open("rb") as file:
+        with open_file(path) as file:
             read_npy_header(file)
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     return array

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sagann.errors import CheckpointError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_file, write_whole
+from sagann.storage.regular_file import open_file
 
 REMOVED = "removed-"
 "Follows TEMPORARY_PREFIX in the name of a file or folder that is being removed."
@@ -50,6 +51,22 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     sync_file(path)
 
 
+def parse_tensors(content: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata of a safetensors file, copied from its content; a ValueError says that it is none.
+
+    A mapped file could be cut or removed while its tensors are in use.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        tensors = load(content)
+    except (SafetensorError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+        raise ValueError(str(error)) from error
+    size = int.from_bytes(content[:8], "little")
+    return tensors, parse_json(content[8 : 8 + size]).get("__metadata__") or {}
+
+
 def digest(content: bytes) -> str:
     """BLAKE2b-128, in hexadecimal."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
@@ -57,7 +74,7 @@ def digest(content: bytes) -> str:
 
 def file_digest(path: Path) -> str:
     """The :func:`digest` of a file's content, which is read in pieces."""
-    with path.open("rb") as file:
+    with open_file(path, error=CheckpointError) as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 

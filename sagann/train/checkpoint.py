@@ -18,12 +18,14 @@ from torch import Tensor
 
 from sagann.errors import CheckpointError, SagannError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder, write_synced
+from sagann.storage.regular_file import read_file
 from sagann.train.atomic import (
     REMOVED,
     digest,
     disk_errors,
     file_digest,
     parse_json,
+    parse_tensors,
     remove_folder,
     remove_leftovers,
     write_tensors,
@@ -149,8 +151,8 @@ def write_state(folder: Path, checkpoint: Checkpoint) -> None:
 
 def _read_state(folder: Path, epoch: int) -> Checkpoint:
     """Read the two files of a checkpoint; a ValueError or an OSError says what is wrong with them."""
-    document = parse_json((folder / "state.json").read_bytes())
-    tensors_checksum = file_digest(folder / "state.safetensors")
+    document = parse_json(read_file(folder / "state.json", error=CheckpointError))
+    stored = read_file(folder / "state.safetensors", error=CheckpointError)
     version = document.get("format") if isinstance(document, dict) else None
     if version != FORMAT:
         raise ValueError(f"format {version!r:.80} in state.json, expected {FORMAT}")
@@ -162,25 +164,18 @@ def _read_state(folder: Path, epoch: int) -> Checkpoint:
         raise ValueError("the content of state.json is not epoch, state and tensors_checksum")
     if type(content["epoch"]) is not int or content["epoch"] != epoch:
         raise ValueError(f"state.json is of epoch {content['epoch']!r:.80}, the folder's name says {epoch}")
-    if tensors_checksum != content["tensors_checksum"]:
+    if digest(stored) != content["tensors_checksum"]:
         raise ValueError("state.safetensors does not match its checksum, tensors_checksum in state.json")
     if not isinstance(content["state"], dict):
         raise ValueError("the state in state.json is not an object")
-    decoder = Decoder(_read_tensors(folder / "state.safetensors"))
+    try:
+        tensors, _ = parse_tensors(stored)
+    except ValueError as error:
+        raise ValueError(f"state.safetensors: {error}") from error
+    decoder = Decoder(tensors)
     state = {name: decoder.decode(part, name=name) for name, part in content["state"].items()}
     decoder.require_all_taken()
     return Checkpoint(epoch=epoch, state=state)
-
-
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        # Copied: loaded tensors are mapped from the file, which may be removed while they are in use.
-        return {name: tensor.clone() for name, tensor in load_file(path).items()}
-    except (SafetensorError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"state.safetensors: {error}") from error
 
 
 def _damaged(folder: Path, value: str) -> CheckpointError:

@@ -20,10 +20,11 @@ from torch import Tensor
 from sagann.errors import CheckpointError
 from sagann.graph import Graph
 from sagann.graph.feature_store import Features, feature_store, read_slice
-from sagann.graph.rows import is_sparse
+from sagann.graph.graph import named_arrays
 from sagann.nn import ModelConfig
 from sagann.nn.user_model import class_in_file
 from sagann.saga.engine import current_engine
+from sagann.storage.regular_file import read_file
 from sagann.train.atomic import digest
 from sagann.train.session import TrainSession
 
@@ -68,14 +69,14 @@ def _config_identity(config: ModelConfig | None) -> dict[str, Any]:
     if named is None:
         return {"config": fields}
     path, class_name = named
-    return {"config": {**fields, "model": f"{path.name}:{class_name}"}, "file": digest(path.read_bytes())}
+    return {"config": {**fields, "model": f"{path.name}:{class_name}"}, "file": digest(read_file(path))}
 
 
 def graph_identity(graph: Graph) -> dict[str, Any]:
     """Sizes of ``graph`` and a BLAKE2b digest of each of its arrays."""
     sizes = ("num_vertices", "num_edges", "num_features", "num_classes", "num_edge_types")
     found: dict[str, Any] = {name: getattr(graph, name) for name in sizes}
-    return found | {name: _digest(array) for name, array in _arrays(graph)}
+    return found | {name: _digest(array) for name, array in named_arrays(graph)}
 
 
 def digest_of(identity: Mapping[str, Any]) -> str:
@@ -111,23 +112,6 @@ def _differences(saved: Any, current: Any, name: str) -> Iterator[tuple[str, str
             yield from _differences(saved.get(key, "absent"), current.get(key, "absent"), inner)
     elif saved != current:
         yield name, str(saved), str(current)
-
-
-def _arrays(graph: Graph) -> Iterator[tuple[str, Features]]:
-    yield "indptr", graph.topology.indptr
-    yield "indices", graph.topology.indices
-    for name, rows in sorted(graph.topology.edge_data.items()):
-        yield f"edge data '{name}'", rows
-    if is_sparse(graph.features):
-        yield "features.crow_indices", graph.features.crow_indices()
-        yield "features.col_indices", graph.features.col_indices()
-        yield "features.values", graph.features.values()
-    elif graph.features is not None:
-        yield "features", graph.features
-    if graph.labels is not None:
-        yield "labels", graph.labels
-    for name, mask in sorted(graph.splits.items()):
-        yield f"split '{name}'", mask
 
 
 def _digest(array: Features) -> str:

@@ -13,13 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError, require_type
-from sagann.graph import Graph, validate_graph
+from sagann.graph import Graph
 from sagann.graph.checks import CHECKED_AT_ONCE
 from sagann.graph.topology import Topology
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.saga.engine import EdgeData, Engine, MapsFeatures, VertexRows, current_engine, using_engine
 from sagann.saga.layer import count_hops
 from sagann.saga.shared_lock import MODELS
+from sagann.storage.verify import check_graph
+from sagann.storage.whole_files import whole_files
 from sagann.train.contract import Contract
 from sagann.train.metrics import Metrics, evaluate_splits, predict_classes
 from sagann.train.preparation import PreparedGraph, features_as, parameter_dtype, prepared_by
@@ -69,11 +71,16 @@ class Predictor:
 
         Args:
             graph: the training graph or a new one.
-            validate: check every value; turn it off only for a graph already checked.
+            validate: check every value, and the checksums of the files that the graph was opened from; turn it off only for a
+                graph already checked.
         """
         _require_graph(graph)
-        if validate:
-            validate_graph(graph)
+        with whole_files(graph):
+            if validate:
+                check_graph(graph)
+            return self._prepare(graph)
+
+    def _prepare(self, graph: Graph) -> PreparedGraph:
         self.contract.check(graph)
         if 0 < graph.num_edge_types < self.contract.num_edge_types:
             # Edges that the model adds, such as loops of a type of their own, get the same type as in training.
@@ -96,9 +103,10 @@ class Predictor:
         A graph without splits counts as one split, 'all'. Vertices without a label are left out.
         """
         _require_graph(graph)
-        self.contract.check_labels(graph.graph if isinstance(graph, PreparedGraph) else graph)
-        prepared = self._prepared(graph)
-        return evaluate_splits(self._finite_logits(prepared), prepared.graph)
+        with whole_files(_graph_of(graph)):
+            self.contract.check_labels(_graph_of(graph))
+            prepared = self._prepared(graph)
+            return evaluate_splits(self._finite_logits(prepared), prepared.graph)
 
     def predict(self, graph: Graph | PreparedGraph, *, probabilities: bool = False) -> Tensor:
         """Predict every vertex of ``graph``, which needs no labels.
@@ -110,7 +118,9 @@ class Predictor:
             int64 [num_vertices] class ids, or uint8 [num_vertices, C] of 0/1 for multi-label; with
             ``probabilities`` floats [num_vertices, C]. On the CPU.
         """
-        logits = self._finite_logits(self._prepared(graph))
+        _require_graph(graph)
+        with whole_files(_graph_of(graph)):
+            logits = self._finite_logits(self._prepared(graph))
         multi_label = self.contract.multi_label
         if probabilities:
             return (logits.sigmoid() if multi_label else logits.softmax(dim=1)).cpu()
@@ -126,7 +136,11 @@ class Predictor:
             BudgetError: the memory budget cannot be met.
             SpillError: there is too little room to spill.
         """
-        prepared = self._prepared(graph).graph
+        _require_graph(graph)
+        with whole_files(_graph_of(graph)):
+            return self._embed(self._prepared(graph).graph)
+
+    def _embed(self, prepared: Graph) -> Tensor:
         model, features = LastInput(self.model, self.num_hops), prepared.features
         with _evaluating(self.model):
             if self.streaming is None:
@@ -272,6 +286,10 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             if not running:
                 for module, mode in modes.items():
                     module.training = mode
+
+
+def _graph_of(graph: Graph | PreparedGraph) -> Graph:
+    return graph.graph if isinstance(graph, PreparedGraph) else graph
 
 
 def _require_graph(graph: object) -> None:

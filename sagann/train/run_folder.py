@@ -32,11 +32,13 @@ from torch import Tensor
 from sagann.errors import CheckpointError, InputError
 from sagann.ranges import RANGES
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder
-from sagann.storage.regular_file import require_file
+from sagann.storage.regular_file import open_file, read_file, require_file
 from sagann.train.atomic import (
+    digest,
     disk_errors,
     file_digest,
     parse_json,
+    parse_tensors,
     remove_folder,
     remove_leftovers,
     write_json,
@@ -89,7 +91,7 @@ class RunFolder:
                 where=str(self.path),
                 fix="Choose a folder that you may write to.",
             ) from error
-        with (self.path / LOCK_FILE).open("ab") as file:
+        with open_file(self.path / LOCK_FILE, "ab", error=InputError) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -126,7 +128,7 @@ class RunFolder:
     def is_described(self) -> bool:
         """Whether there is a run.json of ours. It is the last file that :meth:`clear` removes."""
         try:
-            found = parse_json((self.path / RUN_FILE).read_bytes())
+            found = parse_json(read_file(self.path / RUN_FILE))
         except (OSError, ValueError):
             found = None
         return isinstance(found, dict) and {"format", "identity"} <= found.keys()
@@ -163,7 +165,7 @@ class RunFolder:
         path = self.path / RUN_FILE
         require_file(path, error=CheckpointError)
         try:
-            found = parse_json(path.read_bytes())
+            found = parse_json(read_file(path))
         except (OSError, ValueError) as error:
             raise CheckpointError(
                 "not a run folder",
@@ -200,7 +202,7 @@ class RunFolder:
         """Add a line to metrics.jsonl."""
         with disk_errors(self.path):
             if self._lines is None:
-                self._lines = self._history.open("ab")
+                self._lines = open_file(self._history, "ab", error=CheckpointError)
             self._lines.write((json.dumps(record.to_json(), allow_nan=False) + "\n").encode())
             self._lines.flush()
 
@@ -214,8 +216,9 @@ class RunFolder:
 
     def read_history(self, num_epochs: int, num_bytes: int) -> list[EpochRecord]:
         """The first ``num_epochs`` lines of metrics.jsonl, ``num_bytes`` long; a CheckpointError where they are not."""
+        require_file(self._history, error=CheckpointError)
         try:
-            content = self._history.read_bytes()[:num_bytes] if num_bytes else b""
+            content = read_file(self._history)[:num_bytes] if num_bytes else b""
             records = [EpochRecord.from_json(parse_json(line)) for line in content.splitlines()]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._lost_history(f"{type(error).__name__}: {error}") from error
@@ -234,12 +237,12 @@ class RunFolder:
 
     def count_history(self) -> int:
         """Number of lines of metrics.jsonl; 0 where the file is missing."""
-        return self._history.read_bytes().count(b"\n") if self._history.exists() else 0
+        return read_file(self._history, error=CheckpointError).count(b"\n") if self._history.exists() else 0
 
     def cut_history(self, num_bytes: int) -> None:
         """Cut metrics.jsonl back to its first ``num_bytes``."""
         self.close()
-        with self._history.open("ab") as file:
+        with open_file(self._history, "ab", error=CheckpointError) as file:
             file.truncate(num_bytes)
             os.fsync(file.fileno())
 
@@ -272,7 +275,7 @@ class RunFolder:
         if not path.exists():
             return None
         try:
-            summary = parse_json(path.read_bytes())
+            summary = parse_json(read_file(path))
             if not isinstance(summary, dict):
                 raise TypeError("it is not an object")
         except (OSError, ValueError, TypeError) as error:
@@ -282,6 +285,7 @@ class RunFolder:
     def read_weights(self) -> dict[str, Any]:
         """The state_dict that the run ended with; of a run that has not ended, that of its best or last epoch so far."""
         path, summary = self.path / _WEIGHTS_FILE, self.read_summary()
+        require_file(path, error=CheckpointError)
         if summary is not None and path.exists():
             try:
                 return _read_result(path, summary.get("weights_checksum"))
@@ -305,16 +309,10 @@ class RunFolder:
 
 def _read_result(path: Path, checksum: Any) -> dict[str, Any]:
     """The state_dict of model.safetensors; a ValueError or OSError says what is wrong with the file."""
-    from safetensors import SafetensorError, safe_open
-
-    if (found := file_digest(path)) != checksum:
+    content = read_file(path, error=CheckpointError)
+    if (found := digest(content)) != checksum:
         raise ValueError(f"checksum {found}, metrics.json says {checksum!r:.80}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-            metadata = file.metadata() or {}
-    except (SafetensorError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-        raise ValueError(str(error)) from error
+    tensors, metadata = parse_tensors(content)
     extra = Decoder(tensors).decode(parse_json(metadata.get(_EXTRA_STATE, "{}").encode()), name=_EXTRA_STATE)
     if not isinstance(extra, Mapping):
         raise ValueError(f"{_EXTRA_STATE} in its metadata is a {type(extra).__name__}")

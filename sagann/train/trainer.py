@@ -20,9 +20,11 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from sagann.errors import CheckpointError, InputError, MissingDependencyError, require_type
-from sagann.graph import Graph, validate_graph
+from sagann.graph import Graph
 from sagann.graph.validate import validate_labels
 from sagann.nn import ModelConfig, build_model
+from sagann.storage.verify import check_graph
+from sagann.storage.whole_files import whole_files
 from sagann.train.automatic import automatic_budget, bytes_in_files
 from sagann.train.best import BestTracker, copy_of, resolve_monitor
 from sagann.train.config import TrainConfig
@@ -69,7 +71,8 @@ class Trainer:
         optimizer: makes the optimizer from parameter groups, instead of ``config.optimizer``.
         scheduler: makes the scheduler from the optimizer, instead of ``config.scheduler``.
         param_groups: splits the parameters into groups, instead of ``config.decay``.
-        validate: check every value of the graph; turn it off only for a checked graph. Labels and splits are always checked.
+        validate: check every value of the graph, and the checksums of the files that it was opened from; turn it off only for a
+            checked graph. Labels and splits are always checked.
 
     Raises:
         InputError: the graph, the model or the configuration cannot be trained as it is.
@@ -125,10 +128,11 @@ class Trainer:
         self._param_groups = param_groups or DECAY_POLICIES[self.config.decay]
         if optimizer is None and scheduler is None:
             try_policies(self.config)
-        if validate:
-            validate_graph(graph)
-        else:
-            validate_labels(graph)
+        with whole_files(graph):
+            if validate:
+                check_graph(graph)
+            else:
+                validate_labels(graph)
         _check_trainable(graph)
         if self.config.tensorboard and find_spec("tensorboard") is None:
             raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")
@@ -142,7 +146,8 @@ class Trainer:
                 model = build_model(model, graph)
         streaming = Streaming.of(self.config, self.run_dir, device=device)
         self._predictor = Predictor(model, contract, device=device, streaming=streaming)
-        self._prepared = self._prepare(graph)
+        with whole_files(graph):
+            self._prepared = self._prepare(graph)
 
     def _prepare(self, graph: Graph) -> PreparedGraph:
         """Prepare the graph, with large arrays in files where memory may be too small for both the arrays and the run."""
@@ -188,14 +193,15 @@ class Trainer:
             stack.enter_context(seeded(self.config.seed, self.device))
             stack.enter_context(reproducible(self.config.deterministic, self.device))
             stop = stack.enter_context(stop_on_interrupt(self._reporter.on_message))
-            session = self._session()
+            with whole_files(self.graph):
+                session = self._session()
+                description = {} if folder is None else self._description(session)
             run = ""
-            if folder is not None:
-                description = self._description(session)
-                if resume:
-                    run = continue_run(session, folder, description, self._reporter.on_message)
-                else:
-                    run = start_run(folder, description, overwrite=overwrite)
+            if folder is not None and resume:
+                run = continue_run(session, folder, description, self._reporter.on_message)
+            elif folder is not None:
+                run = start_run(folder, description, overwrite=overwrite)
+            require_whole_files = stack.enter_context(whole_files(self._prepared.graph))
             info = self._info(session)
             reporters = [self._reporter]
             if folder is not None and self.config.tensorboard:
@@ -207,6 +213,7 @@ class Trainer:
             saved_epoch = session.epoch
             while not session.finished and not stop.is_set():
                 record = session.run_epoch()
+                require_whole_files()
                 if folder is not None:
                     folder.append(record)
                     if session.epoch % self.config.checkpoint_every == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -205,6 +206,24 @@ def test_folders_with_bad_values(
     assert invoke("data", "info", folder).code in (0, 2)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_flipped_bit_is_refused_unless_nobody_asks(
+    refused: Callable[[Path], Outcome], invoke: Invoke, folder: Path, tmp_path: Path, streamed: bool
+) -> None:
+    # 0.0 becomes 1e-45, a feature like any other.
+    patch(folder / "features.npy", "float32", 1, 1e-45)
+    assert "array file is damaged: CRC-32" in refused(folder).err
+    options = ("--hidden", 4, "--epochs", 1, *(("--memory", "1MiB") if streamed else ()))
+    arguments = ("train", "--data", folder, *options, "--out", tmp_path / "run")
+    assert invoke(*arguments).code == 2
+    assert invoke(*arguments, "--no-verify").code == 0
+    # The setting is saved with the run.
+    assert invoke("evaluate", "--run", tmp_path / "run").code == 0
+    assert (
+        invoke("train", "--config", tmp_path / "run" / "config.toml", "--verify", "--out", tmp_path / "x").code == 2
+    )
+
+
 @pytest.mark.parametrize("name", ["indptr", "indices", "features", "labels", "split_train", "manifest"])
 @pytest.mark.parametrize("damage", ["truncate", "remove", "empty", "garbage"])
 def test_damaged_folders(
@@ -294,6 +313,49 @@ def test_a_model_file_that_is_a_pipe(invoke: Invoke, folder: Path, tmp_path: Pat
     outcome = invoke("train", "--data", folder, "--model", f"{tmp_path}/m.py:Net", "--out", tmp_path / "run")
     assert outcome.code == 2
     assert "not a file: a pipe" in outcome.err
+
+
+def _bind(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        # A full path may be too long for a socket.
+        at = os.getcwd()
+        os.chdir(path.parent)
+        bound.bind(path.name)
+        os.chdir(at)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("make", "kind"), [(os.mkfifo, "a pipe"), (os.mkdir, "a folder"), (_bind, "a socket")])
+@pytest.mark.parametrize(
+    ("pattern", "command"),
+    [
+        ("run.json", "evaluate"),
+        ("run.json", "train"),
+        ("metrics.json", "evaluate"),
+        ("model.safetensors", "evaluate"),
+        (".lock", "train"),
+        ("metrics.jsonl", "train"),
+        ("checkpoints/*/state.json", "train"),
+        ("checkpoints/*/state.safetensors", "train"),
+    ],
+)
+def test_files_of_a_run_that_are_no_files(
+    invoke: Invoke,
+    trained: Path,
+    tmp_path: Path,
+    make: Callable[[Path], None],
+    kind: str,
+    pattern: str,
+    command: str,
+) -> None:
+    run = shutil.copytree(trained, tmp_path / "run")
+    for path in [*run.glob(pattern)]:
+        path.unlink()
+        make(path)
+    arguments = ("evaluate", "--run", run) if command == "evaluate" else ("train", "--resume", "--out", run)
+    outcome = invoke(*arguments, *(("--epochs", 40) if command == "train" else ()))
+    assert outcome.code == 2
+    assert f"not a file: {kind}, a regular file is needed" in outcome.err
 
 
 @pytest.mark.timeout(60)

@@ -54,6 +54,7 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "split": st.sampled_from(["none", "random:0.5,0.2", "per-class:3,3"]),
     "undirected": st.booleans(),
     "normalise_features": st.booleans(),
+    "verify": st.booleans(),
 }
 HUGE = st.sampled_from([2**31, 2**53, 2**63, 2**64, 10**30, 1e30, 1e308, -1, 0, 100, 10**6])
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -4,12 +4,13 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from sagann.errors import CheckpointError, DatasetError, InputError
-from sagann.storage import load_graph, open_graph, read_npz
-from sagann.storage.regular_file import require_file
+from sagann.storage import load_graph, open_graph, read_npz, regular_file
+from sagann.storage.regular_file import open_file, read_file, require_file
 from sagann.storage.tables import open_table
 from sagann.storage.vertex_files import open_features, open_labels
 
@@ -32,6 +33,38 @@ def test_what_stands_there_is_named(tmp_path: Path) -> None:
                 require_file(path)
     with pytest.raises(CheckpointError):
         require_file(tmp_path, error=CheckpointError)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("mode", ["rb", "wb", "ab"])
+def test_nothing_but_a_file_is_opened(tmp_path: Path, mode: Literal["rb", "wb", "ab"]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(CheckpointError, match="not a file: a "):
+            open_file(path, mode, error=CheckpointError)
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_that_takes_the_place_of_a_file_is_refused_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    # Whoever looked before has seen a file.
+    monkeypatch.setattr(regular_file, "require_file", lambda path, error: None)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(DatasetError, match="not a file: a pipe"):
+        open_file(tmp_path / "pipe")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_files_are_opened_as_open_does(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for mode in ("wb", "ab"):
+        with open_file(path, mode) as file:
+            file.write(b"ab")
+    assert read_file(path) == b"abab"
+    with pytest.raises(FileNotFoundError):
+        open_file(tmp_path / "missing")
 
 
 @pytest.mark.timeout(20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -146,3 +147,43 @@ def test_a_parquet_file_without_columns_is_refused(tmp_path: Path, names: list[s
         DatasetError, match=r"table has no columns: \d rows, and (nothing|__index_level_0__) in them"
     ):
         ParquetTable(tmp_path / "x.parquet")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("line", ["\n", "\r\n", " \n", "#\n", "# note\n"])
+def test_empty_lines_at_the_top_cost_nearly_nothing(tmp_path: Path, line: str, *, packed: bool) -> None:
+    path = written(tmp_path, line * 2_000_000 + "0,1\n", packed=packed)
+    start_s = time.process_time()
+    with pytest.raises(DatasetError, match=r"file begins without a row: \d+ empty lines and comments"):
+        CsvTable(path)
+    assert time.process_time() - start_s < 2
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("last", ["1,2\n", "1,x\n"])
+def test_empty_lines_in_the_middle_cost_little(tmp_path: Path, last: str) -> None:
+    table = CsvTable(written(tmp_path, "0,1\n" + "\n" * 50_000_000 + last))
+    start_s = time.process_time()
+    if "x" in last:
+        with pytest.raises(DatasetError, match=r"row 2\)"):
+            rows(table)
+    else:
+        assert rows(table) == [(0, 1), (1, 2)]
+    assert time.process_time() - start_s < 3
+
+
+def test_bad_rows_are_found_across_the_blocks_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sagann.storage.tables._READ_BYTES", 7)
+    for end in ("\n", "\r\n", "\r"):
+        text = end.join(["src,dst", "", "100,200", "", "", "300,400", "500,x", ""])
+        with pytest.raises(DatasetError, match=r"'x' in .* row 4\)"):
+            rows(CsvTable(written(tmp_path, text)))
+
+
+def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sagann.storage.tables._BLOCK_BYTES", 2**12)
+    with pytest.raises(DatasetError, match="a line is too long: at least 4096 characters"):
+        CsvTable(written(tmp_path, "1" * 2**14))
+    with pytest.raises(DatasetError, match=r"file cannot be read|row 2\)"):
+        rows(CsvTable(written(tmp_path, "0,1\n" + "1" * 2**14)))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 from dataclasses import replace
 
@@ -9,15 +10,18 @@ import pytest
 import torch
 from torch import nn
 
-from sagann.errors import CheckpointError, InputError, LayerError
+from sagann.errors import CheckpointError, DatasetError, InputError, LayerError
 from sagann.nn import ModelConfig
+from sagann.storage import open_graph, save_graph
 from sagann.train import METRICS, TrainConfig, Trainer
+from sagann.train.reporter import LogReporter
 from tests.train.runs import (
     Plain,
     TwoLayers,
     assert_same_bits,
     community_graph,
     numbers_of,
+    predictor_of,
     seeded_model,
     trainer_of,
     weights_of,
@@ -402,3 +406,50 @@ def test_a_graph_that_was_checked_before_is_checked_for_its_labels_and_splits_on
     labels = torch.full_like(graph.labels, graph.num_classes)
     with pytest.raises(InputError, match="label out of range"):
         Trainer(ModelConfig(hidden=8), replace(graph, labels=labels), TrainConfig(device="cpu"), validate=False)
+
+
+def mapped_graph(folder):
+    """A graph whose arrays are mapped from files in ``folder``."""
+    save_graph(community_graph(), folder)
+    return open_graph(folder)
+
+
+def test_a_flipped_bit_is_refused_unless_the_graph_counts_as_checked(tmp_path):
+    save_graph(community_graph(), tmp_path / "g")
+    path = tmp_path / "g" / "features.npy"
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1
+    path.write_bytes(content)
+    graph = open_graph(tmp_path / "g")
+    with pytest.raises(DatasetError, match=r"array file is damaged: .*features\.npy"):
+        Trainer(ModelConfig(hidden=8), graph, TrainConfig(device="cpu"))
+    with pytest.raises(DatasetError, match="array file is damaged"):
+        predictor_of(seeded_model(), graph).predict(graph)
+    Trainer(ModelConfig(hidden=8), graph, TrainConfig(device="cpu"), validate=False)
+    Trainer(ModelConfig(hidden=8), open_graph(tmp_path / "g", verify=False), TrainConfig(device="cpu"))
+
+
+@pytest.mark.parametrize("name", ["features", "indices", "indptr", "labels"])
+def test_a_file_that_is_cut_ends_the_run_and_nothing_of_its_epoch_is_kept(tmp_path, name):
+    graph = mapped_graph(tmp_path / "g")
+    path = tmp_path / "g" / f"{name}.npy"
+    content = path.read_bytes()
+
+    class Cuts(LogReporter):
+        def on_epoch(self, record):
+            if record.epoch == 2:
+                os.truncate(path, 0)
+
+    config = TrainConfig(device="cpu", epochs=5, checkpoint_every=1)
+    trainer = Trainer(ModelConfig(model="sage", hidden=8), graph, config, run_dir=tmp_path / "run", reporter=Cuts())
+    for attempt in (trainer.fit, trainer.resume, trainer.predict, lambda: trainer.evaluate(graph)):
+        with pytest.raises(DatasetError, match=rf"array file has become shorter: .*{name}\.npy"):
+            attempt()
+    assert not (tmp_path / "run" / "metrics.json").exists()
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+    path.write_bytes(content)
+    again = Trainer(
+        ModelConfig(model="sage", hidden=8), open_graph(tmp_path / "g"), config, run_dir=tmp_path / "run"
+    )
+    whole = Trainer(ModelConfig(model="sage", hidden=8), community_graph(), config)
+    assert again.resume().metrics == whole.fit().metrics

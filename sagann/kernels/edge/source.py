@@ -15,6 +15,7 @@ from types import ModuleType
 from uuid import uuid4
 
 from sagann.cache_folder import cache_folder
+from sagann.storage.regular_file import read_file
 
 
 def import_source(text: str, library: str) -> ModuleType:
@@ -37,10 +38,10 @@ def library_hash(compiler: str, folder: Path, *others: Path) -> str:
 
 def _store(text: str, path: Path) -> None:
     try:
-        if path.read_text(encoding="utf-8") == text:
+        if read_file(path).decode() == text:
             return
-    except (OSError, UnicodeDecodeError):
-        # The file is missing, unreadable or damaged.
+    except (OSError, ValueError):
+        # The file is missing, unreadable or damaged, or is no file.
         pass
     aside = path.with_suffix(f".{uuid4().hex}.tmp")
     try:

@@ -264,7 +264,8 @@ class DiskHost:
     def _open(self, flags: int, action: str) -> Iterator[int]:
         """Inside the ``with`` block, the file is open; errors of the system name the file."""
         try:
-            file = os.open(self._path, flags, 0o600)
+            # A pipe that took the file's place is not waited for; it cannot be read by position.
+            file = os.open(self._path, flags | os.O_NONBLOCK, 0o600)
             try:
                 yield file
             finally:

@@ -292,3 +292,15 @@ def test_a_disk_that_fills_up_is_named(tmp_path: Path) -> None:
     (folder.path / "0.bin").symlink_to("/dev/full")
     with pytest.raises(SpillError, match="No space left"):
         DiskHost(folder).put(AT, {"": torch.ones(100_000)})
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    host, block = DiskHost(SpillFolder(tmp_path)), Block("value", "x", 0)
+    host.put(block, {"": torch.ones(4)})
+    host._path.unlink()
+    os.mkfifo(host._path)
+    with pytest.raises(SpillError, match="a spill file cannot be read: Illegal seek"):
+        host.get(block)
+    with pytest.raises(SpillError, match="a spill file cannot be written"):
+        host.put(block, {"": torch.ones(4)})

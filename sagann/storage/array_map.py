@@ -1,0 +1,86 @@
+"""Array maps: the files that arrays in use are mapped from, known as long as the arrays live.
+
+A mapped array looks like any other. What concerns its file alone, such as the checksums of the content, is found here by the
+address of the array.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import finalize
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from sagann.storage.bus_error import Watch
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class ArrayMap:
+    """A file that an array is mapped from."""
+
+    path: Path
+    "The file, as it was opened."
+    begin: int
+    "Address of the array's first byte."
+    end: int
+    "Address after the array's last byte."
+    fill: int
+    "64-bit word that may take the place of lost ones, so that the array still means something."
+    state: os.stat_result
+    "Identity, size and time of the file when it was mapped, or when its checksums were compared last."
+    checks: Sequence[Callable[[], None]]
+    "Each compares the checksum of a part of the file."
+    is_checked: bool = False
+    "Whether the checks were made."
+    watch: Watch | None = None
+    "The watch on the array's pages, while there is work on them."
+    num_watchers: int = 0
+    "Works that need the watch."
+    is_lost: bool = False
+    "Whether an ended watch found that pages were lost."
+
+    def has_lost_pages(self) -> bool:
+        """Whether other numbers stand in the place of pages that were lost."""
+        return self.is_lost or (self.watch is not None and self.watch.is_lost())
+
+
+_MAPS: dict[int, ArrayMap] = {}
+"By address of the array."
+
+
+def remember(
+    array: np.ndarray[Any, Any],
+    path: Path,
+    state: os.stat_result,
+    *,
+    checks: Sequence[Callable[[], None]] = (),
+    fill: int = 0,
+) -> None:
+    """Note that an array is mapped from a file. A DatasetError of one of the ``checks`` says that the file is damaged.
+
+    ``fill`` is the number that may take the place of lost ones.
+    """
+    begin = array.ctypes.data
+    words = np.full(8, fill, np.uint8 if fill == 0 else array.dtype).view(np.int64)
+    _MAPS[begin] = ArrayMap(
+        path=path, begin=begin, end=begin + array.nbytes, fill=int(words[0]), state=state, checks=checks
+    )
+    finalize(array, _MAPS.pop, begin).atexit = False
+
+
+def maps_of(tensors: Iterable[Tensor]) -> list[ArrayMap]:
+    """The maps in which tensors lie, in their order, each once."""
+    found: dict[int, ArrayMap] = {}
+    for tensor in tensors:
+        if tensor.layout != torch.strided or tensor.device.type != "cpu":
+            continue
+        at = tensor.data_ptr()
+        found |= {each.begin: each for each in list(_MAPS.values()) if each.begin <= at < each.end}
+    return list(found.values())

@@ -1,0 +1,118 @@
+"""A flipped bit that leaves a value which could be one is found by the checksums alone."""
+
+from __future__ import annotations
+
+import re
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from sagann.errors import DatasetError, InputError
+from sagann.graph import Graph, validate_graph
+from sagann.storage import npy, open_graph, save_graph
+from sagann.storage.verify import check_graph
+from tests.storage.conftest import make_graph
+
+HEADER = 128
+
+
+def flip(path: Path, at: int = 0) -> None:
+    content = bytearray(path.read_bytes())
+    content[HEADER + at] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_graph(make_graph(), tmp_path / "g")
+    return tmp_path / "g"
+
+
+def test_a_sound_dataset_passes_and_no_thread_stays(folder: Path) -> None:
+    check_graph(open_graph(folder))
+    assert not [each.name for each in threading.enumerate() if each.name.startswith("sagann")]
+
+
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [
+        ("features", 3),
+        ("edge_weight", 0),
+        ("edge_vector", 0),
+        # Source 2 becomes 3, label 0 becomes 1, and vertex 1 is no training vertex.
+        ("indices", 0),
+        ("labels", 0),
+        ("split_train", 1),
+    ],
+)
+def test_a_flipped_bit_is_found(folder: Path, name: str, at: int) -> None:
+    flip(folder / f"{name}.npy", at)
+    graph = replace(open_graph(folder), graph_ptr=None, graph_names=())
+    validate_graph(graph)
+    where = re.escape(str(folder / f"{name}.npy"))
+    with pytest.raises(DatasetError, match=f"array file is damaged: CRC-32 .* from byte 0 .in {where}"):
+        check_graph(graph)
+
+
+def test_sparse_features_are_verified(tmp_path: Path) -> None:
+    save_graph(make_graph(features="csr"), tmp_path / "g")
+    flip(tmp_path / "g" / "features_values.npy", 2)
+    with pytest.raises(DatasetError, match=r"features_values\.npy"):
+        check_graph(open_graph(tmp_path / "g"))
+
+
+def test_the_damaged_part_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(npy, "CHECKSUM_BYTES", 64)
+    monkeypatch.setattr(npy, "_READ_BYTES", 24)
+    save_graph(make_graph(), tmp_path / "g")
+    check_graph(open_graph(tmp_path / "g"))
+    flip(tmp_path / "g" / "features.npy", 100)
+    with pytest.raises(DatasetError, match="from byte 64"):
+        check_graph(open_graph(tmp_path / "g"))
+
+
+def test_who_knows_better_leaves_it_out(folder: Path) -> None:
+    flip(folder / "features.npy")
+    check_graph(open_graph(folder, verify=False))
+
+
+def test_a_wrong_value_is_named_by_its_vertex(folder: Path) -> None:
+    content = bytearray((folder / "labels.npy").read_bytes())
+    content[HEADER : HEADER + 8] = (77).to_bytes(8, "little")
+    (folder / "labels.npy").write_bytes(content)
+    with pytest.raises(InputError, match="label out of range: 77"):
+        check_graph(open_graph(folder))
+    assert not [each.name for each in threading.enumerate() if each.name.startswith("sagann")]
+
+
+def test_a_file_is_compared_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[Path] = []
+    real = npy._check_part
+
+    def counted(file: int, path: Path, spec: npy.ArraySpec, part: int) -> None:
+        compared.append(path)
+        real(file, path, spec, part)
+
+    monkeypatch.setattr(npy, "_check_part", counted)
+    graph = open_graph(folder)
+    check_graph(graph)
+    assert sorted(compared) == sorted(set(compared)) == sorted(folder.glob("*.npy"))
+    check_graph(graph)
+    assert len(compared) == len(set(compared))
+
+
+def test_a_dataset_that_was_replaced_is_no_damage(folder: Path) -> None:
+    graph = open_graph(folder)
+    save_graph(make_graph(labels="multi", features="none"), folder, overwrite=True)
+    check_graph(graph)
+
+
+def test_changed_graphs_verify_the_arrays_that_they_share(folder: Path) -> None:
+    graph: Graph = open_graph(folder)
+    flip(folder / "features.npy")
+    check_graph(replace(graph, features=torch.zeros(7, 4)))
+    with pytest.raises(DatasetError, match=r"features\.npy"):
+        check_graph(replace(graph, labels=None, num_classes=0))
