@@ -79,4 +79,4 @@ if __name__ == "__main__":
         for first in (training, ["evaluate", "--run", f"{folder}/run"]):
             assert _ended(first)["code"] == 0
     become_other()
-    print(json.dumps([_ended(arguments) for arguments in json.loads(sys.argv[1])]))
+    sys.stdout.write(json.dumps([_ended(arguments) for arguments in json.loads(sys.argv[1])]))

@@ -63,19 +63,25 @@ def test_a_folder_that_cannot_be_made_is_replaced_by_the_next_one_and_at_last_by
     assert temporary.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize("name", ["SAGANN_CACHE", "XDG_CACHE_HOME"])
-@pytest.mark.parametrize("inner", [".", "kernels", "sagann/kernels"])
+@pytest.mark.parametrize(
+    ("name", "inner", "wrong"),
+    [
+        ("SAGANN_CACHE", "kernels", "."),
+        ("SAGANN_CACHE", "kernels", "kernels"),
+        ("XDG_CACHE_HOME", "sagann/kernels", "."),
+        ("XDG_CACHE_HOME", "sagann/kernels", "sagann"),
+        ("XDG_CACHE_HOME", "sagann/kernels", "sagann/kernels"),
+    ],
+)
 def test_a_folder_that_others_may_write_to_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, inner: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, inner: str, wrong: str
 ) -> None:
-    told, wrong = tmp_path / "told", (tmp_path / "told" / inner).resolve()
-    kernels = told / ("kernels" if name == "SAGANN_CACHE" else "sagann/kernels")
-    wrong.mkdir(parents=True)
-    if wrong not in (kernels, *kernels.parents):
-        pytest.skip("no kernels are kept there")
-    wrong.chmod(0o777)
+    told = tmp_path / "told"
+    kernels, open_one = told / inner, told / wrong
+    kernels.mkdir(parents=True)
+    open_one.chmod(0o777)
     monkeypatch.setenv(name, str(told))
-    message = rf"not kept in '{kernels}': other users may write to '{wrong}' \(mode 0777\)\. Another folder takes its place"
+    message = rf"not kept in '{kernels}': other users may write to '{open_one}' \(mode 0777\)\. Another folder takes its place"
     with pytest.warns(UserWarning, match=message):
         assert cache_folder() == tmp_path / "home" / ".cache" / "sagann" / "kernels"
 
