@@ -1,4 +1,4 @@
-"""Pages that the site makes of other files: the front page, the changelog, and a page for every public name.
+"""Pages that the site makes of other files: those of the repository's root, and a page for every public name.
 
 The reference has a page for each name in ``__all__`` of sagann and of its packages, so none can be forgotten. mkdocs
 calls the functions whose names begin with ``on_``.
@@ -12,12 +12,13 @@ from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 import sagann
 
 ROOT = Path(__file__).parents[1]
 FOLDER = "reference"
-COPIED = {"index.md": "README.md", "changelog.md": "CHANGELOG.md"}
+COPIED = {"index.md": "README.md", "security.md": "SECURITY.md", "changelog.md": "CHANGELOG.md"}
 "Pages of the site, and the files of the repository's root that they are made of."
 
 
@@ -54,12 +55,23 @@ def reference() -> dict[str, str]:
 def copied() -> dict[str, str]:
     """Text of the pages that are files of the repository's root; links to docs/ become links between pages."""
     return {
-        page: (ROOT / file)
-        .read_text()
+        page: linked((ROOT / file).read_text())
         .replace("](docs/", "](")
         .replace("](LICENSE)", "](https://www.apache.org/licenses/LICENSE-2.0)")
         for page, file in COPIED.items()
     }
+
+
+def linked(text: str) -> str:
+    """A page's text, where links to files of the repository's root become links to the pages that are made of them."""
+    for page, file in COPIED.items():
+        text = text.replace(f"]({file})", f"]({page})").replace(f"](../{file})", f"]({page})")
+    return text
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Change the links of a page of docs/."""
+    return linked(markdown)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -3,26 +3,63 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import shutil
 import tempfile
+import warnings
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from sagann.private_folder import private_folder
+
 
 def cache_folder() -> Path:
-    """The folder of kernels: below $SAGANN_CACHE or the user's cache folder, or a temporary one if neither can be written."""
+    """The folder of kernels: below $SAGANN_CACHE or the user's cache folder, or a temporary one.
+
+    It is the first that this process can write to and other users cannot. A warning names each that is passed over.
+    """
+    for folder in _candidates():
+        try:
+            return usable_folder(folder)
+        except OSError as error:
+            warn_of_unused(folder, error)
+    return _temporary_folder()
+
+
+def usable_folder(folder: Path) -> Path:
+    """The :func:`private_folder` at a path; an OSError where this process cannot write to it."""
+    found = private_folder(folder)
+    if not os.access(found, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(found))
+    return found
+
+
+def warn_of_unused(folder: Path, error: OSError) -> None:
+    """Say, once in a process, why a folder that was named for compiled code is not used."""
+    _warn(
+        f"Compiled code is not kept in '{folder}': {error.strerror}. Another folder takes its place. "
+        "Set SAGANN_CACHE to a folder that belongs to you and that nobody else may write to."
+    )
+
+
+@cache
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=2)
+
+
+def _candidates() -> Iterator[Path]:
+    if stated := os.environ.get("SAGANN_CACHE"):
+        yield Path(stated) / "kernels"
+    if of_user := os.environ.get("XDG_CACHE_HOME"):
+        yield Path(of_user) / "sagann" / "kernels"
     try:
-        if stated := os.environ.get("SAGANN_CACHE"):
-            folder = Path(stated) / "kernels"
-        else:
-            of_user = os.environ.get("XDG_CACHE_HOME")
-            folder = (Path(of_user) if of_user else Path.home() / ".cache") / "sagann" / "kernels"
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):
-        # RuntimeError: the user has no home folder.
-        return _temporary_folder()
-    return folder if os.access(folder, os.W_OK) else _temporary_folder()
+        home = Path.home()
+    except RuntimeError:
+        # The user has no home folder.
+        return
+    yield home / ".cache" / "sagann" / "kernels"
 
 
 @cache

@@ -69,6 +69,11 @@ class MissingDependencyError(SagannError, ImportError):
         return partial(type(self), self._package, extra=self._extra, feature=self.where), ()
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Whether an exception is Ctrl-C. A class that a user's model derives from KeyboardInterrupt is not."""
+    return type(error) is KeyboardInterrupt
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's text; its class where it has no text."""
     return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,23 +1,32 @@
 """Functions that Numba compiles, with machine code kept for later processes.
 
 Numba's own cache raises where no folder is writable, where the disk is full, and where a kept file is damaged. Here the function
-is compiled again instead.
+is compiled again instead. Numba unpickles kept files wherever they lie; here they lie in private folders (sagann.private_folder).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar
+from uuid import uuid4
 
 from numba import njit, types
 from numba.core import config, sigutils
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator, _SourceFileBackedLocatorMixin
+from numba.core.caching import (
+    CompileResultCacheImpl,
+    FunctionCache,
+    IndexDataCacheFile,
+    _CacheLocator,
+    _SourceFileBackedLocatorMixin,
+)
 from numba.core.ccallback import CFunc
 from numba.core.dispatcher import Dispatcher
 
-from sagann.cache_folder import cache_folder
+from sagann.cache_folder import cache_folder, usable_folder, warn_of_unused
+from sagann.private_folder import private_folder, require_private
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -56,7 +65,10 @@ def _keep(compiler: Any, function: Callable[..., Any]) -> None:
 
 
 class _Locator(_SourceFileBackedLocatorMixin, _CacheLocator):
-    """Keeps machine code in a folder that the user has told Numba, else beside the source, else in sagann's cache folder."""
+    """Keeps machine code in a folder that the user has told Numba, else beside the source, else in sagann's cache folder.
+
+    Folders that other users may write to are passed over.
+    """
 
     def __init__(self, py_func: Callable[..., Any], py_file: str, path: Path) -> None:
         self._py_file, self._lineno, self._path = py_file, py_func.__code__.co_firstlineno, path
@@ -64,25 +76,65 @@ class _Locator(_SourceFileBackedLocatorMixin, _CacheLocator):
     def get_cache_path(self) -> str:
         return str(self._path)
 
+    def ensure_cache_path(self) -> None:
+        usable_folder(self._path)
+
     @classmethod
     def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _Locator | None:
-        if config.CACHE_DIR or not Path(py_file).exists():  # type: ignore[attr-defined]
+        if not Path(py_file).exists():
             return None
         subpath = str(_CacheLocator.get_suitable_cache_subpath(py_file))
-        for folder in (lambda: Path(py_file).parent / "__pycache__", lambda: cache_folder() / subpath):
+        if told := config.CACHE_DIR:  # type: ignore[attr-defined]
+            folder = Path(told) / subpath
+            try:
+                return cls(py_func, py_file, usable_folder(folder))
+            except OSError as error:
+                warn_of_unused(folder, error)
+        for at in (lambda: Path(py_file).parent / "__pycache__", lambda: cache_folder() / subpath):
             with suppress(OSError):
-                locator = cls(py_func, py_file, folder())
-                locator.ensure_cache_path()
-                return locator
+                return cls(py_func, py_file, usable_folder(at()))
         return None
 
 
 class _Implementation(CompileResultCacheImpl):
-    _locator_classes: list[Any] = [_Locator, *CompileResultCacheImpl._locator_classes]
+    _locator_classes: list[Any] = [_Locator]
+
+
+class _Files(IndexDataCacheFile):
+    """The kept files of a function. None is unpickled that another user may have written, and others may write to none."""
+
+    def _load_index(self) -> Any:
+        require_private(Path(self._index_path))
+        return super()._load_index()
+
+    def _load_data(self, name: str) -> Any:
+        require_private(Path(self._data_path(name)))
+        return super()._load_data(name)
+
+    @contextmanager
+    def _open_for_write(self, filepath: str) -> Iterator[BinaryIO]:
+        aside = f"{filepath}.tmp.{uuid4().hex[:16]}"
+        try:
+            with open(aside, "xb", opener=_opened) as file:
+                yield file
+            os.replace(aside, filepath)
+        finally:
+            Path(aside).unlink(missing_ok=True)
+
+
+def _opened(path: str, flags: int) -> int:
+    # Other users may not write to the file, whatever the umask.
+    return os.open(path, flags, 0o644)
 
 
 class _Kept(FunctionCache):
     _impl_class = _Implementation
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        # Checked here, because NUMBA_CACHE_LOCATOR_CLASSES may choose the folder.
+        folder, files = private_folder(Path(self._cache_path)), self._cache_file
+        self._cache_file = _Files(str(folder), self._impl.filename_base, files._source_stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:

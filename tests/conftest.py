@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -79,6 +81,15 @@ def data_folder() -> Path:
     if not folder.is_dir():
         pytest.skip("the exchange datasets are not here: set SAGANN_DATA to their folder")
     return folder
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users may pass through, unlike pytest's own temporary folders."""
+    folder = Path(tempfile.mkdtemp(prefix="sagann-test-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

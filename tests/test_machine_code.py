@@ -5,11 +5,17 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
+import pickle
+import shutil
+import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numba
 import pytest
+from numba.core.caching import _CacheLocator
+
+from tests.other_user import copy_as_other, needs_root
 
 _SOURCE = """
 from sagann.machine_code import compiled
@@ -25,6 +31,8 @@ def doubled(x):
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(numba.config, "CACHE_DIR", "")
     monkeypatch.setenv("SAGANN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     folder = tmp_path / "package"
     folder.mkdir()
     (folder / "doubling.py").write_text(_SOURCE)
@@ -85,8 +93,112 @@ def test_a_full_disk_keeps_nothing(module: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_folder_at_all_keeps_nothing(module: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def makedirs(*args: object, **kwargs: object) -> NoReturn:
+    def usable_folder(folder: Path) -> NoReturn:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(os, "makedirs", makedirs)
+    monkeypatch.setattr("sagann.machine_code.usable_folder", usable_folder)
     assert [_is_found(module) for _ in range(2)] == [False, False]
+
+
+class _Evil:
+    """Its pickle makes a folder where it is loaded."""
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._mark),)
+
+
+def _planted(kept: Path, folder: Path, mark: Path) -> None:
+    """Another user puts files into a folder: all names of ``kept``, each a pickle that runs code."""
+    copies = mark.parent / "copies"
+    copies.mkdir()
+    copies.chmod(0o755)
+    for file in kept.iterdir():
+        (copies / file.name).write_bytes(pickle.dumps(_Evil(mark)))
+        copy_as_other(copies / file.name, folder / file.name)
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "place", ["SAGANN_CACHE", "NUMBA_CACHE_DIR", "beside the source", "NUMBA_CACHE_LOCATOR_CLASSES"]
+)
+def test_what_another_user_has_put_into_the_folder_is_not_run(
+    module: Path, open_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    mark, source = open_folder / "executed", open_folder / "package" / "doubling.py"
+    source.parent.mkdir()
+    module.rename(source)
+    beside, subpath = source.parent / "__pycache__", str(_CacheLocator.get_suitable_cache_subpath(str(source)))
+    assert not _is_found(source)
+    kept = [path for path in beside.iterdir() if path.suffix in (".nbi", ".nbc")]
+    assert {path.suffix for path in kept} == {".nbi", ".nbc"}
+    names = tmp_path / "names"
+    names.mkdir()
+    for path in kept:
+        path.rename(names / path.name)
+    folder = {"SAGANN_CACHE": open_folder / "kernels" / subpath, "NUMBA_CACHE_DIR": open_folder / subpath}.get(
+        place, beside
+    )
+    if place == "SAGANN_CACHE":
+        shutil.rmtree(beside)
+        beside.write_text("no folder")
+        monkeypatch.setenv("SAGANN_CACHE", str(open_folder))
+        open_folder.chmod(0o777)
+    elif place == "NUMBA_CACHE_DIR":
+        monkeypatch.setattr(numba.config, "CACHE_DIR", str(open_folder))
+    elif place == "NUMBA_CACHE_LOCATOR_CLASSES":
+        monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "InTreeCacheLocator", raising=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o777)
+    _planted(names, folder, mark)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert not _is_found(source)
+    assert not mark.exists()
+    # A folder that the user has named is not passed over in silence.
+    named = {"SAGANN_CACHE": open_folder, "NUMBA_CACHE_DIR": folder}
+    wrong = [f"other users may write to '{named[place]}' (mode 0777)"] if place in named else []
+    assert [text in str(warning.message) for warning, text in zip(said, wrong, strict=True)] == [True] * len(wrong)
+
+
+@needs_root
+def test_files_of_another_user_stay_unread_in_a_folder_that_was_made_safe(
+    module: Path, open_folder: Path, tmp_path: Path
+) -> None:
+    """Whoever follows the advice to take the right to write from others must not run what others wrote before."""
+    source = open_folder / "package" / "doubling.py"
+    source.parent.mkdir()
+    module.rename(source)
+    assert [_is_found(source) for _ in range(2)] == [False, True]
+    beside, kept = source.parent / "__pycache__", tmp_path / "kept"
+    kept.mkdir()
+    for path in [path for path in beside.iterdir() if path.suffix in (".nbi", ".nbc")]:
+        path.rename(kept / path.name)
+    beside.chmod(0o777)
+    _planted(kept, beside, open_folder / "executed")
+    beside.chmod(0o755)
+    assert [_is_found(source) for _ in range(2)] == [False, True]
+    assert not (open_folder / "executed").exists()
+
+
+@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
+def test_a_file_that_others_may_write_to_is_not_read(module: Path, tmp_path: Path, suffix: str) -> None:
+    _is_found(module)
+    (kept,) = (module.parent / "__pycache__").glob(f"*{suffix}")
+    kept.write_bytes(pickle.dumps(_Evil(tmp_path / "executed")))
+    kept.chmod(0o664)
+    assert [_is_found(module) for _ in range(2)] == [False, True]
+    assert not (tmp_path / "executed").exists()
+
+
+def test_others_may_not_write_to_what_is_kept(module: Path) -> None:
+    before = os.umask(0)
+    try:
+        assert [_is_found(module) for _ in range(2)] == [False, True]
+    finally:
+        os.umask(before)
+    kept = list(module.parents[1].rglob("*.nb[ic]"))
+    assert {path.suffix for path in kept} == {".nbi", ".nbc"}
+    assert [found.stat().st_mode & 0o022 for path in kept for found in (path, path.parent)] == [0] * 4

@@ -52,6 +52,8 @@ def test_the_front_page_links_to_pages_of_the_site(hook: ModuleType) -> None:
     front = hook.copied()["index.md"]
     assert "](docs/" not in front
     assert "](quickstart.md)" in front
+    assert "](security.md)" in front
+    assert hook.linked("[security](../SECURITY.md)") == "[security](security.md)"
 
 
 def test_every_page_leads_to_the_glossary() -> None:
@@ -66,7 +68,7 @@ def test_what_pages_name_exists() -> None:
         for path in (ROOT / top).rglob("*")
     }
     missing = []
-    for page in [ROOT / "README.md", *DOCS.glob("*.md")]:
+    for page in [ROOT / "README.md", ROOT / "SECURITY.md", *DOCS.glob("*.md")]:
         text = page.read_text()
         names = re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|cpp|md)|(?:sagann|tests|bench|docs)/[\w/-]+)`", text)
         # NAME stands for what a reader puts there.

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from sagann.errors import SagannError
+from sagann.errors import SagannError, is_interrupt
 
 OUR_FAULT = 1
 BAD_INPUT = 2
@@ -53,15 +53,14 @@ class Failure:
         lines = [f"Error: {self.what}"]
         lines += [f"  in:  {self.where}"] if self.where else []
         lines += [f"  fix: {self.fix}"] if self.fix else []
-        # Names of files may have bytes that are not UTF-8. Python keeps them as characters that no stream takes.
-        return "\n".join(lines).encode(errors="backslashreplace").decode()
+        return "\n".join(map(_printable, lines))
 
 
 def failure_of(error: BaseException, *, user_files: Collection[str] = ()) -> Failure:
     """Explain an exception. One from ``user_files``, absolute paths of the user's own Python files, is not our fault."""
     if isinstance(error, SagannError):
         return Failure(code=BAD_INPUT, what=f"{error.what}: {error.value}", where=error.where, fix=error.fix)
-    if isinstance(error, KeyboardInterrupt):
+    if is_interrupt(error):
         return Failure(code=INTERRUPTED, what="interrupted")
     if _is_out_of_memory(error):
         return Failure(
@@ -92,6 +91,11 @@ def failure_of(error: BaseException, *, user_files: Collection[str] = ()) -> Fai
         fix="Please report it with what you ran, the traceback (run again with --debug), and what "
         "'sagann doctor' says.",
     )
+
+
+def _printable(line: str) -> str:
+    # Names of files, and texts of foreign ones, may have line breaks, codes that a terminal obeys, and bytes that are not UTF-8.
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

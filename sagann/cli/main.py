@@ -15,6 +15,7 @@ from sagann import __version__
 from sagann.cli import apply, data, generate, machine, train
 from sagann.cli.failure import BAD_INPUT, INTERRUPTED, failure_of, line_of_user
 from sagann.cli.options import DebugOption, QuietOption, Shared
+from sagann.errors import is_interrupt
 
 # The base of every error of usage. Its module differs between versions of Typer.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -78,29 +79,33 @@ def main(arguments: Sequence[str]) -> int:
     """Run one command; the exit code (see sagann.cli.failure)."""
     shared = Shared()
     command = typer.main.get_command(app)
+    code = None
     try:
         code = command.main(list(arguments), prog_name="sagann", standalone_mode=False, obj=shared)
-    except _UsageError as error:
-        error.show()  # type: ignore[attr-defined]
-        return BAD_INPUT
-    except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - every failure ends here
-        return _fail(error, shared)
+    except BaseException as error:  # noqa: BLE001 - every failure ends here, and a user's model may raise anything
+        if isinstance(error, _UsageError) and shared.error is None:
+            error.show()  # type: ignore[attr-defined]
+            return BAD_INPUT
+        shared.error = shared.error or error
+    if shared.error is not None:
+        return _fail(shared.error, shared)
     return code if isinstance(code, int) else 0
 
 
 def _fail(error: BaseException, shared: Shared) -> int:
-    # Typer turns a closed pipe into SystemExit, and Ctrl-C at a prompt into Abort.
-    if isinstance(error, BrokenPipeError) or (
-        isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
-    ):
-        return 0
-    if isinstance(error, typer.Abort):
-        return INTERRUPTED
     # Libraries turn an interrupt into other errors.
     error = _interrupt_behind(error) or error
-    if isinstance(error, SystemExit) and not line_of_user(error, shared.user_files):
-        # Typer exits so after it has completed a word for the shell.
-        return error.code if isinstance(error.code, int) else BAD_INPUT
+    if not line_of_user(error, shared.user_files):
+        # Outside of commands, Typer turns a closed pipe into SystemExit, and Ctrl-C into Abort.
+        if isinstance(error, BrokenPipeError) or (
+            isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
+        ):
+            return 0
+        if isinstance(error, typer.Abort):
+            return INTERRUPTED
+        if isinstance(error, SystemExit):
+            # Typer exits so after it has completed a word for the shell.
+            return error.code if isinstance(error.code, int) else BAD_INPUT
     if shared.debug:
         traceback.print_exception(error)
     failure = failure_of(error, user_files=shared.user_files)
@@ -108,8 +113,8 @@ def _fail(error: BaseException, shared: Shared) -> int:
     return failure.code
 
 
-def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
+def _interrupt_behind(error: BaseException | None) -> BaseException | None:
     """The interrupt among ``error`` and the exceptions before it, if there is one."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
+    while error is not None and not is_interrupt(error):
         error = error.__context__
     return error

@@ -32,6 +32,8 @@ class Shared:
     "Whether an error shows its traceback."
     quiet: bool = False
     "Whether progress and notes are left out."
+    error: BaseException | None = None
+    "The exception that ended the command. Typer makes others of some, or an exit code."
     user_files: set[str] = field(default_factory=set)
     "The user's own Python files that this command runs: an exception from one is not a fault of sagann."
 
@@ -112,7 +114,12 @@ def command(*settings: Setting) -> Callable[[Callable[..., int | None]], Callabl
                 arguments[name] = record(**{field.name: arguments.pop(field.name) for field in fields(record)})
             if settings:
                 arguments["given"] = _read({setting: arguments.pop(setting.name) for setting in settings})
-            return function(shared=context.ensure_object(Shared), **arguments)
+            shared = context.ensure_object(Shared)
+            try:
+                return function(shared=shared, **arguments)
+            except BaseException as error:
+                shared.error = error
+                raise
 
         functools.update_wrapper(run, function)
         # Else inspection would go through to the function.

@@ -9,7 +9,7 @@ import torch
 
 from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import open_checked
-from sagann.cli.run_settings import merge, read_tables, read_text, settings_of
+from sagann.cli.run_settings import chosen_settings, read_text
 from sagann.compiler import LayerProgram
 from sagann.compiler.explain import explain
 from sagann.errors import InputError, MissingDependencyError
@@ -118,8 +118,7 @@ def machine_in(path: Path, device: torch.device) -> Machine:
 
 
 def _opened(given: Given, file: Path | None, shared: Shared) -> tuple[Any, Graph]:
-    tables = {} if file is None else read_tables(file)
-    settings = settings_of(merge(tables, given), stored="data" not in given and is_of_run(file))
+    settings = chosen_settings(given, file, of_run=is_of_run(file))
     shared.add_user_file(settings.model.model)
     graph = open_checked(settings.data, keep_splits=False)
     model = build_model(settings.model, graph)

@@ -11,6 +11,7 @@ from typing import Any
 from sagann.cli.settings import NONE, SECTIONS, SETTINGS
 from sagann.errors import InputError
 from sagann.nn import ModelConfig
+from sagann.nn.user_model import require_named
 from sagann.saga.engine import Engine, NaiveEngine
 from sagann.storage.load import EMBEDDED
 from sagann.storage.manifest import is_unicode
@@ -137,6 +138,18 @@ def merge(tables: Tables, given: Mapping[str, Any]) -> Tables:
         if setting.name in given:
             merged[setting.section][setting.name] = given[setting.name]
     return merged
+
+
+def chosen_settings(given: Mapping[str, Any], file: Path | None, *, of_run: bool) -> RunSettings:
+    """The settings of a file, if one is named, replaced by those that were given on the command line.
+
+    A model in a Python file must be given: no file has it executed. ``of_run`` says that a run folder holds the file.
+    """
+    tables = {} if file is None else read_tables(file)
+    settings = settings_of(merge(tables, given), stored=of_run and "data" not in given)
+    if "model" not in given:
+        require_named(settings.model.model, where=str(file), error=InputError)
+    return settings
 
 
 def settings_of(tables: Tables, *, stored: bool = False) -> RunSettings:

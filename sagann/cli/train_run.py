@@ -14,7 +14,7 @@ from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import stored_class_names, training_graph
 from sagann.cli.result_file import owner_of
-from sagann.cli.run_settings import RunSettings, Tables, merge, read_tables, settings_of
+from sagann.cli.run_settings import RunSettings, chosen_settings
 from sagann.errors import CheckpointError, InputError
 from sagann.graph import Graph
 from sagann.nn import MODELS
@@ -64,9 +64,10 @@ def train_run(
     The arguments are the options of ``sagann train``; ``given`` are the settings among them, ``file`` is ``--config``.
     """
     terminal = shared.terminal()
-    tables = _tables(out, file, resume=resume, overwrite=overwrite)
     from_run = is_of_run(file) or (resume and file is None)
-    settings = settings_of(merge(tables, given), stored="data" not in given and from_run)
+    if resume:
+        file = _file_of_resumed(out, file, overwrite=overwrite)
+    settings = chosen_settings(given, file, of_run=from_run)
     shared.add_user_file(settings.model.model)
     run_dir = out or _free_folder(settings)
     _check_folder(run_dir, resume=resume, overwrite=overwrite)
@@ -79,7 +80,9 @@ def train_run(
     result = _fit(settings, graph, run_dir, resume=resume, overwrite=overwrite, terminal=terminal)
     if result.interrupted:
         terminal.say(f"Interrupted after epoch {result.epochs}, and saved. Continue with:")
-        terminal.say(f"  sagann train --resume --out {shlex.quote(str(run_dir))}")
+        # A file is executed only where it is named.
+        model = "" if settings.model.model in MODELS else f" --model {shlex.quote(settings.model.model)}"
+        terminal.say(f"  sagann train --resume --out {shlex.quote(str(run_dir))}{model}")
         return INTERRUPTED
     _report(result, run_dir, terminal)
     return 0
@@ -115,10 +118,8 @@ def _fit(
         reporter.close()
 
 
-def _tables(out: Path | None, file: Path | None, *, resume: bool, overwrite: bool) -> Tables:
-    """The settings of the file, or of the run that is resumed."""
-    if not resume:
-        return {} if file is None else read_tables(file)
+def _file_of_resumed(out: Path | None, file: Path | None, *, overwrite: bool) -> Path:
+    """The file of settings of a run that is resumed: ``file``, or the run's own."""
     if overwrite:
         raise InputError(
             "a run cannot be continued and replaced",
@@ -131,7 +132,7 @@ def _tables(out: Path | None, file: Path | None, *, resume: bool, overwrite: boo
             "nothing to resume", value="no --out", where="sagann train", fix="Name the run folder with --out."
         )
     if file is not None:
-        return read_tables(file)
+        return file
     if not (out / CONFIG_FILE).is_file():
         raise CheckpointError(
             "nothing to resume",
@@ -139,7 +140,7 @@ def _tables(out: Path | None, file: Path | None, *, resume: bool, overwrite: boo
             where=str(out),
             fix="Name the folder of a run that 'sagann train' started.",
         )
-    return read_tables(out / CONFIG_FILE)
+    return out / CONFIG_FILE
 
 
 def _free_folder(settings: RunSettings) -> Path:

@@ -1,7 +1,7 @@
 """The user's own layer or model, named as ``path/to/file.py:ClassName``.
 
-The file is executed as any Python program that the user runs. A dataset or a checkpoint never names the file. The file
-stands alone, so that its content decides whether a run is continued with the same model: modules that the file imports
+The file is executed as any Python program that the user runs. A person names the file, each time anew: where a dataset, a run
+folder or a configuration names one, it is refused (:func:`require_named`). The file stands alone, so that its content decides whether a run is continued with the same model: modules that the file imports
 are installed, or on PYTHONPATH.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from sagann.errors import InputError
+from sagann.errors import InputError, in_one_line, is_interrupt
 from sagann.saga import SagaLayer
 from sagann.storage.regular_file import require_file
 
@@ -25,6 +26,17 @@ def class_in_file(reference: str) -> tuple[Path, str] | None:
     """The file and the class that ``path/to/file.py:ClassName`` names; None for the name of a model of the zoo."""
     filename, _, class_name = reference.rpartition(":")
     return (Path(filename), class_name) if ".py:" in reference else None
+
+
+def require_named(model: str, *, where: str, error: type[InputError]) -> None:
+    """Refuse a model that a file (``where``) names and that no person has named, if it is a Python file: it would be executed."""
+    if class_in_file(model) is not None:
+        raise error(
+            "a model in a Python file is executed only where it is named again",
+            value=f"'{model}'",
+            where=where,
+            fix=f"If you trust that file, add --model {shlex.quote(model)}; in Python, pass model={model!r}.",
+        )
 
 
 def load_class(path: Path, class_name: str) -> type[nn.Module]:
@@ -43,14 +55,16 @@ def load_class(path: Path, class_name: str) -> type[nn.Module]:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    # A file that calls sys.exit has not been loaded either.
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        # A file that calls sys.exit, or raises any other exception, has not been loaded.
         fix = "Run it with python to see the whole error"
         if isinstance(error, ModuleNotFoundError):
             fix += "; a module beside the file is found where PYTHONPATH names its folder"
         raise InputError(
             "model file failed to run",
-            value=f"{type(error).__name__}: {error}",
+            value=in_one_line(error),
             where=f"'{path}'",
             fix=f"{fix}.",
         ) from error

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from sagann.byte_size import parse_bytes
 from sagann.errors import CheckpointError, InputError, SagannError, require_type
 from sagann.nn import MODELS, ModelConfig, build_model
-from sagann.nn.user_model import class_in_file
+from sagann.nn.user_model import class_in_file, require_named
 from sagann.storage.json_fields import as_mapping, as_text, as_texts
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract, require_names
@@ -35,7 +35,8 @@ class Run:
     model: str
     "Name of the model in the zoo, or of its class."
     model_config: ModelConfig | None
-    "The configuration that the model was built from; None for a module of the user's own."
+    """The configuration that the model was built from; None for a module of the user's own. Building a model from it executes
+    the Python file that it may name."""
     train_config: TrainConfig
     "The training options."
     data: str
@@ -172,17 +173,11 @@ def _confirmed_config(run: Run, reference: str | None) -> ModelConfig:
             where=str(run.path),
             fix="Pass load_run(..., model=...) with a module of that class.",
         )
-    own = class_in_file(config.model)
-    if own is not None and reference is None:
-        raise CheckpointError(
-            "the run's model is a Python file, which is executed only where it is named again",
-            value=f"'{config.model}'",
-            where=str(run.path),
-            fix=f"If you trust that file, pass model='{config.model}' (--model on the command line).",
-        )
+    if reference is None:
+        require_named(config.model, where=str(run.path), error=CheckpointError)
     if reference is None or reference == config.model:
         return config
-    named = class_in_file(reference)
+    own, named = class_in_file(config.model), class_in_file(reference)
     if own is None or named is None or named[1] != own[1]:
         raise CheckpointError(
             "the run was trained with another model",

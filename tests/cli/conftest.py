@@ -1,8 +1,9 @@
-"""What the tests of the command line share: a way to run it in this process, and small datasets."""
+"""What the tests of the command line share: a way to run it in this process, small datasets, and a small disk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,3 +60,17 @@ def trained(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     arguments = ["train", "--data", str(blocks), "--hidden", "8", "--epochs", "30", "--out", str(path), "--quiet"]
     assert main(arguments) == 0
     return path
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 MiB of its own."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", disk], check=True)

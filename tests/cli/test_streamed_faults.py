@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -98,20 +98,6 @@ def test_what_happens_to_spilled_files_is_said(
     with at_load(whole[1] // 2, happens):
         check_message(invoke(*training(blocks, tmp_path / "run")), *words)
     check_left(tmp_path / "run")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 2 MiB of its own."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", disk], check=True)
 
 
 def test_a_disk_that_fills_up_midway(

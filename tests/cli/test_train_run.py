@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
+import signal
 import tomllib
 from pathlib import Path
 
@@ -355,30 +357,187 @@ def test_the_users_own_layer(invoke: Invoke, blocks: Path, tmp_path: Path, monke
     assert "layers.py" in outcome.err
 
 
-@pytest.mark.parametrize("place", ["import", "init", "forward"])
-@pytest.mark.parametrize("code", ["", "0", "3", "'enough'"])
-def test_a_model_that_ends_the_program_has_failed(
-    invoke: Invoke, blocks: Path, tmp_path: Path, place: str, code: str
+def foreign_run(trained: Path, tmp_path: Path) -> tuple[Path, str]:
+    """A run folder that somebody else has sent, whose model is a Python file that leaves a mark where it is executed."""
+    run, file = tmp_path / "foreign", tmp_path / "my models" / "evil.py"
+    file.parent.mkdir()
+    file.write_text(f"import os\nos.mkdir({str(tmp_path / 'executed')!r})\n{OWN_MODEL}")
+    shutil.copytree(trained, run)
+    config = run / "config.toml"
+    config.write_text(config.read_text().replace('model = "gcn"', f'model = "{file}:Mean"'))
+    return run, f"{file}:Mean"
+
+
+def commands_of_a_run(run: Path, tmp_path: Path) -> list[tuple[object, ...]]:
+    config, new = run / "config.toml", tmp_path / "new"
+    return [
+        ("train", "--resume", "--out", run),
+        ("train", "--resume", "--config", config, "--out", run),
+        ("train", "--config", config, "--out", new),
+        ("train", "--config", config, "--out", new, "--memory", "20kB"),
+        ("train", "--config", config, "--out", run, "--overwrite"),
+        ("plan", "--config", config),
+        ("plan", "--config", config, "--memory", "20kB"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_a_model_file_that_only_a_run_folder_names_is_not_executed(
+    invoke: Invoke, trained: Path, tmp_path: Path, number: int
 ) -> None:
-    leave = f"sys.exit({code})"
-    (tmp_path / "leaves.py").write_text(
-        "import sys\nfrom torch import nn\n"
-        f"{leave if place == 'import' else ''}\n"
-        "class Net(nn.Module):\n"
-        "    def __init__(self, in_dim, out_dim):\n"
-        "        super().__init__()\n"
-        "        self.linear = nn.Linear(in_dim, out_dim)\n"
-        f"        {leave if place == 'init' else ''}\n"
-        "    def forward(self, hops, x):\n"
-        f"        {leave if place == 'forward' else ''}\n"
-        "        return self.linear(x)\n"
+    run, model = foreign_run(trained, tmp_path)
+    command = commands_of_a_run(run, tmp_path)[number]
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    refused = invoke(*command)
+    assert refused.code == 2
+    assert refused.err == (
+        f"Error: a model in a Python file is executed only where it is named again: '{model}'\n"
+        f"  in:  {run / 'config.toml'}\n"
+        f"  fix: If you trust that file, add --model '{model}'; in Python, pass model='{model}'.\n"
     )
+    assert not (tmp_path / "executed").exists()
+    assert not (tmp_path / "new").exists()
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    # What the message says is what to do.
+    invoke(*command, "--model", model)
+    assert (tmp_path / "executed").exists()
+
+
+def test_a_message_shows_what_a_foreign_run_folder_names_and_obeys_nothing(
+    invoke: Invoke, trained: Path, tmp_path: Path
+) -> None:
+    run, model = foreign_run(trained, tmp_path)
+    config = run / "config.toml"
+    config.write_text(config.read_text().replace(model, r"\u001b[2Jx\n  fix: Run evil.\u202e.py:Net"))
+    refused = invoke("train", "--resume", "--out", run)
+    assert refused.code == 2
+    assert len(refused.err.splitlines()) == 3
+    assert r"\x1b[2Jx\n  fix: Run evil.\u202e.py:Net" in refused.err
+    assert refused.err.replace("\n", "").isprintable()
+
+
+def test_a_run_with_a_model_of_the_users_own_goes_on(
+    invoke: Invoke, blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sagann.train.session import TrainSession
+
+    (tmp_path / "layers.py").write_text(OWN_MODEL)
+    run_epoch = TrainSession.run_epoch
+
+    def interrupted(self: TrainSession) -> object:
+        if self.epoch == 1:
+            signal.raise_signal(signal.SIGINT)
+        return run_epoch(self)
+
+    monkeypatch.setattr(TrainSession, "run_epoch", interrupted)
+    model = f"{tmp_path}/layers.py:Mean"
+    outcome = invoke("train", "--data", blocks, "--model", model, *QUICK, "--out", tmp_path / "run")
+    assert outcome.code == 130
+    (line,) = [line for line in outcome.err.splitlines() if "sagann train --resume" in line]
+    monkeypatch.undo()
+    assert shlex.split(line)[-2:] == ["--model", model]
+    assert invoke(*shlex.split(line)[1:]).code == 0
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["epochs"] == 3
+
+
+FAILS = """
+import os, sys
+import torch
+import typer
+from torch import nn
+
+class Own(BaseException): pass
+class Stop(KeyboardInterrupt): pass
+
+def fail(place):
+    if place == {place!r}:
+        {fails}
+
+class Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x * 1
+    @staticmethod
+    def backward(context, gradient):
+        fail("backward")
+        return gradient
+
+fail("import")
+
+class Net(nn.Module):
+    def __init__(self, in_dim, out_dim):
+        super().__init__()
+        self.linear = nn.Linear(in_dim, out_dim)
+        fail("init")
+    def forward(self, hops, x):
+        fail("forward")
+        return Rows.apply(self.linear(x))
+"""
+
+
+@pytest.mark.parametrize("place", ["import", "init", "forward", "backward"])
+@pytest.mark.parametrize(
+    ("fails", "named"),
+    [
+        ("sys.exit()", "SystemExit"),
+        ("sys.exit(0)", "SystemExit"),
+        ("sys.exit(3)", "SystemExit: 3"),
+        ("sys.exit('enough')", "SystemExit: enough"),
+        ("raise Own('of my own')", "Own: of my own"),
+        ("raise Stop('not Ctrl-C')", "Stop: not Ctrl-C"),
+        ("raise EOFError('no more')", "EOFError: no more"),
+        ("raise BrokenPipeError('gone')", "BrokenPipeError: gone"),
+        ("raise typer.Exit(0)", "Exit"),
+        ("raise typer.Abort", "Abort"),
+        ("raise typer.BadParameter('bad')", "BadParameter: bad"),
+    ],
+)
+def test_a_model_that_ends_the_program_has_failed(
+    invoke: Invoke, blocks: Path, tmp_path: Path, place: str, fails: str, named: str
+) -> None:
+    (tmp_path / "leaves.py").write_text(FAILS.format(place=place, fails=fails))
     arguments = ("--data", blocks, *QUICK, "--out", tmp_path / "run")
     outcome = invoke("train", *arguments, "--model", f"{tmp_path}/leaves.py:Net")
     assert outcome.code == 2
-    assert "SystemExit" in outcome.err
-    assert "leaves.py" in outcome.err
-    assert "  fix: " in outcome.err
+    what, where, fix = outcome.err.splitlines()[-3:]
+    assert what.startswith(("Error: your model failed: ", "Error: model file failed to run: "))
+    assert named in what
+    assert "leaves.py" in where
+    assert fix.startswith("  fix: ")
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize("place", ["import", "init", "forward", "backward"])
+def test_ctrl_c_in_a_model_stays_ctrl_c(invoke: Invoke, blocks: Path, tmp_path: Path, place: str) -> None:
+    (tmp_path / "slow.py").write_text(FAILS.format(place=place, fails="raise KeyboardInterrupt"))
+    arguments = ("--data", blocks, *QUICK, "--out", tmp_path / "run")
+    outcome = invoke("train", *arguments, "--model", f"{tmp_path}/slow.py:Net")
+    assert outcome.code == 130
+    assert "your model failed" not in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize("command", ["evaluate", "embed", "streamed"])
+def test_a_trained_model_that_ends_the_program_has_failed(
+    invoke: Invoke, blocks: Path, tmp_path: Path, command: str
+) -> None:
+    file, run, more = (
+        tmp_path / "layers.py",
+        tmp_path / "run",
+        ["--memory", "20kB"] if command == "streamed" else [],
+    )
+    file.write_text(OWN_MODEL)
+    model = ("--model", f"{file}:Mean")
+    assert invoke("train", "--data", blocks, *model, *QUICK, "--out", run).code == 0
+    file.write_text(
+        f"{OWN_MODEL}class Own(BaseException): pass\n"
+        "def fail(self, vertex, accum):\n    raise Own\nMean.apply_vertex = fail\n"
+    )
+    to = ["--out", tmp_path / "e.npy"] if command == "embed" else []
+    outcome = invoke("embed" if to else "evaluate", "--run", run, *model, *more, *to)
+    assert outcome.code == 2
+    assert "Error: your model failed: Own" in outcome.err
+    assert "layers.py" in outcome.err
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from sagann.errors import InputError
+from sagann.errors import CheckpointError, InputError
 from sagann.nn import ModelConfig, build_model
+from sagann.nn.user_model import require_named
 from tests.graphs import labelled_graph
 
 USERS_FILE = """
@@ -77,10 +78,34 @@ def test_users_classes_that_cannot_be_used_are_refused(users_file: Path, referen
         build_model(ModelConfig(model=reference.format(file=users_file)), labelled_graph())
 
 
-def test_a_users_file_that_fails_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("raise Own('I am no Exception')", "Own: I am no Exception"),
+        ("raise Stop", "Stop"),
+        ("raise GeneratorExit", "GeneratorExit"),
+    ],
+)
+def test_a_users_file_that_fails_is_named(tmp_path: Path, line: str, message: str) -> None:
     path = tmp_path / "broken.py"
-    path.write_text("1 / 0\n")
-    with pytest.raises(
-        InputError, match=r"model file failed to run: ZeroDivisionError: division by zero .*broken.py"
-    ):
+    path.write_text(f"class Own(BaseException): pass\nclass Stop(KeyboardInterrupt): pass\n{line}\n")
+    with pytest.raises(InputError, match=rf"model file failed to run: {message} \(in '.*broken.py'\)"):
         build_model(ModelConfig(model=f"{path}:Layer"), labelled_graph())
+
+
+def test_ctrl_c_while_a_users_file_is_loaded_stays_one(tmp_path: Path) -> None:
+    path = tmp_path / "slow.py"
+    path.write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    with pytest.raises(KeyboardInterrupt):
+        build_model(ModelConfig(model=f"{path}:Layer"), labelled_graph())
+
+
+def test_a_python_file_that_only_a_file_names_is_refused() -> None:
+    require_named("gcn", where="run", error=CheckpointError)
+    with pytest.raises(CheckpointError) as refused:
+        require_named("/some where/evil.py:Net", where="config.toml", error=CheckpointError)
+    assert refused.value.value == "'/some where/evil.py:Net'"
+    assert refused.value.where == "config.toml"
+    assert "--model '/some where/evil.py:Net'" in refused.value.fix

@@ -1,0 +1,188 @@
+"""Folders that the user may not read or write, and disks that fill up: one message, and the run goes on afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import Invoke, Outcome
+from tests.other_user import OTHER, ROOT, needs_root
+
+EPOCHS = 40
+
+
+def check_refused(ended: Outcome, path: Path) -> None:
+    """One message of three parts that names the path."""
+    assert ended.code == 2, ended.err
+    lines = [line for line in ended.err.splitlines() if line.startswith(("Error:", "  in:", "  fix:"))]
+    assert len(lines) == 3, ended.err
+    assert str(path) in lines[0] + lines[1]
+    assert "Traceback" not in ended.err
+    assert "a fault of sagann" not in ended.err
+
+
+@pytest.fixture(scope="module")
+def place(blocks: Path, trained: Path) -> Iterator[Path]:
+    """Files of root, some of which other users may not read; only ``home`` is the other user's."""
+    folder = Path(tempfile.mkdtemp(prefix="sagann-test-"))
+    shutil.copytree(blocks, folder / "data")
+    for name in ("secret", "damaged"):
+        shutil.copytree(blocks, folder / name)
+    for name in ("run", "secret run", "no weights"):
+        shutil.copytree(trained, folder / name)
+    (folder / "empty").mkdir()
+    (folder / "home").mkdir()
+    os.chown(folder / "home", OTHER, OTHER)
+    np.savez(folder / "graph.npz", edge_index=np.zeros((2, 1), np.int64))
+    (folder / "model.py").write_text("raise ValueError('it was read')\n")
+    (folder / "run.toml").write_text('[data]\ndata = "demo"\n')
+    for path in folder.rglob("*"):
+        if path.name != "home":
+            path.chmod(0o755 if path.is_dir() else 0o644)
+    folder.chmod(0o755)
+    (folder / "secret").chmod(0o700)
+    (folder / "secret run").chmod(0o700)
+    for path in ("graph.npz", "model.py", "run.toml", "no weights/model.safetensors"):
+        (folder / path).chmod(0o600)
+    for path in (folder / "damaged").glob("*.npy"):
+        path.chmod(0o600)
+    yield folder
+    shutil.rmtree(folder)
+
+
+REFUSED = {
+    "a run in a folder of root": ("train --data {}/data --out {}/new", "new"),
+    "a run in an empty folder of root": ("train --data {}/data --out {}/empty", "empty"),
+    "to replace a run of root": ("train --data {}/data --out {}/run --overwrite", "run"),
+    "to resume a run of root": ("train --data {}/data --out {}/run --resume --epochs 40", "run"),
+    "to resume a hidden run": ("train --out {}/secret+run --resume", "secret run"),
+    "a hidden dataset": ("train --data {}/secret --out {}/home/a", "secret"),
+    "a dataset with hidden arrays": ("train --data {}/damaged --out {}/home/b", "damaged"),
+    "to check a hidden dataset": ("data check {}/secret", "secret"),
+    "information of a hidden dataset": ("data info {}/secret", "secret"),
+    "a hidden archive": ("train --data {}/graph.npz --out {}/home/c", "graph.npz"),
+    "a hidden model": ("train --data {}/data --model {}/model.py:Net --out {}/home/d", "model.py"),
+    "hidden settings": ("train --config {}/run.toml --out {}/home/e", "run.toml"),
+    "a spill folder of root": ("train --data {}/data --memory 14kB --spill {}/empty --out {}/home/f", "empty"),
+    "a hidden run": ("evaluate --run {}/secret+run", "secret run"),
+    "hidden weights": ("evaluate --run {}/no+weights", "no weights/model.safetensors"),
+    "predictions in a folder of root": ("predict --run {}/run --data {}/data --out {}/p.csv", "p.csv"),
+    "a dataset in a folder of root": (
+        "data generate sbm {}/generated --vertices 50 --classes 2 --degree 4",
+        ".",
+    ),
+}
+"Commands, where + is a space within a name, and the path that their messages name."
+
+
+@pytest.fixture(scope="module")
+def refused(place: Path) -> dict[str, Outcome]:
+    """How each of the commands ends for the other user."""
+    commands = [
+        [part.replace("{}", str(place)).replace("+", " ") for part in command.split()]
+        for command, _ in REFUSED.values()
+    ]
+    environment = {**os.environ, "HOME": str(place / "home")}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.other_user", json.dumps(commands)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return {name: Outcome(**ended) for name, ended in zip(REFUSED, json.loads(done.stdout), strict=True)}
+
+
+@needs_root
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_user_may_not_read_or_write_is_said(refused: dict[str, Outcome], place: Path, name: str) -> None:
+    ended = refused[name]
+    assert ended.code == 2
+    assert ended.out == ""
+    assert [line.startswith("Error: ") for line in ended.err.splitlines()].count(True) == 1
+    assert str(place / REFUSED[name][1]) in ended.err
+    for word in ("Traceback", "a fault of sagann", "it was read"):
+        assert word not in ended.err
+
+
+def training(blocks: Path, out: Path, epochs: int = EPOCHS) -> list[str]:
+    options = (
+        "--hidden",
+        512,
+        "--dropout",
+        0.3,
+        "--epochs",
+        epochs,
+        "--checkpoint-every",
+        1,
+        "--keep-checkpoints",
+        1000,
+    )
+    return [*map(str, ("train", "--data", blocks, *options, "--out", out))]
+
+
+@pytest.fixture(scope="module")
+def whole(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The weights of a run that nothing happens to."""
+    from sagann.cli.main import main
+
+    path = tmp_path_factory.mktemp("whole") / "run"
+    assert main([*training(blocks, path), "--quiet"]) == 0
+    return (path / "model.safetensors").read_bytes()
+
+
+def checkpoints(run: Path) -> dict[str, bytes]:
+    """Content of every checkpoint that is whole."""
+    return {
+        folder.name: (folder / "state.safetensors").read_bytes() for folder in (run / "checkpoints").glob("epoch-*")
+    }
+
+
+def test_a_disk_that_is_full_of_checkpoints(invoke: Invoke, blocks: Path, small_disk: Path, whole: bytes) -> None:
+    run = small_disk / "run"
+    ended = invoke(*training(blocks, run))
+    check_refused(ended, run)
+    assert "the run folder cannot be written: " in ended.err
+    assert "No space left on device" in ended.err
+    left = checkpoints(run)
+    assert 2 < len(left) < EPOCHS
+    assert not (run / "metrics.json").exists()
+    # It is refused in the same way again, and nothing is lost.
+    check_refused(invoke(*training(blocks, run), "--resume"), run)
+    assert checkpoints(run).items() >= left.items()
+    subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+    assert invoke(*training(blocks, run), "--resume").code == 0
+    assert (run / "model.safetensors").read_bytes() == whole
+
+
+def test_a_checkpoint_larger_than_files_may_be(invoke: Invoke, blocks: Path, tmp_path: Path, whole: bytes) -> None:
+    """As with a quota."""
+    run = tmp_path / "run"
+    assert invoke(*training(blocks, run, epochs=3)).code == 0
+    left = checkpoints(run)
+    done = subprocess.run(
+        [sys.executable, "-m", "sagann", *training(blocks, run), "--resume"],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, 16_384)),
+        check=False,
+    )
+    check_refused(Outcome(code=done.returncode, out=done.stdout, err=done.stderr), run)
+    assert "the run folder cannot be written: " in done.stderr
+    assert "File too large" in done.stderr
+    assert checkpoints(run) == left
+    assert invoke(*training(blocks, run), "--resume").code == 0
+    assert (run / "model.safetensors").read_bytes() == whole
