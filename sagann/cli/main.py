@@ -13,8 +13,9 @@ import typer
 
 from sagann import __version__
 from sagann.cli import apply, data, generate, machine, train
-from sagann.cli.failure import BAD_INPUT, INTERRUPTED, failure_of, line_of_user
+from sagann.cli.failure import BAD_INPUT, INTERRUPTED, TERMINATED, Terminated, failure_of, line_of_user
 from sagann.cli.options import DebugOption, QuietOption, Shared
+from sagann.cli.signals import Signals
 
 # The base of every error of usage. Its module differs between versions of Typer.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -58,12 +59,12 @@ app.command()(machine.doctor)
 app.command()(machine.machine)
 
 
-def run() -> NoReturn:
+def run(signals: Signals) -> NoReturn:
     """Run the command that the process was started with, and exit."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # As for stderr: a path that the terminal cannot show must not fail a finished command.
         sys.stdout.reconfigure(errors="backslashreplace")
-    code = main(sys.argv[1:])
+    code = main(sys.argv[1:], signals)
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -74,16 +75,21 @@ def run() -> NoReturn:
     sys.exit(code)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run one command; the exit code (see sagann.cli.failure)."""
-    shared = Shared()
+def main(arguments: Sequence[str], signals: Signals | None = None) -> int:
+    """Run one command, and return the exit code (see sagann.cli.failure)."""
+    shared = Shared(signals=signals or Signals())
+    code = _run_command(arguments, shared)
+    return TERMINATED if code and shared.signals.is_terminated else code
+
+
+def _run_command(arguments: Sequence[str], shared: Shared) -> int:
     command = typer.main.get_command(app)
     try:
         code = command.main(list(arguments), prog_name="sagann", standalone_mode=False, obj=shared)
     except _UsageError as error:
         error.show()  # type: ignore[attr-defined]
         return BAD_INPUT
-    except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - every failure ends here
+    except (Exception, KeyboardInterrupt, SystemExit, Terminated) as error:  # noqa: BLE001 - every failure ends here
         return _fail(error, shared)
     return code if isinstance(code, int) else 0
 
@@ -108,8 +114,8 @@ def _fail(error: BaseException, shared: Shared) -> int:
     return failure.code
 
 
-def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
+def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | Terminated | None:
     """The interrupt among ``error`` and the exceptions before it, if there is one."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
+    while error is not None and not isinstance(error, KeyboardInterrupt | Terminated):
         error = error.__context__
     return error

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sagann.cli.settings import KINDS, Setting
+from sagann.cli.signals import Signals
 
 if TYPE_CHECKING:
     from sagann.report.terminal import Terminal
@@ -32,6 +33,8 @@ class Shared:
     "Whether an error shows its traceback."
     quiet: bool = False
     "Whether progress and notes are left out."
+    signals: Signals = field(default_factory=Signals)
+    "How Ctrl-C and SIGTERM end the program."
     user_files: set[str] = field(default_factory=set)
     "The user's own Python files that this command runs: an exception from one is not a fault of sagann."
 
