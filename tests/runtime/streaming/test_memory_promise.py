@@ -106,6 +106,7 @@ A_FEW = 5
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("model", ["gcn", "residual-gcn:8"])
 def test_the_least_budget_survives_and_the_one_that_is_offered_is_of_use(
     model: str, limited: Callable[[int], Callable[[], None]], tmp_path: Path
