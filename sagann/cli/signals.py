@@ -30,7 +30,7 @@ _FINISH_S = 4.0
 "Seconds that work which can be finished gets after SIGTERM."
 _MOST_S = 8.0
 "Seconds from SIGTERM to the end of the process, at most."
-_UNSAFE = frozenset({"importlib", "numba", "llvmlite", "triton", "sagann.train.checkpoint"})
+_UNSAFE = frozenset({"importlib", "numba", "llvmlite", "triton", "sagann.train.saver"})
 
 
 class Signals:
