@@ -5,21 +5,24 @@ from __future__ import annotations
 import os
 import sys
 
-from sagann.cli.ctrl_c import ctrl_c_at_safe_moments
-from sagann.cli.failure import INTERRUPTED
+from sagann.cli.failure import INTERRUPTED, TERMINATED, Terminated
+from sagann.cli.signals import Signals
 
 
 def main() -> None:
     """Run the command that the process was started with, and exit."""
     _open_closed_streams()
+    signals = Signals()
     try:
-        with ctrl_c_at_safe_moments():
-            # Importing the commands takes part of the start-up time, so Ctrl-C is handled before.
+        with signals.handled():
+            # Importing the commands takes part of the start-up time, so signals are handled before.
             from sagann.cli.main import run
 
-            run()
+            run(signals)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except Terminated:
+        sys.exit(TERMINATED)
 
 
 def _open_closed_streams() -> None:

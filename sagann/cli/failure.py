@@ -5,6 +5,7 @@
 1       our fault: an exception that is not expected
 2       wrong use or bad input: usage, every SagannError, files, memory, the user's own model
 130     interrupted by Ctrl-C
+143     terminated by SIGTERM
 ======  =====================================================================================
 """
 
@@ -21,6 +22,7 @@ from sagann.errors import SagannError, is_interrupt
 OUR_FAULT = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
+TERMINATED = 143
 
 # Refusals of the system that depend on the user's paths, rights and disks. Any other error of the system is our fault.
 _OF_THE_USER = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
@@ -32,6 +34,10 @@ _OUT_OF_MEMORY = (
     "out of memory",
     "Storage size calculation overflowed",
 )
+
+
+class Terminated(BaseException):
+    """SIGTERM came."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +68,8 @@ def failure_of(error: BaseException, *, user_files: Collection[str] = ()) -> Fai
         return Failure(code=BAD_INPUT, what=f"{error.what}: {error.value}", where=error.where, fix=error.fix)
     if is_interrupt(error):
         return Failure(code=INTERRUPTED, what="interrupted")
+    if isinstance(error, Terminated):
+        return Failure(code=TERMINATED, what="terminated")
     if _is_out_of_memory(error):
         return Failure(
             code=BAD_INPUT,

@@ -13,8 +13,9 @@ import typer
 
 from sagann import __version__
 from sagann.cli import apply, data, generate, machine, train
-from sagann.cli.failure import BAD_INPUT, INTERRUPTED, failure_of, line_of_user
+from sagann.cli.failure import BAD_INPUT, INTERRUPTED, TERMINATED, Terminated, failure_of, line_of_user
 from sagann.cli.options import DebugOption, QuietOption, Shared
+from sagann.cli.signals import Signals
 from sagann.errors import is_interrupt
 
 # The base of every error of usage. Its module differs between versions of Typer.
@@ -59,12 +60,12 @@ app.command()(machine.doctor)
 app.command()(machine.machine)
 
 
-def run() -> NoReturn:
+def run(signals: Signals) -> NoReturn:
     """Run the command that the process was started with, and exit."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # As for stderr: a path that the terminal cannot show must not fail a finished command.
         sys.stdout.reconfigure(errors="backslashreplace")
-    code = main(sys.argv[1:])
+    code = main(sys.argv[1:], signals)
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -75,9 +76,14 @@ def run() -> NoReturn:
     sys.exit(code)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run one command; the exit code (see sagann.cli.failure)."""
-    shared = Shared()
+def main(arguments: Sequence[str], signals: Signals | None = None) -> int:
+    """Run one command, and return the exit code (see sagann.cli.failure)."""
+    shared = Shared(signals=signals or Signals())
+    code = _run_command(arguments, shared)
+    return TERMINATED if code and shared.signals.is_terminated else code
+
+
+def _run_command(arguments: Sequence[str], shared: Shared) -> int:
     command = typer.main.get_command(app)
     code = None
     try:
@@ -114,7 +120,7 @@ def _fail(error: BaseException, shared: Shared) -> int:
 
 
 def _interrupt_behind(error: BaseException | None) -> BaseException | None:
-    """The interrupt among ``error`` and the exceptions before it, if there is one."""
-    while error is not None and not is_interrupt(error):
+    """Ctrl-C or SIGTERM among ``error`` and the exceptions before it, if there is one."""
+    while error is not None and not (is_interrupt(error) or isinstance(error, Terminated)):
         error = error.__context__
     return error

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sagann.cli.settings import KINDS, Setting
+from sagann.cli.signals import Signals
 
 if TYPE_CHECKING:
     from sagann.report.terminal import Terminal
@@ -34,6 +35,8 @@ class Shared:
     "Whether progress and notes are left out."
     error: BaseException | None = None
     "The exception that ended the command. Typer makes others of some, or an exit code."
+    signals: Signals = field(default_factory=Signals)
+    "How Ctrl-C and SIGTERM end the program."
     user_files: set[str] = field(default_factory=set)
     "The user's own Python files that this command runs: an exception from one is not a fault of sagann."
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.storage.folder import is_dataset
+from sagann.temporary import Removal
 from sagann.train.run_folder import RunFolder
 
 
@@ -131,6 +132,7 @@ def _save_array(path: Path, rows: np.ndarray) -> None:
 def _replace(path: Path, write: Callable[[Path], None]) -> None:
     """Write aside and rename, so that a reader never sees half a file."""
     aside = path.with_name(f".tmp-{os.getpid()}-{path.name}")
+    remove = Removal(lambda: aside.unlink(missing_ok=True))
     try:
         write(aside)
         aside.replace(path)
@@ -143,4 +145,4 @@ def _replace(path: Path, write: Callable[[Path], None]) -> None:
             fix="Free some space, or choose a file on another disk; nothing was left behind.",
         ) from error
     finally:
-        aside.unlink(missing_ok=True)
+        remove()

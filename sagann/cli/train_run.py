@@ -9,12 +9,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from sagann.byte_size import format_bytes
-from sagann.cli.failure import INTERRUPTED
+from sagann.cli.failure import INTERRUPTED, Terminated
 from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import stored_class_names, training_graph
 from sagann.cli.result_file import owner_of
 from sagann.cli.run_settings import RunSettings, chosen_settings
+from sagann.cli.signals import Signals
 from sagann.errors import CheckpointError, InputError
 from sagann.graph import Graph
 from sagann.nn import MODELS
@@ -77,19 +78,25 @@ def train_run(
     check_memory(settings, graph)
     if streaming is not None:
         terminal.say(f"Cutting the graph, and planning epochs within {format_bytes(streaming.memory_bytes)} ...")
-    result = _fit(settings, graph, run_dir, resume=resume, overwrite=overwrite, terminal=terminal)
+    result = _fit(
+        settings, graph, run_dir, resume=resume, overwrite=overwrite, terminal=terminal, signals=shared.signals
+    )
     if result.interrupted:
-        terminal.say(f"Interrupted after epoch {result.epochs}, and saved. Continue with:")
-        # A file is executed only where it is named.
-        model = "" if settings.model.model in MODELS else f" --model {shlex.quote(settings.model.model)}"
-        terminal.say(f"  sagann train --resume --out {shlex.quote(str(run_dir))}{model}")
+        _say_interrupted(f"Interrupted after epoch {result.epochs}, and saved.", settings, run_dir, terminal)
         return INTERRUPTED
     _report(result, run_dir, terminal)
     return 0
 
 
 def _fit(
-    settings: RunSettings, graph: Graph, run_dir: Path, *, resume: bool, overwrite: bool, terminal: Terminal
+    settings: RunSettings,
+    graph: Graph,
+    run_dir: Path,
+    *,
+    resume: bool,
+    overwrite: bool,
+    terminal: Terminal,
+    signals: Signals,
 ) -> TrainResult:
     data, config = settings.data, run_dir / CONFIG_FILE
     content = settings.to_toml().encode()
@@ -109,11 +116,20 @@ def _fit(
     if not config.exists():
         # From here on, a run that is killed can be resumed.
         write_whole(config, content)
+    # A run that was killed before its first epoch has settings only, and starts again.
+    folder = RunFolder(run_dir)
+
+    def finish() -> None:
+        terminal.say("Stopping: the epoch is finished if that takes a few seconds.")
+        trainer.stop()
+
     try:
-        # A run that was killed before its first epoch has settings only, and starts again.
-        folder = RunFolder(run_dir)
-        with using_engine(settings.new_engine()):
+        with using_engine(settings.new_engine()), signals.finishing(finish):
             return trainer.fit(resume=resume and (folder.exists or folder.has_work), overwrite=overwrite)
+    except (KeyboardInterrupt, Terminated):
+        if epochs := folder.checkpoints.epochs():
+            _say_interrupted(f"Interrupted; saved up to epoch {epochs[0]}.", settings, run_dir, terminal)
+        raise
     finally:
         reporter.close()
 
@@ -185,6 +201,13 @@ def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
             where=str(run_dir),
             fix="Choose an empty or a new folder with --out.",
         )
+
+
+def _say_interrupted(text: str, settings: RunSettings, run_dir: Path, terminal: Terminal) -> None:
+    # A file is executed only where it is named.
+    model = "" if settings.model.model in MODELS else f" --model {shlex.quote(settings.model.model)}"
+    terminal.say(f"{text} Continue with:")
+    terminal.say(f"  sagann train --resume --out {shlex.quote(str(run_dir))}{model}")
 
 
 def _report(result: TrainResult, run_dir: Path, terminal: Terminal) -> None:

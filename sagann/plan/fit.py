@@ -26,6 +26,10 @@ from sagann.plan.steps import Step
 MOST_INTERVALS = 256
 "Most intervals that are tried. An epoch has a step for each chunk of the grid, and steps on a finer grid do too little work."
 
+USEFUL_INTERVALS = 32
+"""Most intervals that a budget which is offered leads to. Every pass reads the rows of all intervals once for each interval, so that an
+epoch takes the longer the more there are."""
+
 Cut = Literal["bytes", "edges", "vertices"]
 "Quantity of which all intervals have about the same amount."
 
@@ -53,7 +57,8 @@ def fitted_bounds(
     bounded by those of the largest chunk between two of the largest interval.
 
     Raises:
-        BudgetError: no number of intervals fits; the message names a budget that one fits.
+        BudgetError: no number of intervals fits; the message names the least budget that one fits, and offers one that
+            :data:`USEFUL_INTERVALS` or fewer fit.
     """
     bounds_of = cutter(program, hops[0], cut)
     # Features may lie in a mapped file, and chunks may be kept for picked rows. Both are copied then, so they count here.
@@ -90,9 +95,11 @@ def fitted_bounds(
         count = least_count(partial(needed, ahead=ahead), budget_bytes, most)
         if needed(count, ahead=ahead) <= budget_bytes:
             return bounds_of(count)
+    roomy = partial(needed, ahead=not same_memory)
+    offered_bytes = roomy(least_count(roomy, 0, min(most, USEFUL_INTERVALS)))
     alone = [(step, read) for steps, read in work(count) for step in steps]
     step, read = max(alone, key=lambda pair: needed_bytes(pair[:1], pair[1].of))
-    error = BudgetError.of_step(budget_bytes, step, read.of, count)
+    error = BudgetError.of_step(budget_bytes, step, read.of, count, offered_bytes=offered_bytes)
     raise error.beside(own_bytes(count), budget_bytes)
 
 

@@ -34,21 +34,31 @@ class BudgetError(InputError):
 
     needed_bytes: int = 0
     "Bytes that the step needs."
+    offered_bytes: int = 0
+    "A budget with which epochs are not much slower than with a larger one; 0 where it is unknown."
 
     @classmethod
-    def _of(cls, budget_bytes: int, needed_bytes: int, why: str, *, where: str, otherwise: str) -> BudgetError:
+    def _of(
+        cls, budget_bytes: int, needed_bytes: int, why: str, *, offered_bytes: int, where: str, otherwise: str
+    ) -> BudgetError:
         error = cls(
             "the memory budget cannot be met",
             value=f"{budget_bytes} bytes, at least {needed_bytes} are needed: {why}",
             where=where,
-            fix=f"Raise the budget (--memory, budget_bytes) to {needed_bytes} bytes or more, or {otherwise}.",
+            fix=f"Raise the budget (--memory, budget_bytes) to {max(needed_bytes, offered_bytes)} bytes or more, or {otherwise}.",
         )
-        error.needed_bytes = needed_bytes
+        error.needed_bytes, error.offered_bytes = needed_bytes, offered_bytes
         return error
 
     @classmethod
     def of_step(
-        cls, budget_bytes: int, step: Step, bytes_of: Callable[[Block], int], num_intervals: int
+        cls,
+        budget_bytes: int,
+        step: Step,
+        bytes_of: Callable[[Block], int],
+        num_intervals: int,
+        *,
+        offered_bytes: int = 0,
     ) -> BudgetError:
         """The error of a step that alone needs more than the budget."""
         sizes = [(bytes_of(block), f"the block '{block.label}'") for block in step.blocks]
@@ -58,6 +68,7 @@ class BudgetError(InputError):
             budget_bytes,
             needed_bytes,
             f"the step '{step.label}' takes {format_bytes(needed_bytes)}, {format_bytes(largest_bytes)} of them for {largest}",
+            offered_bytes=offered_bytes,
             where=f"the plan of {num_intervals} intervals",
             otherwise="cut into more intervals where their number is yours; the least budget takes the most intervals, "
             "and more memory is faster",
@@ -71,6 +82,7 @@ class BudgetError(InputError):
             budget_bytes,
             self.needed_bytes + plan_bytes,
             f"{format_bytes(plan_bytes)} for the objects of the plan, and the others for its largest step",
+            offered_bytes=self.offered_bytes,
             where=self.where,
             otherwise="cut into fewer intervals where their number is yours",
         )

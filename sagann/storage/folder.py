@@ -25,6 +25,7 @@ from pathlib import Path
 from sagann.errors import DatasetError
 from sagann.storage.durable import sync_folder
 from sagann.storage.regular_file import open_file
+from sagann.temporary import Removal
 
 MANIFEST_FILE = "manifest.json"
 "The file that makes a folder a dataset; it is written last."
@@ -48,12 +49,13 @@ def new_folder(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Pat
         _check_target(path, overwrite=overwrite)
         _remove_stale(path)
         partial, lock = _make_locked(path)
+        remove = Removal(lambda: shutil.rmtree(partial, ignore_errors=True))
         try:
             yield partial
             _put_in_place(partial, path, overwrite=overwrite)
         finally:
             # The folder holds unfinished files or, after an exchange, the replaced dataset.
-            shutil.rmtree(partial, ignore_errors=True)
+            remove()
             os.close(lock)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -81,7 +81,8 @@ class TrainConfig:
     eval_every does not divide the number of epochs, the last evaluation is only reported: it sets no best epoch and steps
     no scheduler."""
     checkpoint_every: int = 10
-    "Number of epochs from one checkpoint to the next, if there is a run folder. The last epoch always leaves one."
+    """Largest number of epochs from one checkpoint to the next, if there is a run folder. Long epochs leave more checkpoints, and the
+    last epoch always leaves one."""
     keep_checkpoints: int = 2
     "Number of newest checkpoints to keep, at least 1."
     tensorboard: bool = False

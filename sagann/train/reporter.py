@@ -81,7 +81,7 @@ class TrainResult:
     stopped_early: bool
     "Whether patience ran out."
     interrupted: bool
-    "Whether Ctrl-C stopped the run; ``metrics`` are then empty and the model has the last epoch's weights."
+    "Whether Ctrl-C or ``Trainer.stop`` ended the run; ``metrics`` are then empty and the model has the last epoch's weights."
     epoch_s: float
     "Median of the seconds of an epoch."
     peak_rss_bytes: int

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import torch
@@ -52,6 +53,7 @@ from sagann.train.reporter import (
 )
 from sagann.train.resources import peak_rss_bytes, reproducible, resolve_device, seeded, stop_on_interrupt, versions
 from sagann.train.run_folder import AUTOMATIC, EVENTS, RunFolder
+from sagann.train.saver import Saver
 from sagann.train.session import TrainSession
 from sagann.train.start import continue_run, start_run
 from sagann.train.streaming import Streaming, remove_spilled
@@ -125,6 +127,7 @@ class Trainer:
         self._source = source or graph.name
         self._class_names = require_names(class_names, graph.num_classes, where="Trainer.class_names")
         self._optimizer, self._scheduler = optimizer, scheduler
+        self._stop = Event()
         self._param_groups = param_groups or DECAY_POLICIES[self.config.decay]
         if optimizer is None and scheduler is None:
             try_policies(self.config)
@@ -189,6 +192,7 @@ class Trainer:
             if folder is not None:
                 stack.enter_context(folder.locked())
             stack.callback(self._predictor.release)
+            stack.callback(self._stop.clear)
             self._stream_where_needed(folder, resume)
             stack.enter_context(seeded(self.config.seed, self.device))
             stack.enter_context(reproducible(self.config.deterministic, self.device))
@@ -210,23 +214,24 @@ class Trainer:
                 reporters.append(events)
             for reporter in reporters:
                 reporter.on_start(info)
-            saved_epoch = session.epoch
-            while not session.finished and not stop.is_set():
+            saver = None if folder is None else Saver(session, folder, run)
+            while not (session.finished or stop.is_set() or self._stop.is_set()):
                 record = session.run_epoch()
                 require_whole_files()
-                if folder is not None:
-                    folder.append(record)
-                    if session.epoch % self.config.checkpoint_every == 0:
-                        _save(session, folder, run)
-                        saved_epoch = session.epoch
+                if saver is not None:
+                    saver.keep(record)
                 for reporter in reporters:
                     reporter.on_epoch(record)
-            if folder is not None and saved_epoch != session.epoch:
-                _save(session, folder, run)
+            if saver is not None:
+                saver.save()
             result = self._finish(session, folder)
             for reporter in reporters:
                 reporter.on_end(result)
         return result
+
+    def stop(self) -> None:
+        """Have :meth:`fit` end after the epoch that is trained now, as Ctrl-C does; from any thread or signal handler."""
+        self._stop.set()
 
     def resume(self) -> TrainResult:
         """Continue the run in ``run_dir``: ``fit(resume=True)``."""
@@ -383,11 +388,6 @@ class Trainer:
             "device": str(self.device),
             **{split: result.metrics.get(split, {}) for split in ("train", "val", "test")},
         }
-
-
-def _save(session: TrainSession, folder: RunFolder, run: str) -> None:
-    history_bytes = folder.sync_history()
-    folder.checkpoints.write(session.checkpoint(run=run, history_bytes=history_bytes))
 
 
 def _check_trainable(graph: Graph) -> None:

@@ -1,6 +1,7 @@
 """Mischief in the middle of a streamed epoch: something happens when a block is loaded for the n-th time.
 
-``python -m tests.cli.mischief NUM_LOADS ARGUMENT ...`` runs ``sagann ARGUMENT ...`` and kills it at that load.
+``python -m tests.cli.mischief SIGNALS NUM_LOADS SECONDS ARGUMENT ...`` runs ``sagann ARGUMENT ...``, sends itself the signals,
+as "TERM,TERM", at that load, says at what time, and lets that load and all later ones wait for so many seconds.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,12 +19,13 @@ from sagann.runtime.blocks.spill import DiskHost
 
 
 @contextmanager
-def at_load(number: int, happens: Callable[[Path], None]) -> Iterator[list[int]]:
+def at_load(number: int, happens: Callable[[Path], None], *, later_s: float = 0.0) -> Iterator[list[int]]:
     """Have something happen to the spill folder just before a load; yields how many loads there were.
 
     Args:
         number: of the load, counted from 1.
         happens: what, given the folder.
+        later_s: seconds that this load and all later ones wait.
     """
     loads = [0]
     get = DiskHost.get
@@ -31,6 +34,8 @@ def at_load(number: int, happens: Callable[[Path], None]) -> Iterator[list[int]]
         loads[0] += 1
         if loads[0] == number:
             happens(self._folder.path)
+        if number <= loads[0]:
+            time.sleep(later_s)
         return get(self, block)
 
     DiskHost.get = counted  # type: ignore[method-assign]
@@ -40,11 +45,21 @@ def at_load(number: int, happens: Callable[[Path], None]) -> Iterator[list[int]]
         DiskHost.get = get  # type: ignore[method-assign]
 
 
+def _send(names: str) -> None:
+    sys.stdout.write(f"{time.monotonic()}\n")
+    sys.stdout.flush()
+    for name in names.split(","):
+        os.kill(os.getpid(), signal.Signals[f"SIG{name}"])
+        time.sleep(0.2)
+
+
 if __name__ == "__main__":
     import torch
 
-    from sagann.cli.main import main
+    from sagann.__main__ import main
 
     torch.set_num_threads(1)
-    with at_load(int(sys.argv[1]), lambda folder: os.kill(os.getpid(), signal.SIGKILL)):
-        sys.exit(main(sys.argv[2:]))
+    names, num_loads, later_s = sys.argv[1:4]
+    del sys.argv[1:4]
+    with at_load(int(num_loads), lambda folder: _send(names), later_s=float(later_s)):
+        main()

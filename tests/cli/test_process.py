@@ -13,6 +13,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 PROGRAM = (sys.executable, "-m", "sagann")
@@ -29,6 +32,8 @@ def start(
         text=True,
         cwd=cwd,
         env={**os.environ, **(env or {})},
+        # A group of its own, with all that it starts.
+        start_new_session=True,
     )
 
 
@@ -144,6 +149,83 @@ def test_ctrl_c_saves_and_exits_130(blocks: Path, tmp_path: Path) -> None:
     assert json.loads((folder / "metrics.json").read_text())["epochs"] == epochs[-1] + 2
 
 
+SLOW_MODEL = """
+import os, signal, time
+from pathlib import Path
+import torch
+from torch import nn
+from sagann.nn import SAGE
+
+class Slow(nn.Module):
+    "Takes long in the first epoch; in the second it terminates the process, and goes on for some seconds."
+    num_hops = 2
+    def __init__(self, in_dim, out_dim):
+        super().__init__()
+        self.first, self.second, self.drop = SAGE(in_dim, 8), SAGE(8, out_dim), nn.Dropout()
+    def forward(self, hops, x):
+        if self.training and "SLOW" in os.environ:
+            history = Path("run") / "metrics.jsonl"
+            num_epochs = history.read_text().count("epoch_s") if history.exists() else 0
+            first_s, then_s = map(float, os.environ["SLOW"].split())
+            if num_epochs == 0:
+                time.sleep(first_s)
+            elif num_epochs == 1:
+                Path("sent").write_text(str(time.monotonic()))
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(then_s)
+        return self.second(hops[1], self.drop(torch.relu(self.first(hops[0], x))))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first_s", "then_s", "saved"), [(0, 1, 2), (4.5, 60, 1)])
+def test_sigterm_in_the_midst_of_an_epoch_in_memory(
+    blocks: Path, tmp_path: Path, first_s: float, then_s: float, saved: int
+) -> None:
+    (tmp_path / "slow.py").write_text(SLOW_MODEL)
+    options = ("train", "--data", blocks, "--model", "slow.py:Slow", "--epochs", 4, "--checkpoint-every", 100)
+    code, out, err = run(*options, "--out", "run", cwd=tmp_path, env={"SLOW": f"{first_s} {then_s}"})
+    assert (code, out) == (143, ""), err
+    assert time.monotonic() - float((tmp_path / "sent").read_text()) < 10
+    assert "sagann train --resume --out run" in err
+    assert "Traceback" not in err
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == [f"epoch-{saved:06d}"]
+    assert run("train", "--resume", "--out", "run", cwd=tmp_path)[0] == 0
+    assert run(*options, "--out", "whole", cwd=tmp_path)[0] == 0
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "whole")]
+    assert weights[0] == weights[1]
+
+
+def test_sigterm_before_the_first_epoch(blocks: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with endless(blocks, folder) as process:
+        wait_for(folder, process)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, out) == (143, ""), err
+    assert "Traceback" not in err
+
+
+def test_sigterm_leaves_no_part_of_an_import(tmp_path: Path) -> None:
+    pairs = np.random.default_rng(0).integers(10**6, size=(2_000_000, 2))
+    (tmp_path / "edges").mkdir()
+    table = pa.table({"src": pairs[:, 0], "dst": pairs[:, 1]})
+    pyarrow.parquet.write_table(table, tmp_path / "edges" / "all.parquet")
+    (tmp_path / "out").mkdir()
+    with start("data", "import", tmp_path / "edges", tmp_path / "out" / "graph") as process:
+        limit_s = time.monotonic() + DEADLINE_S
+        while not any(list(path.iterdir()) for path in (tmp_path / "out").iterdir()):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < limit_s
+            time.sleep(0.005)
+        process.send_signal(signal.SIGTERM)
+        began_s = time.monotonic()
+        out, err = process.communicate(timeout=DEADLINE_S)
+    assert time.monotonic() - began_s < 10
+    assert (process.returncode, out, err) == (143, "", "Error: terminated\n")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's list of what a process has loaded")
 @pytest.mark.parametrize("delay_s", [0.0, 0.2, 0.5])
 def test_ctrl_c_while_starting_exits_130(delay_s: float, blocks: Path, tmp_path: Path) -> None:
@@ -185,3 +267,30 @@ def test_kill_and_resume_equals_the_whole_run(blocks: Path, tmp_path: Path) -> N
     metrics = [json.loads((folder / "metrics.json").read_text()) for folder in (killed, whole)]
     for split in ("train", "val", "test"):
         assert metrics[0][split] == metrics[1][split]
+
+
+@pytest.mark.slow
+def test_kills_of_the_process_group_while_checkpoints_are_written(blocks: Path, tmp_path: Path) -> None:
+    """A streamed run with several threads: what follows is bitwise the run without the kills."""
+    threads = {"OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"}
+    options = ("--data", blocks, "--hidden", 8, "--memory", "14kB", "--checkpoint-every", 1)
+    killed, whole, num_torn, done = tmp_path / "killed", tmp_path / "whole", 0, 0
+    for number in range(5):
+        arguments = ("--resume",) if number else options
+        with start("train", *arguments, "--epochs", 10**9, "--out", killed, env=threads) as process:
+            limit_s = time.monotonic() + DEADLINE_S
+            names: set[str] = set()
+            while not (max(names, default="") > f"epoch-{done:06d}" and any(name[0] == "." for name in names)):
+                assert process.poll() is None, process.communicate()
+                assert time.monotonic() < limit_s
+                names = {entry.name for entry in (killed / "checkpoints").glob("*epoch-*")}
+            os.killpg(process.pid, signal.SIGKILL)
+        names = {entry.name for entry in (killed / "checkpoints").glob("*epoch-*")}
+        num_torn += any(name[0] == "." for name in names)
+        done = int(max(names)[-6:])
+    assert num_torn > 2
+    code, _, err = run("train", "--resume", "--epochs", done + 3, "--out", killed, env=threads)
+    assert code == 0, err
+    assert run("train", *options, "--epochs", done + 3, "--out", whole, env=threads)[0] == 0
+    assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert not (killed / "spill").exists()

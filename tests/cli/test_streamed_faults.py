@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -159,9 +160,87 @@ def test_kill_9_in_the_midst_of_an_epoch(
 ) -> None:
     weights, num_loads = whole
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "tests.cli.mischief", str(num_loads // 2), *map(str, training(blocks, out))]
-    ended = subprocess.run(command, capture_output=True, cwd=Path(__file__).parents[2], check=False)
+    ended, _ = signalled("KILL", num_loads // 2, 0.0, training(blocks, out))
     assert ended.returncode == -signal.SIGKILL
     (left,) = (out / "spill").iterdir()
     assert list(left.glob("*.bin"))
     check_resumed(invoke, blocks, out, weights)
+
+
+def signalled(
+    names: str, num_loads: int, later_s: float, arguments: Arguments
+) -> tuple[subprocess.CompletedProcess[str], float]:
+    """Run a command that sends itself signals at a load, after which loads are slow; how it ended, and seconds until then."""
+    command = [sys.executable, "-m", "tests.cli.mischief", names, num_loads, later_s, *arguments]
+    ended = subprocess.run(
+        [*map(str, command)], capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False
+    )
+    return ended, time.monotonic() - float(ended.stdout.splitlines()[0])
+
+
+def check_terminated(ended: subprocess.CompletedProcess[str], out: Path) -> None:
+    assert ended.returncode == 143, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (out / "spill").exists()
+
+
+@pytest.mark.slow
+def test_sigterm_finishes_an_epoch_that_takes_seconds(
+    invoke: Invoke, blocks: Path, tmp_path: Path, whole: tuple[bytes, int]
+) -> None:
+    weights, num_loads = whole
+    out = tmp_path / "run"
+    ended, seconds = signalled("TERM", num_loads // 2, 0.0, training(blocks, out))
+    check_terminated(ended, out)
+    assert seconds < 10
+    assert f"Interrupted after epoch {EPOCHS // 2 + 1}, and saved." in ended.stderr
+    check_resumed(invoke, blocks, out, weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("names", "later_s", "within_s"),
+    [
+        # Many short copies: the main thread ends the run.
+        ("TERM", 0.5, 10.0),
+        # A copy that takes longer than there is time.
+        ("TERM", 60.0, 10.0),
+        ("TERM,TERM", 60.0, 3.0),
+    ],
+)
+def test_sigterm_in_the_midst_of_a_long_epoch(
+    invoke: Invoke,
+    blocks: Path,
+    tmp_path: Path,
+    whole: tuple[bytes, int],
+    names: str,
+    later_s: float,
+    within_s: float,
+) -> None:
+    weights, num_loads = whole
+    out = tmp_path / "run"
+    ended, seconds = signalled(names, num_loads // 2, later_s, training(blocks, out))
+    check_terminated(ended, out)
+    assert seconds < within_s
+    assert ended.stderr.count("Error: terminated\n") == 1
+    assert [path.name for path in (out / "checkpoints").iterdir()] == [f"epoch-{EPOCHS // 2:06d}"]
+    check_resumed(invoke, blocks, out, weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["evaluate", "predict", "embed"])
+@pytest.mark.parametrize("later_s", [0.5, 60.0])
+def test_sigterm_while_a_model_is_used(
+    invoke: Invoke, blocks: Path, tmp_path: Path, command: str, later_s: float
+) -> None:
+    run, spill, out = tmp_path / "run", tmp_path / "spill", tmp_path / "results" / "out.npy"
+    assert invoke(*training(blocks, run)).code == 0
+    out.parent.mkdir()
+    arguments: Arguments = (command, "--run", run, "--spill", spill)
+    if command != "evaluate":
+        arguments += ("--out", out)
+    ended, seconds = signalled("TERM", 3, later_s, arguments)
+    check_terminated(ended, run)
+    assert seconds < 10
+    assert not spill.exists()
+    assert list(out.parent.iterdir()) == []

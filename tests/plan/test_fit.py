@@ -12,7 +12,7 @@ from sagann.errors import InputError
 from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan import equal_vertices, intervals
-from sagann.plan.fit import largest_of, least_count
+from sagann.plan.fit import USEFUL_INTERVALS, largest_of, least_count
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import hop_size
 from sagann.plan.residency import BudgetError
@@ -50,6 +50,23 @@ def test_a_budget_that_is_named_can_be_met(best: int) -> None:
     assert needed(least_count(needed, named, most=256)) <= named
     # No worse than where the best number lies between two that are tried.
     assert named <= 140
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_budget_that_is_offered_leads_to_few_intervals(tmp_path: Path, *, on_disk: bool) -> None:
+    graph = labelled_graph(5000, 10_000)
+    model = build_model(ModelConfig(model="sage", hidden=16), graph)
+    spill = tmp_path if on_disk else None
+    with pytest.raises(BudgetError) as refused:
+        stream(model, graph, budget_bytes=50, spill=spill)
+    error = refused.value
+    assert f"at least {error.needed_bytes} are needed" in error.value
+    assert f"to {error.offered_bytes} bytes or more" in error.fix
+    counts = [
+        len(stream(model, graph, budget_bytes=each, spill=spill).bounds) - 1
+        for each in (error.needed_bytes, error.offered_bytes)
+    ]
+    assert 16 < counts[1] <= USEFUL_INTERVALS < 100 < counts[0]
 
 
 @pytest.mark.parametrize("on_disk", [False, True])

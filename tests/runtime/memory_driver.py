@@ -1,7 +1,9 @@
 """Streams an epoch of each of some models in this process, then runs an epoch of the last model in memory.
 
-``python -m tests.runtime.memory_driver SPILL MODEL...``. Before and after each epoch the driver prints a line of JSON and
-waits for a line from its parent, which may set a limit meanwhile.
+``python -m tests.runtime.memory_driver SPILL MODEL[:LAYERS][@BUDGET]...``. A model is one of the zoo, or ``own``. Its budget is
+a part of the memory that an epoch takes with everything in memory, or with ``@least`` or ``@offered`` the one that the error of
+a budget too small says. Before and after each epoch the driver prints a line of JSON and waits for a line from its parent, which
+may set a limit meanwhile.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ import ctypes
 import gc
 import json
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
@@ -22,7 +25,9 @@ from torch import Tensor, nn
 from sagann.graph import Graph, Topology
 from sagann.kernels.memory import POOL
 from sagann.nn import ModelConfig, build_model
+from sagann.plan.residency import BudgetError
 from sagann.runtime.streaming.stream import dense_bytes, stream
+from sagann.saga import Edge, SagaLayer
 
 NUM_VERTICES, NUM_EDGES, NUM_FEATURES, NUM_CLASSES = 80_000, 480_000, 128, 16
 SHARE = 3
@@ -47,6 +52,42 @@ def anonymous_bytes() -> int:
         if line.startswith("RssAnon"):
             return int(line.split()[1]) * 1024
     raise AssertionError("the system does not tell RssAnon")
+
+
+class Gated(SagaLayer):
+    """A message of both ends, and a residual connection."""
+
+    accumulator = "mean"
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.of_src, self.of_dst = nn.Linear(width, width), nn.Linear(width, width, bias=False)
+        self.out = nn.Linear(2 * width, width)
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return torch.sigmoid(self.of_dst(edge.dst) + self.of_src(edge.src)) * edge.src
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return vertex + torch.relu(self.out(torch.cat([vertex, accum], 1)))
+
+
+class Own(nn.Module):
+    """A model of a user's own: no layer of the zoo, and every layer leads to the output."""
+
+    num_hops = 3
+
+    def __init__(self, in_dim: int, out_dim: int, width: int = 64) -> None:
+        super().__init__()
+        self.first = nn.Linear(in_dim, width)
+        self.layers = nn.ModuleList(Gated(width) for _ in range(self.num_hops))
+        self.norm = nn.LayerNorm(width)
+        self.last = nn.Linear(width * (1 + self.num_hops), out_dim)
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        rows = [torch.relu(self.first(x))]
+        for hop, layer in zip(hops, self.layers, strict=True):
+            rows.append(self.norm(layer(hop, rows[-1])))
+        return self.last(torch.cat(rows, 1))
 
 
 class Watch:
@@ -77,28 +118,49 @@ def loss_of(z: Tensor, vertices: slice, *, labels: Tensor) -> Tensor:
     return F.cross_entropy(z, labels[vertices], reduction="sum") / NUM_VERTICES
 
 
-def measured(epoch: Callable[[], Tensor], **told: int) -> None:
+def measured(epoch: Callable[[], Tensor], **told: float) -> None:
     """Tell the parent about an epoch, run the epoch when it answers, tell the memory that it took, and wait again."""
     gc.collect()
     POOL.release()
     # Free memory of the heap would let the epoch take more than its limit.
     ctypes.CDLL(None).malloc_trim(0)
     tell_and_wait({"anonymous_bytes": anonymous_bytes(), **told})
+    began_s = time.perf_counter()
     with Watch() as watch:
         epoch().backward()  # type: ignore[no-untyped-call]
-    tell_and_wait({"above_bytes": watch.above_bytes})
+    tell_and_wait({"above_bytes": watch.above_bytes, "epoch_s": time.perf_counter() - began_s})
 
 
-def tell_and_wait(told: dict[str, int]) -> None:
+def tell_and_wait(told: Mapping[str, float]) -> None:
     sys.stdout.write(json.dumps(told) + "\n")
     sys.stdout.flush()
     sys.stdin.readline()
 
 
-def streamed(model: nn.Module, graph: Graph, spill: Path) -> None:
+def built(name: str, graph: Graph) -> tuple[nn.Module, Graph]:
+    """A model, and the graph as the model reads it."""
+    if name == "own":
+        return Own(NUM_FEATURES, NUM_CLASSES), graph
+    kind, _, layers = name.partition(":")
+    given = {"layers": int(layers)} if layers else {}
+    model = build_model(ModelConfig(model=kind, hidden=64, heads=4, dropout=0.0, **given), graph)
+    return model, model.prepare(graph)
+
+
+def budget_of(model: nn.Module, graph: Graph, spill: Path, name: str) -> int:
+    """The budget of a name: ``least``, ``offered``, or a part of the memory of an epoch where the name is empty."""
+    if not name:
+        return dense_bytes(model, graph) // SHARE
+    try:
+        stream(model, graph, budget_bytes=1, spill=spill)
+    except BudgetError as error:
+        return {"least": error.needed_bytes, "offered": error.offered_bytes}[name]
+    raise AssertionError("a budget of one byte is accepted")
+
+
+def streamed(model: nn.Module, graph: Graph, spill: Path, budget_bytes: int) -> None:
     """A streamed epoch, after one that compiles kernels and computes constants."""
     assert graph.features is not None
-    budget_bytes = dense_bytes(model, graph) // SHARE
     made = stream(model, graph, budget_bytes=budget_bytes, spill=spill)
     plan = made.plan(graph.features, folded=True).plan
     epoch = partial(made.loss, graph.features, partial(loss_of, labels=graph.labels))
@@ -119,10 +181,11 @@ def main() -> None:
     """Run the epochs."""
     torch.set_num_threads(1)
     plain = generated(NUM_VERTICES, NUM_EDGES)
+    spill = Path(sys.argv[1])
     for name in sys.argv[2:]:
-        model = build_model(ModelConfig(model=name, hidden=64, heads=4, dropout=0.0), plain)
-        graph = model.prepare(plain)
-        streamed(model, graph, Path(sys.argv[1]))
+        of_model, _, of_budget = name.partition("@")
+        model, graph = built(of_model, plain)
+        streamed(model, graph, spill, budget_of(model, graph, spill, of_budget))
     measured(partial(in_memory, model, graph))
 
 

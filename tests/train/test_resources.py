@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -226,3 +227,70 @@ def test_an_ignored_ctrl_c_stays_ignored():
         assert not stop.is_set()
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+class Stop(PressCtrlC):
+    def __init__(self, epoch):
+        super().__init__()
+        self.epoch = epoch
+
+    def on_epoch(self, record):
+        if record.epoch == self.epoch:
+            threading.Thread(target=self.trainer.stop).start()
+            while not self.trainer._stop.is_set():
+                pass
+
+
+def test_a_trainer_that_is_stopped_from_a_thread_saves_and_goes_on_bitwise(tmp_path):
+    expected = trainer_of(tmp_path / "whole").fit()
+    reporter = Stop(3)
+    reporter.trainer = trainer_of(tmp_path / "run", reporter)
+    result = reporter.trainer.fit()
+    assert (result.interrupted, result.epochs, reporter.messages) == (True, 3, [])
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000003"]
+    result = trainer_of(tmp_path / "run").fit(resume=True)
+    assert numbers_of(result) == numbers_of(expected)
+
+
+TERMINATED = """
+import signal, sys
+from pathlib import Path
+import torch
+from sagann.nn import ModelConfig
+from sagann.train import TrainConfig, Trainer
+from tests.cli.mischief import at_load
+from tests.train.runs import community_graph
+
+spill = Path(sys.argv[1])
+class Told(BaseException):
+    pass
+
+def handle(number, frame):
+    raise Told
+
+def terminate(folder):
+    assert list(spill.iterdir())
+    assert signal.getsignal(signal.SIGTERM) is handle
+    signal.raise_signal(signal.SIGTERM)
+
+signal.signal(signal.SIGTERM, handle)
+model = ModelConfig(model="gcn", layers=2, hidden=16)
+config = TrainConfig(device="cpu", memory="40kB", spill=str(spill))
+try:
+    with at_load(20, terminate, later_s=0.2):
+        Trainer(model, community_graph(600), config).fit()
+except Told:
+    print(spill.exists(), signal.getsignal(signal.SIGTERM) is handle)
+"""
+
+
+def test_the_library_leaves_sigterm_to_the_program_and_raises_what_its_handler_raises(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-c", TERMINATED, tmp_path / "spill"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "False True\n", "")

@@ -20,6 +20,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import count, takewhile
 from pathlib import Path
 from threading import Lock
@@ -34,6 +35,7 @@ from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
 from sagann.storage.file_cache import is_cached
 from sagann.storage.positioned import read_bytes, read_rows, write_bytes
+from sagann.temporary import Removal
 
 _PREFIX = "sagann-spill-"
 # Prefix of folders that are being removed.
@@ -71,7 +73,7 @@ class SpillFolder:
             raise _failed("cannot be made", parent, error) from error
         self.numbers = count()
         "Numbers of the files."
-        self._remove = finalize(self, _remove, self.path, lock, made, os.getpid())
+        self._remove = finalize(self, Removal(partial(_remove, self.path, lock, made, os.getpid())))
 
     def require(self, needed_bytes: int) -> None:
         """Check that the disk has room for more bytes, or raise SpillError."""
@@ -154,13 +156,20 @@ def _remove_if_stale(path: Path) -> None:
 
 
 def _remove_locked(path: Path, lock: int) -> None:
-    """Remove a folder whose lock is held."""
+    """Remove a folder whose lock is held, also where an interrupt ended an earlier removal in its middle."""
+    renamed = path.with_name(_REMOVED_PREFIX + path.name.removeprefix(_PREFIX))
     with suppress(OSError):
-        path = path.rename(path.with_name(_REMOVED_PREFIX + path.name.removeprefix(_PREFIX)))
-    shutil.rmtree(path, ignore_errors=True)
-    os.close(lock)
+        path.rename(renamed)
+    _remove_trees(path, renamed)
+    with suppress(OSError):
+        os.close(lock)
     # NFS keeps an open file under another name until it is closed.
-    shutil.rmtree(path, ignore_errors=True)
+    _remove_trees(path, renamed)
+
+
+def _remove_trees(*folders: Path) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Region:

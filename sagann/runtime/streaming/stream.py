@@ -68,7 +68,7 @@ def stream(
         A module that trains in the usual loop: ``z = streamed(graph.features)``, on ``device``.
 
     Raises:
-        BudgetError: the budget is too small; the message says the smallest one that fits.
+        BudgetError: the budget is too small; the message says the smallest one that fits, and offers a useful one.
         InputError: the device does not exist, or the graph or the model lies elsewhere.
         LayerError: the model cannot be streamed; the message says why.
         SpillError: there is too little room to spill.

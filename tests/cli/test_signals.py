@@ -1,9 +1,11 @@
-"""Ctrl-C while modules are imported, kernels are compiled, and strings are evaluated."""
+"""Ctrl-C and SIGTERM while modules are imported, kernels are compiled, strings are evaluated, and kernels run for long."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -20,10 +22,10 @@ def work():
 PROGRAM = """
 import os, signal, sys, time
 sys.path.insert(0, "")
-from sagann.cli.ctrl_c import ctrl_c_at_safe_moments
+from sagann.cli.signals import Signals
 done = False
 try:
-    with ctrl_c_at_safe_moments():
+    with Signals().handled():
         {body}
         done = True
         time.sleep(10)
@@ -93,3 +95,81 @@ def test_what_a_library_makes_of_an_interrupt(tmp_path: Path, raised: str, code:
     )
     assert done.returncode == code, done.stderr
     assert (done.stderr == "Error: interrupted\n") == (code == 130)
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_what_an_interrupt_kept_from_being_removed_is_removed_at_the_end(tmp_path: Path, number: str) -> None:
+    program = f"""
+import os, signal, sys, time
+from pathlib import Path
+from sagann.cli.signals import Signals
+from sagann.temporary import Removal
+kept, num_calls = Path(sys.argv[1]), 0
+def remove():
+    global num_calls
+    num_calls += 1
+    if num_calls == 1:
+        os.kill(os.getpid(), signal.{number})
+        time.sleep(5)
+    kept.rmdir()
+kept.mkdir()
+try:
+    with Signals().handled():
+        Removal(remove)()
+except BaseException as error:
+    print(type(error).__name__, num_calls, kept.exists(), signal.getsignal(signal.{number}) in (
+        signal.SIG_DFL, signal.default_int_handler))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "kept"], capture_output=True, text=True, timeout=60, check=True
+    )
+    name = {"SIGINT": "KeyboardInterrupt", "SIGTERM": "Terminated"}[number]
+    assert (done.stdout, done.stderr) == (f"{name} 2 False True\n", "")
+
+
+NATIVE = """
+import sys
+from pathlib import Path
+import numpy as np
+from sagann.cli.signals import Signals
+from sagann.machine_code import compiled
+from sagann.runtime.blocks.spill import SpillFolder
+
+@compiled()
+def spin(numbers):
+    for turn in range(10**12):
+        numbers[turn % 8] += numbers[(turn + 1) % 8]
+
+with Signals().handled():
+    folder = SpillFolder(Path(sys.argv[1]))
+    print("begun", flush=True)
+    spin(np.ones(8))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_signals", "within_s"), [(1, 10.0), (2, 3.0)])
+def test_sigterm_ends_a_native_kernel_that_returns_much_later(
+    tmp_path: Path, num_signals: int, within_s: float
+) -> None:
+    (tmp_path / "program.py").write_text(NATIVE)
+    with subprocess.Popen(
+        [sys.executable, "program.py", tmp_path / "spill"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        # The kernel is compiled, and runs.
+        time.sleep(3)
+        assert (tmp_path / "spill").exists()
+        began_s = time.monotonic()
+        for _ in range(num_signals):
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+        _, err = process.communicate(timeout=60)
+    assert time.monotonic() - began_s < within_s
+    assert (process.returncode, err) == (143, "Error: terminated\n")
+    assert not (tmp_path / "spill").exists()

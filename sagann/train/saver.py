@@ -1,0 +1,53 @@
+"""Saver: keeps the epochs of a run in its folder, so that no more than a few epochs or seconds of work can be lost."""
+
+from __future__ import annotations
+
+import time
+
+from sagann.train.reporter import EpochRecord
+from sagann.train.run_folder import RunFolder
+from sagann.train.session import TrainSession
+
+_MOST_UNSAVED_S = 4.0
+"""Seconds of work after which an epoch is saved, whatever ``checkpoint_every`` is. Not more than the command line lets an
+epoch go on after SIGTERM: so an epoch that is given up then follows one that was saved."""
+_LEAST_SPACING = 20
+"Least seconds of work between such checkpoints, as a multiple of the seconds that writing one took."
+
+
+class Saver:
+    """Writes a line of history for each epoch of a session, and a checkpoint where one is due.
+
+    A checkpoint is due every ``checkpoint_every`` epochs, and after some seconds of work without one: where epochs are long, a
+    kill would lose hours.
+
+    Args:
+        session: the run.
+        folder: its folder, locked.
+        run: digest of the run's identity.
+    """
+
+    def __init__(self, session: TrainSession, folder: RunFolder, run: str) -> None:
+        self._session, self._folder, self._run = session, folder, run
+        self._saved_epoch, self._saved_s = session.epoch, time.perf_counter()
+        self._cost_s = 0.0
+        "Seconds that the last checkpoint took."
+
+    def keep(self, record: EpochRecord) -> None:
+        """Add the epoch that was trained last to the history, and save it where a checkpoint is due."""
+        self._folder.append(record)
+        unsaved_s = time.perf_counter() - self._saved_s
+        is_long = unsaved_s >= max(_MOST_UNSAVED_S, _LEAST_SPACING * self._cost_s)
+        if is_long or record.epoch % self._session.config.checkpoint_every == 0:
+            self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint of the last trained epoch, if it has none."""
+        epoch = self._session.epoch
+        if epoch == self._saved_epoch:
+            return
+        started_s = time.perf_counter()
+        history_bytes = self._folder.sync_history()
+        self._folder.checkpoints.write(self._session.checkpoint(run=self._run, history_bytes=history_bytes))
+        self._saved_epoch, self._saved_s = epoch, time.perf_counter()
+        self._cost_s = self._saved_s - started_s
