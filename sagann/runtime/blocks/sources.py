@@ -46,7 +46,6 @@ class Sources:
         # No step runs while blocks are copied within memory, so that all threads may copy.
         self._copy_into = Tensor.copy_ if host.is_memory else copy_alone_into
         self._output = program.output
-        self._kept = {gather.result for gather in program.gathers if gather.constant}
 
     def load(self, block: Block) -> Any:
         """A block's content: in memory of its own, unless the block is read in place or takes no room of the budget."""
@@ -97,8 +96,8 @@ class Sources:
         return self.epoch.upstream if block.kind == "grad" and block.name == self._output else None
 
     def _host_of(self, block: Block) -> Host:
-        is_kept = block.kind == "value" and block.name in self._kept
-        return self.constants if is_kept else self.host
+        # The plan that computes constants may store and load them before they are kept.
+        return self.constants if block.whole in self.plan.initial else self.host
 
     def _rows_of(self, store: FeatureStore, block: Block) -> Tensor:
         vertices = self.plan.vertices(block.interval)

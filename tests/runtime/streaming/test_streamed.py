@@ -291,6 +291,21 @@ def stored_states(plan: Plan) -> set[int]:
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
+def test_constants_are_computed_without_a_cache(on_disk: bool, tmp_path: Path) -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model="gcn", hidden=8, layers=2, dropout=0.0), graph)
+    graph = model.prepare(graph)
+    place = tmp_path if on_disk else None
+    losses = []
+    for policy in get_args(MemoryPolicy):
+        streamed = stream(model, graph, budget_bytes=1 << 20, num_intervals=4, spill=place, memory_policy=policy)
+        assert any(gather.constant for gather in streamed.plan(graph.features).program.gathers)
+        losses.append(streamed(graph.features).square().sum().item())
+        streamed.close()
+    assert losses[1] == losses[0]
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
 @pytest.mark.parametrize("name", ["gcn", "maxpool-gcn", "gat"])
 def test_without_a_cache_numbers_are_the_same_and_more_bytes_move(name: str, on_disk: bool, tmp_path: Path) -> None:
     graph = labelled_graph()
