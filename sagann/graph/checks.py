@@ -103,6 +103,9 @@ def check_offsets(
 
 def check_finite(rows: Tensor, what: str, *, where: Where) -> None:
     """Check that floating-point rows are finite."""
+    # What is not finite stays so in a sum, which takes a fifth of the time. The sum of large numbers is no proof.
+    if rows.element_size() > 1 and rows.sum().isfinite():
+        return
     wrong = ~torch.isfinite(rows)
     at = first_true(wrong)
     if at is not None:

@@ -13,6 +13,7 @@ from sagann.errors import DatasetError, InputError
 from sagann.graph.checks import (
     LARGEST_TYPE,
     check_columns,
+    check_finite,
     check_ids,
     check_labels,
     check_offsets,
@@ -61,3 +62,18 @@ def test_offsets_that_fall_between_two_slices_are_found(monkeypatch: pytest.Monk
     check_offsets(torch.tensor([0, 1, 3, 3, 4]), 4, "offsets", where="test")
     with pytest.raises(InputError, match="offsets decrease: 3 then 2 at position 2"):
         check_offsets(torch.tensor([0, 1, 3, 2, 4]), 4, "offsets", where="test")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("wrong", [[np.nan], [np.inf], [-np.inf], [np.inf, -np.inf]])
+def test_numbers_whose_sum_is_too_large_are_finite_and_others_are_found(
+    dtype: torch.dtype, wrong: list[float]
+) -> None:
+    rows = torch.full((1000, 3), torch.finfo(dtype).max, dtype=dtype)
+    check_finite(rows, "feature", where=WHERE)
+    check_finite(rows[:0], "feature", where=WHERE)
+    for like in (rows, torch.zeros_like(rows)):
+        changed = like.clone()
+        changed[700, 1 : 1 + len(wrong)] = torch.tensor(wrong, dtype=dtype)
+        with pytest.raises(InputError, match=rf"feature is not finite: {wrong[0]} in column 1 .*row 710\)"):
+            check_finite(changed, "feature", where=WHERE)
