@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, NoReturn
 
 import typer
@@ -15,6 +16,8 @@ from sagann import __version__
 from sagann.cli import apply, data, generate, machine, train
 from sagann.cli.failure import BAD_INPUT, INTERRUPTED, failure_of, line_of_user
 from sagann.cli.options import DebugOption, QuietOption, Shared
+from sagann.errors import InputError
+from sagann.ranges import RANGES
 
 # The base of every error of usage. Its module differs between versions of Typer.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -79,6 +82,7 @@ def main(arguments: Sequence[str]) -> int:
     shared = Shared()
     command = typer.main.get_command(app)
     try:
+        _check_environment()
         code = command.main(list(arguments), prog_name="sagann", standalone_mode=False, obj=shared)
     except _UsageError as error:
         error.show()  # type: ignore[attr-defined]
@@ -86,6 +90,20 @@ def main(arguments: Sequence[str]) -> int:
     except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - every failure ends here
         return _fail(error, shared)
     return code if isinstance(code, int) else 0
+
+
+def _check_environment() -> None:
+    """Refuse a number of Numba's threads with which Numba cannot be imported; it passes over what is no integer."""
+    text, number = os.environ.get("NUMBA_NUM_THREADS", ""), RANGES["threads"].low
+    with suppress(ValueError):
+        number = int(text)
+    if number not in RANGES["threads"]:
+        raise InputError(
+            "number of threads is out of range",
+            value=f"{text:.40}, expected {RANGES['threads']}",
+            where="the environment's NUMBA_NUM_THREADS",
+            fix="Correct it, or unset it.",
+        )
 
 
 def _fail(error: BaseException, shared: Shared) -> int:
