@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, NoReturn
 
 import typer
@@ -16,7 +17,8 @@ from sagann.cli import apply, data, generate, machine, train
 from sagann.cli.failure import BAD_INPUT, INTERRUPTED, TERMINATED, Terminated, failure_of, line_of_user
 from sagann.cli.options import DebugOption, QuietOption, Shared
 from sagann.cli.signals import Signals
-from sagann.errors import is_interrupt
+from sagann.errors import InputError, is_interrupt
+from sagann.ranges import RANGES
 
 # The base of every error of usage. Its module differs between versions of Typer.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -87,6 +89,7 @@ def _run_command(arguments: Sequence[str], shared: Shared) -> int:
     command = typer.main.get_command(app)
     code = None
     try:
+        _check_environment()
         code = command.main(list(arguments), prog_name="sagann", standalone_mode=False, obj=shared)
     except BaseException as error:  # noqa: BLE001 - every failure ends here, and a user's model may raise anything
         if isinstance(error, _UsageError) and shared.error is None:
@@ -96,6 +99,20 @@ def _run_command(arguments: Sequence[str], shared: Shared) -> int:
     if shared.error is not None:
         return _fail(shared.error, shared)
     return code if isinstance(code, int) else 0
+
+
+def _check_environment() -> None:
+    """Refuse a number of Numba's threads with which Numba cannot be imported; it passes over what is no integer."""
+    text, number = os.environ.get("NUMBA_NUM_THREADS", ""), RANGES["threads"].low
+    with suppress(ValueError):
+        number = int(text)
+    if number not in RANGES["threads"]:
+        raise InputError(
+            "number of threads is out of range",
+            value=f"{text:.40}, expected {RANGES['threads']}",
+            where="the environment's NUMBA_NUM_THREADS",
+            fix="Correct it, or unset it.",
+        )
 
 
 def _fail(error: BaseException, shared: Shared) -> int:

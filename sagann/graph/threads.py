@@ -13,7 +13,6 @@ import numba
 import torch
 
 from sagann.errors import InputError, first_line
-from sagann.ranges import RANGES
 
 
 @contextmanager
@@ -23,23 +22,17 @@ def pytorch_threads() -> Iterator[int]:
     Raises:
         InputError: a variable of the environment keeps Numba from starting its threads.
     """
-    threads, most = torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
-    if most not in RANGES["threads"]:
-        raise _refused(f"NUMBA_NUM_THREADS is {most}, expected {RANGES['threads']}")
+    threads = torch.get_num_threads()
     try:
-        numba.set_num_threads(min(threads, most))
+        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     except ValueError as error:
-        raise _refused(first_line(error)) from error
+        raise InputError(
+            "Numba cannot start its threads",
+            value=first_line(error),
+            where="the environment",
+            fix="Unset NUMBA_NUM_THREADS and NUMBA_THREADING_LAYER, or correct them.",
+        ) from error
     try:
         yield numba.get_num_threads()
     finally:
         torch.set_num_threads(threads)
-
-
-def _refused(value: str) -> InputError:
-    return InputError(
-        "Numba cannot start its threads",
-        value=value,
-        where="the environment",
-        fix="Unset NUMBA_NUM_THREADS and NUMBA_THREADING_LAYER, or correct them.",
-    )

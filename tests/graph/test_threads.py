@@ -35,18 +35,6 @@ def test_no_more_threads_than_pytorch_has() -> None:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("number", [0, -1, 10**6])
-def test_a_number_of_threads_that_numba_cannot_start(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", number)
-    with (
-        pytest.raises(
-            InputError, match=f"Numba cannot start its threads: NUMBA_NUM_THREADS is {number}, expected an"
-        ),
-        pytorch_threads(),
-    ):
-        pytest.fail("loops may not run")
-
-
 def test_what_numba_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(number: int) -> None:
         raise ValueError("The threading layer requested 'x' is unknown to Numba.")
