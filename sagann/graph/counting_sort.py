@@ -7,7 +7,7 @@ enough for the cache; every thread owns a range of buckets with a like number of
 order of equal keys, so the result is that of a sequential sort, whatever the number of threads. Positions are
 64 bits wide throughout.
 
-One thread sorts a short list by the whole key in one pass.
+One thread sorts a short list by the whole key in one pass, and any list where the caller wants no other thread.
 
 Memory beside the output: a second copy of values and positions, and 2 bytes per edge (4 above 2^26 keys).
 """
@@ -56,11 +56,13 @@ def group_by_key(
     values: Tensor | None = None,
     value_dtype: torch.dtype | None = None,
     positions: bool = False,
+    threads: int | None = None,
 ) -> Grouped:
     """Sort items by an integer key, stably, carrying values, positions, or both along.
 
     O(items + keys) time. Takes 10 to 25 ns per item and core, where ``torch.sort`` takes 100 to 120. Keys and values are int32 or
-    int64 [N]; values are converted to ``value_dtype`` on the way. That keys are in ``[0, num_keys)`` is not checked.
+    int64 [N]; values are converted to ``value_dtype`` on the way. That keys are in ``[0, num_keys)`` is not checked. At most
+    ``threads`` threads sort, by default as many as PyTorch has.
 
     Example:
         >>> grouped = group_by_key(torch.tensor([2, 0, 2]), 3, values=torch.tensor([7, 8, 9]), positions=True)
@@ -73,7 +75,7 @@ def group_by_key(
     indptr = torch.zeros(num_keys + 1, dtype=torch.int64, device="cpu")
     out_values = None if values is None else _new(num_items, value_dtype or values.dtype)
     out_positions = _new(num_items, id_dtype(num_items)) if positions else None
-    if num_items <= ITEMS_PER_THREAD:
+    if num_items <= ITEMS_PER_THREAD or threads == 1:
         _sort_bucket(
             keys.contiguous().numpy(),
             _array(values),
@@ -87,12 +89,12 @@ def group_by_key(
         )
     else:
         shift = max(0, (num_keys - 1).bit_length() - BUCKET_BITS)
-        with pytorch_threads() as threads:
+        with pytorch_threads() as available:
             _sort(
                 keys.contiguous().numpy(),
                 _array(values),
                 shift,
-                min(threads, -(-num_items // ITEMS_PER_THREAD)),
+                min(threads or available, available, -(-num_items // ITEMS_PER_THREAD)),
                 np.empty(num_items, dtype=np.uint16 if shift <= 16 else np.uint32),
                 _scratch(out_values),
                 _scratch(out_positions),

@@ -66,6 +66,15 @@ def test_any_number_of_threads_gives_the_same():
     assert single.values is None
 
 
+def test_a_caller_may_want_no_other_thread(monkeypatch):
+    keys = torch.randint(0, 5000, (300_000,), generator=torch.Generator().manual_seed(0))
+    expected = group_by_key(keys, 5000, values=keys * 2, positions=True)
+    monkeypatch.setattr(counting_sort, "_sort", lambda *_: pytest.fail("several threads sort"))
+    single = group_by_key(keys, 5000, values=keys * 2, positions=True, threads=1)
+    for name in ("indptr", "values", "positions"):
+        assert getattr(single, name).equal(getattr(expected, name))
+
+
 def test_values_alone_keep_their_dtype():
     values = torch.tensor([2**40, 2, 3])
     grouped = group_by_key(torch.tensor([1, 0, 1]), 2, values=values)
