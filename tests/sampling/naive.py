@@ -20,7 +20,7 @@ def draws(key: np.uint64, vertex: int) -> Iterator[float]:
     state = int(stream_of(key, np.uint64(vertex)))
     while True:
         state = (state + int(GOLDEN)) % 2**64
-        yield unit(mix(np.uint64(state)))
+        yield unit(np.uint64(mix(np.uint64(state))))
 
 
 def picked(

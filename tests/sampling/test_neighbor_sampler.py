@@ -216,7 +216,7 @@ def test_edge_data_that_learns_gets_gradients() -> None:
     [
         ({"topology": labelled_graph()}, "NeighborSampler.topology). Pass a topology: that of a graph is graph.topology."),
         ({"topology": SEVERAL.to("meta")}, "edges on a device of type 'meta'"),
-        ({"fanouts": 5}, "an int, expected list or tuple (in fanouts)"),
+        ({"fanouts": 5}, "a int, expected list or tuple (in fanouts)"),
         ({"fanouts": [5, "5"]}, "a str, expected int (in fanouts, hop 1)"),
         ({"fanouts": [True]}, "a bool, expected int (in fanouts, hop 0)"),
         ({"fanouts": [3, 0]}, "fanout out of range: 0, expected a number from 1 to 2147483647, or -1 for all edges (in fanouts, hop 1)"),
