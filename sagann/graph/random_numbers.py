@@ -54,10 +54,11 @@ def below(bits: Any, end: Any) -> Any:
 def key_of(seed: int, purpose: int, *counters: int) -> np.uint64:
     """The key of all draws for one purpose, a small number: equal seeds and purposes give equal numbers.
 
-    ``counters`` tell draws for one purpose apart, for example those of every epoch. Their order counts.
+    ``counters``, from 0 on, tell draws for one purpose apart, for example those of every epoch. Their order counts.
     """
     word = seed
-    for number in (purpose, *counters):
+    # The hash of 0 is 0, so that a counter of 0 would give the same key as no counter.
+    for number in (purpose, *(counter + 1 for counter in counters)):
         word = (word * 0x9E3779B97F4A7C15 + number * 0xD1B54A32D192ED03) % 2**64
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
             word = (word ^ (word >> shift)) * factor % 2**64

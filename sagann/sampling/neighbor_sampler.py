@@ -12,7 +12,7 @@ References:
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,9 +60,9 @@ class NeighborSampler:
         >>> topology = Topology.from_coo(src=torch.tensor([1, 2, 3, 2]), dst=torch.tensor([0, 0, 0, 1]), num_src=4)
         >>> sampled = NeighborSampler(topology, [2, -1]).sample(torch.tensor([0]))
         >>> [(block.num_src, block.num_dst, block.num_edges) for block in sampled.blocks]
-        [(3, 3, 1), (3, 1, 2)]
+        [(4, 3, 4), (3, 1, 2)]
         >>> sampled.src_ids.tolist()
-        [0, 1, 2]
+        [0, 1, 3, 2]
     """
 
     def __init__(
@@ -140,6 +140,7 @@ class NeighborSampler:
         begins, ends = np.empty_like(vertices), np.empty_like(vertices)
         most = picks.find_rows(self._indptr, vertices, fanout, replace, begins, ends)
         indptr, edge_ids = np.empty(len(vertices) + 1, dtype=np.int64), _empty(most, self.topology.num_edges)
+        pick: Callable[..., int]
         if self.weights is None:
             pick = picks.pick_uniform_replacing if replace else picks.pick_uniform
         else:
@@ -170,9 +171,9 @@ class _Scratch(threading.local):
         self._num_slots = _FEWEST_SLOTS
 
     def ids_with_room(self, num_ids: int, added: int) -> Array:
-        """The ids, with room for ``added`` more than the ``num_ids`` that there are."""
-        if num_ids + added > len(self.ids):
-            larger = np.empty(2 * (num_ids + added), dtype=np.int64)
+        """The ids, with room for ``added`` more than the ``num_ids`` that there are, and for one that is written in vain."""
+        if num_ids + added >= len(self.ids):
+            larger = np.empty(2 * (num_ids + added) + 1, dtype=np.int64)
             larger[:num_ids] = self.ids[:num_ids]
             self.ids = larger
         return self.ids

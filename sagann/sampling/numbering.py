@@ -48,21 +48,23 @@ def _slot(vertex: Any, factor: Any, shift: Any) -> Any:
 
 
 @compiled()
-def _number(vertex: Any, ids: Array, num_ids: int, table: Array, factor: Any, shift: Any) -> int:
-    """The local id of a vertex, which is ``num_ids`` if the vertex is new."""
+def _number(vertex: Any, ids: Array, num_ids: int, table: Array, factor: Any, shift: Any) -> Any:
+    """The local id of a vertex, which is ``num_ids`` if the vertex is new.
+
+    Whether a vertex is new cannot be predicted, so there is no branch: pair and id are written in either case.
+    """
     one = np.uint64(1)
     last = np.uint64(len(table) // 2 - 1)
     slot = _slot(vertex, factor, shift)
-    while True:
-        local = np.int64(table[(slot << one) + one])
-        if local == EMPTY:
-            table[slot << one] = vertex
-            table[(slot << one) + one] = num_ids
-            ids[num_ids] = vertex
-            return num_ids
-        if table[slot << one] == vertex:
-            return local
+    local = np.int64(table[(slot << one) + one])
+    while not ((local == EMPTY) | (table[slot << one] == vertex)):
         slot = (slot + one) & last
+        local = np.int64(table[(slot << one) + one])
+    local += np.int64(local == EMPTY) * (num_ids - local)
+    table[slot << one] = vertex
+    table[(slot << one) + one] = local
+    ids[num_ids] = vertex
+    return local
 
 
 @compiled()
@@ -105,7 +107,7 @@ def number_sources(
     Args:
         indices: source ids of the graph.
         positions: of the edges [num_edges].
-        ids: the vertices that have local ids, in order; has room for those that are added.
+        ids: the vertices that have local ids, in order; has room for those that are added, and for one more.
         num_ids: number of these vertices.
         table: of these vertices.
         num_vertices: of the graph.
@@ -119,10 +121,11 @@ def number_sources(
         table = _with_room(ids, num_ids, count, table, num_vertices)
         factor, shift = _hashing(len(table) // 2, num_vertices)
         address, pair_bytes = table.ctypes.data, 2 * table.itemsize
+        # One loop for each kind of memory access: the accesses of a short loop overlap.
         for e in range(count):
-            source = indices[np.uint64(positions[first + e])]
-            sources[e] = source
-            _prefetch(np.int64(address) + np.int64(_slot(source, factor, shift)) * pair_bytes, 0)
+            sources[e] = indices[np.uint64(positions[first + e])]
+        for e in range(count):
+            _prefetch(np.int64(address) + np.int64(_slot(sources[e], factor, shift)) * pair_bytes, 0)
         for e in range(count):
             local = _number(sources[e], ids, num_ids, table, factor, shift)
             local_ids[first + e] = local

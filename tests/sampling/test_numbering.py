@@ -13,7 +13,7 @@ def numbered(
     indices: np.ndarray, hops: list[np.ndarray], seeds: np.ndarray, num_vertices: int, num_slots: int
 ) -> tuple[list[int], list[list[int]]]:
     """The ids of all vertices in order of appearance, and the local ids of each hop's sources."""
-    ids = np.full(num_vertices, -7)
+    ids = np.full(num_vertices + 1, -7)
     table = numbering.new_table(num_slots, indices.dtype)
     table[:] = 77
     repeated, table = numbering.number_seeds(seeds, ids, table, num_vertices)
@@ -66,4 +66,4 @@ def test_ids_beyond_32_bits() -> None:
 def test_a_repeated_seed_is_found(num_slots: int) -> None:
     seeds = np.array([9, 4, 7, 4, 9])
     table = numbering.new_table(num_slots, np.dtype(np.int32))
-    assert numbering.number_seeds(seeds, np.empty(5, dtype=np.int64), table, 10)[0] == 3
+    assert numbering.number_seeds(seeds, np.empty(6, dtype=np.int64), table, 10)[0] == 3
