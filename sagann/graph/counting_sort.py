@@ -7,7 +7,7 @@ enough for the cache; every thread owns a range of buckets with a like number of
 order of equal keys, so the result is that of a sequential sort, whatever the number of threads. Positions are
 64 bits wide throughout.
 
-One thread sorts a short list by the whole key in one pass, and any list where the caller wants no other thread.
+One thread sorts a short list by the whole key in one pass.
 
 Memory beside the output: a second copy of values and positions, and 2 bytes per edge (4 above 2^26 keys).
 """
@@ -56,13 +56,11 @@ def group_by_key(
     values: Tensor | None = None,
     value_dtype: torch.dtype | None = None,
     positions: bool = False,
-    threads: int | None = None,
 ) -> Grouped:
     """Sort items by an integer key, stably, carrying values, positions, or both along.
 
     O(items + keys) time. Takes 10 to 25 ns per item and core, where ``torch.sort`` takes 100 to 120. Keys and values are int32 or
-    int64 [N]; values are converted to ``value_dtype`` on the way. That keys are in ``[0, num_keys)`` is not checked. At most
-    ``threads`` threads sort, by default as many as PyTorch has.
+    int64 [N]; values are converted to ``value_dtype`` on the way. That keys are in ``[0, num_keys)`` is not checked.
 
     Example:
         >>> grouped = group_by_key(torch.tensor([2, 0, 2]), 3, values=torch.tensor([7, 8, 9]), positions=True)
@@ -75,7 +73,7 @@ def group_by_key(
     indptr = torch.zeros(num_keys + 1, dtype=torch.int64, device="cpu")
     out_values = None if values is None else _new(num_items, value_dtype or values.dtype)
     out_positions = _new(num_items, id_dtype(num_items)) if positions else None
-    if num_items <= ITEMS_PER_THREAD or threads == 1:
+    if num_items <= ITEMS_PER_THREAD:
         _sort_bucket(
             keys.contiguous().numpy(),
             _array(values),
@@ -89,12 +87,12 @@ def group_by_key(
         )
     else:
         shift = max(0, (num_keys - 1).bit_length() - BUCKET_BITS)
-        with pytorch_threads() as available:
+        with pytorch_threads() as threads:
             _sort(
                 keys.contiguous().numpy(),
                 _array(values),
                 shift,
-                min(threads or available, available, -(-num_items // ITEMS_PER_THREAD)),
+                min(threads, -(-num_items // ITEMS_PER_THREAD)),
                 np.empty(num_items, dtype=np.uint16 if shift <= 16 else np.uint32),
                 _scratch(out_values),
                 _scratch(out_positions),
@@ -103,6 +101,24 @@ def group_by_key(
                 _array(out_positions),
             )
     return Grouped(indptr=indptr, values=out_values, positions=out_positions)
+
+
+def out_edges(indptr: Tensor, indices: Tensor, num_src: int) -> Grouped:
+    """Group the edges of a CSC by source, on the calling thread; values are destinations, in the dtype of ``indices``.
+
+    Takes less time than :func:`group_by_key` where other threads have work of their own, or where there are few edges. The arrays
+    are on the CPU.
+
+    Example:
+        >>> grouped = out_edges(torch.tensor([0, 2, 3]), torch.tensor([2, 0, 2]), 3)
+        >>> grouped.indptr.tolist(), grouped.values.tolist(), grouped.positions.tolist()
+        ([0, 1, 1, 3], [0, 0, 1], [1, 0, 2])
+    """
+    num_edges = len(indices)
+    ends = torch.zeros(num_src + 1, dtype=torch.int64, device="cpu")
+    destinations, positions = _new(num_edges, indices.dtype), _new(num_edges, id_dtype(num_edges))
+    _transpose(*(array.contiguous().numpy() for array in (indptr, indices, ends, destinations, positions)))
+    return Grouped(indptr=ends, values=destinations, positions=positions)
 
 
 def _new(num_items: int, dtype: torch.dtype) -> Tensor:
@@ -131,6 +147,27 @@ def _group_on_device(
         values=None if values is None else values[order].to(value_dtype or values.dtype),
         positions=order.to(id_dtype(len(keys))) if positions else None,
     )
+
+
+@compiled()
+def _transpose(indptr: Array, indices: Array, ends: Array, destinations: Array, positions: Array) -> None:
+    """Write the offsets of the sources to ``ends``, which is 0 before, and their edges."""
+    num_src = len(ends) - 1
+    for e in range(len(indices)):
+        ends[np.uint64(indices[e]) + np.uint64(1)] += 1
+    # While edges are placed, ends[s + 1] is where the next edge of source s goes.
+    total = 0
+    for s in range(1, num_src + 1):
+        count = ends[s]
+        ends[s] = total
+        total += count
+    for dst in range(len(indptr) - 1):
+        for e in range(indptr[dst], indptr[dst + 1]):
+            head = np.uint64(indices[e]) + np.uint64(1)
+            at = np.uint64(ends[head])
+            ends[head] = at + np.uint64(1)
+            destinations[at] = dst
+            positions[at] = e
 
 
 @compiled(parallel=True)

@@ -54,15 +54,21 @@ def below(bits: Any, end: Any) -> Any:
 def key_of(seed: int, purpose: int, *counters: int) -> np.uint64:
     """The key of all draws for one purpose, a small number: equal seeds and purposes give equal numbers.
 
-    ``counters``, from 0 on, tell draws for one purpose apart, for example those of every epoch. Their order counts.
+    ``counters`` tell draws for one purpose apart, for example those of every epoch. Their order counts.
     """
-    word = seed
-    # The hash of 0 is 0, so that a counter of 0 would give the same key as no counter.
-    for number in (purpose, *(counter + 1 for counter in counters)):
-        word = (word * 0x9E3779B97F4A7C15 + number * 0xD1B54A32D192ED03) % 2**64
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
-            word = (word ^ (word >> shift)) * factor % 2**64
+    word = _hashed(seed * 0x9E3779B97F4A7C15 + purpose * 0xD1B54A32D192ED03)
+    for counter in counters:
+        # The last number keeps 0, whose hash is 0, from being the key of several counters.
+        word = _hashed(word * 0x9E3779B97F4A7C15 + counter * 0xD1B54A32D192ED03 + 0x632BE59BD9B4E019)
     return np.uint64(word)
+
+
+def _hashed(word: int) -> int:
+    """:func:`mix` of the low 64 bits."""
+    word %= 2**64
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        word = (word ^ (word >> shift)) * factor % 2**64
+    return word
 
 
 def normals(num_rows: int, num_columns: int, *, seed: int, purpose: int) -> Tensor:

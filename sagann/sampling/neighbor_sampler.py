@@ -34,6 +34,16 @@ LARGEST_WEIGHT = 1e300
 "Weights are at most this large, so that the sum of a destination's weights is finite."
 LARGEST_FANOUT = 2**31 - 1
 "Largest number of edges that a destination may be asked for."
+_OF_NUMPY = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.uint8,
+    torch.bool,
+)
 # Slots of a thread's first table.
 _FEWEST_SLOTS = 1 << 12
 
@@ -150,13 +160,12 @@ class NeighborSampler:
         return indptr, edge_ids if count == most else edge_ids[:count].copy()
 
     def _block(self, indptr: Array, edge_ids: Array, local_ids: Array, num_src: int) -> Topology:
-        taken = torch.from_numpy(edge_ids)
         return Topology(
             indptr=torch.from_numpy(indptr),
             indices=torch.from_numpy(local_ids),
             num_src=num_src,
-            edge_data={name: rows.index_select(0, taken) for name, rows in self.topology.edge_data.items()},
-            edge_ids=taken,
+            edge_data={name: _rows_at(edge_ids, rows) for name, rows in self.topology.edge_data.items()},
+            edge_ids=torch.from_numpy(edge_ids),
             validate=False,
         )
 
@@ -195,6 +204,14 @@ class _Scratch(threading.local):
 def _empty(length: int, num_ids: int) -> Array:
     """An uninitialised array for ids below ``num_ids``."""
     return np.empty(length, dtype=np.int32 if id_dtype(num_ids) == torch.int32 else np.int64)
+
+
+def _rows_at(edge_ids: Array, rows: Tensor) -> Tensor:
+    """Rows of edge data, differentiable where they learn."""
+    if rows.requires_grad or rows.dtype not in _OF_NUMPY:
+        return rows.index_select(0, torch.from_numpy(edge_ids))
+    # PyTorch would share the work with other threads, which have batches of their own.
+    return torch.from_numpy(rows.numpy().take(edge_ids, axis=0))
 
 
 def _checked_fanouts(fanouts: Sequence[int]) -> tuple[int, ...]:

@@ -37,7 +37,7 @@ class Sampled:
         that samples ahead calls this, and the training step does not wait for it. It does not change any result.
         """
         for block in self.blocks:
-            block.csr(threads=1)
+            block.csr(parallel=False)
             for at in ("dst", "src"):
                 walk_of(block, at)
         return self

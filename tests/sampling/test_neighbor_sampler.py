@@ -202,6 +202,15 @@ def test_more_edges_than_32_bits_count_are_mapped_and_not_read(tmp_path: Path) -
     assert sampled.src_ids.tolist() == [7, 3, 0]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8, torch.bool])
+def test_edge_data_of_any_type_and_width_is_taken_along(dtype: torch.dtype) -> None:
+    data = torch.randn(SEVERAL.num_edges, 3, 2, generator=torch.Generator().manual_seed(0)).to(dtype)
+    topology = SEVERAL.with_edge_data(wide=data.transpose(1, 2), chosen=data[:, 0, 0])
+    (block,) = NeighborSampler(topology, [3]).sample(torch.arange(9)).blocks
+    for name, rows in topology.edge_data.items():
+        assert block.edge_data[name].equal(rows[block.edge_ids])
+
+
 def test_edge_data_that_learns_gets_gradients() -> None:
     learned = torch.ones(SEVERAL.num_edges, requires_grad=True)
     topology = SEVERAL.with_edge_data(learned=learned)
