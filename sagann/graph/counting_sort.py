@@ -102,6 +102,24 @@ def group_by_key(
     return Grouped(indptr=indptr, values=out_values, positions=out_positions)
 
 
+def out_edges(indptr: Tensor, indices: Tensor, num_src: int) -> Grouped:
+    """Group the edges of a CSC by source, on the calling thread; values are destinations, in the dtype of ``indices``.
+
+    Takes less time than :func:`group_by_key` where other threads have work of their own, or where there are few edges. The arrays
+    are on the CPU.
+
+    Example:
+        >>> grouped = out_edges(torch.tensor([0, 2, 3]), torch.tensor([2, 0, 2]), 3)
+        >>> grouped.indptr.tolist(), grouped.values.tolist(), grouped.positions.tolist()
+        ([0, 1, 1, 3], [0, 0, 1], [1, 0, 2])
+    """
+    num_edges = len(indices)
+    ends = torch.zeros(num_src + 1, dtype=torch.int64, device="cpu")
+    destinations, positions = _new(num_edges, indices.dtype), _new(num_edges, id_dtype(num_edges))
+    _transpose(*(array.contiguous().numpy() for array in (indptr, indices, ends, destinations, positions)))
+    return Grouped(indptr=ends, values=destinations, positions=positions)
+
+
 def _new(num_items: int, dtype: torch.dtype) -> Tensor:
     # NumPy asks the system for huge pages and torch does not. Faults of small pages would take a tenth of the time.
     return torch.from_numpy(np.empty(num_items, dtype=np.int32 if dtype == torch.int32 else np.int64))
@@ -128,6 +146,27 @@ def _group_on_device(
         values=None if values is None else values[order].to(value_dtype or values.dtype),
         positions=order.to(id_dtype(len(keys))) if positions else None,
     )
+
+
+@compiled()
+def _transpose(indptr: Array, indices: Array, ends: Array, destinations: Array, positions: Array) -> None:
+    """Write the offsets of the sources to ``ends``, which is 0 before, and their edges."""
+    num_src = len(ends) - 1
+    for e in range(len(indices)):
+        ends[np.uint64(indices[e]) + np.uint64(1)] += 1
+    # While edges are placed, ends[s + 1] is where the next edge of source s goes.
+    total = 0
+    for s in range(1, num_src + 1):
+        count = ends[s]
+        ends[s] = total
+        total += count
+    for dst in range(len(indptr) - 1):
+        for e in range(indptr[dst], indptr[dst + 1]):
+            head = np.uint64(indices[e]) + np.uint64(1)
+            at = np.uint64(ends[head])
+            ends[head] = at + np.uint64(1)
+            destinations[at] = dst
+            positions[at] = e
 
 
 @compiled(parallel=True)

@@ -44,12 +44,31 @@ def unit(bits: Any) -> Any:
     return np.float64(bits >> np.uint64(11)) * TO_UNIT
 
 
-def key_of(seed: int, purpose: int) -> np.uint64:
-    """The key of all draws for one purpose. ``purpose`` is a small number that keeps the draws of one seed apart."""
-    word = (seed * 0x9E3779B97F4A7C15 + purpose * 0xD1B54A32D192ED03) % 2**64
+@compiled(inline="always")
+def below(bits: Any, end: Any) -> Any:
+    """Turn 64 random bits into an int64 from 0 to ``end - 1``; any two probabilities differ by 2^-53 at most."""
+    # The largest float64 below 1 times `end` rounds to less than `end`.
+    return np.int64(unit(bits) * np.float64(end))
+
+
+def key_of(seed: int, purpose: int, *counters: int) -> np.uint64:
+    """The key of all draws for one purpose. ``purpose`` is a small number that keeps the draws of one seed apart.
+
+    ``counters`` keep draws for one purpose apart, for example those of every epoch. Their order counts.
+    """
+    word = _hashed(seed * 0x9E3779B97F4A7C15 + purpose * 0xD1B54A32D192ED03)
+    for counter in counters:
+        # The last number keeps 0, whose hash is 0, from being the key of several counters.
+        word = _hashed(word * 0x9E3779B97F4A7C15 + counter * 0xD1B54A32D192ED03 + 0x632BE59BD9B4E019)
+    return np.uint64(word)
+
+
+def _hashed(word: int) -> int:
+    """:func:`mix` of the low 64 bits."""
+    word %= 2**64
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         word = (word ^ (word >> shift)) * factor % 2**64
-    return np.uint64(word)
+    return word
 
 
 def normals(num_rows: int, num_columns: int, *, seed: int, purpose: int) -> Tensor:

@@ -44,7 +44,7 @@ def sort_rows(indptr: Tensor, ids: Tensor, positions: Tensor | None = None) -> N
     arrays = indptr.numpy(), ids.numpy(), np.empty(0, dtype=np.int32) if positions is None else positions.numpy()
     num_rows = len(indptr) - 1
     if len(ids) <= ITEMS_PER_THREAD:
-        _sort_range(*arrays, 0, num_rows)
+        sort_range(*arrays, 0, num_rows)
         return
     with pytorch_threads() as threads:
         num_tasks = min(_TASKS_PER_THREAD * threads, -(-len(ids) // ITEMS_PER_THREAD))
@@ -66,11 +66,12 @@ def _sort_on_device(indptr: Tensor, ids: Tensor, positions: Tensor | None) -> No
 @compiled(parallel=True)
 def _sort_tasks(indptr: Array, ids: Array, positions: Array, bounds: Array) -> None:
     for task in prange(len(bounds) - 1):
-        _sort_range(indptr, ids, positions, bounds[task], bounds[task + 1])
+        sort_range(indptr, ids, positions, bounds[task], bounds[task + 1])
 
 
 @compiled()
-def _sort_range(indptr: Array, ids: Array, positions: Array, first: int, stop: int) -> None:
+def sort_range(indptr: Array, ids: Array, positions: Array, first: int, stop: int) -> None:
+    """Sort rows ``first`` to ``stop - 1`` on the calling thread; an empty array stands for no positions."""
     for row in range(first, stop):
         begin, end = indptr[row], indptr[row + 1]
         falls = False

@@ -9,8 +9,9 @@ Invariants:
 - The id of an edge is its position in CSC order.
 - The destination vertices are the first ``num_dst`` source vertices.
 
-sagann orders the in-edges of a destination by source. Arrays of a caller need not be in this order, and the order is not
-checked. Without the order, the number of intervals decides which of several equal extrema gets a gradient.
+sagann orders the in-edges of a destination by source, in a sampled block by the source's id in the graph. Arrays of a caller
+need not be in this order, and the order is not checked. Without the order, the number of intervals decides which of several
+equal extrema gets a gradient.
 """
 
 from __future__ import annotations
@@ -192,15 +193,18 @@ class Topology:
     def _expand_dst(self) -> Tensor:
         return destinations(self, slice(0, self.num_dst), slice(0, self.num_edges))
 
-    def csr(self) -> Csr:
-        """The same edges grouped by source; built at the first call, then kept."""
+    def csr(self, *, parallel: bool = True) -> Csr:
+        """The same edges grouped by source; built at the first call, then kept. Not ``parallel``, one thread builds them."""
         if self._csr is None:
-            from sagann.graph.counting_sort import group_by_key
+            from sagann.graph.counting_sort import ITEMS_PER_THREAD, group_by_key, out_edges
 
-            # The destinations take as much memory as the indices, so they are kept only if edge_dst() was called.
             with for_training_as_well():
-                dst = self._expand_dst() if self._edge_dst is None else self._edge_dst
-                grouped = group_by_key(self.indices, self.num_src, values=dst, positions=True)
+                if self.device.type == "cpu" and (not parallel or self.num_edges <= ITEMS_PER_THREAD):
+                    grouped = out_edges(self.indptr, self.indices, self.num_src)
+                else:
+                    # Destinations are as large as the indices: they are kept only if edge_dst() was called.
+                    dst = self._expand_dst() if self._edge_dst is None else self._edge_dst
+                    grouped = group_by_key(self.indices, self.num_src, values=dst, positions=True)
             self._csr = Csr(
                 indptr=grouped.indptr, indices=_present(grouped.values), edge_ids=_present(grouped.positions)
             )

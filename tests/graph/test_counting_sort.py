@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from sagann.graph import counting_sort
-from sagann.graph.counting_sort import group_by_key
+from sagann.graph.counting_sort import group_by_key, out_edges
 
 
 def check(keys, num_keys, **dtypes):
@@ -64,6 +64,22 @@ def test_any_number_of_threads_gives_the_same():
         numba.set_num_threads(threads)
     assert torch.equal(single.positions, expected.positions)
     assert single.values is None
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("sizes", [(1, 1, 0), (3, 0, 0), (5, 2, 9), (700, 300, 9000)])
+def test_out_edges_are_the_edges_grouped_by_source(sizes, dtype):
+    num_src, num_dst, num_edges = sizes
+    generator = torch.Generator().manual_seed(0)
+    indices = torch.randint(num_src, (num_edges,), generator=generator).to(dtype)
+    ends = torch.randint(num_edges + 1, (max(num_dst - 1, 0),), generator=generator).sort().values
+    indptr = torch.cat([torch.tensor([0]), ends, torch.tensor([num_edges])]) if num_dst else torch.tensor([0])
+    destinations = torch.repeat_interleave(indptr.diff()).to(dtype)
+    expected = group_by_key(indices, num_src, values=destinations, positions=True)
+    found = out_edges(indptr, indices, num_src)
+    for name in ("indptr", "values", "positions"):
+        assert getattr(found, name).equal(getattr(expected, name))
+        assert getattr(found, name).dtype == getattr(expected, name).dtype
 
 
 def test_values_alone_keep_their_dtype():

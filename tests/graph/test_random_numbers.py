@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import torch
 
-from sagann.graph.random_numbers import GOLDEN, key_of, mix, normals, stream_of, uniforms, unit
+from sagann.graph.random_numbers import GOLDEN, below, key_of, mix, normals, stream_of, uniforms, unit
 
 
 def test_mix_is_splitmix64():
@@ -19,6 +19,20 @@ def test_mix_is_splitmix64():
 def test_keys_differ_by_seed_and_purpose():
     keys = {int(key_of(seed, purpose)) for seed in range(-50, 50) for purpose in range(10)}
     assert len(keys) == 1000
+
+
+def test_counters_of_a_key_count_in_order():
+    numbers = range(5)
+    keys = {int(key_of(0, purpose, a, b)) for purpose in numbers for a in numbers for b in numbers}
+    keys |= {int(key_of(0, purpose, a)) for purpose in numbers for a in numbers}
+    assert len(keys) == 150
+
+
+@pytest.mark.parametrize("end", [1, 3, 2**20, 2**31 - 1, 2**53 - 1, 2**62])
+def test_numbers_below_a_limit_reach_from_0_to_the_limit(end):
+    largest = int(below(np.uint64(2**64 - 1), end))
+    assert int(below(np.uint64(0), end)) == 0
+    assert end - max(1, end >> 52) <= largest < end
 
 
 def test_streams_differ_by_item():

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from sagann.errors import InputError
-from sagann.graph import Topology, checks as checks_module
+from sagann.graph import Topology, checks as checks_module, counting_sort
 from tests.graph.graphs import edges_of, graphs
 
 
@@ -53,6 +53,15 @@ def test_csr_holds_the_same_edges_by_source(graph):
     assert csr.indptr.diff().tolist() == topology.out_degrees().tolist()
     assert csr.edge_ids.dtype == torch.int32
     assert topology.csr() is csr
+
+
+def test_one_thread_builds_the_same_out_edges(monkeypatch):
+    src, dst = torch.randint(900, (2, 50_000), generator=torch.Generator().manual_seed(0))
+    alone, expected = (Topology.from_coo(src=src, dst=dst, num_src=900) for _ in range(2))
+    expected.csr()
+    monkeypatch.setattr(counting_sort, "_sort", lambda *_: pytest.fail("several threads sort"))
+    for name in ("indptr", "indices", "edge_ids"):
+        assert getattr(alone.csr(parallel=False), name).equal(getattr(expected.csr(), name))
 
 
 def test_degrees_with_and_without_csr():

@@ -67,7 +67,7 @@ def run(
     if edges.num_edges == 0 or any(lanes(value) == 0 for value in function.values):
         return naive.run(function, edges, arrays, seed=seed, into=into, edge_offset=edge_offset)
     check_into(function, edges, into, edge_offset)
-    walk: Walk = edges.derived(("edge pass", "cpu", function.at), lambda: _walk(edges, function.at))
+    walk = walk_of(edges, function.at)
     inputs, in_order = prepared(function, arrays, walk, edges)
     form = Form(
         index_kind=_INDEX_KINDS[walk.indices.dtype],
@@ -121,6 +121,12 @@ def _id_kind(function: EdgeFunction, into: Sequence[Tensor]) -> str:
     """Kind of the ids of edges in earlier results; any kind where they hold no ids."""
     pairs = zip(reduced_results(function), into, strict=True)
     return next((KINDS[given.dtype] for result, given in pairs if result.dtype is None), "i4")
+
+
+def walk_of(edges: Edges, at: str) -> Walk:
+    """The walk over edges grouped at "dst" or "src", divided into work items; made at the first call, then kept."""
+    walk: Walk = edges.derived(("edge pass", "cpu", at), lambda: _walk(edges, at))
+    return walk
 
 
 def _walk(edges: Edges, at: str) -> Walk:

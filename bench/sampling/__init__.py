@@ -1,0 +1,1 @@
+"""Sampled edges per second and core, against PyG and DGL."""

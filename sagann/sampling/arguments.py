@@ -1,0 +1,53 @@
+"""Checks of what callers pass to samplers, and the purposes of random numbers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError, require_type
+from sagann.graph.checks import check_ids, numbered, wrong_form
+from sagann.graph.topology import Topology
+
+# Purposes of random numbers (`key_of`): equal seeds of a run give different numbers for each.
+SHUFFLE, NEIGHBOURS, LINKS = range(16, 19)
+
+
+def require_count(value: object, smallest: int, *, where: str) -> None:
+    """Refuse what is not a whole number from ``smallest`` on."""
+    fix = f"Pass a whole number from {smallest} on."
+    require_type(value, int, where=where, fix=fix)
+    assert isinstance(value, int)
+    if value < smallest:
+        raise InputError(
+            "number is too small", value=f"{value}, at least {smallest} is needed", where=where, fix=fix
+        )
+
+
+def require_ids(ids: Tensor, num_vertices: int | None = None, *, where: str) -> None:
+    """Refuse what is not a tensor of vertex ids, int64 [n]."""
+    require_type(ids, Tensor, where=where, fix="Convert the ids with torch.as_tensor.")
+    if ids.dtype != torch.int64 or ids.ndim != 1:
+        fix = "Pass ids with .to(torch.int64), or mask.nonzero().squeeze(1) for a mask."
+        raise wrong_form(ids, "torch.int64 [n]", where=where, fix=fix)
+    check_ids(ids, num_vertices, "vertex", where=numbered(where, "position"))
+
+
+def require_square(topology: Topology, *, where: str) -> None:
+    """Refuse what is not a topology in memory of the processor, whose sources are its destinations."""
+    fix = "Pass a topology: that of a graph is graph.topology."
+    require_type(topology, Topology, where=where, fix=fix)
+    if topology.device.type != "cpu":
+        raise InputError(
+            "samplers read the processor's memory alone",
+            value=f"edges on a device of type '{topology.device.type}'",
+            where=where,
+            fix="Move the topology with .to('cpu').",
+        )
+    if topology.num_src != topology.num_dst:
+        raise InputError(
+            "sources and destinations differ",
+            value=f"{topology.num_src} sources, {topology.num_dst} destinations",
+            where=where,
+            fix="Sample from a whole graph, whose vertices are both.",
+        )

@@ -1,0 +1,50 @@
+"""Seed batches: the seeds of an epoch, in order or shuffled, cut into batches."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError, require_type
+from sagann.graph.random_numbers import key_of
+from sagann.sampling.arguments import SHUFFLE, require_count, require_ids
+
+
+def seed_batches(
+    seeds: Tensor, batch_size: int, *, shuffle: bool = True, seed: int = 0, epoch: int = 0, drop_last: bool = False
+) -> tuple[Tensor, ...]:
+    """Cut the seeds of an epoch into batches: every seed is in one of them.
+
+    Args:
+        seeds: int64 [num_seeds], distinct vertex ids.
+        batch_size: number of seeds in a batch; the last batch may have fewer.
+        shuffle: take the seeds in a random order, which depends on ``seed``, ``epoch`` and their number alone.
+        seed: seed of the run.
+        epoch: number of the epoch.
+        drop_last: leave out a last batch that is smaller than the others.
+    Returns:
+        int64 tensors, which share memory.
+    Raises:
+        InputError: the seeds are no distinct ids, or a number is out of range.
+    Example:
+        >>> [batch.tolist() for batch in seed_batches(torch.arange(5), 2, shuffle=False)]
+        [[0, 1], [2, 3], [4]]
+    """
+    require_ids(seeds, where="seed_batches, seeds")
+    require_count(batch_size, 1, where="seed_batches, batch_size")
+    require_count(epoch, 0, where="seed_batches, epoch")
+    require_type(seed, int, where="seed_batches, seed", fix="Pass a whole number.")
+    in_order = seeds.sort().values
+    repeated = in_order[1:][in_order[1:] == in_order[:-1]]
+    if len(repeated):
+        raise InputError(
+            "seed repeated",
+            value=f"{int(repeated[0])} stands more than once",
+            where="seed_batches, seeds",
+            fix="Pass every seed once, with seeds.unique() for example.",
+        )
+    if shuffle:
+        generator = torch.Generator().manual_seed(int(key_of(seed, SHUFFLE, epoch)))
+        seeds = seeds[torch.randperm(len(seeds), generator=generator)]
+    batches = seeds.split(batch_size) if len(seeds) else ()
+    return batches[:-1] if drop_last and batches and len(batches[-1]) < batch_size else batches

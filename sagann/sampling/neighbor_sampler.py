@@ -1,0 +1,260 @@
+"""NeighborSampler: for some seeds, the in-edges of a number of hops, picked at random.
+
+A batch is sampled by the thread that asks for it, and without Python's lock for nearly all of the time. Several threads sample several
+batches at once. Compared with threads that share a batch, none of them waits for another one, and the result cannot depend on
+their number.
+
+References:
+    Hamilton, Ying and Leskovec, Inductive Representation Learning on Large Graphs, NeurIPS 2017, Algorithm 2. We differ in that
+    neighbours are picked without replacement by default.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError, require_type
+from sagann.graph.checks import slices, wrong_form
+from sagann.graph.random_numbers import key_of
+from sagann.graph.topology import Topology
+from sagann.graph.widths import id_dtype
+from sagann.sampling import numbering, picks
+from sagann.sampling.arguments import NEIGHBOURS, require_count, require_ids, require_square
+from sagann.sampling.sampled import Sampled
+
+Array = numbering.Array
+
+LARGEST_WEIGHT = 1e300
+"Weights are at most this large, so that the sum of a destination's weights is finite."
+LARGEST_FANOUT = 2**31 - 1
+"Largest number of edges that a destination may be asked for."
+_OF_NUMPY = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.uint8,
+    torch.bool,
+)
+# Slots of a thread's first table.
+_FEWEST_SLOTS = 1 << 12
+
+
+class NeighborSampler:
+    """Samples the in-edges of seeds, of the seeds' in-neighbours, and so on, hop by hop.
+
+    A batch depends on the topology, the sampler's arguments, the seeds, ``epoch`` and ``batch`` alone: not on threads, and not on
+    earlier batches. A sampler may be used by several threads at once. Each thread keeps memory for its next batch.
+
+    Args:
+        topology: a whole graph's. Its arrays may be mapped from files: only what a batch needs is read.
+        fanouts: number of in-edges to pick for each destination of a hop. The first number is that of the hop nearest the
+            seeds. -1 picks all in-edges, once each. A destination with fewer edges gives all of them, but for ``replace``.
+        replace: pick with replacement: every destination that has in-edges gives as many edges as the hop's number, and an edge
+            may stand several times.
+        weights: name of edge data, float32 or float64 [num_edges]: edges are picked in proportion to their weights, and edges
+            of weight 0 never. Without a name, all edges are picked with equal probability. Weights are read whole
+            once, when the sampler is made.
+        seed: seed of the run.
+    Raises:
+        InputError: an argument has the wrong form, or a weight is negative or NaN.
+    Example:
+        >>> topology = Topology.from_coo(src=torch.tensor([1, 2, 3, 2]), dst=torch.tensor([0, 0, 0, 1]), num_src=4)
+        >>> sampled = NeighborSampler(topology, [2, -1]).sample(torch.tensor([0]))
+        >>> [(block.num_src, block.num_dst, block.num_edges) for block in sampled.blocks]
+        [(4, 3, 4), (3, 1, 2)]
+        >>> sampled.src_ids.tolist()
+        [0, 1, 3, 2]
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        fanouts: Sequence[int],
+        *,
+        replace: bool = False,
+        weights: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        require_square(topology, where="NeighborSampler.topology")
+        require_type(replace, bool, where="NeighborSampler.replace", fix="Pass True or False.")
+        require_type(seed, int, where="NeighborSampler.seed", fix="Pass a whole number.")
+        self.topology = topology
+        self.fanouts = _checked_fanouts(fanouts)
+        self.replace = replace
+        self.weights = weights
+        self.seed = seed
+        self._indptr, self._indices = (array.contiguous().numpy() for array in (topology.indptr, topology.indices))
+        # Arguments of the picks besides those that all of them have.
+        self._given = () if weights is None else (_checked_weights(topology, weights).contiguous().numpy(),)
+        self._scratch = _Scratch()
+
+    def sample(self, seeds: Tensor, *, epoch: int = 0, batch: int = 0) -> Sampled:
+        """Sample the blocks of some seeds.
+
+        Args:
+            seeds: int64 [num_seeds], distinct vertex ids, at least one.
+            epoch: number of the epoch.
+            batch: number of the batch in its epoch.
+        Returns:
+            the blocks. Sources have local ids in the order in which they appear: a block's destinations, then new sources by
+            destination and by edge. The edges of a destination are in the order of the graph.
+        Raises:
+            InputError: a seed is no vertex or stands twice, or there is none.
+        """
+        require_ids(seeds, self.topology.num_dst, where="seeds")
+        for name, number in (("epoch", epoch), ("batch", batch)):
+            require_count(number, 0, where=f"NeighborSampler.sample, {name}")
+        if len(seeds) == 0:
+            raise InputError(
+                "batch is empty", value="0 seeds, at least 1 is needed", where="seeds", fix="Pass seeds."
+            )
+        seeds = seeds.cpu()
+        scratch, num_vertices = self._scratch, self.topology.num_src
+        ids = scratch.ids_with_room(0, len(seeds))
+        table = scratch.table(self._indices.dtype)
+        repeated, table = numbering.number_seeds(seeds.contiguous().numpy(), ids, table, num_vertices)
+        if repeated >= 0:
+            raise InputError(
+                "seed repeated",
+                value=f"{int(seeds[repeated])} stands a second time at position {repeated}",
+                where="seeds",
+                fix="Pass every seed once; unique() also gives the position of each seed in the result.",
+            )
+        num_ids, blocks = len(seeds), []
+        for hop, fanout in enumerate(self.fanouts):
+            key = key_of(self.seed, NEIGHBOURS, epoch, batch, hop)
+            indptr, edge_ids = self._picked(scratch.ids[:num_ids], fanout, key)
+            ids = scratch.ids_with_room(num_ids, min(len(edge_ids), num_vertices - num_ids))
+            local_ids = _empty(len(edge_ids), num_ids + len(edge_ids))
+            num_ids, table = numbering.number_sources(
+                self._indices, edge_ids, ids, num_ids, table, num_vertices, local_ids
+            )
+            blocks.append(self._block(indptr, edge_ids, local_ids, num_ids))
+        scratch.keep(table, num_ids)
+        src_ids = torch.from_numpy(scratch.ids[:num_ids].copy())
+        return Sampled(blocks=tuple(reversed(blocks)), src_ids=src_ids, seeds=seeds)
+
+    def _picked(self, vertices: Array, fanout: int, key: np.uint64) -> tuple[Array, Array]:
+        """Offsets and ids of the edges that a hop picks of the in-edges of some vertices."""
+        replace = self.replace and fanout != -1
+        fanout = self.topology.num_edges if fanout == -1 else fanout
+        begins, ends = np.empty_like(vertices), np.empty_like(vertices)
+        most = picks.find_rows(self._indptr, vertices, fanout, replace, begins, ends)
+        indptr, edge_ids = np.empty(len(vertices) + 1, dtype=np.int64), _empty(most, self.topology.num_edges)
+        pick: Callable[..., int]
+        if self.weights is None:
+            pick = picks.pick_uniform_replacing if replace else picks.pick_uniform
+        else:
+            pick = picks.pick_weighted_replacing if replace else picks.pick_weighted
+        count = pick(begins, ends, vertices, fanout, key, indptr, edge_ids, *self._given)
+        # Edges of weight 0 leave room.
+        return indptr, edge_ids if count == most else edge_ids[:count].copy()
+
+    def _block(self, indptr: Array, edge_ids: Array, local_ids: Array, num_src: int) -> Topology:
+        return Topology(
+            indptr=torch.from_numpy(indptr),
+            indices=torch.from_numpy(local_ids),
+            num_src=num_src,
+            edge_data={name: _rows_at(edge_ids, rows) for name, rows in self.topology.edge_data.items()},
+            edge_ids=torch.from_numpy(edge_ids),
+            validate=False,
+        )
+
+
+class _Scratch(threading.local):
+    """A thread's memory, kept from one batch to the next."""
+
+    def __init__(self) -> None:
+        self.ids: Array = np.empty(0, dtype=np.int64)
+        "Ids in the graph of the vertices that have local ids."
+        self._table: Array | None = None
+        self._num_slots = _FEWEST_SLOTS
+
+    def ids_with_room(self, num_ids: int, added: int) -> Array:
+        """The ids, with room for ``added`` more than the ``num_ids`` that there are, and for one that is written in vain."""
+        if num_ids + added >= len(self.ids):
+            larger = np.empty(2 * (num_ids + added) + 1, dtype=np.int64)
+            larger[:num_ids] = self.ids[:num_ids]
+            self.ids = larger
+        return self.ids
+
+    def table(self, dtype: np.dtype[Any]) -> Array:
+        """A table with room for a batch like the last one."""
+        if self._table is None:
+            self._table = numbering.new_table(self._num_slots, dtype)
+        return self._table[: 2 * self._num_slots]
+
+    def keep(self, table: Array, num_ids: int) -> None:
+        """Keep the table of a batch with ``num_ids`` vertices for the next batch, which clears no more slots than it needs."""
+        assert self._table is not None
+        if len(table) > len(self._table):
+            self._table = table
+        self._num_slots = min(len(self._table) // 2, max(_FEWEST_SLOTS, 2 << num_ids.bit_length()))
+
+
+def _empty(length: int, num_ids: int) -> Array:
+    """An uninitialised array for ids below ``num_ids``."""
+    return np.empty(length, dtype=np.int32 if id_dtype(num_ids) == torch.int32 else np.int64)
+
+
+def _rows_at(edge_ids: Array, rows: Tensor) -> Tensor:
+    """Rows of edge data, differentiable where they learn."""
+    if rows.requires_grad or rows.dtype not in _OF_NUMPY:
+        return rows.index_select(0, torch.from_numpy(edge_ids))
+    # PyTorch would share the work with other threads, which have batches of their own.
+    return torch.from_numpy(rows.numpy().take(edge_ids, axis=0))
+
+
+def _checked_fanouts(fanouts: Sequence[int]) -> tuple[int, ...]:
+    where, fix = "fanouts", "Pass a list of a number of edges for each hop, or -1 for all edges."
+    require_type(fanouts, (list, tuple), where=where, fix=fix)
+    for hop, fanout in enumerate(fanouts):
+        require_type(fanout, int, where=f"{where}, hop {hop}", fix=fix)
+        if fanout < -1 or fanout == 0 or fanout > LARGEST_FANOUT:
+            raise InputError(
+                "fanout out of range",
+                value=f"{fanout}, expected a number from 1 to {LARGEST_FANOUT}, or -1 for all edges",
+                where=f"{where}, hop {hop}",
+                fix=fix,
+            )
+    if not fanouts:
+        raise InputError("there are no hops", value="0 fanouts, at least 1 is needed", where=where, fix=fix)
+    return tuple(fanouts)
+
+
+def _checked_weights(topology: Topology, name: str) -> Tensor:
+    """Edge data by which edges can be picked."""
+    require_type(name, str, where="NeighborSampler.weights", fix="Pass the name of edge data.")
+    where = f"edge data '{name}'"
+    if name not in topology.edge_data:
+        raise InputError(
+            "the topology has no edge data of that name",
+            value=f"'{name}', there are {', '.join(sorted(topology.edge_data)) or 'none'}",
+            where="NeighborSampler.weights",
+            fix="Add weights with topology.with_edge_data(NAME=...), or name others.",
+        )
+    weights = topology.edge_data[name]
+    if weights.dtype not in (torch.float32, torch.float64) or weights.ndim != 1:
+        expected, fix = "torch.float32 or torch.float64 [num_edges]", "Convert the weights with .to(torch.float32)."
+        raise wrong_form(weights, expected, where=where, fix=fix)
+    for part in slices(len(weights)):
+        # Written so that NaN is found too.
+        wrong = ~((weights[part] >= 0) & (weights[part] <= LARGEST_WEIGHT))
+        if wrong.any():
+            at = part.start + int(wrong.nonzero()[0])
+            raise InputError(
+                "weight of an edge out of range",
+                value=f"{float(weights[at]):g}, expected a number from 0 to {LARGEST_WEIGHT:g}",
+                where=f"{where}, edge {at}",
+                fix="Replace negative, NaN and infinite weights; 0 leaves an edge out.",
+            )
+    return weights

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sagann.errors import InputError
+from sagann.sampling import seed_batches
+
+SEEDS = torch.arange(100, 203)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 10, 103, 200])
+def test_every_seed_is_in_one_batch(batch_size: int, shuffle: bool) -> None:
+    batches = seed_batches(SEEDS, batch_size, shuffle=shuffle)
+    assert torch.cat(batches).sort().values.equal(SEEDS)
+    assert {len(batch) for batch in batches[:-1]} <= {batch_size}
+    assert torch.cat(batches).equal(SEEDS) is not shuffle
+
+
+def test_the_order_depends_on_seed_and_epoch_alone() -> None:
+    def order(seed: int, epoch: int, batch_size: int = 10) -> list[int]:
+        return torch.cat(seed_batches(SEEDS, batch_size, seed=seed, epoch=epoch)).tolist()
+
+    first = order(3, 4)
+    torch.manual_seed(99)
+    assert order(3, 4) == order(3, 4, batch_size=7) == first
+    assert len({tuple(order(seed, epoch)) for seed in range(5) for epoch in range(5)}) == 25
+
+
+def test_a_smaller_last_batch_may_be_left_out() -> None:
+    assert [len(batch) for batch in seed_batches(SEEDS, 50, drop_last=True)] == [50, 50]
+    assert [len(batch) for batch in seed_batches(SEEDS[:100], 50, drop_last=True)] == [50, 50]
+    assert seed_batches(SEEDS, 200, drop_last=True) == ()
+
+
+def test_no_seeds_are_no_batches() -> None:
+    assert seed_batches(SEEDS[:0], 5) == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((torch.tensor([1, 2, 1]), 2), "seed repeated: 1 stands more than once (in seed_batches, seeds)"),
+        ((torch.tensor([-1]), 2), "vertex id out of range: -1"),
+        ((torch.tensor([True]), 2), "nonzero().squeeze(1) for a mask"),
+        (([1, 2], 2), "a list, expected Tensor"),
+        ((SEEDS, 0), "number is too small: 0, at least 1 is needed (in seed_batches, batch_size)"),
+        ((SEEDS, 2.0), "seed_batches, batch_size"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: tuple[object, ...], named: str) -> None:
+    with pytest.raises(InputError) as error:
+        seed_batches(*arguments)  # type: ignore[arg-type]
+    assert named in str(error.value)
+
+
+def test_wrong_numbers_are_named() -> None:
+    with pytest.raises(InputError, match=r"-1, at least 0 is needed \(in seed_batches, epoch\)"):
+        seed_batches(SEEDS, 2, epoch=-1)
+    with pytest.raises(InputError, match="seed_batches, seed"):
+        seed_batches(SEEDS, 2, seed="1")  # type: ignore[arg-type]

@@ -1,0 +1,119 @@
+"""Links: negative ones are no edges, their ends are drawn evenly, and seeds hold every end once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from sagann.errors import InputError
+from sagann.graph import Topology
+from sagann.sampling import LinkSampler
+from tests.graphs import odd_topologies, random_topology
+
+TOPOLOGY = random_topology(40, 500)
+SRC, DST = TOPOLOGY.indices[::5].long(), TOPOLOGY.edge_dst()[::5].long()
+EDGES = set(zip(TOPOLOGY.indices.tolist(), TOPOLOGY.edge_dst().tolist(), strict=True))
+
+
+def complete(num_vertices: int) -> Topology:
+    """Every vertex joined to every vertex."""
+    src, dst = torch.cartesian_prod(torch.arange(num_vertices), torch.arange(num_vertices)).T
+    return Topology.from_coo(src=src, dst=dst, num_src=num_vertices)
+
+
+@pytest.mark.parametrize("negatives", [0, 1, 3])
+@pytest.mark.parametrize("how", ["uniform", "structured"])
+def test_negative_links_follow_positive_ones_and_are_no_edges(how: Any, negatives: int) -> None:
+    links = LinkSampler(TOPOLOGY, how=how, negatives=negatives).sample(SRC, DST)
+    count = len(SRC)
+    src, dst = links.seeds[links.src], links.seeds[links.dst]
+    assert src[:count].equal(SRC)
+    assert dst[:count].equal(DST)
+    assert links.labels.tolist() == [1.0] * count + [0.0] * count * negatives
+    assert links.labels.dtype == torch.float32
+    assert not EDGES & set(zip(src[count:].tolist(), dst[count:].tolist(), strict=True))
+    if how == "structured":
+        assert src[count:].equal(SRC.repeat_interleave(negatives))
+    assert links.seeds.equal(torch.cat([src, dst]).unique())
+
+
+@pytest.mark.parametrize("how", ["uniform", "structured"])
+def test_links_may_be_edges_where_that_is_asked_for(how: Any) -> None:
+    links = LinkSampler(complete(4), how=how, avoid_edges=False).sample(torch.tensor([1, 2]), torch.tensor([0, 0]))
+    assert len(links.labels) == 4
+
+
+@pytest.mark.parametrize("how", ["uniform", "structured"])
+def test_a_complete_graph_has_no_negative_links(how: Any) -> None:
+    with pytest.raises(InputError, match=r"no negative link found: 1000 links drawn.*positive link 0"):
+        LinkSampler(complete(4), how=how, negatives=2).sample(torch.tensor([1, 2]), torch.tensor([0, 0]))
+
+
+@pytest.mark.parametrize("name", odd_topologies())
+def test_edges_of_odd_topologies_are_avoided(name: str) -> None:
+    topology = odd_topologies()[name]
+    edges = set(zip(topology.indices.tolist(), topology.edge_dst().tolist(), strict=True))
+    ends = torch.zeros(200, dtype=torch.int64)
+    links = LinkSampler(topology, negatives=2).sample(ends, ends)
+    src, dst = links.seeds[links.src][200:], links.seeds[links.dst][200:]
+    assert not edges & set(zip(src.tolist(), dst.tolist(), strict=True))
+
+
+def test_every_pair_that_is_no_edge_is_equally_likely() -> None:
+    links = LinkSampler(TOPOLOGY, negatives=2000).sample(SRC[:20], DST[:20])
+    pairs = links.seeds[links.src][20:] * 40 + links.seeds[links.dst][20:]
+    counts = torch.bincount(pairs, minlength=1600).numpy()
+    free = np.ones(1600, dtype=bool)
+    free[[src * 40 + dst for src, dst in EDGES]] = False
+    assert counts[~free].sum() == 0
+    assert chisquare(counts[free]).pvalue > 1e-3
+
+
+def test_draws_depend_on_seed_epoch_and_batch_alone() -> None:
+    def drawn(seed: int, epoch: int, batch: int) -> tuple[int, ...]:
+        links = LinkSampler(TOPOLOGY, seed=seed).sample(SRC, DST, epoch=epoch, batch=batch)
+        return tuple(links.seeds[links.dst].tolist())
+
+    numbers = range(3)
+    assert len({drawn(seed, epoch, batch) for seed in numbers for epoch in numbers for batch in numbers}) == 27
+    assert drawn(2, 1, 0) == drawn(2, 1, 0)
+
+
+def test_no_links_are_no_seeds() -> None:
+    links = LinkSampler(TOPOLOGY).sample(SRC[:0], DST[:0])
+    assert (len(links.seeds), len(links.src), len(links.labels)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"topology": None}, "LinkSampler.topology"),
+        ({"negatives": -1}, "-1, at least 0 is needed (in LinkSampler.negatives)"),
+        ({"how": "random"}, "unknown way to draw negative links: 'random', expected one of uniform, structured"),
+        ({"avoid_edges": None}, "LinkSampler.avoid_edges"),
+        ({"seed": "0"}, "LinkSampler.seed"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError) as error:
+        LinkSampler(**{"topology": TOPOLOGY, **arguments})
+    assert named in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "given", "named"),
+    [
+        ([40], [0], {}, "40, but there are 40 vertices, numbered from 0 (in LinkSampler.sample, src, position 0)"),
+        ([0], [-1], {}, "LinkSampler.sample, dst"),
+        ([0, 1], [0], {}, "2 and 1 (in LinkSampler.sample)"),
+        ([0], [0], {"epoch": -1}, "LinkSampler.sample, epoch"),
+    ],
+)
+def test_wrong_links_are_named(src: list[int], dst: list[int], given: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError) as error:
+        LinkSampler(TOPOLOGY).sample(torch.tensor(src), torch.tensor(dst), **given)
+    assert named in str(error.value)
