@@ -1,4 +1,4 @@
-"""What all tests share: one thread, poisoned memory, verified plans, patient properties, hard limits, the exchange datasets' folder."""
+"""What all tests share: their order, one thread, poisoned memory, verified plans, hard limits, the exchange datasets' folder."""
 
 from __future__ import annotations
 
@@ -36,6 +36,12 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 # Graphs of a few edges gain nothing from threads, and waiting for them is slow on a busy machine.
 torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run files with slow tests first: a long test that starts last leaves the other processes idle."""
+    with_slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in with_slow)
 
 
 @pytest.fixture(autouse=True)

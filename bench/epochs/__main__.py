@@ -206,11 +206,15 @@ def write_report(path: Path, results: Results, lines: list[str], *, of_defaults:
 
 
 def commit() -> str:
-    """The checkout's commit, marked where there are changes."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return described.stdout.strip() or "unknown"
+    """The checkout's commit, marked where there are changes besides results."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        ).stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!bench/results")
+    return (git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")) or "unknown"
 
 
 def _prepare(folder: Path, dataset: str, arguments: argparse.Namespace) -> bool:

@@ -162,7 +162,8 @@ static void gather_gated(const int64_t* ptr, const int32_t* idx, const float* a,
 
 // softmax over leaky_relu(a[dst] + b[src], 0.2) of x[src], one pass with a running maximum.
 static void gather_softmax(const int64_t* ptr, const int32_t* idx, const float* a, const float* b, const float* x,
-                           float* out, float* lse, int64_t F, const int64_t* bounds, int64_t chunks) {
+                           float* out, float* tops, float* denominators, int64_t F, const int64_t* bounds,
+                           int64_t chunks) {
 #pragma omp parallel for schedule(dynamic)
     for (int64_t n = 0; n < chunks; ++n)
         for (int64_t first = 0; first < F; first += 128) {
@@ -196,7 +197,8 @@ static void gather_softmax(const int64_t* ptr, const int32_t* idx, const float* 
                 for (int c = 0; c < used; ++c)
                     _mm512_mask_storeu_ps(out + row * F + first + 16 * c, tail(features - 16 * c),
                                           _mm512_mul_ps(acc[c], scale));
-                lse[row] = empty ? -std::numeric_limits<float>::infinity() : top + __builtin_logf(weight);
+                tops[row] = empty ? -std::numeric_limits<float>::infinity() : top;
+                denominators[row] = weight;
             }
         }
 }
@@ -219,7 +221,8 @@ void yardstick_gated(const int64_t* ptr, const int32_t* idx, const float* a, con
     gather_gated(ptr, idx, a, b, x, out, F, bounds, chunks);
 }
 void yardstick_softmax(const int64_t* ptr, const int32_t* idx, const float* a, const float* b, const float* x,
-                       float* out, float* lse, int64_t F, const int64_t* bounds, int64_t chunks) {
-    gather_softmax(ptr, idx, a, b, x, out, lse, F, bounds, chunks);
+                       float* out, float* tops, float* denominators, int64_t F, const int64_t* bounds,
+                       int64_t chunks) {
+    gather_softmax(ptr, idx, a, b, x, out, tops, denominators, F, bounds, chunks);
 }
 }

@@ -1,4 +1,4 @@
-"""Topology and Graph: vertices, edges and what they carry. Opens no file.
+"""Topology and Graph: vertices, edges and their data. This package opens no file.
 
 The generators need Numba, which is slow to import, so they are imported when they are first used.
 """

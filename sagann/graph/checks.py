@@ -19,10 +19,10 @@ from sagann.ranges import RANGES
 Rows: TypeAlias = Any
 "A tensor or a NumPy array."
 Where: TypeAlias = Callable[[int], str]
-"Names the row of an index."
+"Function from the index of a row to a text that names the row."
 
 CHECKED_AT_ONCE = 1 << 22
-"Values in one slice: a slice runs at memory speed and takes little memory."
+"Number of values in one slice: a slice is checked at memory speed and takes little memory."
 LARGEST_TYPE = RANGES["num_edge_types"].high - 1
 "Largest edge type."
 
@@ -112,7 +112,7 @@ def check_finite(rows: Tensor, what: str, *, where: Where) -> None:
 def not_finite(
     row: Rows, column: int | None, what: str, *, where: str, limit: str = "", error: type[InputError] = InputError
 ) -> InputError:
-    """The error for a row with a value that is not finite, or beyond a ``limit``."""
+    """The error for a row with a value that is not finite; ``limit`` is a text about a limit that the value exceeds."""
     return error(
         f"{what} is not finite",
         value=f"{float(row.reshape(-1)[column or 0])}{f' in column {column}' if row.ndim else ''}{limit}",
@@ -134,7 +134,7 @@ def check_columns(columns: Rows, num_columns: int, *, where: Where, error: type[
 
 
 def check_types(types: Rows, num_types: int | None, *, where: Where, error: type[InputError] = InputError) -> None:
-    """Check edge types, as integers of at least 32 bits; ``num_types`` is None where the types tell their number."""
+    """Check edge types, integers of at least 32 bits: from 0 to ``num_types - 1``, or to LARGEST_TYPE for None."""
     at = first_true((types < 0) | (types >= (LARGEST_TYPE + 1 if num_types is None else num_types)))
     if at is not None:
         limit = f"types go from 0 to {LARGEST_TYPE}"

@@ -1,6 +1,7 @@
-"""Chunk counts: how many edges lead from each interval of vertices to each other, in one pass over the edges.
+"""Chunk counts: the number of edges from each source interval to each destination interval, in one pass over the edges.
 
-An edge costs one look into a table of the vertices' intervals, which is small enough for a cache to hold much of it.
+Each edge costs one read of a table that maps vertices to intervals. The table is small, so much of it stays in the
+cache.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
 from sagann.machine_code import compiled
 
-# Edges that one thread counts at least: starting another would take longer.
+# Smallest number of edges for each thread: to start a thread takes longer than to count fewer edges.
 _EDGES_PER_THREAD = 1 << 15
 
 
@@ -25,7 +26,7 @@ def chunk_counts(topology: Topology, bounds: Sequence[int], of_type: tuple[str, 
     """Count the edges from each source interval to each destination interval, int64 [P, P].
 
     The bounds of the intervals ascend from 0 to the number of vertices. ``of_type`` is the name of the edge data that holds
-    types, and the type that counts; None for all edges.
+    types, and the type of the edges to count; None counts all edges.
 
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([0, 3, 2]), dst=torch.tensor([3, 0, 0]), num_src=4)
@@ -47,7 +48,7 @@ def chunk_counts(topology: Topology, bounds: Sequence[int], of_type: tuple[str, 
 
 @compiled(parallel=True)
 def _count(indices: Any, interval_of: Any, columns: Any, types: Any, wanted: int, found: Any) -> None:
-    """Counts of every slice of the edges, by destination interval and source interval."""
+    """Fill ``found``: for every slice of the edges, the counts by destination interval and source interval."""
     slices, num_edges = len(found), len(indices)
     for part in prange(slices):
         begin, end = num_edges * part // slices, num_edges * (part + 1) // slices

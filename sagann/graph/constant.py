@@ -1,7 +1,7 @@
-"""Constant features: those that their owner declares to be the same in every epoch.
+"""Constant features: features that their owner declares to be the same in every epoch.
 
-The aggregate of constant features is constant too, so a layer may keep it. Only the declaration tells constant features from
-computed ones: the result of dropout needs no gradient either.
+The aggregate of constant features is constant too, so a layer may keep it. Constant features must be declared, because
+they cannot be recognised: the result of dropout needs no gradient either, but changes in every epoch.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ F = TypeVar("F", bound=Features)
 
 
 def declare_constant(features: F) -> F:
-    """Say that features are the same in every epoch, as :class:`~sagann.Graph` does for its own; returns them.
+    """Declare that features are the same in every epoch, and return them. :class:`~sagann.Graph` declares its features.
 
-    A change of a tensor in place is noticed by PyTorch's version counter. A change by NumPy or through ``.data``, or of the rows
-    of a feature store, is not.
+    PyTorch's version counter reveals a change of a tensor in place. A change by NumPy or through ``.data`` stays
+    unnoticed, and so does a change of the rows of a feature store.
 
     Raises:
-        InputError: a feature store cannot be referred to weakly.
+        InputError: a feature store does not support weak references.
     """
     if isinstance(features, Tensor):
         _TENSORS[features] = True
@@ -35,7 +35,7 @@ def declare_constant(features: F) -> F:
         _STORES[features] = True
     except TypeError as error:
         raise InputError(
-            "a feature store cannot be referred to weakly",
+            "a feature store does not support weak references",
             value=str(error),
             where=type(features).__name__,
             fix="Add '__weakref__' to its __slots__, or weakref_slot=True to its dataclass.",
@@ -44,7 +44,7 @@ def declare_constant(features: F) -> F:
 
 
 def is_constant(features: Features) -> bool:
-    """Whether features were declared constant, and need no gradient."""
+    """Whether features are declared constant and need no gradient."""
     if isinstance(features, Tensor):
         return not features.requires_grad and features in _TENSORS
     return features in _STORES

@@ -1,11 +1,10 @@
 """Parallel stable counting sort: a list of edges becomes CSC, and CSC becomes CSR.
 
-Two passes, so that neither misses the cache at every edge. The first distributes the edges over about a
-thousand buckets by the high bits of their key: every thread owns a slice of the edges, counts it, and writes
-it behind the slices before it. The second sorts each bucket by the low bits, with counters and output small
-enough for the cache; every thread owns a range of buckets with a like number of edges. Both passes keep the
-order of equal keys, so the result is that of a sequential sort, whatever the number of threads. Positions are
-64 bits wide throughout.
+There are two passes, so that neither has a cache miss at every edge. The first pass distributes the edges over about a
+thousand buckets by the high bits of their key. Every thread owns a slice of the edges, counts it, and writes it behind
+the slices before it. The second pass sorts each bucket by the low bits, with counters and output small enough for the
+cache. Every thread owns ranges of buckets with about equal numbers of edges. Both passes keep the order of equal keys,
+so the result does not depend on the number of threads. All write positions have 64 bits.
 
 One thread sorts a short list by the whole key in one pass.
 
@@ -29,7 +28,7 @@ from sagann.machine_code import compiled
 # High bits distinguish up to 2^10 buckets: few enough that their write positions stay in the cache and their
 # pages in the translation buffer, many enough that the counters of one bucket fit the second-level cache.
 BUCKET_BITS = 10
-# Up to this many items one thread sorts them in one pass: starting others would take longer than the work.
+# Up to this number of items one thread sorts them in one pass: to start more threads would take longer than the work.
 ITEMS_PER_THREAD = 1 << 15
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -44,9 +43,9 @@ class Grouped:
     indptr: Tensor
     "int64 [num_keys + 1]: the items of key k are indptr[k] to indptr[k + 1] - 1."
     values: Tensor | None
-    "The values given, grouped [N]; None without values."
+    "Values [N], grouped by key; None if the caller gave no values."
     positions: Tensor | None
-    "Where each item stood before, int32 (int64 from 2^31 items on) [N]; None where not asked for."
+    "Former position of each item, int32 (int64 from 2^31 items on) [N]; None if the caller wanted no positions."
 
 
 def group_by_key(
@@ -57,10 +56,10 @@ def group_by_key(
     value_dtype: torch.dtype | None = None,
     positions: bool = False,
 ) -> Grouped:
-    """Sort items by an integer key, stably, carrying values, positions, or both along.
+    """Sort items by an integer key, stably, with their values, their positions, or both.
 
-    O(items + keys) time. Takes 10 to 25 ns per item and core, where ``torch.sort`` takes 100 to 120. Keys and values are int32 or
-    int64 [N]; values are converted to ``value_dtype`` on the way. That keys are in ``[0, num_keys)`` is not checked.
+    Takes O(items + keys) time, several times less than ``torch.sort``. Keys and values are int32 or int64 [N]; values
+    are converted to ``value_dtype``. Keys must be in ``[0, num_keys)``; this is not checked.
 
     Example:
         >>> grouped = group_by_key(torch.tensor([2, 0, 2]), 3, values=torch.tensor([7, 8, 9]), positions=True)
@@ -104,12 +103,12 @@ def group_by_key(
 
 
 def _new(num_items: int, dtype: torch.dtype) -> Tensor:
-    # NumPy asks the kernel for huge pages and torch does not; touching small ones would take a tenth of the time.
+    # NumPy asks the system for huge pages and torch does not. Faults of small pages would take a tenth of the time.
     return torch.from_numpy(np.empty(num_items, dtype=np.int32 if dtype == torch.int32 else np.int64))
 
 
 def _array(tensor: Tensor | None) -> Array | None:
-    # Contiguous, because Numba would compile once more for every other layout.
+    # Contiguous, because Numba would compile again for every other layout.
     return None if tensor is None else tensor.contiguous().numpy()
 
 

@@ -1,7 +1,7 @@
 """Feature stores: the rows of vertices, wherever they lie: in a tensor, in a file, or computed when they are asked for.
 
-A tensor is the store of its own rows, so that a graph may have either as its features. Whoever needs all rows at once asks for
-:func:`tensor_of`; whoever walks over them asks the store for one range after the other.
+A graph's features are a tensor or a feature store; :func:`feature_store` makes a store of a tensor. Code that needs all
+rows at once calls :func:`tensor_of`. Code that walks over the rows reads one range after the other from the store.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import csr_slice, is_sparse, pick_rows, take_rows
 
 _AT_ONCE_BYTES = 64 << 20
-"Bytes of rows that are read from a store at a time."
+"Largest number of bytes of rows that are read from a store at a time, unless a single row is larger."
 
 
 @runtime_checkable
 class FeatureStore(Protocol):
-    """Rows of vertices: tensors on the CPU, the same for the same ids. Threads may ask at once.
+    """Rows of vertices, as tensors on the CPU. The same ids always give the same rows.
 
-    Readers do not change the rows: they may be views of a store's own memory.
+    Several threads may read at once. Readers must not modify the rows, which may be views of the store's own memory.
     """
 
     @property
@@ -79,7 +79,7 @@ class SparseRows(TensorRows):
 
 
 def feature_store(features: Features) -> FeatureStore:
-    """The store of a tensor's rows; a store itself.
+    """The store of a tensor's rows; a feature store is returned as it is.
 
     Example:
         >>> feature_store(torch.tensor([[1.0], [2.0], [3.0]])).rows(torch.tensor([2, 0])).tolist()
@@ -94,13 +94,13 @@ def read_slice(store: FeatureStore, start: int, stop: int) -> Tensor:
     """:meth:`FeatureStore.slice`, checked.
 
     Raises:
-        InputError: the rows are not of the shape and type that the store states.
+        InputError: the rows do not have the shape and dtype that the store states.
     """
     return _checked(store, store.slice(start, stop), stop - start)
 
 
 def read_rows(store: FeatureStore, ids: Tensor) -> Tensor:
-    """:meth:`FeatureStore.rows`, checked as :func:`read_slice`."""
+    """:meth:`FeatureStore.rows`, with the check of :func:`read_slice`."""
     return _checked(store, store.rows(ids), len(ids))
 
 
@@ -111,13 +111,13 @@ def _checked(store: FeatureStore, rows: Tensor, count: int) -> Tensor:
             "a feature store gives other rows than it states",
             value=f"{rows.dtype} {list(rows.shape)}, expected {store.dtype} {list(expected)}",
             where=type(store).__name__,
-            fix="Return one row of row_shape and dtype for each vertex that was asked for.",
+            fix="Return one row of row_shape and dtype for each requested vertex.",
         )
     return rows
 
 
 def tensor_of(features: Features) -> Tensor:
-    """The features as one tensor: a tensor itself, or all rows of a store, read slab by slab where large arrays lie."""
+    """The features as one tensor; the rows of a store are read slab by slab into a tensor of :func:`empty_array`."""
     if isinstance(features, Tensor):
         return features
     num_rows, width = features.num_rows, features.row_shape

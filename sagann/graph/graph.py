@@ -1,7 +1,7 @@
-"""Graph: a topology with what its vertices carry: features, labels, splits, and graph boundaries.
+"""Graph: a topology with the data of its vertices: features, labels, splits, and graph boundaries.
 
-A Graph is immutable; every transformation returns a new one that shares what it did not change. Tensors may
-be memory-mapped, so nothing here reads them whole; :func:`sagann.graph.validate_graph` does.
+A Graph is immutable; every transformation returns a new Graph that shares all unchanged tensors. Tensors may be
+memory-mapped, so making a Graph checks shapes, not values; :func:`sagann.graph.validate_graph` checks the values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SPLIT_NAMES = ("train", "val", "test")
 class Graph:
     """A graph to train on: square topology, vertex data, splits.
 
-    Several graphs may stand in one: ``graph_ptr`` holds their offsets and no edge joins two of them.
+    A Graph may hold several separate graphs: ``graph_ptr`` has their offsets, and no edge joins two of them.
 
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([1, 2]), num_src=3)
@@ -37,10 +37,10 @@ class Graph:
     """
 
     topology: Topology
-    "The edges; ``num_src == num_dst``. Edge data lives there ('weight', 'type', ...)."
+    "Edges and edge data ('weight', 'type', ...), with ``num_src == num_dst``."
     features: Features | None = None
-    """Vertex features [num_vertices, F], constant: a dense tensor, a torch.sparse_csr one, or a feature store
-    (:mod:`sagann.graph.feature_store`); None where vertices have none."""
+    """Vertex features [num_vertices, F], constant: a dense tensor, a torch.sparse_csr tensor, or a feature store
+    (:mod:`sagann.graph.feature_store`); None for a graph without features."""
     labels: Tensor | None = None
     "Labels: int64 [num_vertices], -1 for unknown; or uint8 [num_vertices, num_classes] of 0 and 1 for multi-label."
     num_classes: int = 0
@@ -48,7 +48,8 @@ class Graph:
     splits: Mapping[str, Tensor] = field(default_factory=dict)
     "Disjoint masks, bool [num_vertices], by name: 'train', 'val', 'test'."
     graph_ptr: Tensor | None = None
-    "Offsets of the graphs, int64 [num_graphs + 1]: graph g has the vertices graph_ptr[g] to graph_ptr[g + 1] - 1."
+    """Offsets of the graphs, int64 [num_graphs + 1]: graph g has the vertices graph_ptr[g] to graph_ptr[g + 1] - 1;
+    None for a single graph."""
     graph_names: tuple[str, ...] = ()
     "Names of the graphs, or empty."
     num_edge_types: int = 0
@@ -64,7 +65,7 @@ class Graph:
                 "a graph needs a square topology",
                 value=f"{self.topology.num_src} sources, {n} destinations",
                 where=f"graph '{self.name}'",
-                fix="Number sources and destinations alike.",
+                fix="Use the same ids for sources and destinations.",
             )
         if isinstance(self.features, TensorRows):
             object.__setattr__(self, "features", self.features.tensor)
@@ -96,7 +97,7 @@ class Graph:
 
     @property
     def num_features(self) -> int:
-        """Features per vertex; 0 where there are none."""
+        """Number of features per vertex; 0 without features."""
         return 0 if self.features is None else feature_store(self.features).row_shape[0]
 
     @property
@@ -110,7 +111,7 @@ class Graph:
         return self.labels is not None and self.labels.ndim == 2
 
     def hops(self, k: int) -> list[Topology]:
-        """The k topologies that a k-layer model walks: here the same one k times."""
+        """The k topologies that a k-layer model walks: k times the topology of this graph."""
         return [self.topology] * k
 
     def with_topology(self, topology: Topology) -> Graph:
@@ -118,11 +119,11 @@ class Graph:
         return replace(self, topology=topology)
 
     def in_memory(self) -> Graph:
-        """The same graph with a tensor for its features: the rows of a feature store are read, once and all."""
+        """The same graph with its features in a tensor; all rows of a feature store are read into memory."""
         return self if self.features is None else replace(self, features=tensor_of(self.features))
 
     def to(self, device: torch.device | str) -> Graph:
-        """The same graph on ``device``; a feature store stays one on the CPU, and is read for another device."""
+        """The same graph on ``device``. A feature store stays a store on the CPU; another device gets all its rows."""
 
         def move(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else tensor.to(device)

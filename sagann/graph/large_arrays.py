@@ -1,7 +1,7 @@
 """Allocation of the large arrays of a prepared graph: edge data and changed features.
 
-The arrays are in memory, unless a caller has them made elsewhere, for example in files for a graph larger than memory. They
-are written slab by slab, so that only one slab need be in memory at a time.
+The arrays are in memory by default. A caller can place them elsewhere with :func:`made_by`, for example in files for a
+graph larger than memory. Arrays are written slab by slab, so only one slab must be in memory at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ALLOCATE: ContextVar[Allocate | None] = ContextVar("sagann_large_arrays", defau
 
 
 def empty_array(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Make an uninitialised tensor, on the CPU by the function of :func:`made_by`."""
+    """Make an uninitialised tensor. On the CPU, the function that was given to :func:`made_by` makes it."""
     allocate = _ALLOCATE.get()
     if allocate is None or device.type != "cpu":
         return torch.empty(shape, dtype=dtype, device=device)

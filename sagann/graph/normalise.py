@@ -1,7 +1,8 @@
 """Normalisation: edge weights by degree, and features by the norm of each row.
 
-Both are computed slab by slab, into arrays that :mod:`sagann.graph.large_arrays` makes, with sums in float64. Degrees are
-in-degrees, weighted if the graph has weights. A vertex without in-edges has the factor 0, so no weight is ever infinite.
+Dense features and weights are computed slab by slab, into arrays that :mod:`sagann.graph.large_arrays` makes, with sums
+in float64. Degrees are in-degrees, weighted if the graph has weights. A vertex of degree 0 has the factor 0, so no
+weight is ever infinite.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ def normalise(
     - row: ``w / d[dst]``, so that a weighted sum over in-edges is a mean.
 
     Args:
-        graph: any graph; add self-loops first where the model wants them.
+        graph: any graph; add self-loops first if the model needs them.
         how: "symmetric" or "row".
-        name: of the edge data to store; the weights that are normalised are always 'weight'.
-        dtype: of the stored weights.
+        name: name of the edge data to store. The weights to normalise are always the edge data 'weight'.
+        dtype: dtype of the stored weights.
     Raises:
         InputError: ``how`` is unknown, or a weighted in-degree is negative ("symmetric").
     References:
@@ -98,7 +99,7 @@ def normalise_features(graph: Graph) -> Graph:
     Args:
         graph: features dense [num_vertices, F] or ``torch.sparse_csr``, of any floating-point dtype.
     Returns:
-        the graph with new features, of the same layout and dtype.
+        the graph with new features, of the same layout and dtype; a feature store becomes a tensor.
     Raises:
         InputError: the graph has no features.
     References:
@@ -131,7 +132,7 @@ def normalise_features(graph: Graph) -> Graph:
 def _normalised_dense(features: FeatureStore, device: torch.device) -> Tensor:
     num_rows, row_shape = features.num_rows, features.row_shape
     result = empty_array((num_rows, *row_shape), features.dtype, device)
-    # In slices: the features may lie in a file, and the float64 copy is never whole.
+    # In slices, because the features may be in a file, and their float64 copy must not be in memory as a whole.
     for part in slices(num_rows, row_shape[0]):
         rows = read_slice(features, part.start, part.stop).double()
         result[part] = rows / _divisors(rows.abs().sum(dim=1, keepdim=True))

@@ -1,7 +1,7 @@
 """Random numbers by counter: number i depends on the seed and i alone.
 
-Threads and chunks draw independently, and their number does not change the output. The generator is SplitMix64: every item
-has a stream of its own, which starts at a hash of the seed, a purpose and the item.
+Threads and chunks draw independently, so the numbers of threads and chunks do not change the output. The generator is
+SplitMix64: every item has a stream of its own, which starts at a hash of the seed, a purpose and the item.
 
 References:
     Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, OOPSLA 2014.
@@ -45,7 +45,7 @@ def unit(bits: Any) -> Any:
 
 
 def key_of(seed: int, purpose: int) -> np.uint64:
-    """The key of all draws for one purpose, a small number: equal seeds and purposes give equal numbers."""
+    """The key of all draws for one purpose. ``purpose`` is a small number that keeps the draws of one seed apart."""
     word = (seed * 0x9E3779B97F4A7C15 + purpose * 0xD1B54A32D192ED03) % 2**64
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         word = (word ^ (word >> shift)) * factor % 2**64

@@ -1,9 +1,11 @@
-"""R-MAT: power-law graphs of any size, edge by edge.
+"""R-MAT: random power-law graphs of any size, drawn edge by edge.
 
-An edge is placed by descending into one quadrant of the adjacency matrix after the other, with probabilities
-a (low source, low destination), b (low, high), c (high, low) and d (high, high). Edge i depends on the seed and
-i alone, so any range of edges can be drawn on its own, in parallel, and written to disk without the rest. The
-graph has multi-edges and self-loops, as the model has.
+To draw an edge, choose one quadrant of the adjacency matrix, then one quadrant of this quadrant, and so on down to a
+single entry. The quadrants have the probabilities a (low source, low destination), b (low, high), c (high, low) and d
+(high, high).
+
+Edge i depends only on i, the seed and the parameters, not on other edges. So any range of edges can be drawn alone and
+in parallel, and be written to disk without the other edges. The graph may have multi-edges and self-loops.
 
 References:
     Chakrabarti, Zhan and Faloutsos, R-MAT: A Recursive Model for Graph Mining, SDM 2004.
@@ -30,22 +32,22 @@ from sagann.graph.widths import id_dtype
 from sagann.machine_code import compiled
 
 EDGES, SCRAMBLE, FEATURES, LABELS = range(4)
-# Probabilities are compared with 16 random bits, four levels to a 64-bit draw.
+# Each level compares 16 random bits with the probabilities, so one draw of 64 bits serves four levels.
 PROBABILITY_BITS = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quadrants:
-    """Probabilities of the four quadrants of R-MAT."""
+    """Probabilities of the four quadrants of R-MAT; the defaults are those of Graph500."""
 
     a: float = 0.57
-    "Low source, low destination; default 0.57, as in Graph500."
+    "Probability of the quadrant of low source and low destination ids; default 0.57."
     b: float = 0.19
-    "Low source, high destination; default 0.19."
+    "Probability of the quadrant of low source and high destination ids; default 0.19."
     c: float = 0.19
-    "High source, low destination; default 0.19."
+    "Probability of the quadrant of high source and low destination ids; default 0.19."
     d: float = 0.05
-    "High source, high destination; default 0.05."
+    "Probability of the quadrant of high source and high destination ids; default 0.05."
 
     def __post_init__(self) -> None:
         shares = (self.a, self.b, self.c, self.d)
@@ -53,7 +55,7 @@ class Quadrants:
         if not (min(shares) >= 0 and abs(sum(shares) - 1) <= 1e-6):
             raise InputError(
                 "quadrant probabilities do not add up",
-                value=f"{', '.join(f'{share:g}' for share in shares)}, each at least 0 and 1 together",
+                value=f"{', '.join(f'{share:g}' for share in shares)}, expected each at least 0, and a sum of 1",
                 where="Quadrants",
                 fix="Scale them so that they add up to 1.",
             )
@@ -72,17 +74,17 @@ def rmat_edges(
     """Draw edges ``first`` to ``first + count - 1`` of an R-MAT graph.
 
     Args:
-        num_vertices: any number from 1; draws outside it are repeated.
+        num_vertices: number of vertices, not only powers of 2; at least 1 if there are edges.
         num_edges: number of edges in the whole graph.
         seed: seed of the whole graph.
         first: number of the first edge to draw.
         count: number of edges to draw; default all from ``first`` on.
         quadrants: probabilities of the quadrants; default those of Graph500.
-        scramble: permute the vertex ids, so that the degree tells nothing about the id.
+        scramble: permute the vertex ids, so that the degree of a vertex does not depend on its id.
     Returns:
         source and destination ids [count], int32 (int64 from 2^31 vertices on).
     Raises:
-        InputError: no vertices for the edges, or a range outside the graph.
+        InputError: there are edges but no vertices, or the range of edges exceeds ``num_edges``.
     """
     quadrants = quadrants or Quadrants()
     count = num_edges - first if count is None else count
@@ -155,11 +157,11 @@ def rmat_graph(
     """Make an R-MAT graph in memory, with random features and labels, for measurements of speed.
 
     Args:
-        num_features: standard normal float32 features per vertex; 0 for none.
-        num_classes: classes of uniformly random labels, with a 60/20/20 split; 0 for none.
+        num_features: number of features per vertex, float32, standard normal; 0 for none.
+        num_classes: number of classes; labels are uniformly random, with a 60/20/20 split; 0 for no labels.
         num_vertices, num_edges, seed, quadrants: as for :func:`rmat_edges`.
     Raises:
-        InputError: no vertices for the edges.
+        InputError: there are edges but no vertices.
     """
     src, dst = rmat_edges(num_vertices, num_edges, seed=seed, quadrants=quadrants)
     graph = Graph(
@@ -190,7 +192,7 @@ def _fill_edges(
     for i in prange(len(src)):
         state = stream_of(key, first + i)
         s, d = end, end
-        # The grid of 2^levels ids is larger than the graph: draw again what falls outside.
+        # The grid of 2^levels ids may be larger than the graph: an edge outside the graph is drawn again.
         while s >= end or d >= end:
             s, d = np.uint64(0), np.uint64(0)
             bits = np.uint64(0)
@@ -212,13 +214,13 @@ def _fill_edges(
 
 @compiled()
 def permute(vertex: Any, key: Any, levels: int, end: Any) -> Any:
-    """A pseudorandom permutation of the ids below ``end``, which is at most 2^levels."""
+    """The new id of a vertex under a pseudorandom permutation of the ids below ``end``, which is at most 2^levels."""
     one = np.uint64(1)
     mask = (one << np.uint64(levels)) - one
     half = np.uint64((levels + 1) // 2)
     while True:
-        # Adding, multiplying by an odd number and folding the high half down are each a bijection on the grid;
-        # following the cycle until it returns below `end` makes one of the ids.
+        # Each of these operations is a bijection on the grid of 2^levels ids: adding, multiplying by an odd number, and
+        # xor with the high half. Repeated until the id is below `end`, they are a bijection on the ids below `end`.
         for turn in range(3):
             vertex = (vertex + (key >> np.uint64(13 * turn))) & mask
             vertex = (vertex * np.uint64(0xD1342543DE82EF95)) & mask

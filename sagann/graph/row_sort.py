@@ -1,11 +1,11 @@
-"""Rows of ids sorted in ascending order, so that the in-edges of every vertex ascend by source.
+"""Sort each row of ids in ascending order, so that the in-edges of every vertex ascend by source.
 
-The order of the edges then does not depend on the order of a user's list. It is the same for any number of source intervals,
-so that the first of several equal extrema is the same edge.
+The order of the edges then does not depend on the order of a user's list. The order is also the same for any number of
+source intervals, so the first of several equal extrema is always the same edge.
 
-Sorted rows are only read. Short rows are sorted by insertion, long ones by their digits, from the least significant one
-(Knuth, The Art of Computer Programming 3, Sec. 5.2.5). Both sorts are stable and take the memory of a few of the longest rows.
-Threads take ranges of rows with about equal numbers of ids; a row is never split.
+A row that is sorted already is only read. Short rows are sorted by insertion, long rows by their digits, from the least
+significant digit on (Knuth, The Art of Computer Programming 3, Sec. 5.2.5). Both sorts are stable. The sort by digits
+takes memory for one copy of a row in each thread. Threads take ranges of rows with about equal numbers of ids.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TASKS_PER_THREAD = 16
 def sort_rows(indptr: Tensor, ids: Tensor, positions: Tensor | None = None) -> None:
     """Sort each row's ids, stably and in place, and permute their positions in the same way.
 
-    The ids are at least 0; both arrays are contiguous. Further data is permuted by indexing with the positions.
+    The ids are at least 0; both arrays are contiguous. To permute further data, index the data with the positions.
 
     Example:
         >>> ids, positions = torch.tensor([2, 1, 1, 0]), torch.arange(4)
@@ -54,7 +54,7 @@ def sort_rows(indptr: Tensor, ids: Tensor, positions: Tensor | None = None) -> N
 
 
 def _sort_on_device(indptr: Tensor, ids: Tensor, positions: Tensor | None) -> None:
-    # Two stable sorts, of the ids and then of their rows: Numba's kernels run on the host.
+    # Numba's kernels run on the host, so a device sorts twice, stably: by id, then by row.
     rows = torch.repeat_interleave(indptr.diff(), output_size=len(ids))
     order = torch.sort(ids, stable=True).indices
     order = order[torch.sort(rows[order], stable=True).indices]
@@ -107,7 +107,7 @@ def _sort_digits(ids: Array, positions: Array) -> None:
     heads = np.empty(1 << _DIGIT_BITS, dtype=np.int64)
     other_ids, other_positions = np.empty_like(ids), np.empty_like(positions)
     shift = 0
-    # Two digits at a time, there and back.
+    # Two digits in each round: the first sort writes into the second arrays, the second sort writes back.
     while left > 0:
         _sort_digit(ids, positions, other_ids, other_positions, shift, heads)
         _sort_digit(other_ids, other_positions, ids, positions, shift + _DIGIT_BITS, heads)

@@ -1,7 +1,7 @@
 """Rows of dense and ``torch.sparse_csr`` tensors by index, for features, labels and in-edges.
 
-PyTorch cannot select rows of its CSR layout. A CSR matrix and a CSC topology have one structure, so the function here that
-gathers ranges selects rows of the one and in-edges of the other.
+PyTorch cannot select rows of its CSR layout. A CSR matrix and a CSC topology have the same structure, so
+:func:`gather_ranges` selects both rows of a matrix and in-edges of a topology.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sagann.byte_size import format_bytes
 from sagann.graph.large_arrays import SLAB_EDGES, empty_array
 
 SMALLEST_WARNING_BYTES = 64 << 20
-"Sparse features that become dense in fewer bytes cause no warning."
+"Smallest dense form of sparse features that causes a warning, in bytes."
 
 
 def is_sparse(features: object) -> TypeGuard[Tensor]:
@@ -44,14 +44,15 @@ def take_rows(tensor: Tensor, index: Tensor) -> Tensor:
 
 
 def pick_rows(tensor: Tensor, rows: Tensor, into: Tensor) -> Tensor:
-    """Copy rows of a dense tensor, by the calling thread alone, into contiguous memory, which is returned.
+    """Copy rows of a dense tensor into the contiguous tensor ``into``, and return it.
 
-    Where the tensor is mapped from a file, only these rows are read.
+    The calling thread copies rows of a contiguous tensor on the CPU alone. If the tensor is mapped from a file, only
+    the pages of these rows are read.
     """
     if not tensor.is_contiguous() or tensor.device.type != "cpu":
         return torch.index_select(tensor, 0, rows.long(), out=into)
     if into.numel():
-        # PyTorch would wake other threads, which compute meanwhile. NumPy checks no index in this mode.
+        # PyTorch would copy with other threads, which are computing. NumPy checks no index in mode "clip".
         np.take(as_bytes(tensor), rows.numpy(), axis=0, out=as_bytes(into), mode="clip")
     return into
 
@@ -63,7 +64,7 @@ def as_bytes(tensor: Tensor) -> np.ndarray:
 
 
 def flat_bytes(tensor: Tensor) -> np.ndarray:
-    """A tensor's numbers in order as bytes: uint8 [bytes], on the same memory where the tensor is contiguous."""
+    """A tensor's numbers as bytes, in order: uint8 [bytes], on the same memory if contiguous, else a copy."""
     found: np.ndarray = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
     return found
 
@@ -78,7 +79,7 @@ def csr_tensor(offsets: Tensor, columns: Tensor, values: Tensor, *, num_columns:
     with warnings.catch_warnings():
         # PyTorch warns once per process that the layout may change.
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta", category=UserWarning)
-        # The check is refused outright, because torch warns where it is off by default.
+        # Passed explicitly, because torch warns if the check is off only by default.
         return torch.sparse_csr_tensor(
             offsets, columns, values, size=(len(offsets) - 1, num_columns), check_invariants=False
         )
@@ -107,7 +108,8 @@ def dense_rows(rows: Tensor) -> Tensor:
 def made_dense(features: Tensor, reader: str, fix: str) -> Tensor:
     """:func:`dense_rows`, with a warning if the dense form takes much memory.
 
-    The warning has the reader of dense rows as its subject, and ends with a sentence that says how to avoid the dense form.
+    ``reader`` is the subject of the warning: the reader of dense rows. ``fix`` is its last sentence: how to avoid the
+    dense form.
     """
     dense_bytes = features.numel() * features.dtype.itemsize
     sparse_bytes = sum(part.nbytes for part in (features.crow_indices(), features.col_indices(), features.values()))

@@ -1,9 +1,9 @@
 """A degree-corrected stochastic block model with features and labels, from which a GNN can learn; the embedded demo is one.
 
 A vertex has a class, a weight drawn from a power law, and features around the centre of its class. An undirected edge joins
-two vertices that are drawn in proportion to their weights: the second one from the class of the first with probability
-``homophily``, otherwise from another class. A vertex's expected degree is proportional to its weight. Neighbours average out
-the noise of the features. Draws depend on the seed and a counter alone, so the number of threads does not matter.
+two vertices that are drawn in proportion to their weights. With probability ``homophily`` the second vertex is drawn
+from the class of the first, otherwise from the other classes. Neighbours average out the noise of the features. Draws
+depend on the seed and a counter alone, so the number of threads does not change the graph.
 
 References:
     Karrer and Newman, Stochastic blockmodels and community structure in networks, Physical Review E 83, 2011.
@@ -50,18 +50,18 @@ def sbm_graph(
     """Draw an undirected graph (both directions stored), without self-loops and multi-edges, and without splits.
 
     Args:
-        num_vertices: vertices, in classes of about equal size.
-        num_classes: classes, at least 1.
-        average_degree: directed edges per vertex.
+        num_vertices: number of vertices, in classes of about equal size.
+        num_classes: number of classes, at least 1.
+        average_degree: directed edges per vertex, at most ``num_vertices - 1``.
         homophily: expected share of the edges that join vertices of one class, in [0, 1].
-        degree_exponent: of the power law of the degrees, above 2; the higher, the more even. They are cut at
-            ``sqrt(num_vertices * average_degree)``.
-        num_features: features per vertex, float32.
+        degree_exponent: exponent of the degrees' power law, above 2; a higher exponent gives more even degrees.
+            Expected degrees are cut at about ``sqrt(num_vertices * average_degree)``.
+        num_features: number of features per vertex, float32.
         feature_noise: standard deviation of the noise in every feature. Centres of classes are at a distance
             of about sqrt(2) from each other.
-        seed: of everything.
+        seed: seed of all draws.
     Raises:
-        InputError: an argument is out of range, or there are more edges asked for than pairs of vertices.
+        InputError: an argument is out of range.
     """
     limits = (
         ("num_vertices", num_vertices, num_vertices >= 0, "at least 0"),
@@ -109,11 +109,11 @@ def sbm_graph(
 def demo_graph(*, seed: int = 0) -> Graph:
     """Draw the demo graph: 19,717 vertices, 88,726 directed edges, 3 classes, 500 features, a Planetoid split.
 
-    Homophily and noise are tuned so that, from 20 labelled vertices per class, a two-layer GCN tests at about 80 % and the same
-    network without edges at about 68 %.
+    Homophily and noise are tuned for 20 labelled vertices per class: a two-layer GCN then has a test accuracy of about
+    80 %, and the same network without edges about 68 %.
 
     Args:
-        seed: of everything; other seeds give other graphs of the same kind.
+        seed: seed of all draws; other seeds give other graphs of the same kind.
     """
     graph = sbm_graph(
         19_717,
@@ -131,7 +131,7 @@ def demo_graph(*, seed: int = 0) -> Graph:
 def _draw_edges(
     labels: Tensor, num_classes: int, weights: Tensor, num_pairs: int, homophily: float, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Distinct pairs src < dst: ``num_pairs``, or as many as the rounds yield."""
+    """Draw ``num_pairs`` distinct pairs src < dst, or fewer if the rounds do not find so many."""
     num_vertices = len(labels)
     # Vertices grouped by class, with running sums of their weights: drawing is a binary search.
     order = torch.sort(labels, stable=True).indices

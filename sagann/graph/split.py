@@ -1,7 +1,7 @@
 """Splits: which vertices to train, validate and test on.
 
 Only labelled vertices enter a split; masks are disjoint; the same seed gives the same split on every machine.
-In a multi-label graph every vertex counts as labelled, since a row of zeros is an answer.
+In a multi-label graph every vertex counts as labelled, because a row of zeros is a valid label.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def random_split(graph: Graph, *, train: float = 0.6, val: float = 0.2, seed: in
     if not (train >= 0 and val >= 0 and train + val <= 1):
         raise InputError(
             "shares of a split do not fit",
-            value=f"train {train:g} and val {val:g}, each at least 0 and at most 1 together",
+            value=f"train {train:g} and val {val:g}, expected each at least 0, and a sum of at most 1",
             where="random_split",
-            fix="Lower one of them; what is left is for testing.",
+            fix="Lower one of the shares; the rest is for testing.",
         )
     vertices = _labelled_vertices(graph)
     vertices = vertices[_shuffled(len(vertices), seed)]
@@ -60,13 +60,13 @@ def per_class_split(graph: Graph, *, train: int = 20, val: int = 30, seed: int) 
 
 
 def planetoid_split(graph: Graph, *, train: int = 20, val: int = 500, test: int = 1000, seed: int) -> Graph:
-    """Draw ``train`` labelled vertices of every class, then ``val`` and ``test`` of all the others.
+    """Draw ``train`` labelled vertices of every class, then ``val`` and ``test`` of the other labelled vertices.
 
     Args:
         graph: a graph with one label per vertex.
         train: vertices per class for training.
-        val: vertices in all for validation.
-        test: vertices in all for testing.
+        val: total number of vertices for validation.
+        test: total number of vertices for testing.
         seed: seed of the draw.
     Raises:
         InputError: no labels, several labels per vertex, or too few vertices.
@@ -76,7 +76,7 @@ def planetoid_split(graph: Graph, *, train: int = 20, val: int = 500, test: int 
     _require_counts(graph, train=train, val=val, test=test)
     chosen, _, rest = _parts_per_class(graph, train, 0, seed)
     if len(rest) < val + test:
-        value = f"{len(rest)} beside training, val {val} and test {test} are needed"
+        value = f"{len(rest)} are left after training, but val {val} and test {test} are needed"
         fix = "Lower val or test, or use random_split."
         raise _refused(graph, "too few labelled vertices to split", value, fix)
     rest = rest[_shuffled(len(rest), seed + 1)]
@@ -96,7 +96,7 @@ def _parts_per_class(graph: Graph, train: int, val: int, seed: int) -> tuple[Ten
         what = "a split per class needs one label per vertex"
         raise _refused(graph, what, "several labels per vertex", "Use random_split.")
     vertices = vertices[_shuffled(len(vertices), seed)]
-    # Grouped by class, without a loop over classes: there may be more of them than vertices.
+    # Grouped by class without a loop over classes, because there may be more classes than vertices.
     labels, order = graph.labels[vertices].sort(stable=True)
     vertices = vertices[order]
     classes, sizes = labels.unique_consecutive(return_counts=True)
@@ -111,7 +111,7 @@ def _parts_per_class(graph: Graph, train: int, val: int, seed: int) -> tuple[Ten
 
 
 def _check_class_sizes(graph: Graph, classes: Tensor, sizes: Tensor, train: int, val: int) -> None:
-    """Refuse a class with fewer than ``train + val`` vertices; ``classes`` are those that occur, ascending."""
+    """Refuse a class with fewer than ``train + val`` vertices; ``classes`` has the classes with vertices, ascending."""
     absent = (classes != torch.arange(len(classes), device=classes.device)).nonzero()
     first_absent = int(absent[0]) if len(absent) else len(classes)
     short = (sizes < train + val).nonzero()
@@ -137,9 +137,9 @@ def graph_split(
 
     Args:
         graph: several graphs in one, with labels.
-        train, val, test: graphs by name or by position; those in none of the three are left out.
+        train, val, test: graphs by name or by position; graphs in none of the three are left out.
     Raises:
-        InputError: the graph is a single one, a graph is unknown, or it is asked for twice.
+        InputError: ``graph`` has no ``graph_ptr``, a named graph is unknown, or a graph is named twice.
     """
     if graph.graph_ptr is None:
         fix = "Use random_split or per_class_split."

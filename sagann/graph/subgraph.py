@@ -1,7 +1,7 @@
-"""Vertices chosen and renumbered: pure functions from Graph to Graph.
+"""Choose and renumber vertices: pure functions from Graph to Graph.
 
-Both are one operation: vertex i of the result is vertex ``order[i]`` of the input, with its features, label
-and splits, and the in-edges whose source was chosen as well, with their data, ascending by source.
+All functions do one operation. Vertex i of the result is vertex ``order[i]`` of the input, with its features, label and
+splits. The result has the edges between chosen vertices, with their data; in-edges ascend by source.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def subgraph(graph: Graph, vertices: Tensor) -> Graph:
 
     Args:
         graph: any graph.
-        vertices: int64 [M], distinct ids; in a graph of several graphs, those of one graph stand together.
-            Graphs with no vertex left disappear.
+        vertices: int64 [M], distinct ids. If the graph holds several graphs, the vertices of each must be consecutive
+            in ``vertices``. A graph without a chosen vertex disappears.
     Raises:
         InputError: an id is out of range or repeated, or graphs are mixed.
     Example:
@@ -83,7 +83,7 @@ def relabel(graph: Graph, order: Tensor) -> Graph:
 
 
 def check_order(graph: Graph, order: Tensor) -> None:
-    """Check that an order is a permutation of the vertices, int64 [num_vertices], that mixes those of no two graphs."""
+    """Check that ``order``, int64 [num_vertices], is a permutation of the vertices that mixes no graphs."""
     if len(order) != graph.num_vertices:
         raise InputError(
             "vertex order is not a permutation",
@@ -106,7 +106,7 @@ def _check_vertices(vertices: Tensor, graph: Graph) -> None:
         repeated = int((times > 1).nonzero()[0])
         raise InputError(
             "vertex id repeated",
-            value=f"{repeated} stands {int(times[repeated])} times",
+            value=f"{repeated} occurs {int(times[repeated])} times",
             where=where,
             fix="Pass every vertex at most once.",
         )
@@ -123,7 +123,7 @@ def graphs_of(graph: Graph, vertices: Tensor) -> tuple[Tensor | None, tuple[str,
         mixed = int((counts > 1).nonzero()[0])
         raise InputError(
             "vertices of several graphs are mixed",
-            value=f"those of graph {mixed} stand in {int(counts[mixed])} places",
+            value=f"the vertices of graph {mixed} are in {int(counts[mixed])} places",
             where=f"vertices of graph '{graph.name}'",
             fix="Keep the vertices of each graph together, or drop graph_ptr first.",
         )

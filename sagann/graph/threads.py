@@ -1,6 +1,7 @@
-"""As many Numba threads as PyTorch has, without a change of PyTorch's number.
+"""Give Numba the number of threads that PyTorch has, and keep PyTorch's number.
 
-Both runtimes are OpenMP. If they share a symbol, setting Numba's number of threads silently sets PyTorch's.
+Both runtimes are OpenMP. If they share a symbol, setting Numba's number of threads also sets PyTorch's, without a
+warning.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sagann.errors import InputError, first_line
 
 @contextmanager
 def pytorch_threads() -> Iterator[int]:
-    """Run Numba's parallel loops on as many threads as PyTorch uses; yields their number.
+    """Run Numba's parallel loops on as many threads as PyTorch uses; yields the number of threads.
 
     Raises:
         InputError: a variable of the environment keeps Numba from starting its threads.

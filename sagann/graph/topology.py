@@ -1,6 +1,6 @@
 """Topology: one bipartite adjacency, in CSC, with CSR built on demand.
 
-A whole graph, an edge chunk, a worker's partition and a sampled block are Topologies; one set of kernels serves all four.
+A whole graph and an edge chunk are both topologies, so one set of kernels serves both.
 
 Invariants:
 
@@ -16,7 +16,7 @@ checked. Without the order, the number of intervals decides which of several equ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -54,7 +54,7 @@ class Topology:
         indices: int32 or int64 [num_edges], source ids grouped by destination.
         num_src: number of source vertices; ``num_dst`` must not exceed it.
         edge_data: tensors with one row per edge, in CSC order ("weight", "type", ...).
-        edge_ids: for a part of a larger topology, each edge's id there [num_edges]; None when it is whole.
+        edge_ids: for a part of a larger topology, the edges' ids in the larger topology [num_edges]; else None.
         validate: check the invariants in O(vertices + edges). Turn it off only for arrays already checked.
 
     Raises:
@@ -124,7 +124,7 @@ class Topology:
             dst: integer [num_edges], destination ids.
             num_src: number of source vertices.
             num_dst: number of destination vertices; default ``num_src``.
-            edge_data: tensors with one row per edge, in the order of ``src``; they are sorted along.
+            edge_data: tensors with one row per edge, in the order of ``src``; their rows are sorted with the edges.
         Raises:
             InputError: an id is out of range, or the arrays' lengths differ.
         """
@@ -164,12 +164,12 @@ class Topology:
     @property
     def num_dst(self) -> int:
         """Number of destination vertices."""
-        # At every call of a layer: len() of a tensor takes five times as long.
+        # Every call of a layer reads this number, and len() of a tensor takes much longer.
         return self.indptr.size(0) - 1
 
     @property
     def num_edges(self) -> int:
-        """Number of edges, multi-edges counted as often as they stand."""
+        """Number of edges; every copy of a multi-edge counts."""
         return self.indices.size(0)
 
     @property
@@ -179,7 +179,7 @@ class Topology:
 
     @property
     def device(self) -> torch.device:
-        """Where the arrays live."""
+        """Device of the arrays."""
         return self.indices.device
 
     def edge_dst(self) -> Tensor:
@@ -197,7 +197,7 @@ class Topology:
         if self._csr is None:
             from sagann.graph.counting_sort import group_by_key
 
-            # Destinations are as large as the indices: they are kept only if edge_dst() was called.
+            # The destinations take as much memory as the indices, so they are kept only if edge_dst() was called.
             with for_training_as_well():
                 dst = self._expand_dst() if self._edge_dst is None else self._edge_dst
                 grouped = group_by_key(self.indices, self.num_src, values=dst, positions=True)
@@ -239,7 +239,7 @@ class Topology:
         return self._derived[key]
 
     def to(self, device: torch.device | str) -> Topology:
-        """The same topology on ``device``; itself where it is there already."""
+        """The same topology on ``device``; this object itself if it is already there."""
         target = torch.device(device)
         if target == self.device or (target.type == self.device.type and target.index is None):
             return self
@@ -263,7 +263,7 @@ class Topology:
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Copies and pickles have what :meth:`mapped` keeps."""
+        """Copies and pickles keep the arrays that :meth:`mapped` keeps."""
         edge_data = dict(self._edge_data)
         return _restored, (self.indptr, self.indices, self.num_src, edge_data, self.edge_ids, self._csr)
 
@@ -273,16 +273,23 @@ class Topology:
 
 
 def destinations(topology: Topology, rows: slice, edges: slice) -> Tensor:
-    """The destination of every in-edge of a range of destinations, whose edges are ``edges``."""
+    """The destination of every edge in ``edges``, which are the in-edges of the destinations ``rows``."""
     ids = torch.arange(rows.start, rows.stop, dtype=topology.indices.dtype, device=topology.device)
     degrees = topology.indptr[rows.start : rows.stop + 1].diff()
     return torch.repeat_interleave(ids, degrees, output_size=edges.stop - edges.start)
 
 
+def for_training_as_well() -> AbstractContextManager[object]:
+    """Make tensors inside the ``with`` block that a backward pass can save: without gradients, and not in inference mode."""
+    if torch.is_inference_mode_enabled():
+        return _without_inference_mode()
+    # Sampled blocks enter often: a context that changes nothing costs less.
+    return torch.no_grad() if torch.is_grad_enabled() else nullcontext()
+
+
 @contextmanager
-def for_training_as_well() -> Iterator[None]:
-    """Leave inference mode, so that a backward pass can save the tensors that are made inside."""
-    with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext(), torch.no_grad():
+def _without_inference_mode() -> Iterator[None]:
+    with torch.inference_mode(False), torch.no_grad():
         yield
 
 
@@ -357,7 +364,7 @@ def _edge_rows(name: str, rows: Tensor, num_edges: int) -> Tensor:
             "edge data has the wrong number of rows",
             value=f"{list(rows.shape)}, expected one row for each of {num_edges} edges",
             where=f"edge data '{name}'",
-            fix="Pass one row per edge, in the topology's order (by destination, then source), or all of it to from_coo.",
+            fix="Pass one row per edge, in the topology's order (by destination, then source), or use from_coo.",
         )
     return rows
 

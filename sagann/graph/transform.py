@@ -1,18 +1,20 @@
-"""Edges added, merged and removed: pure functions from Graph to Graph.
+"""Add, merge and remove edges: pure functions from Graph to Graph.
 
 Self-loops are added slab by slab, into arrays that :mod:`sagann.graph.large_arrays` makes; the other functions hold all edges
-in memory. Vertices keep their ids, so features, labels, splits and graph boundaries are shared with the input. Results are in
-CSC order, with in-edges ascending by source. Edges of the same ends keep their order, and added edges follow them; functions
-that reverse or merge edges sort edges of the same ends by type. Edge data of added and merged edges:
+in memory. Vertices keep their ids, so features, labels, splits and graph boundaries are shared with the input.
 
-===================  ==================  =============================  =====================
-function             ``weight``          ``type``                       other edge data
-===================  ==================  =============================  =====================
-add_self_loops       1                   a new type, the highest        must be given (fill)
-coalesce             summed              part of what makes edges equal  of the first edge
-symmetrise           that of the edge    that of the edge               that of the edge
-add_inverse_edges    that of the edge    type + num_edge_types          that of the edge
-===================  ==================  =============================  =====================
+Results are in CSC order, with in-edges ascending by source. Edges with the same ends keep their order, and added edges
+follow them; functions that reverse or merge edges sort edges with the same ends by type. Edge data of added and merged
+edges:
+
+===================  ===================  =========================  =========================
+function             ``weight``           ``type``                   other edge data
+===================  ===================  =========================  =========================
+add_self_loops       1                    a new type, the highest    the value in ``fill``
+coalesce             sum of the weights   equal in merged edges      that of the first edge
+symmetrise           same as the edge     same as the edge           same as the edge
+add_inverse_edges    same as the edge     type + num_edge_types      same as the edge
+===================  ===================  =========================  =========================
 """
 
 from __future__ import annotations
@@ -34,14 +36,15 @@ from sagann.graph.topology import Topology, destinations
 def add_self_loops(graph: Graph, *, fill: Mapping[str, float] | None = None, leave_out: bool = False) -> Graph:
     """Add the edge v -> v to every vertex that has none.
 
-    A vertex with a self-loop keeps it, and its data (as PyG's ``add_remaining_self_loops``, except that
-    several loops of one vertex are not merged). In a graph with edge types the new loops get a type of their
-    own, ``num_edge_types``, which grows by one if any loop is added.
+    Existing self-loops and their data stay (as in PyG's ``add_remaining_self_loops``, but several loops of one vertex
+    are not merged). In a graph with edge types the new loops get the new type ``num_edge_types``, and
+    ``num_edge_types`` grows by one if any loop is added.
 
     Args:
         graph: any graph.
-        fill: value of the new loops' edge data, by name; 'weight' defaults to 1, 'type' to the new type.
-        leave_out: if loops are added, leave out edge data without a value for them, instead of refusing it.
+        fill: values of the new loops' edge data, by name; 'weight' defaults to 1, 'type' to the new type.
+        leave_out: drop edge data that has no value for the new loops, instead of raising an error. If no loop is added,
+            nothing is dropped.
     Raises:
         InputError: the graph has edge data without a value for the new loops.
     Example:
@@ -60,14 +63,14 @@ def add_self_loops(graph: Graph, *, fill: Mapping[str, float] | None = None, lea
     if not missing.any():
         return graph
 
-    # Every edge moves up by the number of loops added to the destinations before its own, and by one where its
-    # source comes after its destination: there the loop has its place.
+    # An edge moves up by the number of loops added to lower destinations, and by one more if its source is above its
+    # destination, because the loop stands before this edge.
     shift = offsets_of(missing)
     indptr = topology.indptr + shift
     num_edges = topology.num_edges + int(shift[-1])
 
     def insert(rows: Tensor, loops: float | None, dtype: torch.dtype) -> Tensor:
-        """A row for every edge and new loop: ``loops``, or the vertex itself."""
+        """The rows of all edges and new loops. A loop's row is ``loops``, or the id of its vertex for None."""
         merged = empty_array((num_edges, *rows.shape[1:]), dtype, rows.device)
         for vertices, edges in slabs(topology.indptr):
             into = merged[int(indptr[vertices.start]) : int(indptr[vertices.stop])]
@@ -87,7 +90,7 @@ def add_self_loops(graph: Graph, *, fill: Mapping[str, float] | None = None, lea
                 "edge data has no value for new self-loops",
                 value=f"{int(shift[-1])} vertices without a self-loop",
                 where=f"edge data '{name}' of graph '{graph.name}'",
-                fix=f"Pass one, add_self_loops(graph, fill={{'{name}': 0}}), or leave the edge data out, leave_out=True.",
+                fix=f"Pass a value, fill={{'{name}': 0}}, or drop the edge data, leave_out=True.",
             )
     new_topology = Topology(
         indptr=indptr,
@@ -118,10 +121,10 @@ def remove_self_loops(graph: Graph) -> Graph:
 
 
 def coalesce(graph: Graph) -> Graph:
-    """Merge multi-edges; in-edges end up ascending by source, then by type.
+    """Merge multi-edges; in-edges of the result ascend by source, then by type.
 
-    Weights are summed. Edges with the same ends and different types are different edges. Other edge data is
-    that of the first of the merged edges.
+    Weights are summed. Edges with the same ends and different types are not merged. Other edge data is that of the
+    first of the merged edges.
 
     Example:
         >>> topology = Topology.from_coo(
@@ -150,10 +153,9 @@ def coalesce(graph: Graph) -> Graph:
 def symmetrise(graph: Graph) -> Graph:
     """Add the reverse of every edge that has none, and merge multi-edges.
 
-    The graph is coalesced first, so a reverse edge carries the summed weight of the multi-edge that it
-    mirrors. Where both directions are present each keeps its own weight. In a graph with edge types the
-    reverse has the same type, and only an edge of the same type counts as the reverse; see
-    :func:`add_inverse_edges` for types of their own.
+    The graph is coalesced first, so a reverse edge has the summed weight of the multi-edge that it mirrors. If both
+    directions are present, each keeps its own weight. In a graph with edge types the reverse has the same type, and
+    only an edge of the same type counts as the reverse. To give reverse edges new types, use :func:`add_inverse_edges`.
 
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([0, 2]), dst=torch.tensor([1, 2]), num_src=3)
@@ -162,17 +164,17 @@ def symmetrise(graph: Graph) -> Graph:
         ([0, 1, 2, 3], [1, 0, 2])
     """
     forward = coalesce(graph).topology
-    # Each edge stands before its mirror image, and sorting is stable: the first of equals is the edge itself
-    # where there is one.
+    # All edges stand before all mirror images, and sorting is stable. So of several equal edges, the first is an edge
+    # of the graph, if the graph has one.
     both = _with_reversed(forward, forward.edge_data)
     return graph.with_topology(_keep_edges(both, _first_edges(both)))
 
 
 def add_inverse_edges(graph: Graph) -> Graph:
-    """Give every edge of type t a reverse edge of type t + num_edge_types, which doubles.
+    """Add to every edge of type t a reverse edge of type t + ``num_edge_types``; then ``num_edge_types`` doubles.
 
-    This is how relational models such as R-GCN let messages pass both ways. Nothing is merged; a self-loop
-    gets an inverse as well.
+    Relational models such as R-GCN pass messages both ways by such edges. No edges are merged; a self-loop gets an
+    inverse edge too.
 
     Raises:
         InputError: the graph has no edge types.
@@ -194,7 +196,7 @@ def add_inverse_edges(graph: Graph) -> Graph:
 
 
 def _wide_types(types: Tensor) -> Tensor:
-    # Types may be stored in a byte or two, where new ones might not fit.
+    # Types may be stored in 8 or 16 bits, which new types might exceed.
     return types if types.dtype in (torch.int32, torch.int64) else types.to(torch.int32)
 
 
@@ -216,10 +218,10 @@ def _with_reversed(topology: Topology, reversed_data: Mapping[str, Tensor]) -> T
 
 
 def _sorted(src: Tensor, dst: Tensor, edge_data: Mapping[str, Tensor], num_vertices: int) -> Topology:
-    """Edges by destination, then source, then type; equal ones keep their order."""
+    """Sort edges by destination, then source, then type; edges equal in all three keep their order."""
     types = edge_data.get("type")
     if types is not None:
-        # Edges of the same ends keep their order when they are sorted by these: that of their types.
+        # from_coo sorts stably by the ends, so edges with the same ends keep the order of their types.
         order = torch.sort(types, stable=True).indices
         src, dst, edge_data = src[order], dst[order], {name: rows[order] for name, rows in edge_data.items()}
     return Topology.from_coo(src=src, dst=dst, num_src=num_vertices, edge_data=edge_data)

@@ -1,4 +1,4 @@
-"""Every value of a graph checked before training, so that bad input never becomes a bad model.
+"""Check every value of a graph before training, so that bad input never becomes a bad model.
 
 A message names the first offending vertex or edge.
 """
@@ -37,7 +37,7 @@ def validate_graph(graph: Graph) -> None:
     """Check every value of ``graph``, in O(edges + features).
 
     Raises:
-        InputError: something is wrong; the message names the first offending vertex or edge.
+        InputError: a value is wrong; the message names the first offending vertex or edge.
     """
     graph.topology.validate()
     _check_boundaries(graph)
@@ -90,7 +90,7 @@ def _check_no_crossing(graph: Graph, ptr: Tensor) -> None:
                 "an edge joins two graphs",
                 value=f"{int(src[at])} -> {int(dst[at])}, from graph {source_graph} to graph {int(owner[at])}",
                 where=f"{_name(graph, 'edges')}, edge {edges.start + at}",
-                fix="Remove the edge, or mend graph_ptr.",
+                fix="Remove the edge, or correct graph_ptr.",
             )
 
 
@@ -121,7 +121,7 @@ def _check_types(graph: Graph, types: Tensor) -> None:
     if types.dtype not in TYPE_DTYPES or types.ndim != 1:
         raise wrong_form(types, "integers [num_edges]", where=where, fix="Convert the types with .to(torch.int64).")
     for part in slices(len(types)):
-        # Widened, because the number of types would wrap around in 8 or 16 bits.
+        # Widened, because the comparison with the number of types would overflow in 8 or 16 bits.
         check_types(types[part].long(), graph.num_edge_types, where=numbered(where, "edge", part.start))
 
 
@@ -156,6 +156,13 @@ def _check_features(graph: Graph) -> None:
 def _check_sparse_features(features: Tensor, name: str) -> None:
     offsets, columns, values = features.crow_indices(), features.col_indices(), features.values()
     check_offsets(offsets, len(columns), "offsets of sparse features", where=name)
+    if len(values) != len(columns):
+        raise InputError(
+            "columns and values of sparse features differ in number",
+            value=f"{len(columns)} columns and {len(values)} values",
+            where=name,
+            fix="Make the features with torch.sparse_csr_tensor(..., check_invariants=True), which says where they differ.",
+        )
 
     def entries(first: int) -> Where:
         def where(at: int) -> str:

@@ -1,4 +1,4 @@
-"""Versions of tensors, which change with every change in place."""
+"""Version numbers of tensors: each change of a tensor in place raises its number."""
 
 from __future__ import annotations
 

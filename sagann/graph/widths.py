@@ -1,4 +1,4 @@
-"""Widths of integers: the narrowest dtype is used, because ids take most of the memory of a graph."""
+"""Widths of integers: ids have the narrowest dtype, because ids take most of the memory of a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bridges to what users have today: PyG, SciPy, OGB folders, GraphBolt folders."""
+"""Bridges to other libraries and their datasets: PyG, SciPy, OGB folders, GraphBolt folders."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Datasets of DGL GraphBolt in their raw layout: a ``metadata.yaml`` that names CSV and ``.npy`` files.
 
-Graphs are homogeneous, with a vertex task. Files in torch's format are refused, because reading them may unpickle.
+Graphs are homogeneous, with a vertex task. Files in torch's format are refused, because reading them may run code.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def import_graphbolt(
 ) -> None:
     """Import a GraphBolt dataset, streaming the edges in bounded memory.
 
-    Vertex features are the array named 'feat', or the only array of vertices. Edge features become edge data of the same name.
-    Labels and splits are those of the first task.
+    Vertex features are the array named 'feat', or the only array of vertex features. Edge features become edge data of
+    the same name. Labels and splits are those of the first task.
 
     Args:
         source: folder with ``metadata.yaml``, or that file.
@@ -43,7 +43,7 @@ def import_graphbolt(
         options: symmetrise, memory, and so on.
     Raises:
         MissingDependencyError: PyYAML is not installed.
-        DatasetError: a file is missing or damaged, or the graph is heterogeneous; names file and row.
+        DatasetError: a file is missing or damaged, or the graph is heterogeneous; the message names file and row.
     """
     path = Path(source)
     path = path / "metadata.yaml" if path.is_dir() else path
@@ -98,7 +98,7 @@ class _Metadata:
                 "file format not supported",
                 value=f"format {kind!r} of {name!r}, expected {' or '.join(kinds)}",
                 where=str(self.path),
-                fix="Save the array with numpy.save; files in torch's format are not opened, they may run code.",
+                fix="Save the array with numpy.save; sagann opens no file in torch's format, because it may run code.",
             )
         return self.path.parent / name
 
@@ -117,7 +117,7 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     except ImportError as error:
         raise MissingDependencyError("yaml", extra="graphbolt", feature="import of GraphBolt datasets") from error
     with reading(
-        path, (OSError, yaml.YAMLError, ValueError, RecursionError), fix="Mend the file; it must be YAML."
+        path, (OSError, yaml.YAMLError, ValueError, RecursionError), fix="Correct the file; it must be YAML."
     ):
         body = yaml.safe_load(path.read_bytes())
     if not isinstance(body, dict):
@@ -195,7 +195,7 @@ def _features(meta: _Metadata) -> RowSource | None:
 def _task(
     meta: _Metadata, num_vertices: int, num_classes: int | None
 ) -> tuple[RowSource | None, dict[str, RowSource], int | None]:
-    """Labels for the vertices of the sets, masks for the sets, and the number of classes."""
+    """Labels of all vertices, masks of the splits, and the number of classes that the first task states."""
     tasks = meta.items(meta.body, "tasks")
     if not tasks:
         return None, {}, None
@@ -232,13 +232,13 @@ def _labels_of(seeds: Array, file: Path) -> RowSource:
             "labels and seeds differ in number",
             value=f"labels {list(labels.shape)}, {len(seeds)} seeds",
             where=str(file),
-            fix="Bring one label for each seed.",
+            fix="Provide one label for each seed.",
         )
     return array_labels(labels, str(file))
 
 
 def _labels(known: list[tuple[Array, RowSource]], num_vertices: int, num_classes: int | None) -> RowSource | None:
-    """Labels of all vertices from the seeds of the sets and their labels; other vertices have an unknown label."""
+    """Labels of all vertices: those of the seeds, and for any other vertex -1 or a row of zeros."""
     if not known:
         return None
     first = known[0][1]
@@ -253,12 +253,12 @@ def _labels(known: list[tuple[Array, RowSource]], num_vertices: int, num_classes
         if labels.row_shape != first.row_shape:
             raise DatasetError(
                 "labels of the sets differ in form",
-                value=f"rows {list(labels.row_shape)}, those of {first.file} {list(first.row_shape)}",
+                value=f"rows have shape {list(labels.row_shape)}, but those of {first.file} {list(first.row_shape)}",
                 where=labels.file,
-                fix="Give all sets one form.",
+                fix="Give the labels of all sets the same number of columns.",
             )
         for chunk in labels.chunks():
-            # Here a label still has the file and the row where a person can look it up.
+            # Labels are checked here, where the error can still name the file and the row.
             where = numbered(labels.file, "row", chunk.first_row)
             check_labels(chunk.rows, num_classes, where=where, error=DatasetError)
             whole[seeds[chunk.first_row : chunk.first_row + len(chunk.rows)]] = chunk.rows

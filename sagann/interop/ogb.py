@@ -1,8 +1,8 @@
-"""Node-property datasets of the Open Graph Benchmark, as they lie in their folders after download.
+"""Node-property datasets of the Open Graph Benchmark, from the folders that OGB downloads.
 
-Both raw layouts are read, the CSV files (``raw/edge.csv.gz`` and so on) and the archives of the largest sets
-(``raw/data.npz``), and the split under ``split/``. No file of torch or pandas pickles is ever opened, so the
-``processed`` and ``mapping`` folders are left alone.
+Both raw layouts are read: the CSV files (``raw/edge.csv.gz`` and so on), and the archives of the largest datasets
+(``raw/data.npz``). The split is read from ``split/``. Pickles of torch or pandas are never opened; the folders
+``processed`` and ``mapping`` are not read.
 
 References:
     Hu et al., Open Graph Benchmark: Datasets for Machine Learning on Graphs, NeurIPS 2020.
@@ -39,16 +39,16 @@ def import_ogb(
 ) -> None:
     """Import a node-property dataset of OGB, streaming in bounded memory.
 
-    OGB says of some sets that inverse edges are to be added (``add_inverse_edge``); here that is the user's
-    choice, ``ImportOptions(symmetrise=True)``.
+    OGB's loader adds inverse edges to some datasets (``add_inverse_edge``). Here the user decides:
+    ``ImportOptions(symmetrise=True)`` adds them.
 
     Args:
         source: the dataset's folder, which holds ``raw`` and ``split`` (``dataset/ogbn_arxiv``).
         out: dataset folder to make.
-        split: name of the split scheme; default the only one.
+        split: name of the split scheme, a folder in ``split``; default the only one.
         options: symmetrise, memory, and so on.
     Raises:
-        DatasetError: a file is missing, damaged, or of another kind of dataset; names file and row.
+        DatasetError: a file is missing, damaged, or of another kind of dataset; the message names file and row.
     """
     folder = Path(source)
     raw = folder / "raw"
@@ -68,7 +68,7 @@ def import_ogb(
 
 
 def _csv_fields(raw: Path) -> dict[str, Any]:
-    """Fields of the ImportSource, without name and splits, of the layout in CSV files."""
+    """Fields of the ImportSource, without name and splits, from the layout with CSV files."""
 
     def table(name: str) -> CsvTable | None:
         path = _find(raw, name)
@@ -83,14 +83,14 @@ def _csv_fields(raw: Path) -> dict[str, Any]:
             data={} if edge_features is None else {"feat": table_features(edge_features)},
         ),
         "features": None if features is None else table_features(features),
-        # Some sets write unknown labels as nan.
+        # Some datasets write unknown labels as nan.
         "labels": None if labels is None else table_labels(labels, "float64"),
         "num_vertices": _one_number(_require(raw, "num-node-list.csv"), "num_vertices"),
     }
 
 
 def _archive_fields(raw: Path, stack: ExitStack) -> dict[str, Any]:
-    """As :func:`_csv_fields`, of the layout in archives."""
+    """Fields of the ImportSource, without name and splits, from the layout with archives."""
     data = stack.enter_context(NpzArchive(raw / "data.npz"))
     for name in ("edge_index", "num_nodes_list"):
         if name not in data.members:
@@ -169,7 +169,7 @@ def _refuse_other_kinds(folder: Path) -> None:
             "not a dataset folder of OGB",
             value="no folder 'raw' in it",
             where=str(folder),
-            fix="Give the folder that OGB downloaded, dataset/ogbn_arxiv for one.",
+            fix="Give the folder that OGB downloaded, for example dataset/ogbn_arxiv.",
         )
     if _find(raw, "triplet-type-list.csv") or (raw / "relations").is_dir():
         raise DatasetError(

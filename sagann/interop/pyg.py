@@ -1,4 +1,4 @@
-"""PyTorch Geometric: a ``Data`` object made into a Graph, and back. Tensors are shared where they can be."""
+"""PyTorch Geometric: make a Graph of a ``Data`` object, and back. Tensors are shared where possible."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def from_pyg(data: Data, *, num_classes: int | None = None, name: str = "pyg") -
         num_classes: number of classes; default one more than the largest label, or the number of columns.
         name: name of the graph.
     Raises:
-        InputError: a heterogeneous object, no ``edge_index``, several splits in one mask, or values that do
-            not make a graph to train on.
+        InputError: a heterogeneous object, no ``edge_index``, several splits in one mask, or a value that is not valid
+            in a graph.
     Example:
         >>> from torch_geometric.data import Data
         >>> from_pyg(Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [1, 2]])))
@@ -76,8 +76,8 @@ def from_pyg(data: Data, *, num_classes: int | None = None, name: str = "pyg") -
 def to_pyg(graph: Graph) -> Data:
     """Make a PyG ``Data`` object of a Graph; edges come in CSC order.
 
-    Sparse features become dense. Edge data 'weight', 'type' and 'attr' become ``edge_weight``, ``edge_type``
-    and ``edge_attr``; other edge data NAME becomes ``edge_NAME``.
+    Sparse features become dense, and a feature store is read into memory. Edge data NAME becomes ``edge_NAME``:
+    'weight' becomes ``edge_weight``, for example.
 
     Raises:
         MissingDependencyError: PyG is not installed.
@@ -105,7 +105,7 @@ def _require_tensor(value: object, field: str) -> None:
 
 
 def _edge_data(data: Any, num_edges: int) -> dict[str, Tensor]:
-    """Fields edge_NAME by NAME: weight, type and attr, and tensors with one row per edge."""
+    """Edge data by NAME: edge_weight, edge_type, edge_attr, and every other tensor edge_NAME with a row per edge."""
     found, fields = {}, data.to_dict()
     for key, rows in fields.items():
         name = key.removeprefix("edge_")
@@ -127,10 +127,10 @@ def _splits(data: Any) -> dict[str, Tensor]:
             continue
         if mask.ndim != 1 or mask.dtype != torch.bool:
             raise InputError(
-                "mask holds several splits, or none",
+                "mask is not a mask of one split",
                 value=f"{mask.dtype} {list(mask.shape)}, expected torch.bool [num_vertices]",
                 where=f"data.{name}_mask",
-                fix="Choose one, data.train_mask[:, 0] for one.",
+                fix="Choose one split, for example data.train_mask[:, 0].",
             )
         splits[name] = mask
     return splits

@@ -1,4 +1,4 @@
-"""SciPy: a sparse adjacency matrix, and sparse or dense features, made into a Graph."""
+"""SciPy: make a Graph of a sparse adjacency matrix, with sparse or dense features."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def from_scipy(
     """Make a Graph of a sparse adjacency matrix.
 
     Args:
-        adjacency: [N, N] in any sparse format; an entry in row u and column v is the edge u -> v. Entries that
-            are stored twice are two edges, explicit zeros are edges too.
+        adjacency: [N, N] in any sparse format; an entry in row u and column v is the edge u -> v. An entry that is
+            stored twice is two edges; an explicit zero is an edge too.
         features: [N, F], sparse or dense.
         labels: integers [N] or [N, 1], -1 for unknown, or 0/1 [N, C].
         weighted: keep the matrix's values as edge data 'weight'.
         name: name of the graph.
     Raises:
-        InputError: the matrix is not sparse or not square, or values do not make a graph to train on.
+        InputError: the matrix is not sparse or not square, or a value is not valid in a graph.
     Example:
         >>> import scipy.sparse
         >>> from_scipy(scipy.sparse.csr_array([[0, 2.0], [0, 0]]), weighted=True).topology.edge_data["weight"]
@@ -91,7 +91,7 @@ def _numbers(values: Array, what: str) -> ArrayRows:
             "values are not real numbers",
             value=f"{values.dtype} {list(values.shape)}",
             where=f"from_scipy, {what}",
-            fix="Convert them; of complex numbers pass the real or the imaginary part, or the modulus.",
+            fix="Convert the values; for complex numbers, pass the real part, the imaginary part, or the modulus.",
         )
     return ArrayRows(array=values, file=f"from_scipy, {what}", dtype="float32")
 
@@ -99,6 +99,6 @@ def _numbers(values: Array, what: str) -> ArrayRows:
 def _labels(labels: Array) -> RowSource:
     where = "from_scipy, labels"
     if labels.dtype.kind == "f":
-        expected, fix = "integers [N], or 0 and 1 [N, C]", "Number the classes from 0, -1 for unknown."
+        expected, fix = "integers [N], or 0 and 1 [N, C]", "Number the classes from 0; use -1 for an unknown label."
         raise wrong_form(labels, expected, where=where, fix=fix)
     return label_rows(ArrayRows(array=labels, file=where, dtype="int64"), labels)

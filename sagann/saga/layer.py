@@ -4,8 +4,9 @@ Scatter and Gather are the system's; ApplyEdge and ApplyVertex are the user's, i
 autograd is automatic. The same layer runs on a whole graph and on a block.
 
 References:
-    Ma et al., NGra, 2018, Sec. 2; Ma et al., NeuGraph, USENIX ATC 2019, Sec. 2.2. We differ in that Scatter
-    passes an endpoint on only when ApplyEdge reads it, and in accumulators besides sum, max and concat.
+    Ma et al., NGra, 2018, Sec. 2; Ma et al., NeuGraph, USENIX ATC 2019, Sec. 2.2. We differ in two points. Scatter
+    passes the rows of an endpoint only if ApplyEdge reads them. The accumulators sum, max and concat are the papers';
+    we add mean, min, var, std, mul and softmax.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sagann.saga.engine import EdgeData, MapsFeatures, VertexRows, current_engin
 from sagann.saga.independence import IndependenceCheck
 
 _PYG_NAMES = {"message": "apply_edge", "message_and_aggregate": "apply_edge", "update": "apply_vertex"}
-"""What PyG calls the functions of a layer, and what it is here."""
+"""PyG's names of a layer's functions, and the names here."""
 
 
 class SagaLayer(nn.Module):
@@ -38,8 +39,8 @@ class SagaLayer(nn.Module):
     edges, and ApplyVertex vertices, independently.
 
     Raises:
-        LayerError: a function under PyG's name, which nothing would run; an unknown accumulator; a function that mixes
-            rows or branches on their values (the message names operator and line); or a result of the wrong form.
+        LayerError: a function has PyG's name, so nothing would run it; an accumulator is unknown; a function mixes rows
+            or branches on their values (the message names operator and line); or a result has the wrong form.
         InputError: x does not fit the topology, or the topology lacks the edge data that the layer reads.
 
     Example:
@@ -54,12 +55,14 @@ class SagaLayer(nn.Module):
     """
 
     accumulator: Accumulators = "sum"
-    """How Gather reduces: sum, mean, max, min, var, std, mul, softmax or concat; or several of one message, such as
-    ("mean", "std"), whose results are concatenated in the last dimension; or those of several messages by name, such as
-    {"total": "sum", "top": "max"}: ApplyEdge then returns a dict of messages, and ``accum`` is a dict of what was gathered."""
+    """How Gather reduces messages: sum, mean, max, min, var, std, mul, softmax or concat.
+
+    A tuple such as ("mean", "std") reduces one message several times; the results are concatenated in the last
+    dimension. A mapping such as {"total": "sum", "top": "max"} has the accumulators of several messages by name:
+    ApplyEdge then returns a dict of messages, and ``accum`` is a dict of the gathered rows."""
     edge_data: ClassVar[str | tuple[str, ...] | None] = None
-    """Name of the topology's edge data that ApplyEdge reads as ``edge.data`` ('weight', 'type', ...), or None; or several names,
-    each read as ``edge.data[name]``."""
+    """Name of the topology's edge data ('weight', 'type', ...) that ApplyEdge reads as ``edge.data``, or None. With a
+    tuple of several names, ApplyEdge reads each as ``edge.data[name]``."""
     max_degree: int | None = None
     "Width of the concat accumulator, in edges."
 
@@ -70,9 +73,9 @@ class SagaLayer(nn.Module):
 
     @staticmethod
     def prepare(graph: Graph) -> Graph:
-        """Give a graph what this layer expects of it: self-loops, degree weights. By default nothing.
+        """Add to a graph what this layer needs, such as self-loops or degree weights; by default nothing.
 
-        Called once on every graph that a Trainer gets, before training or prediction.
+        A Trainer calls this on every graph before it trains or predicts.
         """
         return graph
 
@@ -80,12 +83,12 @@ class SagaLayer(nn.Module):
         """Compute a message from each edge: a row [num_edges, ...]; by default the source's row.
 
         With the softmax accumulator: (score [num_edges] or [num_edges, H], value [num_edges, (H,) D]). With several messages: a
-        dict of these.
+        dict of messages by name.
         """
         return edge.src
 
     def apply_vertex(self, vertex: Any, accum: Any) -> Tensor:
-        """Compute the new row of each destination from its old row and what was gathered."""
+        """Compute the new row of each destination from its old row ``vertex`` and its gathered messages ``accum``."""
         return accum
 
     def forward(self, topology: Topology, x: Tensor | FeatureRows | Mapping[str, Tensor]) -> Tensor:
@@ -102,10 +105,10 @@ class SagaLayer(nn.Module):
         return current_engine().run(self, topology, rows, self._read_edge_data(topology, where))
 
     def maps_features(self, topology: Topology, features: Tensor) -> bool:
-        """Whether linear maps are all that reads the layer's input, so that sparse features stay sparse.
+        """Whether only linear maps read the layer's input, so that sparse features can stay sparse.
 
         Args:
-            topology: has the edge data that the layer reads.
+            topology: topology with the edge data that the layer reads.
             features: [num_src, F]; their values are not read.
         """
         if type(self).forward is not SagaLayer.forward:
@@ -115,14 +118,15 @@ class SagaLayer(nn.Module):
         return isinstance(engine, MapsFeatures) and engine.maps_features(self, FeatureRows(features), data)
 
     def check_functions(self, x: Mapping[str, Tensor], data: EdgeData, *, again: bool = False) -> None:
-        """Check that ApplyEdge treats edges, and ApplyVertex vertices, independently, for rows of these forms; engines do before they run.
+        """Check that ApplyEdge treats edges, and ApplyVertex vertices, independently, for rows of these forms.
 
-        With ``again``, they are checked although they have passed: the layer may have changed.
+        Engines call this before they run a layer. With ``again``, the functions are checked even if they have passed
+        before, because the layer may have changed.
         """
         self._independence.check(self, x, data, again=again)
 
     def edge_data_names(self) -> Mapping[str, str]:
-        """Names of the topology's edge data that the layer reads, by the names that ``edge.data`` has for them."""
+        """Names in the topology of the edge data that the layer reads, by their names in ``edge.data``."""
         if isinstance(self.edge_data, tuple):
             return {name: name for name in self.edge_data}
         return named(self.edge_data)
@@ -170,7 +174,7 @@ def _check_names_of_rows(x: Mapping[str, Tensor], where: str) -> None:
         return
     raise InputError(
         "vertex rows need names",
-        value=f"{', '.join(map(repr, x)) or 'no tensor'}, expected names that Python takes for variables",
+        value=f"{', '.join(map(repr, x)) or 'no tensor'}, expected valid names of Python variables",
         where=where,
         fix="Pass tensors by name: layer(topology, {'x': x, 'pos': pos}).",
     )

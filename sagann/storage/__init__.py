@@ -1,6 +1,6 @@
-"""Graphs on disk: our own folder format, and what imports into it.
+"""Graphs on disk: our own folder format, and the importers that write it.
 
-Importers bring libraries that take long to load (pyarrow, Numba), so their names are imported when first used.
+Some importers need libraries that take long to load (pyarrow, Numba). Their names are imported when first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Graphs on disk: save one, open one by memory map, check one, look at one without opening it.
+"""Graphs on disk: save a graph, open it by memory map, check it, or read its description alone.
 
 A dataset is a folder with a manifest and one raw file for each array; docs/format.md describes it byte by byte.
 Opening reads the manifest and the headers of the arrays, so a graph of any size opens at once.
@@ -28,12 +28,13 @@ def save_graph(graph: Graph, path: str | os.PathLike[str], *, overwrite: bool = 
     """Write a graph as a dataset folder, atomically: a kill at any instant leaves no half dataset.
 
     Args:
-        graph: any graph; arrays may be memory-mapped, they are written slab by slab.
+        graph: any graph. Memory-mapped tensors are written without a copy in memory; the rows of a feature store are
+            read into memory first.
         path: folder to make; its parent must exist.
         overwrite: replace an existing dataset. The old one stays until the new one is whole.
     Raises:
-        DatasetError: ``path`` exists, or the disk refuses.
-        InputError: an array has a dtype, or edge data a name, that the format does not know.
+        DatasetError: ``path`` exists and must not be replaced, or a file cannot be written.
+        InputError: the format cannot store a dtype or a name of edge data, or arrays do not fit each other.
     Example:
         >>> import tempfile
         >>> topology = Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([1, 2]), num_src=3)
@@ -82,7 +83,7 @@ def map_dataset(folder: Path, manifest: Manifest) -> Graph:
 
 
 def with_vertex_arrays(graph: Graph, tensors: Mapping[str, Tensor], num_features: int) -> Graph:
-    """The graph with features, labels, splits and offsets from tensors by the names of their files; nothing is checked."""
+    """Add features, labels, splits and graph offsets, without checks; ``tensors`` has the names of the files."""
     features = tensors.get("features")
     if "features_indptr" in tensors:
         parts = (tensors[f"features_{part}"] for part in ("indptr", "indices", "values"))
@@ -101,7 +102,7 @@ def check_dataset(path: str | os.PathLike[str]) -> None:
 
     Raises:
         DatasetError: a file is missing, truncated or damaged.
-        InputError: the values do not make a graph to train on.
+        InputError: a value is not valid in a graph.
     """
     folder = _folder(path)
     manifest = read_manifest(folder)
@@ -140,7 +141,7 @@ def _folder(path: str | os.PathLike[str]) -> Path:
 
 
 def tensors_of(graph: Graph) -> dict[str, Tensor]:
-    """A graph's arrays by the names of their files; refuse dtypes and names that the format does not know."""
+    """A graph's arrays by the names of their files; refuse dtypes and names that the format cannot store."""
     topology = graph.topology
     features = None if graph.features is None else tensor_of(graph.features)
     tensors: dict[str, Tensor | None] = {"indptr": topology.indptr, "indices": topology.indices}
@@ -167,15 +168,15 @@ def tensors_of(graph: Graph) -> dict[str, Tensor]:
         if tensor.layout != torch.strided or dtype_name(tensor.dtype) not in DTYPE_NAMES:
             raise InputError(
                 "array cannot be stored",
-                value=f"{tensor.dtype}, {tensor.layout}; known are dense arrays of {', '.join(sorted(DTYPE_NAMES))}",
+                value=f"{tensor.dtype}, {tensor.layout}, expected a dense array of {', '.join(sorted(DTYPE_NAMES))}",
                 where=f"{name} of graph '{graph.name}'",
-                fix="Convert it, sparse features to torch.sparse_csr for one.",
+                fix="Convert the array; sparse features must be torch.sparse_csr.",
             )
     return present
 
 
 def manifest_of(graph: Graph, arrays: Mapping[str, ArraySpec]) -> Manifest:
-    """The manifest of a graph whose arrays are written."""
+    """The manifest of a graph; ``arrays`` describes the array files that were written."""
     return Manifest(
         name=graph.name,
         num_vertices=graph.num_vertices,

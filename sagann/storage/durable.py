@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 TEMPORARY_PREFIX = ".tmp-"
-"""First letters of the name of an unfinished file."""
+"""Prefix of the name of an unfinished file."""
 
 
 def write_whole(path: Path, content: bytes) -> None:

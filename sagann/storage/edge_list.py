@@ -1,4 +1,4 @@
-"""Edge lists in CSV or Parquet files, with vertex features and labels in files of their own."""
+"""Edge lists in CSV or Parquet files, with vertex features and labels in separate files."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ _SUFFIXES = {None: CSV_SUFFIXES + PARQUET_SUFFIXES, "csv": CSV_SUFFIXES, "parque
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EdgeListFormat:
-    """Columns and form of an edge list."""
+    """Columns and file format of an edge list."""
 
     src: Column = 0
     "Column of the source ids: a name, or a position from 0."
     dst: Column = 1
-    "Column of the destination ids."
+    "Column of the destination ids: a name, or a position from 0."
     weight: Column | None = None
-    "Column of the edge weights; None without weights."
+    "Column of the edge weights, by name or position; None without weights."
     edge_type: Column | None = None
-    "Column of the edge types; None without types."
+    "Column of the edge types, by name or position; None without types."
     separator: str | None = None
-    "Separator of fields in CSV files, also of features and labels; None for a tab in .tsv files, else a comma."
+    "Separator of fields in CSV files of edges, features and labels; None: a tab in .tsv files, a comma in others."
     header: bool | None = None
-    "Whether CSV files begin with a line of names; None to detect it."
+    "Whether the CSV files of edges begin with a line of column names; None: detect such a line."
     kind: str | None = None
-    "Format of the files: 'csv' or 'parquet'; None to decide by the ending of each file's name."
+    "Format of the edge files, 'csv' or 'parquet'; None: the ending of each file's name decides."
 
     def __post_init__(self) -> None:
         require_choice(self.kind, _SUFFIXES, what="kind of edge list is unknown", where="EdgeListFormat.kind")
@@ -65,7 +65,7 @@ def import_edge_list(
         source: a file, several files, or a folder whose files are taken in the order of their names; all have the
             same columns. Vertex ids are integers from 0.
         out: dataset folder to make.
-        form: columns and form; by default the first two columns are source and destination.
+        form: columns and file format; by default the first two columns are source and destination.
         features: vertex features, one row per vertex: ``.npy`` [N, F], CSV or Parquet with F columns.
         labels: vertex labels: ``.npy`` [N] or [N, C], CSV or Parquet with one column, or C of 0/1.
         options: symmetrise, memory, and so on.
@@ -113,7 +113,7 @@ def _edge_files(source: PathLike | Sequence[PathLike], *, kind: str | None = Non
             "no edge files found",
             value=f"no file that ends in {', '.join(_SUFFIXES[kind])}",
             where=str(source),
-            fix="Name the files themselves.",
+            fix="Name the edge files instead of the folder.",
         )
     return paths
 
@@ -129,9 +129,9 @@ def _refuse_vertex_files(files: Sequence[Path], given: Mapping[str, PathLike | N
         if same:
             raise DatasetError(
                 f"a file of vertex {what} stands among those of edges",
-                value="its rows would be edges as well",
+                value="its rows would be read as edges",
                 where=str(same[0]),
-                fix="Put it into another folder, or name the edge files alone.",
+                fix="Move the file to another folder, or name each edge file.",
             )
 
 
@@ -155,7 +155,7 @@ class EdgeListSource:
 
     @property
     def num_edges(self) -> int | None:
-        """Exact for Parquet, an estimate for plain CSV, None for compressed CSV."""
+        """Number of edges: exact for Parquet, estimated for plain CSV, None if a file is compressed CSV."""
         counts = [table.estimate_rows() for table in self._tables]
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) else None
@@ -203,7 +203,7 @@ class EdgeListSource:
         """Refuse a file whose used columns have other names, or that has another number of columns."""
         first_of: dict[bool, tuple[list[str] | int, Path]] = {}
         for table, names in zip(self._tables, self._names, strict=True):
-            # Files that were cut from a larger one have no names.
+            # Files that were cut from a larger one have no column names: their numbers of columns are compared.
             found = names if table.has_names else len(table.names)
             expected, path = first_of.setdefault(table.has_names, (found, table.path))
             if found != expected:

@@ -18,22 +18,22 @@ from sagann.storage.row_source import Array, RowSource, as_stored
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EdgeColumn:
-    """Form of one piece of edge data."""
+    """Dtype and shape of one column of edges: ids, or one piece of edge data."""
 
     dtype: str
-    "Name of a dtype that torch and NumPy have."
+    "Name of the dtype, one that torch and NumPy both have."
     row_shape: tuple[int, ...] = ()
     "Shape of the data of one edge; () for a number."
 
     @property
     def row_bytes(self) -> int:
-        """Bytes for one edge."""
+        """Number of bytes per edge."""
         return np.dtype(self.dtype).itemsize * int(np.prod(self.row_shape, dtype=np.int64))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EdgeChunk:
-    """Some edges, in the order of their source."""
+    """Some consecutive edges of an edge source."""
 
     src: Array
     "Source ids, int32 or int64 [n]."
@@ -42,46 +42,46 @@ class EdgeChunk:
     data: Mapping[str, Array] = field(default_factory=dict)
     "Edge data [n, ...] by name."
     file: str
-    "Name of the source of the ids in errors."
+    "Name of the file of the ids, for errors."
     first_row: int = 0
-    "Row number of the first edge, as the tools of the file's format count rows."
+    "Row number of the first edge in the file; rows are counted from 1 in CSV files, from 0 in all others."
     data_places: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    "File and first row of the edge data that stands in files of its own, by name."
+    "File and first row of edge data that is stored apart from the ids, by name of the edge data."
 
 
 class EdgeSource(Protocol):
-    """The edges to import; read once, from the start."""
+    """The edges to import. A source is read once, from start to end."""
 
     @property
     def num_edges(self) -> int | None:
-        """Number of edges, where it is known or well estimated beforehand."""
+        """Number of edges, exact or estimated; None where it is unknown before all edges are read."""
 
     @property
     def columns(self) -> Mapping[str, EdgeColumn]:
-        """Edge data that every chunk carries."""
+        """Dtype and shape of the edge data in every chunk, by name."""
 
     def chunks(self) -> Iterator[EdgeChunk]:
-        """The edges; about a million in a chunk."""
+        """Yield the edges in chunks of up to about a million."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JoinedEdges:
-    """An edge source whose edge data stands beside the ids, in arrays with one row per edge."""
+    """An edge source that reads the ids and each piece of edge data from separate arrays, with one row per edge."""
 
     ends: Iterator[EdgeChunk]
-    "The edges, without data."
+    "Chunks of edges without edge data."
     num_edges: int | None
-    "Number of edges; None where it is not known beforehand."
+    "Number of edges, exact or estimated; None where it is unknown before all edges are read."
     data: Mapping[str, RowSource] = field(default_factory=dict)
     "Edge data by name."
 
     @property
     def columns(self) -> Mapping[str, EdgeColumn]:
-        """Forms of the edge data."""
+        """Dtype and shape of the edge data, by name."""
         return {name: EdgeColumn(dtype=rows.dtype, row_shape=rows.row_shape) for name, rows in self.data.items()}
 
     def chunks(self) -> Iterator[EdgeChunk]:
-        """The edges with their data, which must have as many rows as there are edges."""
+        """Yield the edges with their edge data; refuse edge data whose number of rows is not the number of edges."""
         streams = {name: _Stream(name, rows) for name, rows in self.data.items()}
         for chunk in self.ends:
             data = {name: stream.take(len(chunk.src)) for name, stream in streams.items()}
@@ -132,14 +132,14 @@ class _Stream:
             "edges and edge data differ in number",
             value=f"data '{self._name}' {problem}",
             where=self.file,
-            fix="Bring one row for each edge; a file may be truncated, or of another dataset.",
+            fix="Provide one row for each edge; a file may be truncated, or of another dataset.",
         )
 
 
 def checked_chunk(chunk: EdgeChunk, num_vertices: int | None, columns: Mapping[str, EdgeColumn]) -> EdgeChunk:
-    """Check the ids and the edge data of a chunk, and cast the data to the form in which they are stored.
+    """Check the ids and the edge data of a chunk, and cast the edge data to the dtypes of ``columns``.
 
-    Ids must be below ``num_vertices``; None where ids tell the number of vertices.
+    Ids must be below ``num_vertices``; None for no upper limit.
     """
     where = numbered(chunk.file, "row", chunk.first_row)
     check_ids(chunk.src, num_vertices, "source", where=where, error=DatasetError)

@@ -1,8 +1,11 @@
-"""Edges on their way to the sort, in temporary files: the spool in the order of arrival, and runs of the parts of a sort.
+"""Temporary files of edges for the external sort.
 
-A run has blocks, and a block holds its columns one after the other (source ids, destination ids, edge data), so a column of a
-block is one contiguous read. The list of blocks stays in memory: a few bytes for a million edges. The spool also tells the
-largest id, and a histogram of ids for the sort.
+A run is one temporary file. The spool is the run of all edges, in the order in which the import reads them; each part
+of the sort has a run too. A run consists of blocks. A block stores its columns one after the other (source ids,
+destination ids, edge data), so each column of a block is one contiguous read. Only the lengths of the blocks stay in
+memory.
+
+The spool also keeps the largest id, and the histogram of destination ids by which the sort chooses its parts.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ _MAX_BINS = 2**20
 
 
 class EdgeRun:
-    """A temporary file of edges, with a form for each column."""
+    """A temporary file of edges; ``columns`` gives the dtype and shape of each column."""
 
     def __init__(self, path: Path, columns: Sequence[EdgeColumn]) -> None:
         self._path = path
@@ -31,7 +34,7 @@ class EdgeRun:
         self.num_edges = 0
 
     def append(self, columns: Sequence[Array]) -> None:
-        """Append one block; columns are cast to their form."""
+        """Append one block; columns are cast to the dtypes of the run."""
         count = len(columns[0])
         if count == 0:
             return
@@ -43,13 +46,13 @@ class EdgeRun:
         self.num_edges += count
 
     def close(self) -> None:
-        """End writing; the file stays to be read."""
+        """Close the file after writing; its blocks can still be read."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def blocks(self) -> Iterator[list[Array]]:
-        """Read the blocks, each a list of columns, in the order they were written."""
+        """Read the blocks in the order they were written; a block is a list of columns."""
         self.close()
         if not self._blocks:
             return
@@ -61,7 +64,7 @@ class EdgeRun:
                 yield block
 
     def load(self) -> list[Array]:
-        """Read everything at once, as a list of columns."""
+        """Read all edges into memory, as a list of columns."""
         self.close()
         whole = empty_edges(self._columns, self.num_edges)
         if not self._blocks:
@@ -81,7 +84,7 @@ class EdgeRun:
 
 
 def empty_edges(columns: Sequence[EdgeColumn], count: int) -> list[Array]:
-    """Uninitialised arrays for some edges, one for each column."""
+    """Allocate one uninitialised array for each column, with ``count`` rows."""
     return [np.empty((count, *form.row_shape), dtype=form.dtype) for form in columns]
 
 
@@ -91,9 +94,10 @@ def _read_into(file: BufferedReader, column: Array) -> None:
 
 
 class Histogram:
-    """Number of edges by bins of 2^shift consecutive ids, from ``first`` on, at first up to ``stop - 1``.
+    """Number of edges for each bin of 2^shift consecutive ids. Bin 0 begins at id ``first``.
 
-    The bins double in width whenever an id falls behind the last one, so their number stays bounded.
+    The bins cover the ids up to ``stop - 1``; :meth:`cover` extends them. If an id needs more than 2^20 bins, all bins
+    double in width, so memory stays bounded.
     """
 
     def __init__(self, first: int = 0, stop: int = 0) -> None:
@@ -104,7 +108,7 @@ class Histogram:
         self.cover(stop - 1)
 
     def cover(self, largest: int) -> None:
-        """Widen the bins until id ``largest`` has one."""
+        """Extend the bins, and widen them where necessary, so that id ``largest`` has a bin."""
         while (largest - self.first) >> self.shift >= _MAX_BINS:
             half = _MAX_BINS // 2
             self.counts[:half] = self.counts[0::2] + self.counts[1::2]
@@ -114,15 +118,15 @@ class Histogram:
         self.num_bins = max(self.num_bins, ((largest - self.first) >> self.shift) + 1)
 
     def add(self, ids: Array) -> None:
-        """Count ids that have bins."""
+        """Count ids; every id must have a bin."""
         _count_bins(ids, self.first, self.shift, self.counts)
 
 
 class EdgeSpool:
-    """Take chunks of edges, check them, and spool them in blocks.
+    """Check chunks of edges, and write them to the spool in blocks of about ``block_edges`` edges.
 
-    Ids must be below ``num_vertices``; None where the largest id tells the number of vertices. With ``mirrors`` the sort adds
-    the mirror image of each edge, and the histogram counts mirror images too.
+    Ids must be below ``num_vertices``; None for no upper limit. With ``mirrors`` the sort will add the mirror image of
+    each edge (its ends exchanged), so the histogram counts mirror images too.
     """
 
     def __init__(
@@ -145,7 +149,7 @@ class EdgeSpool:
         self._block_edges = block_edges
         self._waiting: list[list[Array]] = []
         self._num_waiting = 0
-        # Ids that need 64 bits are rare; the blocks before the first of them are rewritten.
+        # Ids that need 64 bits are rare. Ids have 32 bits until a larger id comes; then all blocks are rewritten.
         wide = num_vertices is not None and num_vertices > 2**31 - 1
         self._id_dtype = "int64" if wide else "int32"
         self._path = path
@@ -153,15 +157,15 @@ class EdgeSpool:
 
     @property
     def num_edges(self) -> int:
-        """Number of edges taken, without mirror images."""
+        """Number of edges in the spool, without mirror images."""
         return self.run.num_edges + self._num_waiting
 
     def add(self, chunk: EdgeChunk) -> None:
-        """Take a chunk; refuse wrong values, by file and row."""
+        """Add a chunk; an error about a wrong value names the file and the row."""
         chunk = checked_chunk(chunk, self._num_vertices, self.columns)
         columns = [chunk.src, chunk.dst, *(chunk.data[name] for name in self.columns)]
         if len(chunk.src):
-            # Dropped edges count too, so that the result does not depend on which edges share a chunk.
+            # Self-loops count even if they are dropped, because their vertices and types exist.
             self.largest_id = max(self.largest_id, int(chunk.src.max()), int(chunk.dst.max()))
             if "type" in chunk.data:
                 self.largest_type = max(self.largest_type, int(chunk.data["type"].max()))
@@ -181,7 +185,7 @@ class EdgeSpool:
             self._wait([column[begin : begin + self._block_edges] for column in columns])
 
     def finish(self, num_vertices: int) -> None:
-        """Write the last block, and widen the histogram to all vertices."""
+        """Write the last block, and extend the histogram to all vertices."""
         self._flush()
         self.run.close()
         self.histogram.cover(num_vertices - 1)
@@ -215,6 +219,6 @@ class EdgeSpool:
 
 @compiled()
 def _count_bins(ids: Array, first: int, shift: int, counts: Array) -> None:
-    """Add the ids [n] to the counts of their bins, int64 [bins]; bins start at id ``first``."""
+    """Add 1 to the bin's count, int64 [bins], for each of the ids [n]; bin 0 begins at id ``first``."""
     for e in range(len(ids)):
         counts[(np.int64(ids[e]) - first) >> shift] += 1

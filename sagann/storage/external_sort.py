@@ -5,7 +5,8 @@ consecutive ids, each of which fits memory. The spool is split into one file for
 appended one after the other. A part that is too large is split again by a histogram of its own; a single destination that
 is too large is split by its sources. The result equals a stable sort of all edges by destination, then by source.
 
-Working memory is ``memory_bytes``; disk beside the result is twice the spool.
+Working memory is ``memory_bytes``. Temporary files take up to twice the size of the spool, with
+mirror images three times.
 
 References:
     The distribution sort of Vitter, External Memory Algorithms and Data Structures, ACM Computing Surveys
@@ -32,14 +33,17 @@ from sagann.storage.merge import MergeRules, drop_mirrored, merge_pairs, merge_w
 from sagann.storage.npy import ArraySpec, NpyWriter, dtype_name
 from sagann.storage.row_source import Array
 
-# Parts of one split: each needs an open file, and slices of a block that are not too small to write.
+# Largest number of parts in one split. More parts would need more open files and smaller writes.
 _MAX_PARTS = 128
-# Bytes for each destination of a part: its offset, counted and written.
+# Working memory in bytes for each destination of a part: its offset, its counter in the sort, and the offset to write.
 _BYTES_PER_DST = 24
 
 
 class ExternalSort:
-    """Sort a spool into CSC, and remove its file. A spool that mirrors is merged, whatever ``merge`` says."""
+    """Sort a spool into CSC, and remove the spool's file.
+
+    Multi-edges are merged if ``merge`` is set or the spool has mirror images.
+    """
 
     def __init__(
         self,
@@ -64,7 +68,7 @@ class ExternalSort:
         self._num_runs = 0
         self._num_edges = spool.num_edges * (2 if spool.mirrors else 1)
         names = tuple(spool.columns)
-        # A mirror image must be told from an edge only if the two may differ in data.
+        # Mirror images are marked only if there is edge data: without edge data, an edge and a mirror image are equal.
         self._mark_mirrors = spool.mirrors and bool(names)
         data = [*spool.columns.values()] + ([EdgeColumn(dtype="uint8")] if self._mark_mirrors else [])
         ids = EdgeColumn(dtype="int32" if num_vertices <= 2**31 - 1 else "int64")
@@ -76,13 +80,13 @@ class ExternalSort:
         )
         record_bytes = sum(column.row_bytes for column in self._columns)
         if not self._merge:
-            # Edges as they are read, in the counting sort, and sorted.
+            # An edge is in memory as it is read, in the counting sort, and after the sort.
             self._bytes_per_edge = 2 * record_bytes + 2 * ids.row_bytes + (8 if data else 2)
         else:
             self._bytes_per_edge = 2 * record_bytes + 40 if data else 2 * ids.row_bytes + 20
 
     def run(self) -> dict[str, ArraySpec]:
-        """Sort the edges; give the arrays of the CSC and of the edge data, by the names of their files."""
+        """Sort the edges; return the descriptions of the array files (CSC and edge data) by name."""
         ids = dtype_name(id_dtype(self._num_vertices))
         with ExitStack() as stack:
             self._indptr = stack.enter_context(self._open("indptr", "int64"))
@@ -167,7 +171,8 @@ class ExternalSort:
         """Append the in-edges of one destination from sources ``first`` to ``stop - 1``; return their number."""
         fits = self._fits(run.num_edges, 0)
         if fits or stop - first == 1:
-            # Edges of one source need no sort, and few are left after a merge: they are taken block by block.
+            # Edges with the same ends need no sort, and a merge leaves few of them. So a run of them may exceed memory:
+            # its blocks are read one by one.
             blocks = iter([run.load()]) if fits else run.blocks()
             num_edges = self._merge_in_edges(blocks) if self._merge else self._sort_in_edges(blocks)
             run.delete()
@@ -175,7 +180,7 @@ class ExternalSort:
         return sum(self._sort_one_destination(*part) for part in self._split_again(run, first, stop, by_src=True))
 
     def _merge_in_edges(self, blocks: Iterator[list[Array]]) -> int:
-        """Append what is left of one destination's edges, and return their number."""
+        """Merge the edges of one destination, append the result, and return its number of edges."""
         merged = empty_edges(self._columns, 0)
         for block in blocks:
             joined = [np.concatenate(pair) for pair in zip(merged, block, strict=True)]
@@ -187,7 +192,7 @@ class ExternalSort:
         return len(src)
 
     def _sort_in_edges(self, blocks: Iterator[list[Array]]) -> int:
-        """Append one destination's edges, sorted by source within a block, and return their number."""
+        """Sort each block of one destination's edges by source, append the edges, and return their number."""
         num_edges = 0
         for src, _, *data in blocks:
             order = np.argsort(src, kind="stable")
@@ -197,7 +202,7 @@ class ExternalSort:
         return num_edges
 
     def _split_again(self, run: EdgeRun, first: int, stop: int, *, by_src: bool) -> list[tuple[EdgeRun, int, int]]:
-        """Split a file by a histogram of its own, and remove it."""
+        """Split a run by a histogram of its own, and remove its file."""
         histogram = Histogram(first, stop)
         for block in run.blocks():
             histogram.add(block[0 if by_src else 1])
@@ -208,7 +213,10 @@ class ExternalSort:
     def _split(
         self, blocks: Iterator[list[Array]], histogram: Histogram, stop: int, *, by_src: bool
     ) -> list[tuple[EdgeRun, int, int]]:
-        """Split edges into files for ranges of ids that fit memory, or come nearer to it."""
+        """Split edges into one run for each range of ids; return the runs with their ranges.
+
+        Most runs fit memory; the caller splits a larger run again.
+        """
         bounds = self._choose_bounds(histogram, count_ids=not by_src)
         part_of_bin = np.repeat(np.arange(len(bounds) - 1, dtype=np.uint8), np.diff(bounds))
         runs = [self._new_run() for _ in range(len(bounds) - 1)]
@@ -235,10 +243,10 @@ class ExternalSort:
         return list(zip(runs, limits[:-1], limits[1:], strict=True))
 
     def _choose_bounds(self, histogram: Histogram, *, count_ids: bool) -> list[int]:
-        """Cut the bins so that every part fits memory, or is one bin, or there are _MAX_PARTS of them."""
+        """Cut the bins into at most _MAX_PARTS parts that fit memory, if possible; return the bounds of the parts."""
         counts = histogram.counts[: histogram.num_bins]
         costs = np.cumsum(counts * self._bytes_per_edge + (_BYTES_PER_DST << histogram.shift if count_ids else 0))
-        # Greedy filling leaves a part at least half full together with its neighbour.
+        # Each part is filled as far as possible, so two neighbours together exceed the limit. Hence the factor 2.
         limit = max(self._memory_bytes, int(2 * costs[-1] // _MAX_PARTS) + 1)
         bounds = [0]
         while bounds[-1] < len(costs):
@@ -259,7 +267,7 @@ class ExternalSort:
             writer.append(column)
 
     def _append_offsets(self, ends: Array) -> None:
-        """Append the offsets of a part, relative to its first edge; its edges are appended already."""
+        """Append the offsets of a part; ``ends`` are relative to the part's first edge."""
         self._indptr.append(ends + self._num_written)
         self._num_written += int(ends[-1]) if len(ends) else 0
 
@@ -282,8 +290,8 @@ def _split_by_part(
 ) -> None:
     """Group edges by the part of their key, stably; ``ends`` gets the end of each part in the output.
 
-    The bins begin at id ``first`` and have 2^shift ids each. Positions, of length 0 where none are needed, get the
-    former place of each edge.
+    The bins begin at id ``first`` and have 2^shift ids each. ``positions`` gets the former place of each edge; its
+    length is 0 if no positions are needed.
     """
     ends[:] = 0
     for e in range(len(keys)):

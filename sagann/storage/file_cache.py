@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 
-# One byte is read of every _STEP_BYTES, or of every part if that gives more than _MOST_PARTS parts.
+# One byte is read for every _STEP_BYTES; of a long range, only about _MOST_PARTS bytes.
 _STEP_BYTES = 1 << 20
 _MOST_PARTS = 32
 
 
 def is_cached(file: int, offset: int, num_bytes: int) -> bool:
-    """Whether a part of a file is in the page cache, judged by some of its bytes.
+    """Whether a part of a file is in the page cache, judged by a sample of its bytes.
 
-    False where the system or the file system does not tell (only Linux does), or the part cannot be read.
+    False if the part cannot be read, or if the system or the file system cannot tell (only Linux can).
     """
     if not hasattr(os, "RWF_NOWAIT"):
         return False

@@ -1,12 +1,12 @@
 """A dataset folder that appears whole or not at all.
 
-Everything is written into a hidden sibling, ``.NAME.partial-PID-RANDOM``, and renamed into place at the end,
-so a kill at any instant leaves either the old state or the new one. The writer holds a lock (flock) on the
-partial folder, which the system releases when the process dies. The next import removes every partial folder whose lock is
-free, so it needs no process ids, which are reused.
+All files are written into a hidden sibling, ``.NAME.partial-PID-RANDOM``, which is renamed to NAME at the end, so a
+kill at any instant leaves either the old state or the new one. The writer holds a lock (flock) on the partial folder.
+The system releases the lock when the process dies. The next writer of NAME removes every partial folder whose lock is
+free. Locks are used instead of process ids, because the system reuses process ids.
 
-A dataset is replaced by exchanging the two folders in one system call (Linux). Without that call the old folder is renamed
-for an instant; if the process dies in that instant, :func:`recover` renames it back.
+To replace a dataset, one system call exchanges the two folders (Linux). Without this call, the old folder has another
+name for an instant; if the process dies in that instant, :func:`recover` renames the folder back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sagann.storage.durable import sync_folder
 MANIFEST_FILE = "manifest.json"
 "The file that makes a folder a dataset; it is written last."
 FORMAT = "sagann-graph"
-"First value in a manifest; it tells our manifests from files of other programs."
+"Value of ``format``, the first field of a manifest; it distinguishes manifests of sagann from files of other programs."
 
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
@@ -40,7 +40,7 @@ def new_folder(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Pat
 
     The caller syncs its files and writes the manifest last.
     """
-    # A link stays; the folder behind the link is replaced.
+    # A symbolic link stays; the folder behind the link is replaced.
     path = Path(os.path.realpath(path))
     try:
         recover(path)
@@ -62,7 +62,7 @@ def new_folder(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Pat
             where=str(error.filename or path),
             fix="Free some space; nothing was left behind."
             if full
-            else "Check that it is there, and its permissions.",
+            else "Check that the file exists, and its permissions.",
         ) from error
 
 
@@ -176,7 +176,7 @@ def _put_in_place(partial: Path, path: Path, *, overwrite: bool) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Exchange two folders in one step; False where the system or the file system cannot."""
+    """Exchange two folders atomically; False where the system or the file system cannot."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):

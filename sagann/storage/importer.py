@@ -1,8 +1,8 @@
-"""Every import: vertex arrays and edges are read from a source, checked, and become a dataset or a graph.
+"""What all imports share: read vertex arrays and edges from a source, check them, and make a dataset or a graph.
 
-An importer fills an :class:`ImportSource`. :func:`import_dataset` streams it into a folder in bounded memory;
-:func:`sagann.storage.read_source.graph_of` reads it into memory. So every format has the same options and checks, and a kill
-leaves no half dataset.
+An importer fills an :class:`ImportSource`. :func:`import_dataset` streams the source into a folder in bounded memory;
+:func:`sagann.storage.read_source.graph_of` reads the source into memory. So every format has the same options and
+checks, and a kill leaves no half dataset.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
     from sagann.storage.edge_spool import EdgeSpool
 
 LEAST_MEMORY_BYTES = 2**20
-"Working memory below which an import is refused."
+"Smallest working memory of an import, in bytes."
 
-# More vertices per edge than this mean that the ids are hashes, unless the number of vertices is stated.
+# Ids that are larger than so many times the number of edges (plus 2^20) are refused: they are probably hashes.
 _MOST_VERTICES_PER_EDGE = 64
 
 
 class Progress(Protocol):
-    """Callback of long work, called at most a few times a second from the thread that works."""
+    """Callback for the progress of an import, called after every chunk from the thread that imports."""
 
     def __call__(self, done: int, total: int | None, unit: str, stage: str) -> None:
-        """Take the state of the work.
+        """Receive the state of one stage.
 
         Args:
             done: number of units done in this stage.
-            total: number of units in this stage; None where it is not known yet.
+            total: number of units in this stage, exact or estimated; None where it is unknown.
             unit: "edges" or "vertices".
-            stage: "reading edges", "partitioning", "sorting", "writing features".
+            stage: "reading edges", "partitioning", "sorting", or "writing" with the name of a vertex array.
         """
 
 
@@ -59,23 +59,24 @@ class ImportOptions:
     """Options of every import."""
 
     symmetrise: bool = False
-    "Add the reverse of every edge that has none, and merge multi-edges."
+    "Whether to add the reverse of every edge that has none, and to merge multi-edges."
     coalesce: bool = False
-    "Merge multi-edges: weights are summed, types tell edges apart."
+    "Whether to merge multi-edges. Weights are summed; edges of different types are not merged."
     drop_self_loops: bool = False
-    "Leave out edges v -> v."
+    "Whether to leave out edges v -> v."
     num_vertices: int | None = None
-    "Number of vertices; default the number of rows of the vertex arrays, or else one more than the largest id."
+    """Number of vertices. Default: the number that the source states, else the number of rows of the vertex arrays,
+    else one more than the largest id."""
     num_classes: int | None = None
-    "Number of classes; default one more than the largest label."
+    "Number of classes. Default: the number that the source states, else one more than the largest label."
     name: str | None = None
     "Name of the graph; default the name of the source, or for an edge list the name of the folder to make."
     memory_bytes: int = 256 * 2**20
-    "Working memory in bytes, beside the memory of libraries; default 256 MiB."
+    "Working memory in bytes, without the memory of libraries; default 256 MiB."
     overwrite: bool = False
-    "Replace an existing dataset."
+    "Whether to replace an existing dataset."
     progress: Progress = silent
-    "Callback that is told how far the import is."
+    "Callback for the progress of the import; default none."
 
     def __post_init__(self) -> None:
         if self.memory_bytes < LEAST_MEMORY_BYTES:
@@ -98,20 +99,20 @@ class ImportOptions:
                     f"{what} is out of range",
                     value=f"{count}, expected {RANGES[what]}",
                     where=f"ImportOptions.{what}",
-                    fix="Give the count, or leave it out to have it taken from the data.",
+                    fix="Give a count in this range, or leave it out: the data then tell the count.",
                 )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CsrRows:
-    """Sparse features to import: the offsets are in memory, columns and values come in chunks."""
+    """Sparse features to import: the offsets are in memory, columns and values are read in chunks."""
 
     indptr: Array
-    "Offsets, int64 [N + 1], checked."
+    "Offsets of the rows, int64 [N + 1]; the caller has checked them."
     num_features: int
     "Number of columns."
     entries: Iterator[tuple[Array, Array]]
-    "Columns and values, in order."
+    "Chunks of the entries in CSR order: a chunk is the columns [n] and the values [n] of some entries."
     file: str
     "Name of the features in errors."
 
@@ -129,9 +130,9 @@ class ImportSource:
     undirected_once: bool = False
     "Whether the graph is undirected and each edge is stored once, so that its reverse must be added."
     features: RowSource | CsrRows | None = None
-    "Vertex features; None for a graph without."
+    "Vertex features; None for a graph without features."
     labels: RowSource | None = None
-    "Labels: int64 [N], or uint8 [N, C]; None for a graph without."
+    "Labels: int64 [N], or uint8 [N, C]; None for a graph without labels."
     splits: Mapping[str, RowSource] = field(default_factory=dict)
     "Masks of the splits, bool [N], by name."
     graph_ptr: Array | None = None
@@ -154,10 +155,11 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
     """Stream a source into a dataset folder, in bounded memory and atomically.
 
     Raises:
-        DatasetError: a value of the source is wrong (names file and row, or vertex or edge where only the whole graph
-            shows it), or the disk is too small. Nothing is left behind.
+        DatasetError: a value of the source is wrong, or the disk is too small. The message about a value names its file
+            and row; if only the whole graph shows the error, the message names the vertex or edge. No file is left
+            behind.
     """
-    # Imported here: Numba compiles or loads its kernels, and a caller that only opens a dataset need not wait for them.
+    # Imported here, so that a caller that only opens a dataset does not wait until Numba compiles or loads its kernels.
     from sagann.storage.external_sort import ExternalSort
 
     symmetrise = options.symmetrise or source.undirected_once
@@ -207,7 +209,7 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
 
 @contextmanager
 def naming(source: ImportSource) -> Iterator[None]:
-    """Name the source in errors about the whole graph."""
+    """Turn errors about the whole graph into DatasetErrors that name the source."""
     try:
         yield
     except InputError as error:
@@ -221,7 +223,7 @@ def _spool(
     """Spool the edges; return the spool and the number of vertices."""
     from sagann.storage.edge_spool import EdgeSpool
 
-    # Until every edge is seen, ids count 4 bytes each.
+    # An estimate: ids that need 8 bytes are rare, so each id counts 4 bytes.
     record_bytes = 8 + sum(column.row_bytes for column in source.columns.values())
     copies = 2 if mirrors else 1
     if source.num_edges is not None:
@@ -246,15 +248,15 @@ def _spool(
 
 
 def largest(ids: Array) -> int:
-    """The largest id; -1 without ids."""
+    """The largest number of an array; -1 for an empty array."""
     return int(ids.max()) if len(ids) else -1
 
 
 def count_by_ids(largest_id: int, num_edges: int, where: str) -> int:
-    """Number of vertices that ids tell; refuse ids that are no numbering from 0, but hashes for example."""
+    """Number of vertices: one more than the largest id. Refuse ids that do not count from 0, such as hashes."""
     if largest_id + 1 > _MOST_VERTICES_PER_EDGE * num_edges + 2**20:
         raise DatasetError(
-            "vertex ids are no numbering from 0",
+            "vertex ids are not numbered from 0",
             value=f"the largest is {largest_id}, with {num_edges} edges",
             where=where,
             fix="Number the vertices from 0 without gaps (pandas.factorize does), or state num_vertices "
@@ -264,16 +266,16 @@ def count_by_ids(largest_id: int, num_edges: int, where: str) -> int:
 
 
 class VertexArrays:
-    """Write the vertex arrays, and find out the numbers of vertices, features and classes.
+    """Write the vertex arrays, and find the numbers of vertices, features and classes.
 
     ``open_array`` makes the writer of an array from its name, dtype and row shape: an NpyWriter, or an object with the same
-    methods. ``arrays`` holds what the ``finish`` of each writer returned.
+    methods. ``arrays`` holds the result of each writer's ``finish``, by the name of the array.
     """
 
     def __init__(self, source: ImportSource, options: ImportOptions, open_array: Callable[..., Any]) -> None:
         self._options = options
         self._open = open_array
-        self._told_by = "what was stated"
+        self._told_by = "num_vertices"
         self.num_vertices = options.num_vertices if options.num_vertices is not None else source.num_vertices
         self._num_classes = options.num_classes if options.num_classes is not None else source.num_classes
         self.num_features = 0
@@ -334,7 +336,7 @@ class VertexArrays:
                     "sparse features are not a CSR matrix",
                     value=f"{indices.num_rows} entries, the offsets end at {num_entries}",
                     where=features.file,
-                    fix="Make the file again.",
+                    fix="Write the file again, with one column and one value per entry.",
                 )
             for part, writer in (("indptr", indptr), ("indices", indices), ("values", values)):
                 self.arrays[f"features_{part}"] = writer.finish()
@@ -348,7 +350,7 @@ class VertexArrays:
                 "number of vertices is not clear",
                 value=f"{num_rows} rows, but {self._told_by} says {self.num_vertices}",
                 where=file,
-                fix="Bring one row for each vertex, or state the right number of vertices.",
+                fix="Provide one row for each vertex, or state the right number of vertices.",
             )
 
 

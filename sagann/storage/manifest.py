@@ -27,7 +27,7 @@ from sagann.storage.regular_file import require_file
 
 VERSION = 1
 SAFE_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
-"Names that may become part of a file name."
+"Pattern of the names that may become part of a file name."
 
 _MANIFEST_LIMIT_BYTES = 64 * 2**20
 
@@ -81,17 +81,17 @@ class Manifest:
     source: str = ""
     "Origin of the data, in words."
     arrays: Mapping[str, ArraySpec]
-    "Every array by name; its file is the name with '.npy'."
+    "Descriptions of all arrays by name; the file of an array is its name with '.npy'."
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest of a folder whose arrays are written and synced; refuse arrays that make no graph."""
+    """Write the manifest, after all arrays are written and synced; refuse arrays that contradict the other fields."""
     if problem := _contradiction(manifest):
         raise InputError(
             "graph cannot be stored",
             value=problem,
             where=f"graph '{manifest.name}'",
-            fix="Mend the named array or count; the fields of Graph say what each array must be.",
+            fix="Correct the named array or count; the fields of Graph say what each array must be.",
         )
     body = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
     for name, spec in manifest.arrays.items():
@@ -142,7 +142,7 @@ def _read_body(folder: Path) -> dict[str, Any]:
         )
     found = body.pop("manifest_crc32", None)
     if found != _self_checksum(body):
-        raise _refused(path, "its checksum does not agree with what it says")
+        raise _refused(path, "its checksum does not agree with its content")
     return body
 
 
@@ -190,20 +190,23 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "EdgeTreatment": _edges,
     "Mapping[str, ArraySpec]": _arrays,
 }
-"Reader of each type of field."
+"Function that reads and checks a field of the manifest, by the type of the field."
 
 
 def _contradiction(manifest: Manifest) -> str:
-    """Name the first contradiction in a manifest; empty without one."""
+    """Describe the first contradiction in a manifest; an empty text if there is none."""
     for key in fields(Manifest):
         if key.type == "int" and (value := getattr(manifest, key.name)) not in RANGES[key.name]:
             return f"{key.name} is {value!r:.40}, expected {RANGES[key.name]}"
     if not set(manifest.splits) <= set(SPLIT_NAMES):
-        return f"splits are {manifest.splits}, known are {SPLIT_NAMES}"
+        return f"splits are {manifest.splits}, expected some of {SPLIT_NAMES}"
     if not all(SAFE_NAME.fullmatch(name) for name in manifest.edge_data):
         return f"a name of edge data is not made of letters, digits and underscores: {manifest.edge_data}"
     if manifest.features not in ("none", "dense", "csr") or manifest.labels not in ("none", "single", "multi"):
-        return f"features are '{manifest.features}' and labels are '{manifest.labels}'"
+        return (
+            f"features are '{manifest.features}' and labels are '{manifest.labels}', "
+            "expected none, dense or csr, and none, single or multi"
+        )
     expected = _expected_arrays(manifest)
     if set(manifest.arrays) != set(expected):
         return f"arrays are {sorted(manifest.arrays)}, expected {sorted(expected)}"
@@ -241,17 +244,17 @@ def _contradiction_in_names(manifest: Manifest) -> str:
         ("edge types", manifest.edge_type_names, manifest.num_edge_types),
     ):
         if names and len(names) != count:
-            return f"there are {count} {what} and {len(names)} names for them"
+            return f"there are {count} {what}, but {len(names)} names"
     has_types = "type" in manifest.edge_data
-    # Without edges there may be a column of types and no type.
+    # A graph without edges may have edge data 'type' and no edge type.
     if has_types != (manifest.num_edge_types > 0) and not (has_types and manifest.num_edges == 0):
-        presence = "there" if has_types else "not there"
-        return f"num_edge_types is {manifest.num_edge_types}, and edge data 'type' is {presence}"
+        presence = "present" if has_types else "missing"
+        return f"num_edge_types is {manifest.num_edge_types}, but edge data 'type' is {presence}"
     return ""
 
 
 def _expected_arrays(manifest: Manifest) -> dict[str, tuple[frozenset[str], tuple[int, ...]]]:
-    """Dtypes and shape of every array; -1 stands for any size."""
+    """Allowed dtypes and the shape of every array; a size of -1 stands for any size."""
     num_vertices, num_edges = manifest.num_vertices, manifest.num_edges
     int64, ids = frozenset({"int64"}), frozenset({"int32", "int64"})
     expected: dict[str, tuple[frozenset[str], tuple[int, ...]]] = {
@@ -259,7 +262,7 @@ def _expected_arrays(manifest: Manifest) -> dict[str, tuple[frozenset[str], tupl
         "indices": (frozenset({dtype_name(id_dtype(num_vertices)), "int64"}), (num_edges,)),
     }
     for name in manifest.edge_data:
-        # Edge data may have columns; only the array itself tells their number.
+        # Edge data may have further dimensions, whose sizes no other field states.
         spec = manifest.arrays.get(f"edge_{name}")
         columns = (-1,) * (len(spec.shape) - 1) if spec else ()
         expected[f"edge_{name}"] = (DTYPE_NAMES, (num_edges, *columns))
@@ -281,7 +284,7 @@ def _expected_arrays(manifest: Manifest) -> dict[str, tuple[frozenset[str], tupl
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be written in UTF-8; names of files that are not UTF-8 cannot."""
+    """Whether a text can be written in UTF-8. Python reads a file name that is not UTF-8 as a text that cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,8 +1,9 @@
 """Mapped rows: the feature store of a tensor that is mapped from a file. Its rows are read by position, not page by page.
 
 A page of a map is read by the thread that touches the page, and stays in the process's memory until the system takes the page
-back. A positioned read brings the bytes into memory of the caller's choice, in large pieces and from any thread. The bytes are
-the same as long as nobody has written to the map, which the system's own account of the map tells.
+back. A positioned read copies bytes into memory of the caller's choice, in large pieces and from any thread. Both give
+the same bytes unless the process has written to the map. The system's account of the map, ``/proc/self/smaps``, tells
+whether it has.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ _MAP = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S{4} ([0-9a-f]+) ([0-9a-f]+):([0-9a
 
 
 _KNOWN = WeakTensorKeyDictionary()
-"By tensor: the version of the tensor when its file was looked up, and the store of the file or None."
+"For each tensor: its version when its file was looked up, and the store of the file, or None without such a file."
 
 
 class MappedRows:
     """The rows of a file that a tensor is mapped from.
 
     Args:
-        tensor: has the shape and type of the rows; not kept alive.
+        tensor: gives the shape and dtype of the rows; the store does not keep the tensor alive.
         file: descriptor of the file, closed when the store is collected.
         offset: position of the tensor's first byte in the file.
 
@@ -76,12 +77,12 @@ class MappedRows:
             "array file has become shorter",
             value=value,
             where=os.readlink(f"/proc/self/fd/{self._file}"),
-            fix="Leave a dataset alone while a run reads it; import it again.",
+            fix="Import the dataset again, and do not change it while a run reads it.",
         )
 
 
 def positioned(features: Features) -> FeatureStore:
-    """The store of features; a tensor that is mapped from a file is read by position. The file is looked up once per tensor."""
+    """The store of features. A tensor that is mapped from a file is read by position; its file is looked up once."""
     if not isinstance(features, Tensor):
         return features
     version, known = version_of(features), _KNOWN.get(features)
@@ -91,9 +92,10 @@ def positioned(features: Features) -> FeatureStore:
 
 
 def mapped_rows(tensor: Tensor) -> MappedRows | None:
-    """The store of a tensor's file; None unless the tensor is contiguous, and is mapped as the file is now.
+    """The store of the file that a tensor is mapped from; None if the file cannot be read in place of the tensor.
 
-    The map must be of one file that still stands at its path, and none of its pages may have been written to. Only Linux tells.
+    The tensor must be contiguous, the file must still be at its path, and no page of the map may have been written to.
+    Only Linux tells this; on other systems the result is None.
     """
     is_dense = tensor.layout == torch.strided and tensor.device.type == "cpu"
     if not is_dense or not tensor.is_contiguous() or not tensor.numel() or not _MAPS.exists():
@@ -114,7 +116,10 @@ def mapped_rows(tensor: Tensor) -> MappedRows | None:
 
 
 def _map_of(address: int, num_bytes: int) -> tuple[str, tuple[int, int], int] | None:
-    """The file that a range of addresses is mapped from unchanged: its path, its disk and inode, and the range's position."""
+    """The file that a range of addresses is mapped from: path, (device, inode), and the range's position in the file.
+
+    None without such a file, or if a page of the map was written to.
+    """
     candidate = None
     with _MAPS.open() as maps:
         for line in maps:
@@ -124,6 +129,6 @@ def _map_of(address: int, num_bytes: int) -> tuple[str, tuple[int, int], int] | 
                 identity = os.makedev(major, minor), int(at[6])
                 candidate = (at[7], identity, offset + address - first) if holds else None
             elif candidate is not None and line.startswith("Anonymous:"):
-                # Pages that were written to are no longer the file's.
+                # A page that was written to is a private copy, which counts as anonymous memory.
                 return candidate if line.split()[1] == "0" else None
     return None

@@ -1,7 +1,8 @@
-"""Multi-edges merged within a part of the edges that fits memory.
+"""Merge multi-edges within a part of the edges that fits memory.
 
-The rules are those of :func:`sagann.graph.transform.coalesce` and ``symmetrise``: weights are summed, types
-tell edges apart, other data are those of the first edge; a mirror image gives way to an edge that was there.
+The rules are those of :func:`sagann.graph.transform.coalesce` and ``symmetrise``: weights are summed, edges of
+different types are not merged, and other edge data is that of the first edge. A mirror image is dropped if the source
+has an equal edge.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sagann.storage.row_source import Array
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MergeRules:
-    """Columns of edge data with a meaning of their own; None for a column that is not there."""
+    """Columns of edge data with a special rule; None for a column that the edges do not have."""
 
     weight: int | None = None
     "Index of the column of weights, which are summed."
@@ -29,9 +30,9 @@ class MergeRules:
 
 
 def merge_pairs(src: Array, dst: Array, first_dst: int, num_dst: int, num_vertices: int) -> tuple[Array, Array]:
-    """Merge multi-edges that carry no data, and whose destinations are ``num_dst`` consecutive ones from ``first_dst`` on.
+    """Merge multi-edges without edge data, whose destinations are ``first_dst`` to ``first_dst + num_dst - 1``.
 
-    Gives int64 offsets [num_dst + 1], and the sources grouped by destination, ascending.
+    Returns int64 offsets [num_dst + 1], and the sources grouped by destination, ascending.
     """
     bits = max(1, (num_vertices - 1).bit_length())
     assert bits + num_dst.bit_length() <= 64
@@ -52,9 +53,10 @@ def merge_pairs(src: Array, dst: Array, first_dst: int, num_dst: int, num_vertic
 def merge_with_data(
     src: Array, dst: Array, data: Sequence[Array], rules: MergeRules
 ) -> tuple[Array, Array, list[Array]]:
-    """Merge multi-edges that carry data, except that mirror images stay beside the edges they mirror.
+    """Merge multi-edges with edge data. An edge and an equal mirror image both stay, for :func:`drop_mirrored`.
 
-    Gives sources, destinations and data, ascending by destination, source, type, and mirror images last.
+    Returns sources, destinations and edge data, ascending by destination, source and type; a mirror image comes after
+    the equal edge.
     """
     keys: list[Array] = [src, dst]
     for column in (rules.edge_type, rules.mirror):
@@ -76,7 +78,7 @@ def merge_with_data(
 def drop_mirrored(
     src: Array, dst: Array, data: Sequence[Array], rules: MergeRules
 ) -> tuple[Array, Array, list[Array]]:
-    """Drop the mirror images of edges that are there themselves, after :func:`merge_with_data`."""
+    """Drop each mirror image that has an equal edge, from the result of :func:`merge_with_data`."""
     keys = [src, dst] + ([data[rules.edge_type]] if rules.edge_type is not None else [])
     first = first_of_equals(keys)
     return src[first], dst[first], [column[first] for column in data]
@@ -88,7 +90,7 @@ def _refuse_overflow(sums: Array, src: Array, dst: Array) -> None:
         at = int(beyond.argmax())
         raise DatasetError(
             "weights of a multi-edge add up to too much",
-            value=f"{src[at]} -> {dst[at]}, beyond {np.finfo(sums.dtype).max:.3g}, where {sums.dtype} ends",
+            value=f"{src[at]} -> {dst[at]}, beyond {np.finfo(sums.dtype).max:.3g}, the largest {sums.dtype}",
             where="edge weights",
             fix="Scale the weights, or import without merging multi-edges.",
         )

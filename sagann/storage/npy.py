@@ -139,7 +139,7 @@ class NpyWriter(AbstractContextManager["NpyWriter"]):
 
 
 def write_npy(path: Path, tensor: Tensor, pieces: Iterable[Tensor] | None = None) -> ArraySpec:
-    """Write a tensor, or ``pieces`` of rows of its dtype and row shape."""
+    """Write a tensor as an array file; or the rows in ``pieces``, which have the tensor's dtype and row shape."""
     with NpyWriter(path, dtype_name(tensor.dtype), tuple(tensor.shape[1:])) as writer:
         for piece in [tensor] if pieces is None else pieces:
             writer.append(piece)

@@ -1,7 +1,7 @@
 """Archives of NumPy arrays (``.npz``): checked before memory is allocated, never unpickled, read in slabs.
 
 NumPy's reader allocates the size that a header claims, and loads whole arrays. Here the claim is compared with the
-archive's directory first. An array can be read from any row on, so that an array larger than memory streams.
+archive's directory first. An array can be read from any row on, in slabs, so it may be larger than memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ UNREADABLE_HEADER = (
     tokenize.TokenError,
     MemoryError,
 )
-# With those of zipfile and zlib.
+# Errors of the header parser, of zipfile and of zlib.
 _UNREADABLE = (*UNREADABLE_HEADER, zipfile.BadZipFile, zlib.error, struct.error, LookupError, RuntimeError)
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -60,7 +60,7 @@ class NpzMember:
     dtype: np.dtype[Any]
     "Data type, never object."
     shape: tuple[int, ...]
-    "Shape."
+    "Shape of the array."
     data_offset: int
     "Number of bytes in the header."
     fortran: bool = False
@@ -95,8 +95,8 @@ class NpzArchive(AbstractContextManager["NpzArchive"]):
     """A pickle-free ``.npz`` file, open for reading.
 
     Raises:
-        DatasetError: the file is missing, not a zip archive, or an array is pickled, or claims another
-            size than it has.
+        DatasetError: the file is missing or not a zip archive, or an array is pickled, or its header claims another
+            size than the archive's directory.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -113,7 +113,7 @@ class NpzArchive(AbstractContextManager["NpzArchive"]):
                 raise
 
     def read(self, name: str) -> Array:
-        """Read one whole array; checksums of the archive are compared."""
+        """Read one whole array, and compare its checksum."""
         member = self.members[name]
         parts = list(self.chunks(name, chunk_bytes=max(1, member.row_bytes * max(1, _rows(member)))))
         whole = parts[0] if parts else np.empty(member.stored_shape, member.dtype)
@@ -148,7 +148,7 @@ class NpzArchive(AbstractContextManager["NpzArchive"]):
                 yield rows
             # At the end of an array zipfile compares its checksum.
             if stop * row_bytes == member.dtype.itemsize * math.prod(member.shape) and stream.read(1):
-                raise ValueError("it goes on after its last row")
+                raise ValueError("data follows its last row")
 
     def __exit__(self, *_: object) -> None:
         self._zip.close()

@@ -6,11 +6,11 @@ The arrays are those of a common exchange format: ``edge_index`` [2, E]; feature
 Weights and the values of CSR features become float32; dense features keep a floating-point dtype.
 Other arrays are ignored.
 
-The description says whether the graph is directed and how its edges are stored. An undirected graph that stores each edge
-once gets both directions, each once. Without a description, edges are taken as they are.
+The description says whether the graph is directed and how its edges are stored. If an undirected graph stores each edge
+once, the reverse edges are added. Without a description, edges are taken as they are.
 
-An import streams the arrays. Only offsets and arrays of rows in Fortran order, whose rows do not stand together, are whole
-in memory; an ``edge_index`` in Fortran order streams too.
+An import streams the arrays. Offsets are read whole into memory, and so are arrays of rows in Fortran order, because
+their rows are not contiguous. An ``edge_index`` in Fortran order streams too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read_npz(path: str | os.PathLike[str]) -> Graph:
         the graph; sparse features as ``torch.sparse_csr``.
     Raises:
         DatasetError: the archive is missing, damaged, pickled, or not a graph for vertex tasks.
-        InputError: the arrays do not make a graph to train on.
+        InputError: a value is not valid in a graph.
     Example:
         >>> import tempfile, numpy as np
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -76,8 +76,8 @@ def import_npz(
         out: dataset folder to make.
         options: symmetrise, memory, and so on.
     Raises:
-        DatasetError: the archive is missing, damaged, pickled, not a graph for vertex tasks, or has a wrong value; names
-            file, array and row.
+        DatasetError: the archive is missing, damaged, pickled, not a graph for vertex tasks, or has a wrong value; the
+            message names file, array and row.
     """
     with NpzArchive(source) as archive:
         import_dataset(_source(archive), out, options or ImportOptions())
@@ -107,7 +107,7 @@ def _source(archive: NpzArchive) -> ImportSource:
 
 
 def describe_npz(path: Path) -> dict[str, Any]:
-    """Fields of an ImportSource from the description beside an archive; the name alone where there is none."""
+    """Fields of an ImportSource from the description beside an archive; without a description, only the name."""
     described = path.with_suffix(".json")
     require_file(described)
     if not described.exists():
@@ -132,7 +132,7 @@ def describe_npz(path: Path) -> dict[str, Any]:
             "description of an archive cannot be used",
             value=str(error),
             where=str(described),
-            fix="Mend the file, or remove it to take the archive as it is.",
+            fix="Correct the file, or remove it to take the archive as it is.",
         ) from error
 
 
@@ -169,7 +169,7 @@ class NpzRows:
     def chunks(self) -> Iterator[RowChunk]:
         """The rows, in slabs."""
         first = 0
-        # Rows of an array in Fortran order do not stand together: read it whole.
+        # The rows of an array in Fortran order are not contiguous, so the array is read whole.
         is_fortran = self.archive.members[self.name].fortran
         for rows in iter([self.archive.read(self.name)]) if is_fortran else self.archive.chunks(self.name):
             yield RowChunk(rows=rows, first_row=first)
@@ -177,7 +177,7 @@ class NpzRows:
 
 
 def npz_rows(archive: NpzArchive, name: str, dtype: str, *, ndim: int, kinds: str) -> NpzRows:
-    """Read an array of an archive by rows, to store as ``dtype``; its NumPy dtype must be of ``kinds``, a key of _KINDS."""
+    """Read an array of an archive by rows, to store as ``dtype``; its NumPy dtype must be one of ``kinds`` (_KINDS)."""
     member = archive.members[name]
     if len(member.shape) != ndim or member.dtype.kind not in kinds:
         raise _wrong_form(archive, name, f"{ndim} dimensions of {_KINDS[kinds]}")
@@ -185,7 +185,7 @@ def npz_rows(archive: NpzArchive, name: str, dtype: str, *, ndim: int, kinds: st
 
 
 def npz_labels(archive: NpzArchive, name: str) -> RowSource:
-    """Labels of an archive; forms and errors as of :func:`sagann.storage.row_source.label_rows`."""
+    """Labels of an archive; :func:`sagann.storage.row_source.label_rows` states the forms and the errors."""
     return label_rows(NpzRows(archive=archive, name=name, dtype="int64"), archive.members[name])
 
 
@@ -208,7 +208,7 @@ def _ends(archive: NpzArchive) -> Iterator[EdgeChunk]:
     num_edges, first = member.shape[1], 0
     pairs: Iterator[tuple[Array, Array]]
     if member.fortran:
-        # In Fortran order the two ends of an edge stand beside each other.
+        # In Fortran order the two ends of an edge are adjacent.
         slabs = archive.chunks(name, chunk_bytes=_CHUNK_EDGES * member.row_bytes)
         pairs = ((slab[:, 0].copy(), slab[:, 1].copy()) for slab in slabs)
     else:
@@ -242,13 +242,21 @@ def _features(archive: NpzArchive) -> RowSource | CsrRows | None:
         streams.append(archive.chunks(part, chunk_bytes=2**20 * archive.members[part].row_bytes))
     if len(shape) != 2 or shape[0] != len(indptr) - 1 or shape[1] not in RANGES["num_features"]:
         raise DatasetError(
-            "sparse features differ in their shape",
+            "offsets and shape of sparse features differ",
             value=f"features_shape is {shape}, but there are offsets for {len(indptr) - 1} rows; the number of columns is "
             f"{RANGES['num_features']}",
             where=str(archive.path),
             fix="Save the arrays in the form that docs/format.md describes.",
         )
-    file, num_entries = f"{archive.path}, features", archive.members["features_indices"].shape[0]
+    file = f"{archive.path}, features"
+    num_entries, num_values = (archive.members[part].shape[0] for part in ("features_indices", "features_data"))
+    if num_entries != num_values:
+        raise DatasetError(
+            "columns and values of sparse features differ in number",
+            value=f"{num_entries} columns and {num_values} values",
+            where=file,
+            fix="Save the arrays in the form that docs/format.md describes.",
+        )
     check_offsets(
         torch.from_numpy(indptr), num_entries, "offsets of sparse features", where=file, error=DatasetError
     )
@@ -269,7 +277,7 @@ def _refuse_foreign(archive: NpzArchive) -> None:
     if "graph_targets" in archive.members:
         raise DatasetError(
             "task not supported",
-            value="'graph_targets' asks for a value per graph, sagann trains vertex tasks",
+            value="'graph_targets' has a value per graph, but sagann trains vertex tasks",
             where=str(archive.path),
             fix="Use a dataset with vertex labels.",
         )

@@ -11,14 +11,14 @@ from torch import Tensor
 from sagann.graph.rows import as_bytes
 
 READ_BYTES = 1 << 20
-"Most bytes of a file that one read of rows takes, unless a row has more."
+"Largest number of bytes in one read of rows, unless a single row is larger."
 GAP_BYTES = 1 << 17
-"Rows in a file whose gap has at most so many bytes are read together: a call takes as long as reading the gap."
+"Largest gap between two rows that are read together, in bytes: reading this gap takes as long as a second call."
 MOST_BYTES = 1 << 30
-"Most bytes that one call of the system may read or write."
+"Largest number of bytes that one system call reads or writes."
 
 CutShort = Callable[[str], Exception]
-"Makes the error of a file that ends too early, from a text that says where."
+"Function that makes the error for a file that ends too early, from a text that says where the file ends."
 
 
 def read_bytes(file: int, left: memoryview, offset: int, cut_short: CutShort) -> None:
@@ -39,14 +39,14 @@ def write_bytes(file: int, left: memoryview, offset: int) -> None:
 
 
 def read_rows(file: int, offset: int, rows: Tensor, into: Tensor, cut_short: CutShort) -> Tensor:
-    """Read rows of a tensor in a file, and the rows between them only where they lie close.
+    """Read rows of a tensor in a file. Rows that lie close together are read in one call, with the rows between them.
 
     Args:
         file: descriptor of the file.
         offset: position of the tensor's first byte in the file.
         rows: integer [m], ascending.
-        into: contiguous [m, ...]; becomes the rows, and is returned.
-        cut_short: makes the error of a file that ends before.
+        into: contiguous [m, ...]; receives the rows, and is returned.
+        cut_short: makes the error for a file that ends too early.
 
     References:
         Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2: the filter that selects useful vertices in the host's memory.
@@ -66,7 +66,7 @@ def read_rows(file: int, offset: int, rows: Tensor, into: Tensor, cut_short: Cut
 
 
 def _together(at: np.ndarray, most_apart: int, most_rows: int) -> Iterator[tuple[int, int]]:
-    """Ranges of positions in ``at``: the rows of a range are read at a time."""
+    """Ranges of positions in ``at``; the rows of one range are read in one call."""
     ends = [*(np.flatnonzero(np.diff(at) > most_apart) + 1).tolist(), len(at)]
     first = 0
     for end in ends:

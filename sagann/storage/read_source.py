@@ -1,4 +1,4 @@
-"""Sources of imports read into memory, with the checks of an import."""
+"""Read an import's source into memory, with the checks of an import."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class _MemoryArray(AbstractContextManager["_MemoryArray"]):
 
     def append(self, rows: Array) -> None:
         begin = len(self._rows)
-        # The system moves pages instead of copying them, so no second copy of a large array is ever in memory.
+        # To grow a large array, the system moves its pages instead of copying them, so there is never a second copy.
         self._rows.resize((begin + len(rows), *self._rows.shape[1:]), refcheck=False)
         self._rows[begin:] = rows
 

@@ -1,4 +1,4 @@
-"""Files that are opened for reading: regular files only, and one error for each thing that can be wrong.
+"""Files that are opened for reading: only regular files, and an error that names the file.
 
 A pipe would block its reader, and a device has no end.
 """
@@ -45,9 +45,10 @@ def reading(
     what: str = "file",
     fix: str = "The file is damaged, truncated, or of another format; fetch or make it again.",
 ) -> Iterator[None]:
-    """Turn ``unreadable``, the errors of a reader of damaged and foreign files, into DatasetErrors that name the file.
+    """Turn exceptions of the classes ``unreadable`` into DatasetErrors that name the file.
 
-    ``what`` is the subject of the message.
+    ``unreadable`` has the exceptions that a reader raises for damaged and foreign files; ``what`` is the subject of the
+    message.
     """
     require_file(path, error=DatasetError)
     try:

@@ -34,8 +34,8 @@ def save_reordered(
     The dataset equals that of ``save_graph(relabel(graph, order), path)``, but only a few arrays of one number per vertex, and
     some rows, are in memory at a time.
 
-    The vertices of each of several graphs must stay together. If the manifest of the graph's dataset is given, its names of
-    classes are kept.
+    If the graph consists of several graphs, ``order`` must keep the vertices of each graph together. ``manifest`` is
+    that of the graph's dataset; if given, its other fields (names of classes and edge types, origin) are kept.
     """
     check_order(graph, order)
     graph_ptr, graph_names = graphs_of(graph, order)
@@ -50,7 +50,7 @@ def save_reordered(
 
 
 def _arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, Tensor, Iterable[Tensor]]]:
-    """Name of each array, an array of the same form, and its rows in pieces."""
+    """Yield for each array its name, the old array (for dtype and row shape), and the new rows in pieces."""
     topology = graph.topology
     number = torch.empty(graph.num_vertices, dtype=topology.indices.dtype)
     number[order] = torch.arange(graph.num_vertices, dtype=number.dtype)
@@ -61,7 +61,7 @@ def _arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, Tensor, Iterable
         elif name == "indices":
             yield name, tensor, (sources for sources, _ in _in_edges(topology, order, number, tensor))
         elif name.startswith("edge_"):
-            # Sources are read and sorted once more: their order is as long as all edges.
+            # The sources are sorted again for each array, because the order of all edges would take too much memory.
             yield name, tensor, _picked(tensor, _in_edges(topology, order, number, tensor))
         elif name in ("features_indices", "features_values"):
             yield name, tensor, _picked(tensor, _ranges(tensor, tensors["features_indptr"], order))
@@ -78,7 +78,7 @@ def _picked(tensor: Tensor, pieces: Iterable[tuple[Tensor, Tensor]]) -> Iterator
 
 
 def _in_edges(topology: Topology, order: Tensor, number: Tensor, tensor: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The in-edges of each vertex in the new order, in pieces: their sources' numbers, ascending, and where they stand."""
+    """Yield, for a piece of the new order at a time, the in-edges' sources (new ids, ascending) and old edge ids."""
     for offsets, edges in _ranges(tensor, topology.indptr, order):
         sources = number[topology.indices[edges].long()]
         sort_rows(offsets, sources, edges)
@@ -86,8 +86,8 @@ def _in_edges(topology: Topology, order: Tensor, number: Tensor, tensor: Tensor)
 
 
 def _ranges(tensor: Tensor, indptr: Tensor, order: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Where each vertex' edges, or entries, stand, in the new order of vertices: offsets and positions, in pieces."""
-    # Beside a row, its position is in memory, another array of positions, and an edge's source by either number.
+    """Yield, for a piece of the new order at a time, new offsets and old positions of the edges or entries."""
+    # Per edge, memory holds a row of the array, two 64-bit positions, and the old and the new id of the source.
     most = max(1, _AT_ONCE_BYTES // (24 + tensor[:1].nbytes))
     ends = (indptr[1:] - indptr[:-1])[order].cumsum(0)
     first = done = 0

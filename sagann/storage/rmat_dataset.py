@@ -14,7 +14,7 @@ from sagann.storage.edge_source import EdgeChunk, JoinedEdges
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
 from sagann.storage.row_source import Array, RowChunk
 
-# Rows drawn from one stream of random numbers; part of what a seed means, so it does not follow the memory.
+# Number of rows drawn from one stream of random numbers. It is fixed, because the graph of a seed depends on it.
 _DRAWN_ROWS = 65536
 _FEATURES, _LABELS, _SPLITS = range(3)
 _Draw: TypeAlias = Callable[[np.random.Generator, int], Array]
@@ -33,21 +33,21 @@ def write_rmat(
 ) -> None:
     """Generate an R-MAT graph as a dataset folder, in bounded memory.
 
-    The edges are those of :func:`sagann.graph.rmat.rmat_graph` for the same seed; features and labels are
-    random too, but drawn in another order.
+    The edges are those of :func:`sagann.graph.rmat.rmat_graph` for the same seed. Features and labels are random too,
+    but are not those of that function.
 
     Args:
         path: folder to make.
         num_vertices: number of vertices.
         num_edges: edges drawn; ``options`` may merge, mirror or drop some.
-        seed: of everything that is drawn.
-        num_features: standard normal float32 features per vertex; 0 for none.
-        num_classes: classes of uniformly random labels, with a 60/20/20 split; 0 for none.
-        quadrants: the shape; default that of Graph500.
+        seed: seed of edges, features, labels and splits.
+        num_features: number of features per vertex, float32, standard normal; 0 for none.
+        num_classes: number of classes; labels are uniformly random, with a 60/20/20 split; 0 for no labels.
+        quadrants: probabilities of the quadrants; default those of Graph500.
         options: symmetrise, memory, and so on.
     Raises:
-        DatasetError: something stands at ``path``, or the disk is too small.
-        InputError: no vertices for the edges.
+        DatasetError: ``path`` exists and must not be replaced, or the disk is too small.
+        InputError: there are edges but no vertices.
     """
 
     def rows(purpose: int, dtype: str, draw: _Draw, row_shape: tuple[int, ...] = ()) -> _DrawnRows:

@@ -1,4 +1,4 @@
-"""Arrays with one row per vertex or edge, on their way into a dataset: read in chunks of rows, checked row by row."""
+"""Arrays with one row per vertex or edge, on their way into a dataset: read and checked in chunks of rows."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class RowChunk:
     rows: Array
     "Values [n, ...]."
     first_row: int = 0
-    "Number of the first row, as the tools of the file's format count rows."
+    "Row number of the first row in the file; rows are counted from 1 in CSV files, from 0 in all others."
 
 
 class RowSource(Protocol):
-    """An array to import; read once, from the start."""
+    """An array to import. A source is read once, from start to end."""
 
     @property
     def file(self) -> str:
-        """Name of the source in errors."""
+        """Name of the file of the rows, for errors."""
 
     @property
     def dtype(self) -> str:
@@ -113,7 +113,7 @@ class LabelRows:
             wrong, problem = (known != np.floor(known)) | (np.abs(known) > 2**31), "is not an integer of 32 bits"
             values = np.where(wrong, 0, known)
         elif values.dtype.kind == "u":
-            # As int64 it would turn negative, and -1 stands for unknown.
+            # As int64 a larger value would turn negative, and -1 stands for unknown.
             wrong, problem = values >= 2**63, "does not fit 63 bits"
         at = first_true(wrong)
         if at is not None:

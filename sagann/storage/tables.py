@@ -1,8 +1,9 @@
 """Columns of CSV and Parquet files, streamed in batches with row numbers for messages.
 
 pyarrow parses. If pyarrow refuses a row, Python's ``csv`` module reads the file again to find the number of the row.
-Rows of a CSV file are counted from 1, as editors do, without empty lines; rows of a Parquet file from 0, as its tools do.
-In a file of one column an empty line is a missing value. A missing value is refused, except at the end of the file.
+Rows of a CSV file are counted from 1, as in editors, but empty lines do not count. Rows of a Parquet file are counted
+from 0. In a CSV file of one column an empty line is a missing value. A missing value is refused, except at the end of
+the file.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class CsvTable:
                     "the first row is neither names nor numbers",
                     value=separator.join(first)[:80],
                     where=f"{path}, row 1",
-                    fix="Mend the row, or state whether it names the columns (--header, --no-header).",
+                    fix="Correct the row, or state whether it names the columns (--header, --no-header).",
                 )
             header = not all(numbers)
         self.has_names = header
@@ -96,7 +97,7 @@ class CsvTable:
         self.first_row = num_rows + 1 + header
 
     def estimate_rows(self) -> int | None:
-        """Number of rows from the size of the file and its first lines; None for a compressed one."""
+        """Number of rows, estimated from the size of the file and its first lines; None for a compressed file."""
         if self.path.suffix == ".gz":
             return None
         size_bytes = self.path.stat().st_size
@@ -105,7 +106,7 @@ class CsvTable:
         return max(1, size_bytes * max(1, sample.count(b"\n")) // len(sample))
 
     def batches(self, columns: Sequence[str], dtypes: Sequence[str]) -> Iterator[Batch]:
-        """Stream columns as "int64", "float32" or "float64"; an error names the row that has no such values."""
+        """Stream columns as "int64", "float32" or "float64"; an error names the first row with another value."""
         wanted = list(zip(columns, dtypes, strict=True))
         # A column may be requested twice, as ids and as weights.
         integers = {name for name, dtype in wanted if dtype == "int64"}
@@ -176,7 +177,7 @@ class CsvTable:
         )
 
     def _refuse_bad_row(self, needed: Mapping[str, str]) -> None:
-        """Raise an error for the first row that is not as ``needed``, if there is one."""
+        """Raise an error for the first row with a value that has not the dtype ``needed`` in its column, if any."""
         with self._open() as file:
             lines = islice(file, self._num_skipped, None)
             rows = (row for row in csv.reader(lines, delimiter=self._separator) if row)
@@ -191,7 +192,7 @@ class CsvTable:
             return problem, "Give every row the same number of fields; check the separator."
         for name, dtype in needed.items():
             text = row[self.names.index(name)]
-            field, fix = f"'{text:.40}' in {_quoted(name)}", "Mend the row, or choose other columns."
+            field, fix = f"'{text:.40}' in {_quoted(name)}", "Correct the row, or choose other columns."
             if dtype == "int64":
                 if not (_INTEGER.fullmatch(text.strip()) and -(2**63) <= int(text) < 2**63):
                     return f"{field} is not an integer", _FIX_INTEGERS
@@ -202,7 +203,7 @@ class CsvTable:
         return None
 
     def _before_gap(self, batch: Any, first_row: int, gap: int | None) -> tuple[Any, int | None]:
-        """Cut a single column after its last value; return it and the row of the first empty line so far, or None."""
+        """Cut a batch of one column after its last value; return it, and the row of the first empty line or None."""
         is_value = batch.column(0).is_valid().to_numpy(zero_copy_only=False)
         num_rows = int(np.flatnonzero(is_value)[-1]) + 1 if is_value.any() else 0
         if gap is None and not is_value.all():
@@ -300,7 +301,7 @@ def column_name(table: CsvTable | ParquetTable, column: Column) -> str:
 
 
 def require_named(table: CsvTable | ParquetTable, column: str) -> str:
-    """The name of a column that is chosen by position; one without a name is refused, because it may be an index."""
+    """The name of a column chosen by position; a column without a name is refused, because it may be an index."""
     if column:
         return column
     raise DatasetError(
@@ -319,9 +320,9 @@ def open_table(
     header: bool | None = None,
     kind: str | None = None,
 ) -> CsvTable | ParquetTable:
-    """Open a table: a 'csv' or a 'parquet' file as ``kind`` says, or else as the ending of its name does.
+    """Open a table of the format ``kind``, 'csv' or 'parquet'; without ``kind``, the ending of the file's name decides.
 
-    Without a ``separator``, a '.tsv' file has tabs, any other commas.
+    Without a ``separator``, fields are separated by tabs in a '.tsv' file, by commas in any other CSV file.
     """
     if kind == "parquet" or (kind is None and Path(path).suffix in PARQUET_SUFFIXES):
         return ParquetTable(path)
@@ -334,7 +335,7 @@ def _as_numbers(column: Any, dtype: str) -> Any:
     """Numbers of a column of text: decimal integers, or floats."""
     kind = pa.type_for_alias(dtype)
     letters = column.buffers()[2]
-    # Setting the bit 32 makes an X an x; numpy looks at all of them at memory speed.
+    # Bit 32 turns X into x; NumPy compares all letters at memory speed.
     if dtype == "int64" and letters is not None and ((np.frombuffer(letters, np.uint8) | 32) == ord("x")).any():
         raise pa.ArrowInvalid("hexadecimal numbers are not taken")
     try:

@@ -27,7 +27,7 @@ class TableRows:
     dtype: str
     "Name of the dtype to read and to store: 'int64', 'float32' or 'float64'."
     row_shape: tuple[int, ...]
-    "(F,) for all columns, F in number; () for the first column alone."
+    "Shape of one row: (F,) for all F columns of the table; () for the first column alone."
 
     @property
     def file(self) -> str:
@@ -35,7 +35,7 @@ class TableRows:
         return str(self.table.path)
 
     def chunks(self) -> Iterator[RowChunk]:
-        """The rows; a batch of many columns is cut to bounded size."""
+        """Yield the rows; a batch of many columns is cut into chunks of bounded size."""
         names = self.table.names if self.row_shape else self.table.names[:1]
         step = max(1, min(BATCH_ROWS, _CHUNK_BYTES // (8 * len(names))))
         for batch in self.table.batches(names, [self.dtype] * len(names)):
@@ -73,8 +73,8 @@ def open_features(path: str | os.PathLike[str], *, separator: str | None = None)
             "the first row may be data or names",
             value=f"0, 1, ..., {len(table.names) - 1}",
             where=f"{path}, row 1",
-            fix="If the row numbers the columns, take it out of the file (pandas: to_csv(..., header=False)); if it is "
-            "the first vertex's, give the columns names.",
+            fix="If the row numbers the columns, take it out of the file (pandas: to_csv(..., header=False)); if it has "
+            "the features of the first vertex, give the columns names.",
         )
     return table_features(table)
 
@@ -87,7 +87,7 @@ def open_labels(path: str | os.PathLike[str], *, separator: str | None = None) -
 
 
 def array_labels(array: Array, file: str) -> RowSource:
-    """Read an array as labels; forms and errors as of :func:`sagann.storage.row_source.label_rows`."""
+    """Read an array as labels; :func:`sagann.storage.row_source.label_rows` states the forms and the errors."""
     return label_rows(ArrayRows(array=array, file=file, dtype="int64"), array)
 
 

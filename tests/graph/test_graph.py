@@ -83,7 +83,7 @@ def test_repr_says_the_sizes():
         (
             {"topology": Topology.from_coo(src=torch.tensor([2]), dst=torch.tensor([0]), num_src=3, num_dst=1)},
             "a graph needs a square topology: 3 sources, 1 destinations (in graph 'graph'). "
-            "Number sources and destinations alike.",
+            "Use the same ids for sources and destinations.",
         ),
         (
             {"features": torch.zeros(2, 5), "name": "toy"},

@@ -101,12 +101,12 @@ def test_a_graph_with_features_labels_and_splits():
         ),
         (
             lambda: Quadrants(a=0.9),
-            "quadrant probabilities do not add up: 0.9, 0.19, 0.19, 0.05, each at least 0 and 1 together "
+            "quadrant probabilities do not add up: 0.9, 0.19, 0.19, 0.05, expected each at least 0, and a sum of 1 "
             "(in Quadrants). Scale them so that they add up to 1.",
         ),
         (
             lambda: Quadrants(a=float("nan")),
-            "quadrant probabilities do not add up: nan, 0.19, 0.19, 0.05, each at least 0 and 1 together "
+            "quadrant probabilities do not add up: nan, 0.19, 0.19, 0.05, expected each at least 0, and a sum of 1 "
             "(in Quadrants). Scale them so that they add up to 1.",
         ),
     ],

@@ -84,8 +84,8 @@ def unlabelled():
     [
         (
             lambda: random_split(labelled([0, 1]), train=0.8, val=0.3, seed=0),
-            "shares of a split do not fit: train 0.8 and val 0.3, each at least 0 and at most 1 together "
-            "(in random_split). Lower one of them; what is left is for testing.",
+            "shares of a split do not fit: train 0.8 and val 0.3, expected each at least 0, and a sum of at most 1 "
+            "(in random_split). Lower one of the shares; the rest is for testing.",
         ),
         (
             lambda: random_split(unlabelled(), seed=0),
@@ -103,7 +103,7 @@ def unlabelled():
         ),
         (
             lambda: planetoid_split(labelled([0, 0, 1, 1]), train=1, val=1, test=2, seed=0),
-            "too few labelled vertices to split: 2 beside training, val 1 and test 2 are needed "
+            "too few labelled vertices to split: 2 are left after training, but val 1 and test 2 are needed "
             "(in graph 'graph'). Lower val or test, or use random_split.",
         ),
         (

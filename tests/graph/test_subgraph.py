@@ -67,7 +67,7 @@ def test_mixed_graphs_are_refused():
     with pytest.raises(InputError) as error:
         subgraph(two_graphs(), torch.tensor([4, 1, 2]))
     assert str(error.value) == (
-        "vertices of several graphs are mixed: those of graph 2 stand in 2 places (in vertices of graph 'graph'). "
+        "vertices of several graphs are mixed: the vertices of graph 2 are in 2 places (in vertices of graph 'graph'). "
         "Keep the vertices of each graph together, or drop graph_ptr first."
     )
 
@@ -87,7 +87,7 @@ def test_mixed_graphs_are_refused():
         ),
         (
             torch.tensor([2, 0, 2]),
-            "vertex id repeated: 2 stands 2 times (in vertices of graph 'graph'). Pass every vertex at most once.",
+            "vertex id repeated: 2 occurs 2 times (in vertices of graph 'graph'). Pass every vertex at most once.",
         ),
     ],
 )

@@ -221,12 +221,12 @@ CASES = {
     "edge data rows": (
         lambda: example(weight=torch.ones(5)),
         "edge data has the wrong number of rows: [5], expected one row for each of 6 edges "
-        "(in edge data 'weight'). Pass one row per edge, in the topology's order (by destination, then source), or all of it to from_coo.",
+        "(in edge data 'weight'). Pass one row per edge, in the topology's order (by destination, then source), or use from_coo.",
     ),
     "edge ids": (
         lambda: csc([0, 1], [0], edge_ids=torch.tensor([1, 2])),
         "edge data has the wrong number of rows: [2], expected one row for each of 1 edges "
-        "(in edge data 'edge_ids'). Pass one row per edge, in the topology's order (by destination, then source), or all of it to from_coo.",
+        "(in edge data 'edge_ids'). Pass one row per edge, in the topology's order (by destination, then source), or use from_coo.",
     ),
 }
 

@@ -78,7 +78,7 @@ def test_add_self_loops_refuses_edge_data_it_cannot_invent():
         add_self_loops(graph)
     assert str(error.value) == (
         "edge data has no value for new self-loops: 2 vertices without a self-loop (in edge data 'year' of graph "
-        "'graph'). Pass one, add_self_loops(graph, fill={'year': 0}), or leave the edge data out, leave_out=True."
+        "'graph'). Pass a value, fill={'year': 0}, or drop the edge data, leave_out=True."
     )
 
 

@@ -74,6 +74,13 @@ CASES = {
         "offsets of sparse features decrease: 2 then 1 at position 1 "
         "(in features of graph 'toy'). Pass offsets that start at 0, never decrease, and end at the number of entries.",
     ),
+    "sparse values": (
+        lambda: good(
+            features=csr_tensor(torch.tensor([0, 1, 1, 2, 2]), torch.tensor([2, 0]), torch.ones(1), num_columns=3)
+        ),
+        "columns and values of sparse features differ in number: 2 columns and 1 values (in features of graph 'toy'). "
+        "Make the features with torch.sparse_csr_tensor(..., check_invariants=True), which says where they differ.",
+    ),
     "features of another layout": (
         lambda: good(features=torch.zeros(4, 3).to_sparse()),
         "features have a layout that is not supported: torch.sparse_coo, expected torch.strided or torch.sparse_csr "
@@ -151,7 +158,7 @@ CASES = {
     "edge joins graphs": (
         lambda: good(graph_ptr=torch.tensor([0, 2, 3, 4]), graph_names=()),
         "an edge joins two graphs: 2 -> 3, from graph 1 to graph 2 "
-        "(in edges of graph 'toy', edge 2). Remove the edge, or mend graph_ptr.",
+        "(in edges of graph 'toy', edge 2). Remove the edge, or correct graph_ptr.",
     ),
     "graph names": (
         lambda: good(graph_names=("a",)),

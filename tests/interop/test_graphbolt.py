@@ -98,7 +98,11 @@ def test_a_set_in_two_parts(tmp_path: Path) -> None:
     [
         ("val_y.npy", [9], r"label out of range: 9, but there are 3 classes.*val_y\.npy, row 0\)"),
         ("train_y.npy", [0.0, 1.5], r"label is not an integer: 1\.5 .*train_y\.npy, row 1\)"),
-        ("val_y.npy", [[0, 1, 1]], r"labels of the sets differ in form: rows \[3\], those of .*train_y\.npy \[\]"),
+        (
+            "val_y.npy",
+            [[0, 1, 1]],
+            r"labels of the sets differ in form: rows have shape \[3\], but those of .*train_y\.npy \[\]",
+        ),
         ("val_y.npy", [0, 1], r"labels and seeds differ in number: labels \[2\], 1 seeds .*val_y\.npy\)"),
         ("val.npy", [7], r"split 'val': vertex id out of range: 7.*val\.npy, row 0\)"),
     ],

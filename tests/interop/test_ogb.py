@@ -108,7 +108,7 @@ def test_archive_layout(tmp_path: Path) -> None:
         ({"raw/edge": None}, r"neither edge\.csv\.gz nor edge\.csv \(in .*raw\)"),
         ({"raw/edge": [(0, 1), (1, 4), (2, 0)]}, r"destination id out of range: 4, but there are 4.*row 2\)"),
         ({"raw/edge": [(0, 1), (1, 2)]}, r"2 rows, num-edge-list says 3"),
-        ({"raw/node-feat": [(0, 1)] * 3}, r"3 rows, but what was stated says 4"),
+        ({"raw/node-feat": [(0, 1)] * 3}, r"3 rows, but num_vertices says 4"),
         ({"raw/node-feat": [(0, 1), (0, "nan"), (0, 1), (0, 1)]}, r"nan in column 1 .*node-feat\.csv\.gz, row 2\)"),
         ({"raw/edge-feat": [(1,), (2,)]}, r"data 'feat' ends after 2 rows, and more edges follow .*edge-feat"),
         ({"raw/edge-feat": [(1,), (2,), (3,), (4,)]}, r"data 'feat' goes on after 3 rows, the number of edges"),

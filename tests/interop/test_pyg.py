@@ -83,7 +83,7 @@ def test_multi_label_and_single_column_labels() -> None:
         ({"edge_index": [[0, 1], [1, 0]]}, r"a list, expected Tensor or None \(in data\.edge_index\)"),
         ({"y": [0, 1, 2, 0]}, r"a list, expected Tensor or None \(in data\.y\)\. Pass torch.as_tensor\(y\)"),
         ({"train_mask": [True, False, False, True]}, r"a list, expected Tensor or None \(in data\.train_mask\)"),
-        ({"train_mask": torch.ones(4, 10, dtype=torch.bool)}, r"mask holds several splits.*\[4, 10\]"),
+        ({"train_mask": torch.ones(4, 10, dtype=torch.bool)}, r"mask is not a mask of one split.*\[4, 10\]"),
         ({"y": torch.tensor(1)}, r"data has no vertex labels: y \[\], but there are 4 vertices"),
         ({"y": torch.tensor([0.5])}, r"data has no vertex labels: y \[1\], but there are 4 vertices"),
         ({"y": torch.tensor([0.5, 1, 2, 3])}, r"array has the wrong form: torch.float32 \[4\]"),

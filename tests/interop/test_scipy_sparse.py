@@ -45,7 +45,7 @@ def test_bad_matrices_are_refused() -> None:
     square = sparse.eye_array(3)
     with pytest.raises(InputError, match=r"adjacency matrix is not square: \[2, 3\]"):
         from_scipy(sparse.coo_array((2, 3)))
-    with pytest.raises(InputError, match=r"number of vertices is not clear: 2 rows, but what was stated says 3"):
+    with pytest.raises(InputError, match=r"number of vertices is not clear: 2 rows, but num_vertices says 3"):
         from_scipy(square, features=np.zeros((2, 1)))
     with pytest.raises(InputError, match=r"array has the wrong form: float64 \[3\]"):
         from_scipy(square, labels=np.zeros(3))

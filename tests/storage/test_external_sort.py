@@ -167,7 +167,7 @@ def test_treatment_of_edges_is_recorded(tmp_path: Path) -> None:
 
 def test_hashed_ids_are_refused_before_they_fill_the_disk(tmp_path: Path) -> None:
     edges = ArrayEdges(src=np.array([0, 3_000_000_000]), dst=np.array([1, 1]), data={})
-    with pytest.raises(DatasetError, match=r"ids are no numbering from 0: the largest is 3000000000, with 2 edges"):
+    with pytest.raises(DatasetError, match=r"ids are not numbered from 0: the largest is 3000000000, with 2 edges"):
         import_arrays(tmp_path / "g", edges)
 
 

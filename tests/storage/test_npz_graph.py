@@ -153,6 +153,10 @@ def test_bad_arrays_are_refused(tmp_path: Path, arrays: dict[str, Any], message:
             r"feature column out of range: 4, but there are 4 features, .*entry 1\)",
         ),
         ({"features_shape": np.array([5, 4])}, r"but there are offsets for 3 rows"),
+        (
+            {"features_data": np.ones(1, np.float32)},
+            r"columns and values of sparse features differ in number: 2 columns and 1 values",
+        ),
     ],
 )
 def test_bad_sparse_features_are_refused(tmp_path: Path, spoil: dict[str, Any], message: str) -> None:

@@ -9,6 +9,7 @@ during the trace.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
 from weakref import ref
@@ -16,7 +17,6 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
-from sagann.compiler.trace import tensors_of
 from sagann.graph.versions import version_of
 from sagann.saga.layer import SagaLayer
 
@@ -30,8 +30,13 @@ DEEPEST = 5
 "Most levels of nested containers that are compared by content. Deeper objects are compared by identity."
 
 
-def configuration(root: nn.Module) -> Key:
-    """A key that is equal as long as a program of the layer, or of the model, holds."""
+def configuration(root: nn.Module, tensors: Mapping[str, Tensor]) -> Key:
+    """A key that is equal as long as a program of the layer, or of the model, holds.
+
+    Args:
+        root: the layer or the model.
+        tensors: its parameters and buffers by name.
+    """
     found: list[object] = []
     modules = list(root.named_modules(remove_duplicate=False))
     parts = frozenset(id(module) for _, module in modules)
@@ -43,7 +48,7 @@ def configuration(root: nn.Module) -> Key:
         for attribute, value in vars(module).items():
             if attribute not in _OF_MODULES:
                 found.append((attribute, _frozen(value, DEEPEST, parts)))
-    for name, tensor in tensors_of(root).items():
+    for name, tensor in tensors.items():
         found.append((name, tensor.shape, tensor.dtype))
     return tuple(found)
 

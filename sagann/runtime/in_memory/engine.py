@@ -121,9 +121,12 @@ class CompiledEngine:
         """The layer's program, or why it has none, and its parameters and buffers."""
         # A trace puts other tensors in the parameters' place for a while.
         with MODELS.reading():
-            return self._found(layer, x, data, many_sources), tensors_of(layer)
+            tensors = tensors_of(layer)
+            return self._found(layer, tensors, x, data, many_sources), tensors
 
-    def _found(self, layer: SagaLayer, x: VertexRows, data: EdgeData, many_sources: bool) -> LayerProgram | str:
+    def _found(
+        self, layer: SagaLayer, tensors: dict[str, Tensor], x: VertexRows, data: EdgeData, many_sources: bool
+    ) -> LayerProgram | str:
         if torch.compiler.is_compiling():
             return "torch.compile sees the layer as it is written"
         device = next(iter(x.values())).device
@@ -137,7 +140,7 @@ class CompiledEngine:
         is_constant = all(map(self.invariants.is_constant, x.values()))
         constant = is_constant and not any(each.requires_grad for each in data.values())
         is_sparse = any(isinstance(rows, FeatureRows) and rows.is_sparse for rows in x.values())
-        key: Key = (configuration(layer), device, constant, is_sparse, many_sources)
+        key: Key = (configuration(layer, tensors), device, constant, is_sparse, many_sources)
         key += tuple((name, rows.dtype, rows.shape[1:]) for given in (x, data) for name, rows in given.items())
         program = programs.get(key)
         if program is not None:

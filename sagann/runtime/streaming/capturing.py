@@ -89,7 +89,7 @@ def _traced(
 ) -> ModelProgram:
     programs = _PROGRAMS.setdefault(model, {})
     form = x.shape[1:], x.layout, x.dtype, x.device, x_is_constant
-    key: Key = (configuration(model), options, form, tuple(map(id, hops)))
+    key: Key = (configuration(model, tensors_of(model)), options, form, tuple(map(id, hops)))
     known = programs.get(key)
     # A topology may have the address of another one that is gone.
     if known is not None and all(each() is hop for each, hop in zip(known[1], hops, strict=True)):

@@ -1,0 +1,37 @@
+"""Every generated gather equals the hand-written one, with rows wider and narrower than a vector, and with hubs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.kernels.gathers import GATHERS
+from bench.kernels.graphs import topology_of
+from bench.kernels.yardstick import Yardstick
+from sagann.kernels.edge import cpu
+
+CPUINFO = Path("/proc/cpuinfo")
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++"),
+    pytest.mark.skipif(not CPUINFO.exists() or "avx512f" not in CPUINFO.read_text(), reason="needs AVX-512"),
+]
+
+
+@pytest.mark.parametrize("features", [7, 41])
+@pytest.mark.parametrize("kind", ["uniform", "power law"])
+@pytest.mark.parametrize("name", GATHERS)
+def test_a_gather_equals_the_yardstick(name: str, kind: str, features: int) -> None:
+    torch.manual_seed(0)
+    topology = topology_of(kind, 500, 9_000)
+    gather = GATHERS[name](topology, features)
+    results = [torch.full(form.shape, -1e30).to(form.dtype) for form in gather.results]
+
+    Yardstick(topology).run(name, *gather.yardstick, *results, num_features=features)
+
+    found = cpu.run(gather.function, topology, gather.arrays)
+    assert len(found) == len(results)
+    torch.testing.assert_close(found[0], results[0], rtol=1e-4, atol=1e-3)
