@@ -12,7 +12,7 @@ from sagann.cli.apply import Opening
 from sagann.cli.options import Shared
 from sagann.cli.prepare import apply_split, open_checked, training_graph
 from sagann.cli.result_file import write_embeddings, write_predictions
-from sagann.cli.run_settings import DataConfig, RunSettings, absolute_path, read_tables, settings_of
+from sagann.cli.run_settings import DataConfig, RunSettings, absolute_path, merge, read_tables, settings_of
 from sagann.errors import CheckpointError
 from sagann.graph import Graph
 from sagann.report.tables import metrics_table
@@ -108,7 +108,7 @@ def opened(opening: Opening, shared: Shared) -> Iterator[TrainedRun]:
             where=str(run_dir),
             fix="Name the folder of a run that 'sagann train' wrote; open others with sagann.load_run.",
         )
-    settings = settings_of(read_tables(file), stored=True)
+    settings = settings_of(merge(read_tables(file), {}), stored=True)
     if opening.model is not None:
         shared.add_user_file(opening.model)
     predictor = load_run(

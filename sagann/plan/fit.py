@@ -26,7 +26,7 @@ from sagann.plan.steps import Step
 MOST_INTERVALS = 256
 "Most intervals that are tried. An epoch has a step for each chunk of the grid, and steps on a finer grid do too little work."
 
-USEFUL_INTERVALS = 32
+USEFUL_INTERVALS = 16
 """Most intervals that a budget which is offered leads to. Every pass reads the rows of all intervals once for each interval, so that an
 epoch takes the longer the more there are."""
 

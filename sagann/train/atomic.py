@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,11 +27,18 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def parse_json(content: bytes) -> Any:
-    """Parse JSON that may be damaged; a ValueError says that it is no JSON."""
+    """Parse JSON that may be damaged; a ValueError says that it is no JSON. Numbers that are not finite are none."""
     try:
-        return json.loads(content)
+        return json.loads(content, parse_constant=_finite, parse_float=_finite)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text:.40} is no finite number")
+    return number
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:

@@ -385,3 +385,15 @@ def test_files_of_datasets_and_runs_are_never_touched(
             assert outcome.code == 2, (folder, name)
             assert "among those of a dataset or a run: they belong to" in outcome.err
     assert invoke("data", "check", blocks).code == 0
+
+
+@pytest.mark.parametrize("section", ["data", "model", "train"])
+def test_settings_that_lack_a_section(invoke: Invoke, trained: Path, tmp_path: Path, section: str) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    parts = config.read_text().split("[")
+    config.write_text("[".join(part for part in parts if not part.startswith(f"{section}]")))
+    outcome = invoke("evaluate", "--run", tmp_path / "run")
+    # The model and its training are in run.json.
+    assert outcome.code == (2 if section == "data" else 0), outcome.err
+    assert ("no data" in outcome.err) == (section == "data")

@@ -1,9 +1,9 @@
 """Streams an epoch of each of some models in this process, then runs an epoch of the last model in memory.
 
 ``python -m tests.runtime.memory_driver SPILL MODEL[:LAYERS][@BUDGET]...``. A model is one of the zoo, or ``own``. Its budget is
-a part of the memory that an epoch takes with everything in memory, or with ``@least`` or ``@offered`` the one that the error of
-a budget too small says. Before and after each epoch the driver prints a line of JSON and waits for a line from its parent, which
-may set a limit meanwhile.
+a third of the memory that an epoch takes with everything in memory, or with ``@16`` a sixteenth. With ``@least`` or ``@offered``
+it is the budget that the error of one that is too small names. Before and after each epoch the driver prints a line of JSON and
+waits for a line from its parent, which may set a limit meanwhile.
 """
 
 from __future__ import annotations
@@ -148,9 +148,9 @@ def built(name: str, graph: Graph) -> tuple[nn.Module, Graph]:
 
 
 def budget_of(model: nn.Module, graph: Graph, spill: Path, name: str) -> int:
-    """The budget of a name: ``least``, ``offered``, or a part of the memory of an epoch where the name is empty."""
-    if not name:
-        return dense_bytes(model, graph) // SHARE
+    """The budget of a name: ``least``, ``offered``, or a part of the memory of an epoch."""
+    if not name or name.isdigit():
+        return dense_bytes(model, graph) // int(name or SHARE)
     try:
         stream(model, graph, budget_bytes=1, spill=spill)
     except BudgetError as error:

@@ -84,7 +84,7 @@ def test_every_model_survives_a_hard_limit_that_kills_it_in_memory(
     limited: Callable[[int], Callable[[], None]], tmp_path: Path
 ) -> None:
     # The model that takes most beyond its budget in memory comes last.
-    models = sorted([*MODELS, "residual-gcn:8", "own"], key=lambda name: name == "gated-gcn")
+    models = sorted([*MODELS, "residual-gcn:8@16", "own@16"], key=lambda name: name == "gated-gcn")
     roomy_bytes = 4 << 30
     with driver(*models, spill=tmp_path / "spill", start=limited(roomy_bytes)) as process:
         told = process.told()
@@ -102,7 +102,7 @@ def test_every_model_survives_a_hard_limit_that_kills_it_in_memory(
 
 
 # Times as long as with a roomy budget that an epoch may take with the one that is offered.
-A_FEW = 5
+A_FEW = 6
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_the_least_budget_survives_and_the_one_that_is_offered_is_of_use(
     epochs = {}
     roomy_bytes = 4 << 30
     with driver(
-        *(model + budget for budget in ("", "@offered", "@least")), spill=tmp_path, start=limited(roomy_bytes)
+        *(model + budget for budget in ("@8", "@offered", "@least")), spill=tmp_path, start=limited(roomy_bytes)
     ) as process:
         told = process.told()
         for budget in ("roomy", "offered", "least"):
