@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from sagann.errors import InputError, shown
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -97,6 +99,17 @@ RANGES: Mapping[str, Range] = MappingProxyType(
 split, 'drawn' for vertices, edges, features and classes of a generated graph, 'bytes' for a budget or a length."""
 
 
+def require_integer(value: object, name: str, *, where: str) -> None:
+    """Refuse an argument (``where``) that is not an integer in the range of ``name``."""
+    if value not in RANGES[name]:
+        raise InputError(
+            f"{name} is out of range",
+            value=f"{shown(value)}, expected {RANGES[name]}",
+            where=where,
+            fix=f"Pass {RANGES[name]}.",
+        )
+
+
 def require_shape(shape: Sequence[object], item_bytes: int) -> None:
     """Raise a ValueError for a shape that no array has.
 
@@ -113,7 +126,7 @@ def require_shape(shape: Sequence[object], item_bytes: int) -> None:
         raise ValueError(f"a shape of {len(shape)} dimensions, expected at most {_MOST_DIMENSIONS}")
     for size in shape:
         if size not in RANGES["size"]:
-            raise ValueError(f"size {size!r:.40} in a shape, expected {RANGES['size']}")
+            raise ValueError(f"size {shown(size, 40)} in a shape, expected {RANGES['size']}")
     num_bytes = item_bytes * math.prod(size for size in shape if isinstance(size, int) and size)
     if num_bytes not in RANGES["bytes"]:
         raise ValueError(f"shape {tuple(shape)} of {num_bytes} bytes, beyond 64 bits")

@@ -17,7 +17,7 @@ from sagann.graph.constant import declare_constant
 from sagann.graph.feature_store import Features, FeatureStore, TensorRows, feature_store, tensor_of
 from sagann.graph.rows import is_sparse
 from sagann.graph.topology import Topology
-from sagann.ranges import RANGES
+from sagann.ranges import require_integer
 
 SPLIT_NAMES = ("train", "val", "test")
 
@@ -181,13 +181,7 @@ def _check_types(graph: Graph) -> None:
     for name in ("num_classes", "num_edge_types"):
         count = getattr(graph, name)
         require_type(count, int, where=f"Graph.{name}", fix="Pass a count, as int(...).")
-        if count not in RANGES[name]:
-            raise InputError(
-                "count is out of range",
-                value=f"{count}, expected {RANGES[name]}",
-                where=f"Graph.{name}",
-                fix="Pass a count.",
-            )
+        require_integer(count, name, where=f"Graph.{name}")
     require_type(graph.splits, Mapping, where="Graph.splits", fix="Pass a mapping of split to bool mask.")
     for name, mask in graph.splits.items():
         require_type(mask, Tensor, where=f"Graph.splits[{name!r}]", fix=as_tensor)

@@ -5,24 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, require_type, shown
+from sagann.errors import InputError, require_type
 from sagann.graph.checks import check_ids, numbered, wrong_form
 from sagann.graph.topology import Topology
-from sagann.ranges import RANGES
 
 # Purposes of random numbers (`key_of`): equal seeds of a run give different numbers for each.
 SHUFFLE, NEIGHBOURS, LINKS = range(16, 19)
-
-
-def require_integer(value: object, name: str, *, where: str) -> None:
-    """Refuse what is not an integer in the range of ``name``, a key of :data:`sagann.ranges.RANGES`."""
-    if value not in RANGES[name]:
-        raise InputError(
-            f"{name} out of range",
-            value=f"{shown(value)}, expected {RANGES[name]}",
-            where=where,
-            fix=f"Pass {RANGES[name]}.",
-        )
 
 
 def require_ids(ids: Tensor, num_vertices: int | None = None, *, where: str) -> None:

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from sagann.errors import InputError, require_type
 from sagann.graph.random_numbers import key_of
-from sagann.sampling.arguments import SHUFFLE, require_ids, require_integer
+from sagann.ranges import require_integer
+from sagann.sampling.arguments import SHUFFLE, require_ids
 
 
 def seed_batches(

@@ -22,7 +22,8 @@ from sagann.errors import InputError, require_choice, require_type
 from sagann.graph.random_numbers import GOLDEN, below, key_of, mix, stream_of
 from sagann.graph.topology import Topology
 from sagann.machine_code import compiled
-from sagann.sampling.arguments import LINKS, require_ids, require_integer, require_square
+from sagann.ranges import require_integer
+from sagann.sampling.arguments import LINKS, require_ids, require_square
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -24,9 +24,9 @@ from sagann.graph.checks import slices, wrong_form
 from sagann.graph.random_numbers import key_of
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
-from sagann.ranges import RANGES
+from sagann.ranges import RANGES, require_integer
 from sagann.sampling import numbering, picks
-from sagann.sampling.arguments import NEIGHBOURS, require_ids, require_integer, require_square
+from sagann.sampling.arguments import NEIGHBOURS, require_ids, require_square
 from sagann.sampling.sampled import Sampled
 
 Array = numbering.Array

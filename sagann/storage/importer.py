@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sagann.errors import DatasetError, InputError
 from sagann.graph import id_dtype, validate_graph
 from sagann.graph.checks import check_columns, check_labels, numbered
-from sagann.ranges import RANGES
+from sagann.ranges import require_integer
 from sagann.storage.dataset import map_dataset
 from sagann.storage.edge_source import EdgeSource
 from sagann.storage.expanded import EXPANSION
@@ -97,14 +97,8 @@ class ImportOptions:
                 fix="Give a name of ordinary characters.",
             )
         for what in ("num_vertices", "num_classes", "expansion"):
-            count = getattr(self, what)
-            if count is not None and count not in RANGES[what]:
-                raise InputError(
-                    f"{what} is out of range",
-                    value=f"{count}, expected {RANGES[what]}",
-                    where=f"ImportOptions.{what}",
-                    fix="Give a number in this range, or leave it out.",
-                )
+            if getattr(self, what) is not None:
+                require_integer(getattr(self, what), what, where=f"ImportOptions.{what}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -124,6 +124,6 @@ def test_importing_the_graph_does_not_import_numba():
 def test_counts_out_of_range_are_refused(name: str, count: int) -> None:
     topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=2)
     with pytest.raises(
-        InputError, match=rf"count is out of range: {count}, expected an integer from 0 .*Graph.{name}"
+        InputError, match=rf"{name} is out of range: {count}, expected an integer from 0 .*Graph.{name}"
     ):
         Graph(topology=topology, **{name: count})

@@ -47,9 +47,9 @@ def test_no_seeds_are_no_batches() -> None:
         (([1, 2], 2), "a list, expected Tensor"),
         (
             (SEEDS, 0),
-            "batch_size out of range: 0, expected an integer from 1 to 2^63 - 1 (in seed_batches, batch_size)",
+            "batch_size is out of range: 0, expected an integer from 1 to 2^63 - 1 (in seed_batches, batch_size)",
         ),
-        ((SEEDS, 2**70), "batch_size out of range"),
+        ((SEEDS, 2**70), "batch_size is out of range"),
         ((SEEDS, 2.0), "seed_batches, batch_size"),
     ],
 )
