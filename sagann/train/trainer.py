@@ -255,12 +255,12 @@ class Trainer:
             remove_spilled(folder.path)
         budget_bytes = None
         if self.config.memory is None and self.device.type == "cpu":
-            is_continued = folder is not None and folder.exists and resume
+            known = folder.read_run().get(AUTOMATIC) if folder is not None and folder.exists and resume else None
             budget_bytes = automatic_budget(
                 self.model,
                 self._prepared.graph,
                 self._reporter.on_message,
-                known=folder.read_run().get(AUTOMATIC) if folder is not None and is_continued else None,
+                known=known,
                 in_files_bytes=self._in_files_bytes,
             )
         streaming = Streaming.of(self.config, self.run_dir, device=self.device, automatic_bytes=budget_bytes)
