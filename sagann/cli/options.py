@@ -34,7 +34,7 @@ class Shared:
     quiet: bool = False
     "Whether progress and notes are left out."
     error: BaseException | None = None
-    "The exception that ended the command. Typer makes others of some, or an exit code."
+    "The exception that ended the command. Typer turns some exceptions into others, or into an exit code."
     signals: Signals = field(default_factory=Signals)
     "How Ctrl-C and SIGTERM end the program."
     user_files: set[str] = field(default_factory=set)

@@ -1,8 +1,8 @@
 """The user's own layer or model, named as ``path/to/file.py:ClassName``.
 
-The file is executed as any Python program that the user runs. A person names the file, each time anew: where a dataset, a run
-folder or a configuration names one, it is refused (:func:`require_named`). The file stands alone, so that its content decides whether a run is continued with the same model: modules that the file imports
-are installed, or on PYTHONPATH.
+The file is executed as any Python program that the user runs. The user names the file in every command or call: a file that only
+a dataset, a run folder or a configuration names is refused (:func:`require_named`). The file stands alone, so that its content
+decides whether a run is continued with the same model: modules that the file imports are installed, or on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def class_in_file(reference: str) -> tuple[Path, str] | None:
 
 
 def require_named(model: str, *, where: str, error: type[InputError]) -> None:
-    """Refuse a model that a file (``where``) names and that no person has named, if it is a Python file: it would be executed."""
+    """Refuse a model in a Python file that only another file (``where``) names: building the model would execute it."""
     if class_in_file(model) is not None:
         raise error(
             "a model in a Python file is executed only where it is named again",

@@ -27,8 +27,8 @@ MOST_INTERVALS = 256
 "Most intervals that are tried. An epoch has a step for each chunk of the grid, and steps on a finer grid do too little work."
 
 USEFUL_INTERVALS = 16
-"""Most intervals that a budget which is offered leads to. Every pass reads the rows of all intervals once for each interval, so that an
-epoch takes the longer the more there are."""
+"""Largest number of intervals to which a budget leads that an error offers. Every pass reads the rows of all intervals once for each
+interval, so an epoch takes longer with more intervals."""
 
 Cut = Literal["bytes", "edges", "vertices"]
 "Quantity of which all intervals have about the same amount."

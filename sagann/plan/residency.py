@@ -35,7 +35,7 @@ class BudgetError(InputError):
     needed_bytes: int = 0
     "Bytes that the step needs."
     offered_bytes: int = 0
-    "A budget with which epochs are not much slower than with a larger one; 0 where it is unknown."
+    "A budget, in bytes, with which epochs are not much slower than with a larger one; 0 where it is unknown."
 
     @classmethod
     def _of(

@@ -56,7 +56,7 @@ class NeighborSampler:
     Args:
         topology: a whole graph's. Its arrays may be mapped from files: only what a batch needs is read.
         fanouts: number of in-edges to pick for each destination of a hop. The first number is that of the hop nearest the
-            seeds. -1 picks all in-edges, once each. A destination with fewer edges gives all of them, but for ``replace``.
+            seeds. -1 picks all in-edges, once each. A destination with fewer edges gives all of them, unless ``replace`` is set.
         replace: pick with replacement: every destination that has in-edges gives as many edges as the hop's number, and an edge
             may stand several times.
         weights: name of edge data, float32 or float64 [num_edges]: edges are picked in proportion to their weights, and edges

@@ -12,7 +12,7 @@ from sagann.kernels.edge.cpu.run import walk_of
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Sampled:
-    """What a model walks from some seeds: ``model(sampled.blocks, features[sampled.src_ids])`` gives a row for each seed.
+    """The blocks that a model walks for some seeds: ``model(sampled.blocks, features[sampled.src_ids])`` gives a row for each seed.
 
     The sources of a block are the destinations of the block before it. The first of them are its own destinations.
     """

@@ -32,17 +32,17 @@ class ArrayMap:
     end: int
     "Address after the array's last byte."
     fill: int
-    "64-bit word that may take the place of lost ones, so that the array still means something."
+    "64-bit word that takes the place of lost ones: the array stays valid with it."
     state: os.stat_result
     "Identity, size and time of the file when it was mapped, or when its checksums were compared last."
     checks: Sequence[Callable[[], None]]
-    "Each compares the checksum of a part of the file."
+    "Functions, each of which compares the checksum of a part of the file."
     is_checked: bool = False
     "Whether the checks were made."
     watch: Watch | None = None
     "The watch on the array's pages, while there is work on them."
     num_watchers: int = 0
-    "Works that need the watch."
+    "Number of blocks of work that need the watch."
     is_lost: bool = False
     "Whether an ended watch found that pages were lost."
 
@@ -52,7 +52,7 @@ class ArrayMap:
 
 
 _MAPS: dict[int, ArrayMap] = {}
-"By address of the array."
+"The maps of all arrays in use, by the address of the array."
 
 
 def remember(

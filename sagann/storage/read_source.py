@@ -23,7 +23,7 @@ from sagann.storage.importer import (
 )
 from sagann.storage.row_source import Array
 
-# Offsets of in-edges, and their number while edges are sorted.
+# Per vertex: the offset of its in-edges, and their number while edges are sorted.
 _VERTEX_BYTES = 16
 
 

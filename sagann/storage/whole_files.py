@@ -1,8 +1,9 @@
 """Work on graphs whose files may be cut meanwhile: it ends with an error that names the file, not with the death of the process.
 
 Arrays of a dataset are mapped, and a page of a file that was cut is gone for whoever touches it. While such work runs, lost pages
-are replaced (:mod:`sagann.storage.bus_error`), and the work is refused before its numbers are used. Files are looked at as well: one
-that has become shorter is refused before a page is missed, and one that was written to has its checksums compared again.
+are replaced (:mod:`sagann.storage.bus_error`), and the work is refused before its numbers are used. Size and time of
+the files are compared as well: a file that has become shorter is refused before a page is missed, and the checksums of a file that was
+written to are compared again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sagann.storage.array_map import ArrayMap, maps_of
 from sagann.storage.npy import cut_short
 
 _CAN_WATCH = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
-"Elsewhere the process dies when a page is lost, and files are looked at only."
+"Whether lost pages can be replaced here. Elsewhere only size and time of the files are compared, and a lost page ends the process."
 _LOCK = Lock()
 
 

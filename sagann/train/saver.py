@@ -9,8 +9,8 @@ from sagann.train.run_folder import RunFolder
 from sagann.train.session import TrainSession
 
 _MOST_UNSAVED_S = 4.0
-"""Seconds of work after which an epoch is saved, whatever ``checkpoint_every`` is. Not more than the command line lets an
-epoch go on after SIGTERM: so an epoch that is given up then follows one that was saved."""
+"""Seconds of work after which an epoch is saved, whatever ``checkpoint_every`` is. The command line gives an epoch at least as
+many seconds after SIGTERM: epochs so long that it gives one up are each saved."""
 _LEAST_SPACING = 20
 "Least seconds of work between such checkpoints, as a multiple of the seconds that writing one took."
 

@@ -100,7 +100,7 @@ def _lost(what: str, value: str, where: str) -> CheckpointError:
 
 @dataclass(kw_only=True, slots=True)
 class _Restoring:
-    """A checkpoint on its way into a session."""
+    """Checks whether a session can continue from a checkpoint, and reads the history up to it."""
 
     session: TrainSession
     "The session, which has not trained yet."
@@ -109,7 +109,7 @@ class _Restoring:
     run: str
     "Digest of the run's identity."
     history: list[EpochRecord] = field(default_factory=list)
-    "The records up to the checkpoint that was required last."
+    "The epochs up to the checkpoint that was checked last."
 
     def require(self, checkpoint: Checkpoint) -> None:
         """Require a checkpoint of this run, and read the history up to it.
