@@ -9,10 +9,11 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from sagann.private_folder import private_folder
+from sagann.temporary import Removal
 
 
 def cache_folder() -> Path:
@@ -65,7 +66,7 @@ def _candidates() -> Iterator[Path]:
 @cache
 def _temporary_folder() -> Path:
     folder = tempfile.mkdtemp(prefix="sagann-kernels-")
-    atexit.register(_remove, folder, os.getpid())
+    atexit.register(Removal(partial(_remove, folder, os.getpid())))
     return Path(folder)
 
 

@@ -110,11 +110,12 @@ def test_an_ordinary_user_that_may_not_write_to_the_folder_has_another_one(open_
     assert as_other(before, code) == f"{home}/.cache/sagann/kernels\n"
 
 
-def test_the_temporary_folder_goes_with_its_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["", "\nfrom sagann.temporary import remove_all; remove_all(); os._exit(0)"])
+def test_the_temporary_folder_goes_with_its_process(tmp_path: Path, end: str) -> None:
     (tmp_path / "file").write_text("")
     code = (
         "import os; from sagann.cache_folder import cache_folder; folder = cache_folder(); print(folder, flush=True)\n"
-        "if child := os.fork(): os.waitpid(child, 0); assert folder.exists()"
+        "if child := os.fork(): os.waitpid(child, 0); assert folder.exists()" + end
     )
     environment = dict(os.environ, SAGANN_CACHE=str(tmp_path / "file"), HOME=str(tmp_path / "file"))
     command = [sys.executable, "-c", code]
