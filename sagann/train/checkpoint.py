@@ -149,7 +149,8 @@ def write_state(folder: Path, checkpoint: Checkpoint) -> None:
 
 def _read_state(folder: Path, epoch: int) -> Checkpoint:
     """Read the two files of a checkpoint; a ValueError or an OSError says what is wrong with them."""
-    document = parse_json((folder / "state.json").read_bytes())
+    # The decoder names a number that is not finite.
+    document = parse_json((folder / "state.json").read_bytes(), is_finite=False)
     tensors_checksum = file_digest(folder / "state.safetensors")
     version = document.get("format") if isinstance(document, dict) else None
     if version != FORMAT:
