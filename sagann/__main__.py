@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from sagann.cli.failure import INTERRUPTED, TERMINATED, Terminated
+from sagann.cli.failure import INTERRUPTED, TERMINATED
 from sagann.cli.signals import Signals
+from sagann.errors import Terminated
 
 
 def main() -> None:

@@ -69,20 +69,24 @@ class MissingDependencyError(SagannError, ImportError):
         return partial(type(self), self._package, extra=self._extra, feature=self.where), ()
 
 
+class Terminated(BaseException):
+    """SIGTERM came; the command line raises it."""
+
+
 def is_interrupt(error: BaseException) -> bool:
-    """Whether an exception is Ctrl-C. A class that a user's model derives from KeyboardInterrupt is not."""
-    return type(error) is KeyboardInterrupt
+    """Whether an exception is Ctrl-C or SIGTERM. A class that a user's model derives from KeyboardInterrupt is not."""
+    return type(error) in (KeyboardInterrupt, Terminated)
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text; its class where it has no text."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    """The first line of an error's text that is not empty; its class where it has no text."""
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def in_one_line(error: BaseException) -> str:
     """The class of an error and the first line of its text."""
-    kind, text = type(error).__name__, str(error)
-    return f"{kind}: {first_line(error)}".rstrip(": ") if text else kind
+    kind = type(error).__name__
+    return f"{kind}: {first_line(error)}" if str(error).strip() else kind
 
 
 def shown(value: object, most: int = 80) -> str:

@@ -1,4 +1,4 @@
-"""Ranges of the integers that files and flags state, each written down once, under the name of its field or option.
+"""Ranges of the integers that files, flags and arguments state, each written down once, under the name of its field or option.
 
 Readers of files, checks of configurations and options of the command line ask this table, so the same number has the same
 range wherever it is stated. A number outside its range is refused before anything loops, allocates or multiplies by it.
@@ -73,12 +73,19 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         "checkpoint_every": _TIMES,
         "keep_checkpoints": _TIMES,
         "seed": Range(0, 2**63 - 1),
+        # Mini-batches.
+        "fanout": _WIDTH,
+        "negatives": Range(0, 2**31 - 1),
+        "batch_size": _TIMES,
+        "epoch": Range(0, 2**63 - 1),
+        "batch": Range(0, 2**63 - 1),
         # Splits, generators and orders of vertices. Positions in larger random arrays do not fit 64 bits.
         "split": _ROWS,
         "drawn": Range(0, 2**40),
         "parts": Range(1, 2**31 - 1),
         # Bytes of memory and of files.
         "bytes": Range(0, 2**63 - 1),
+        "expansion": _TIMES,
         # Machines of plans.
         "num_cores": _TIMES,
         "cache_bytes": _TIMES,

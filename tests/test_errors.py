@@ -9,6 +9,8 @@ from sagann.errors import (
     LayerError,
     MissingDependencyError,
     SagannError,
+    first_line,
+    in_one_line,
     shown,
 )
 
@@ -32,6 +34,12 @@ def test_a_missing_package_names_its_extra() -> None:
     assert "pip install 'sagann[tensorboard]'" in str(error)
     assert isinstance(error, ImportError)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_the_first_line_of_an_error() -> None:
+    assert first_line(ValueError("\n  \nwrong\nmore")) == "wrong"
+    assert in_one_line(ValueError("\nwrong\nmore")) == "ValueError: wrong"
+    assert first_line(MemoryError()) == in_one_line(MemoryError(" \n")) == "MemoryError"
 
 
 def test_values_are_shown_in_few_characters() -> None:

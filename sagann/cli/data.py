@@ -126,7 +126,7 @@ def import_(
     ] = None,
     expansion: Annotated[
         int,
-        option("Bytes to which a byte of a .gz file may expand; a file that goes on is refused.", panel=RESOURCES),
+        option("Bytes to which a byte of a .gz file may expand; a larger file is refused.", panel=RESOURCES),
     ] = 500,
 ) -> None:
     """Import a graph into a dataset folder, in bounded memory; a kill leaves no half dataset.

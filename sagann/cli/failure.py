@@ -17,7 +17,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from sagann.errors import SagannError, is_interrupt
+from sagann.errors import SagannError, Terminated, first_line, in_one_line
 
 OUR_FAULT = 1
 BAD_INPUT = 2
@@ -34,10 +34,6 @@ _OUT_OF_MEMORY = (
     "out of memory",
     "Storage size calculation overflowed",
 )
-
-
-class Terminated(BaseException):
-    """SIGTERM came."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,14 +62,14 @@ def failure_of(error: BaseException, *, user_files: Collection[str] = ()) -> Fai
     """Explain an exception. One from ``user_files``, absolute paths of the user's own Python files, is not our fault."""
     if isinstance(error, SagannError):
         return Failure(code=BAD_INPUT, what=f"{error.what}: {error.value}", where=error.where, fix=error.fix)
-    if is_interrupt(error):
+    if type(error) is KeyboardInterrupt:
         return Failure(code=INTERRUPTED, what="interrupted")
     if isinstance(error, Terminated):
         return Failure(code=TERMINATED, what="terminated")
     if _is_out_of_memory(error):
         return Failure(
             code=BAD_INPUT,
-            what=f"memory ran out: {_first_line(error)}",
+            what=f"memory ran out: {first_line(error)}",
             where="the device's memory" if "CUDA" in str(error) else "this machine's memory",
             fix="Use a smaller --hidden, fewer --layers or --heads, a smaller graph, or a machine with more memory.",
         )
@@ -81,7 +77,7 @@ def failure_of(error: BaseException, *, user_files: Collection[str] = ()) -> Fai
     if line:
         return Failure(
             code=BAD_INPUT,
-            what=f"your model failed: {type(error).__name__}: {_first_line(error)}",
+            what=f"your model failed: {in_one_line(error)}",
             where=line,
             fix="Mend the model; --debug shows the whole traceback.",
         )
@@ -94,7 +90,7 @@ def failure_of(error: BaseException, *, user_files: Collection[str] = ()) -> Fai
         )
     return Failure(
         code=OUR_FAULT,
-        what=f"a fault of sagann, not of yours: {type(error).__name__}: {_first_line(error)}",
+        what=f"a fault of sagann, not of yours: {in_one_line(error)}",
         where=_line_of_ours(error),
         fix="Please report it with what you ran, the traceback (run again with --debug), and what "
         "'sagann doctor' says.",
@@ -128,8 +124,3 @@ def _line_of_ours(error: BaseException) -> str:
         if path.is_relative_to(package):
             return f"sagann/{path.relative_to(package)}, line {frame.lineno}, {frame.name}"
     return ""
-
-
-def _first_line(error: BaseException) -> str:
-    # A MemoryError has no text.
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -14,7 +14,7 @@ import typer
 
 from sagann import __version__
 from sagann.cli import apply, data, generate, machine, train
-from sagann.cli.failure import BAD_INPUT, INTERRUPTED, TERMINATED, Terminated, failure_of, line_of_user
+from sagann.cli.failure import BAD_INPUT, INTERRUPTED, TERMINATED, failure_of, line_of_user
 from sagann.cli.options import DebugOption, QuietOption, Shared
 from sagann.cli.signals import Signals
 from sagann.errors import InputError, is_interrupt
@@ -92,10 +92,11 @@ def _run_command(arguments: Sequence[str], shared: Shared) -> int:
         _check_environment()
         code = command.main(list(arguments), prog_name="sagann", standalone_mode=False, obj=shared)
     except BaseException as error:  # noqa: BLE001 - every failure ends here, and a user's model may raise anything
-        if isinstance(error, _UsageError) and shared.error is None:
-            error.show()  # type: ignore[attr-defined]
-            return BAD_INPUT
-        shared.error = shared.error or error
+        if shared.error is None:
+            if isinstance(error, _UsageError):
+                error.show()  # type: ignore[attr-defined]
+                return BAD_INPUT
+            shared.error = error
     if shared.error is not None:
         return _fail(shared.error, shared)
     return code if isinstance(code, int) else 0
@@ -138,6 +139,6 @@ def _fail(error: BaseException, shared: Shared) -> int:
 
 def _interrupt_behind(error: BaseException | None) -> BaseException | None:
     """Ctrl-C or SIGTERM among ``error`` and the exceptions before it, if there is one."""
-    while error is not None and not (is_interrupt(error) or isinstance(error, Terminated)):
+    while error is not None and not is_interrupt(error):
         error = error.__context__
     return error

@@ -22,7 +22,8 @@ from select import select
 from threading import Thread
 from types import FrameType
 
-from sagann.cli.failure import TERMINATED, Terminated
+from sagann.cli.failure import TERMINATED
+from sagann.errors import Terminated
 from sagann.temporary import remove_all
 
 _RETRY_S = 0.05

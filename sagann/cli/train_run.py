@@ -9,14 +9,14 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from sagann.byte_size import format_bytes
-from sagann.cli.failure import INTERRUPTED, Terminated
+from sagann.cli.failure import INTERRUPTED
 from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import stored_class_names, training_graph
 from sagann.cli.result_file import owner_of
 from sagann.cli.run_settings import RunSettings, chosen_settings
 from sagann.cli.signals import Signals
-from sagann.errors import CheckpointError, InputError
+from sagann.errors import CheckpointError, InputError, Terminated
 from sagann.graph import Graph
 from sagann.nn import MODELS
 from sagann.report.progress import ProgressReporter, short_seconds

@@ -15,6 +15,8 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from sagann.errors import first_line, in_one_line
+
 _COMMAND = (sys.executable, "-m", "sagann.report.probes")
 _TIMEOUT_S = 300
 
@@ -238,8 +240,8 @@ def _main() -> None:
         try:
             ok, detail = True, probe()
         except Exception as error:  # noqa: BLE001 - whatever is wrong is what a probe is to find
-            ok, detail = False, f"{error}" if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        found = {"name": name, "ok": ok, "detail": detail.splitlines()[0]}
+            ok, detail = False, first_line(error) if isinstance(error, ValueError) else in_one_line(error)
+        found = {"name": name, "ok": ok, "detail": detail}
         sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()
 

@@ -5,22 +5,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, require_type
+from sagann.errors import InputError, require_type, shown
 from sagann.graph.checks import check_ids, numbered, wrong_form
 from sagann.graph.topology import Topology
+from sagann.ranges import RANGES
 
 # Purposes of random numbers (`key_of`): equal seeds of a run give different numbers for each.
 SHUFFLE, NEIGHBOURS, LINKS = range(16, 19)
 
 
-def require_count(value: object, smallest: int, *, where: str) -> None:
-    """Refuse what is not a whole number from ``smallest`` on."""
-    fix = f"Pass a whole number from {smallest} on."
-    require_type(value, int, where=where, fix=fix)
-    assert isinstance(value, int)
-    if value < smallest:
+def require_integer(value: object, name: str, *, where: str) -> None:
+    """Refuse what is not an integer in the range of ``name``, a key of :data:`sagann.ranges.RANGES`."""
+    if value not in RANGES[name]:
         raise InputError(
-            "number is too small", value=f"{value}, at least {smallest} is needed", where=where, fix=fix
+            f"{name} out of range",
+            value=f"{shown(value)}, expected {RANGES[name]}",
+            where=where,
+            fix=f"Pass {RANGES[name]}.",
         )
 
 

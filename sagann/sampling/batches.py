@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sagann.errors import InputError, require_type
 from sagann.graph.random_numbers import key_of
-from sagann.sampling.arguments import SHUFFLE, require_count, require_ids
+from sagann.sampling.arguments import SHUFFLE, require_ids, require_integer
 
 
 def seed_batches(
@@ -31,8 +31,8 @@ def seed_batches(
         [[0, 1], [2, 3], [4]]
     """
     require_ids(seeds, where="seed_batches, seeds")
-    require_count(batch_size, 1, where="seed_batches, batch_size")
-    require_count(epoch, 0, where="seed_batches, epoch")
+    require_integer(batch_size, "batch_size", where="seed_batches, batch_size")
+    require_integer(epoch, "epoch", where="seed_batches, epoch")
     require_type(seed, int, where="seed_batches, seed", fix="Pass a whole number.")
     in_order = seeds.sort().values
     repeated = in_order[1:][in_order[1:] == in_order[:-1]]

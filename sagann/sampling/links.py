@@ -22,7 +22,7 @@ from sagann.errors import InputError, require_choice, require_type
 from sagann.graph.random_numbers import GOLDEN, below, key_of, mix, stream_of
 from sagann.graph.topology import Topology
 from sagann.machine_code import compiled
-from sagann.sampling.arguments import LINKS, require_count, require_ids, require_square
+from sagann.sampling.arguments import LINKS, require_ids, require_integer, require_square
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -79,7 +79,7 @@ class LinkSampler:
         seed: int = 0,
     ) -> None:
         require_square(topology, where="LinkSampler.topology")
-        require_count(negatives, 0, where="LinkSampler.negatives")
+        require_integer(negatives, "negatives", where="LinkSampler.negatives")
         require_choice(how, get_args(Negatives), what="unknown way to draw negative links", where="LinkSampler.how")
         require_type(avoid_edges, bool, where="LinkSampler.avoid_edges", fix="Pass True or False.")
         require_type(seed, int, where="LinkSampler.seed", fix="Pass a whole number.")
@@ -104,7 +104,7 @@ class LinkSampler:
         for name, ends in (("src", src), ("dst", dst)):
             require_ids(ends, self.topology.num_dst, where=f"LinkSampler.sample, {name}")
         for name, number in (("epoch", epoch), ("batch", batch)):
-            require_count(number, 0, where=f"LinkSampler.sample, {name}")
+            require_integer(number, name, where=f"LinkSampler.sample, {name}")
         if len(src) != len(dst):
             raise InputError(
                 "links have different numbers of sources and destinations",

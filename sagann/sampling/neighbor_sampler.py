@@ -19,21 +19,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, require_type
+from sagann.errors import InputError, require_type, shown
 from sagann.graph.checks import slices, wrong_form
 from sagann.graph.random_numbers import key_of
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
+from sagann.ranges import RANGES
 from sagann.sampling import numbering, picks
-from sagann.sampling.arguments import NEIGHBOURS, require_count, require_ids, require_square
+from sagann.sampling.arguments import NEIGHBOURS, require_ids, require_integer, require_square
 from sagann.sampling.sampled import Sampled
 
 Array = numbering.Array
 
 LARGEST_WEIGHT = 1e300
 "Weights are at most this large, so that the sum of a destination's weights is finite."
-LARGEST_FANOUT = 2**31 - 1
-"Largest number of edges that a destination may be asked for."
 _OF_NUMPY = (
     torch.float32,
     torch.float64,
@@ -112,7 +111,7 @@ class NeighborSampler:
         """
         require_ids(seeds, self.topology.num_dst, where="seeds")
         for name, number in (("epoch", epoch), ("batch", batch)):
-            require_count(number, 0, where=f"NeighborSampler.sample, {name}")
+            require_integer(number, name, where=f"NeighborSampler.sample, {name}")
         if len(seeds) == 0:
             raise InputError(
                 "batch is empty", value="0 seeds, at least 1 is needed", where="seeds", fix="Pass seeds."
@@ -219,10 +218,10 @@ def _checked_fanouts(fanouts: Sequence[int]) -> tuple[int, ...]:
     require_type(fanouts, (list, tuple), where=where, fix=fix)
     for hop, fanout in enumerate(fanouts):
         require_type(fanout, int, where=f"{where}, hop {hop}", fix=fix)
-        if fanout < -1 or fanout == 0 or fanout > LARGEST_FANOUT:
+        if fanout != -1 and fanout not in RANGES["fanout"]:
             raise InputError(
                 "fanout out of range",
-                value=f"{fanout}, expected a number from 1 to {LARGEST_FANOUT}, or -1 for all edges",
+                value=f"{shown(fanout)}, expected {RANGES['fanout']}, or -1 for all edges",
                 where=f"{where}, hop {hop}",
                 fix=fix,
             )

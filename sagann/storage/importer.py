@@ -89,13 +89,6 @@ class ImportOptions:
                 where="ImportOptions.memory_bytes",
                 fix="Allow 256 MiB, or more for a faster import.",
             )
-        if self.expansion < 1:
-            raise InputError(
-                "a gzip file must be allowed to expand",
-                value=f"{self.expansion} bytes for a byte, at least 1 is needed",
-                where="ImportOptions.expansion",
-                fix=f"Allow more, as {EXPANSION}.",
-            )
         if self.name is not None and not is_unicode(self.name):
             raise InputError(
                 "name cannot be written in UTF-8",
@@ -103,13 +96,14 @@ class ImportOptions:
                 where="ImportOptions.name",
                 fix="Give a name of ordinary characters.",
             )
-        for what, count in (("num_vertices", self.num_vertices), ("num_classes", self.num_classes)):
+        for what in ("num_vertices", "num_classes", "expansion"):
+            count = getattr(self, what)
             if count is not None and count not in RANGES[what]:
                 raise InputError(
                     f"{what} is out of range",
                     value=f"{count}, expected {RANGES[what]}",
                     where=f"ImportOptions.{what}",
-                    fix="Give a count in this range, or leave it out: the data then tell the count.",
+                    fix="Give a number in this range, or leave it out.",
                 )
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -99,8 +100,9 @@ def array_labels(array: Array, file: str) -> RowSource:
 def map_array(path: str | os.PathLike[str]) -> Array:
     """Map an ``.npy`` file into memory; never unpickles."""
     fix = "Save a plain numeric array with numpy.save; pickled objects are never loaded."
-    with reading(path, UNREADABLE_HEADER, fix=fix):
-        with open_file(path) as file:
-            read_npy_header(file)
-        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    return array
+    with reading(path, UNREADABLE_HEADER, fix=fix), open_file(path) as file:
+        shape, fortran, dtype = read_npy_header(file)
+        if dtype.hasobject:
+            raise ValueError("it holds pickled objects")
+        order: Literal["F", "C"] = "F" if fortran else "C"
+        return np.memmap(file, dtype=dtype, mode="r", offset=file.tell(), shape=shape, order=order)

@@ -6,7 +6,6 @@ import inspect
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from sagann.byte_size import parse_bytes
 from sagann.errors import InputError, shown
 from sagann.ranges import RANGES
+from sagann.storage.json_fields import is_finite
 from sagann.train.metrics import METRICS
 from sagann.train.policies import DECAY_POLICIES, closest
 
@@ -120,9 +120,7 @@ class TrainConfig:
 
 
 def _is_number(value: Any, *, above: bool) -> bool:
-    # Compared, not converted: Python's integers may be too large for a float.
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 <= value <= sys.float_info.max and not (above and value == 0)
+    return is_finite(value) and value >= 0 and not (above and value == 0)
 
 
 def _is_size(value: Any) -> bool:

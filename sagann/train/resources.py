@@ -163,15 +163,14 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def stop_on_interrupt(on_message: Callable[[str], None]) -> Iterator[threading.Event]:
-    """Inside the block, the first Ctrl-C sets the event; the second one interrupts as usual.
+def stop_on_interrupt(stop: threading.Event, on_message: Callable[[str], None]) -> Iterator[None]:
+    """Inside the block, the first Ctrl-C sets ``stop``; the second one interrupts as usual.
 
     Signals reach only the main thread. In another thread, and where Ctrl-C is already ignored, nothing changes.
     """
-    stop = threading.Event()
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before in (signal.SIG_IGN, None):
-        yield stop
+        yield
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -181,6 +180,6 @@ def stop_on_interrupt(on_message: Callable[[str], None]) -> Iterator[threading.E
 
     signal.signal(signal.SIGINT, handle)
     try:
-        yield stop
+        yield
     finally:
         signal.signal(signal.SIGINT, before)

@@ -196,7 +196,7 @@ class Trainer:
             self._stream_where_needed(folder, resume)
             stack.enter_context(seeded(self.config.seed, self.device))
             stack.enter_context(reproducible(self.config.deterministic, self.device))
-            stop = stack.enter_context(stop_on_interrupt(self._reporter.on_message))
+            stack.enter_context(stop_on_interrupt(self._stop, self._reporter.on_message))
             with whole_files(self.graph):
                 session = self._session()
                 description = {} if folder is None else self._description(session)
@@ -215,7 +215,7 @@ class Trainer:
             for reporter in reporters:
                 reporter.on_start(info)
             saver = None if folder is None else Saver(session, folder, run)
-            while not (session.finished or stop.is_set() or self._stop.is_set()):
+            while not (session.finished or self._stop.is_set()):
                 record = session.run_epoch()
                 require_whole_files()
                 if saver is not None:

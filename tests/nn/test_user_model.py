@@ -1,8 +1,9 @@
+import signal
 from pathlib import Path
 
 import pytest
 
-from sagann.errors import CheckpointError, InputError
+from sagann.errors import CheckpointError, InputError, Terminated
 from sagann.nn import ModelConfig, build_model
 from sagann.nn.user_model import require_named
 from tests.graphs import labelled_graph
@@ -95,11 +96,21 @@ def test_a_users_file_that_fails_is_named(tmp_path: Path, line: str, message: st
         build_model(ModelConfig(model=f"{path}:Layer"), labelled_graph())
 
 
-def test_ctrl_c_while_a_users_file_is_loaded_stays_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
+def test_a_signal_while_a_users_file_is_loaded_ends_the_command(
+    tmp_path: Path, number: signal.Signals, kind: type[BaseException]
+) -> None:
+    def on_signal(*_: object) -> None:
+        raise kind
+
     path = tmp_path / "slow.py"
-    path.write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
-    with pytest.raises(KeyboardInterrupt):
-        build_model(ModelConfig(model=f"{path}:Layer"), labelled_graph())
+    path.write_text(f"import signal\nsignal.raise_signal({int(number)})\n")
+    before = signal.signal(number, on_signal)
+    try:
+        with pytest.raises(kind):
+            build_model(ModelConfig(model=f"{path}:Layer"), labelled_graph())
+    finally:
+        signal.signal(number, before)
 
 
 def test_a_python_file_that_only_a_file_names_is_refused() -> None:

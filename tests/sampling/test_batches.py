@@ -45,7 +45,11 @@ def test_no_seeds_are_no_batches() -> None:
         ((torch.tensor([-1]), 2), "vertex id out of range: -1"),
         ((torch.tensor([True]), 2), "nonzero().squeeze(1) for a mask"),
         (([1, 2], 2), "a list, expected Tensor"),
-        ((SEEDS, 0), "number is too small: 0, at least 1 is needed (in seed_batches, batch_size)"),
+        (
+            (SEEDS, 0),
+            "batch_size out of range: 0, expected an integer from 1 to 2^63 - 1 (in seed_batches, batch_size)",
+        ),
+        ((SEEDS, 2**70), "batch_size out of range"),
         ((SEEDS, 2.0), "seed_batches, batch_size"),
     ],
 )
@@ -56,7 +60,7 @@ def test_wrong_arguments_are_named(arguments: tuple[object, ...], named: str) ->
 
 
 def test_wrong_numbers_are_named() -> None:
-    with pytest.raises(InputError, match=r"-1, at least 0 is needed \(in seed_batches, epoch\)"):
+    with pytest.raises(InputError, match=r"-1, expected an integer from 0 to .* \(in seed_batches, epoch\)"):
         seed_batches(SEEDS, 2, epoch=-1)
     with pytest.raises(InputError, match="seed_batches, seed"):
         seed_batches(SEEDS, 2, seed="1")  # type: ignore[arg-type]

@@ -92,7 +92,7 @@ def test_no_links_are_no_seeds() -> None:
     ("arguments", "named"),
     [
         ({"topology": None}, "LinkSampler.topology"),
-        ({"negatives": -1}, "-1, at least 0 is needed (in LinkSampler.negatives)"),
+        ({"negatives": -1}, "-1, expected an integer from 0 to 2^31 - 1 (in LinkSampler.negatives)"),
         ({"how": "random"}, "unknown way to draw negative links: 'random', expected one of uniform, structured"),
         ({"avoid_edges": None}, "LinkSampler.avoid_edges"),
         ({"seed": "0"}, "LinkSampler.seed"),

@@ -228,7 +228,7 @@ def test_edge_data_that_learns_gets_gradients() -> None:
         ({"fanouts": 5}, "a int, expected list or tuple (in fanouts)"),
         ({"fanouts": [5, "5"]}, "a str, expected int (in fanouts, hop 1)"),
         ({"fanouts": [True]}, "a bool, expected int (in fanouts, hop 0)"),
-        ({"fanouts": [3, 0]}, "fanout out of range: 0, expected a number from 1 to 2147483647, or -1 for all edges (in fanouts, hop 1)"),
+        ({"fanouts": [3, 0]}, "fanout out of range: 0, expected an integer from 1 to 2^31 - 1, or -1 for all edges (in fanouts, hop 1)"),
         ({"fanouts": [-2]}, "fanout out of range: -2"),
         ({"fanouts": [2**31]}, "fanout out of range: 2147483648"),
         ({"fanouts": []}, "there are no hops"),

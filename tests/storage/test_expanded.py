@@ -81,5 +81,5 @@ def test_damaged_files_are_named(tmp_path: Path, content: bytes) -> None:
 
 
 def test_at_least_a_byte_for_a_byte() -> None:
-    with pytest.raises(InputError, match="must be allowed to expand: 0 bytes"):
+    with pytest.raises(InputError, match="expansion is out of range: 0, expected an integer from 1"):
         ImportOptions(expansion=0)
