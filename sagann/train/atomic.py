@@ -26,10 +26,15 @@ def write_json(path: Path, value: Any) -> None:
     write_whole(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
-def parse_json(content: bytes) -> Any:
-    """Parse JSON that may be damaged; a ValueError says that it is no JSON. Numbers that are not finite are none."""
+def parse_json(content: bytes, *, is_finite: bool = True) -> Any:
+    """Parse JSON that may be damaged; a ValueError says that it is no JSON.
+
+    Numbers that are not finite are no JSON; without ``is_finite`` they are left to the caller, who knows their names.
+    """
     try:
-        return json.loads(content, parse_constant=_finite, parse_float=_finite)
+        return (
+            json.loads(content, parse_constant=_finite, parse_float=_finite) if is_finite else json.loads(content)
+        )
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 

@@ -151,7 +151,8 @@ def write_state(folder: Path, checkpoint: Checkpoint) -> None:
 
 def _read_state(folder: Path, epoch: int) -> Checkpoint:
     """Read the two files of a checkpoint; a ValueError or an OSError says what is wrong with them."""
-    document = parse_json(read_file(folder / "state.json", error=CheckpointError))
+    # The decoder names a number that is not finite.
+    document = parse_json(read_file(folder / "state.json", error=CheckpointError), is_finite=False)
     stored = read_file(folder / "state.safetensors", error=CheckpointError)
     version = document.get("format") if isinstance(document, dict) else None
     if version != FORMAT:

@@ -121,3 +121,15 @@ def test_the_table_of_the_readme_is_of_the_defaults_where_they_were_measured_on_
     assert "(epochs, no dropout;" in with_table(README.read_text(), tmp_path)
     write_defaults(tmp_path, SHOWN)
     assert "(epochs, defaults of `sagann train`;" in with_table(README.read_text(), tmp_path)
+
+
+def test_damaged_files_are_counted_by_kind(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    assert "damaged" not in render(tmp_path)
+    counts = {"cases": 1200, "accepted": 200, "refused": 999, "faults": 1}
+    (tmp_path / "fuzz.json").write_text(
+        json.dumps({"seconds": 5400, "seeds": [1], "kinds": {"NPY arrays": counts}})
+    )
+    page = render(tmp_path)
+    assert "for\n1.5 hours in sum" in page
+    assert "| NPY arrays | 1,200 | 200 | 999 | 1 |" in page

@@ -5,6 +5,9 @@ import re
 import pytest
 
 import sagann
+
+# A module that is first imported while a test replaces load_graph would keep the replacement.
+import sagann.cli.prepare
 from sagann.cli.settings import SETTINGS
 from tests.cli.conftest import Invoke
 

@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz --seconds 60``: run the target, write the counts as JSON, and fail if a case fails."""
+"""``python -m tests.fuzz --seconds 60``: run the target, add the counts to a file of JSON, and fail if a case fails."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from tests.fuzz.cases import CORPUS
-from tests.fuzz.target import fuzz, table
+from tests.fuzz.target import added, fuzz, table
 
 
 def main() -> int:
@@ -18,12 +18,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="how long to run")
     parser.add_argument("--seed", type=int, default=None, help="seed of the cases; default the time")
     parser.add_argument("--corpus", type=Path, default=CORPUS, help="folder for cases that fail")
-    parser.add_argument("--results", type=Path, help="file to write the counts into, as JSON")
+    parser.add_argument("--results", type=Path, help="file of JSON to which the counts are added")
     given = parser.parse_args()
     seed = int(time.time()) if given.seed is None else given.seed
     findings = fuzz(given.seconds, seed=seed, corpus=given.corpus)
     if given.results is not None:
-        body = {"seconds": given.seconds, "seed": seed, "kinds": findings.counts}
+        before = json.loads(given.results.read_text()) if given.results.exists() else {}
+        body = added(before, findings.counts, seconds=given.seconds, seed=seed)
         given.results.write_text(json.dumps(body, indent=1) + "\n")
     sys.stdout.write(table(findings.counts))
     for name, said in findings.faults.items():

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -156,6 +156,21 @@ def is_long_work(path: Path, content: bytes) -> bool:
         tables = tomllib.loads(content.decode())
         return bool(tables.get("model", {}).get("layers", 2) > 50 or tables.get("train", {}).get("epochs", 2) > 50)
     return False
+
+
+def added(
+    before: Mapping[str, Any], counts: Mapping[str, Mapping[str, int]], *, seconds: float, seed: int
+) -> dict[str, Any]:
+    """The counts of all runs: those ``before``, empty for none, and those of another run."""
+    known = before.get("kinds", {})
+    return {
+        "seconds": before.get("seconds", 0) + seconds,
+        "seeds": [*before.get("seeds", []), seed],
+        "kinds": {
+            kind: {name: count + known.get(kind, {}).get(name, 0) for name, count in found.items()}
+            for kind, found in counts.items()
+        },
+    }
 
 
 def table(counts: dict[str, dict[str, int]]) -> str:

@@ -1,20 +1,19 @@
-"""A minute of the target, with cases that are new each time, and its books."""
+"""A minute of the target, and its books. The seed is fixed, so that a result depends on the change; `make fuzz` draws new ones."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.fuzz.cases import Case
-from tests.fuzz.target import Findings, fuzz, is_long_work, table
+from tests.fuzz.target import Findings, added, fuzz, is_long_work, table
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_minute_without_a_fault(tmp_path: Path) -> None:
-    findings = fuzz(60, seed=int(time.time()), corpus=tmp_path)
+    findings = fuzz(60, seed=0, corpus=tmp_path)
     assert findings.faults == {}
     assert all(found["cases"] > 0 for found in findings.counts.values())
     assert sum(found["refused"] for found in findings.counts.values()) > 20
@@ -30,6 +29,15 @@ def test_a_fault_is_kept_once(tmp_path: Path) -> None:
     assert list(findings.faults.values()) == ["error 1 in 'a'", "another error"]
     assert findings.counts["NPY arrays"] == {"cases": 4, "accepted": 1, "refused": 0, "faults": 3}
     assert "| NPY arrays | 4 | 1 | 0 | 3 |" in table(findings.counts)
+
+
+def test_counts_of_runs_add_up() -> None:
+    counts = Findings().counts
+    counts["NPY arrays"] |= {"cases": 4, "accepted": 1, "refused": 3}
+    once = added({}, counts, seconds=60, seed=7)
+    twice = added(once, counts, seconds=30, seed=8)
+    assert (twice["seconds"], twice["seeds"]) == (90, [7, 8])
+    assert twice["kinds"]["NPY arrays"] == {"cases": 8, "accepted": 2, "refused": 6, "faults": 0}
 
 
 @pytest.mark.parametrize(
