@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sagann.cli import signals
 from sagann.train import saver
 from sagann.train.checkpoint import CheckpointFolder
 from sagann.train.session import TrainSession
@@ -53,3 +54,7 @@ def test_long_epochs_are_saved_ahead_of_time(
     monkeypatch.setattr(CheckpointFolder, "write", timed_write)
     trainer_of(run_dir=tmp_path, epochs=10, checkpoint_every=5).fit()
     assert saved == expected
+
+
+def test_an_epoch_that_sigterm_gives_up_is_long_enough_for_each_to_be_saved() -> None:
+    assert saver._MOST_UNSAVED_S <= signals._FINISH_S < signals._MOST_S
