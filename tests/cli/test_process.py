@@ -191,10 +191,10 @@ def test_sigterm_in_the_midst_of_an_epoch_in_memory(
     code, out, err = run(*options, "--out", "run", cwd=tmp_path, env={"SLOW": f"{first_s} {then_s}"})
     assert (code, out) == (143, ""), err
     assert time.monotonic() - float((tmp_path / "sent").read_text()) < 10
-    assert "sagann train --resume --out run" in err
+    assert f"sagann train --resume --out run --model {tmp_path}/slow.py:Slow" in err
     assert "Traceback" not in err
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == [f"epoch-{saved:06d}"]
-    assert run("train", "--resume", "--out", "run", cwd=tmp_path)[0] == 0
+    assert run("train", "--resume", "--out", "run", "--model", "slow.py:Slow", cwd=tmp_path)[0] == 0
     assert run(*options, "--out", "whole", cwd=tmp_path)[0] == 0
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "whole")]
     assert weights[0] == weights[1]
