@@ -15,17 +15,20 @@ from torch import Tensor
 from sagann.graph import Topology
 
 SOURCE = Path(__file__).parent / "yardstick.cpp"
-FLAGS = ["-O3", "-march=native", "-ffast-math", "-fopenmp", "-shared", "-fPIC", "-std=c++17"]
+FLAGS = ["-O3", "-march=native", "-ffast-math", "-fopenmp", "-fPIC", "-std=c++17"]
 NUM_CHUNKS = 128
 
 
 @cache
 def library() -> ctypes.CDLL:
-    """Compile the yardsticks, or load them if this text was compiled before."""
-    name = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    """Compile the yardsticks, or load them if the same text was compiled before."""
+    name = hashlib.sha256(SOURCE.read_bytes() + Path(__file__).read_bytes()).hexdigest()[:16]
     path = Path(tempfile.gettempdir()) / f"sagann_yardstick_{name}.so"
     if not path.exists():
-        subprocess.run(["g++", *FLAGS, str(SOURCE), "-o", str(path)], check=True)
+        code = path.with_suffix(".o")
+        subprocess.run(["g++", *FLAGS, "-c", str(SOURCE), "-o", str(code)], check=True)
+        # Linked without -ffast-math, with which loading the library would turn small numbers into 0 in the whole process.
+        subprocess.run(["g++", "-fopenmp", "-shared", str(code), "-o", str(path)], check=True)
     return ctypes.CDLL(str(path))
 
 

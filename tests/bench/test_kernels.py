@@ -34,4 +34,5 @@ def test_a_gather_equals_the_yardstick(name: str, kind: str, features: int) -> N
 
     found = cpu.run(gather.function, topology, gather.arrays)
     assert len(found) == len(results)
+    assert torch.tensor(1e-45) * 1 > 0, "the library has changed the arithmetic of the process"
     torch.testing.assert_close(found[0], results[0], rtol=1e-4, atol=1e-3)
