@@ -10,8 +10,8 @@ WORK ?= runs/streaming
 RESULTS ?= bench/results
 # For `make fuzz`.
 SECONDS ?= 60
-# Test processes: as many as there are cores, or so many (JOBS=1). They share what they compile.
-JOBS ?= auto
+# Test processes: one more than there are cores, because some tests wait, or so many (JOBS=1). They share what they compile.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 SHARED := -n $(JOBS) --maxprocesses 8 --dist worksteal
 
 .PHONY: help setup demo test quick lint format types layers doctest docs accuracy epochs streaming performance fuzz clean
