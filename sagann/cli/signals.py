@@ -39,7 +39,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.is_terminated = False
-        "Whether SIGTERM came."
+        "Whether the process has received SIGTERM."
         self._is_pressed = False
         self._finish: Callable[[], None] | None = None
         self._num_unsafe_before = 0

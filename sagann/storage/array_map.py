@@ -38,7 +38,7 @@ class ArrayMap:
     checks: Sequence[Callable[[], None]]
     "Functions, each of which compares the checksum of a part of the file."
     is_checked: bool = False
-    "Whether the checks were made."
+    "Whether the checksums of the file have been compared."
     watch: Watch | None = None
     "The watch on the array's pages, while there is work on them."
     num_watchers: int = 0

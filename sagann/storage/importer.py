@@ -64,7 +64,7 @@ class ImportOptions:
     coalesce: bool = False
     "Whether to merge multi-edges. Weights are summed; edges of different types are not merged."
     drop_self_loops: bool = False
-    "Whether to leave out edges v -> v."
+    "Whether the import leaves out self-loops."
     num_vertices: int | None = None
     """Number of vertices. Default: the number that the source states, else the number of rows of the vertex arrays,
     else one more than the largest id."""
@@ -77,7 +77,7 @@ class ImportOptions:
     expansion: int = EXPANSION
     "Largest number of bytes to which a byte of a gzip file may expand; default 500. A file that expands further is refused."
     overwrite: bool = False
-    "Whether to replace an existing dataset."
+    "Whether the import replaces a dataset that stands in the folder to make."
     progress: Progress = silent
     "Callback for the progress of the import; default none."
 

@@ -44,7 +44,7 @@ class Result:
     outcome: Outcome
     "The worst outcome of its commands."
     said: str = ""
-    "For a fault: the command, and what it said."
+    "Command line and output of a command with a fault; empty without a fault."
 
 
 class Runner:

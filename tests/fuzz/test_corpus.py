@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.cases import CORPUS, Case
-from tests.fuzz.kinds import KINDS
+from tests.fuzz.kinds import KINDS, Kind
 from tests.fuzz.mutations import mutated
 from tests.fuzz.runner import Runner, judged
 
@@ -63,13 +63,14 @@ def test_a_case_is_kept_and_read_back_in_another_folder(tmp_path: Path) -> None:
     assert (tmp_path / "there" / "y").read_text() == str(tmp_path / "there")
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_mutations_change_files_and_repeat_for_a_seed(runner: Runner, kind: object) -> None:
-    assert kind in KINDS
-    if kind.whole:  # type: ignore[attr-defined]
-        pytest.skip("its files come from a run, which the slow tests make")
-    folder = runner.prepare(kind)  # type: ignore[arg-type]
-    victims = sorted(path for pattern in kind.victims for path in folder.glob(pattern))  # type: ignore[attr-defined]
+@pytest.mark.parametrize(
+    # The files of a whole run come from a training.
+    "kind",
+    [pytest.param(kind, id=kind.name, marks=[pytest.mark.slow] if kind.whole else []) for kind in KINDS],
+)
+def test_mutations_change_files_and_repeat_for_a_seed(runner: Runner, kind: Kind) -> None:
+    folder = runner.prepare(kind)
+    victims = sorted(path for pattern in kind.victims for path in folder.glob(pattern))
     assert victims
     num_changed = 0
     for victim in victims:
