@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sagann.graph import Graph as Graph, Topology as Topology
     from sagann.kernels.typed_linear import typed_linear as typed_linear
     from sagann.nn import GNN as GNN, ModelConfig as ModelConfig, build_model as build_model
+    from sagann.runtime.loading import MiniBatches as MiniBatches
     from sagann.runtime.streaming.stream import stream as stream
     from sagann.saga import Edge as Edge, SagaLayer as SagaLayer
     from sagann.storage import load_graph as load_graph, open_graph as open_graph, save_graph as save_graph
@@ -44,6 +45,7 @@ _HOMES = {
     "Graph": "sagann.graph",
     "InputError": "sagann.errors",
     "LayerError": "sagann.errors",
+    "MiniBatches": "sagann.runtime.loading",
     "ModelConfig": "sagann.nn",
     "SagaLayer": "sagann.saga",
     "SagannError": "sagann.errors",

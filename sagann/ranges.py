@@ -48,6 +48,9 @@ _ROWS = Range(0, 2**48 - 1)
 _COLUMNS = Range(0, 2**31 - 1)
 _WIDTH = Range(1, 2**31 - 1)
 _TIMES = Range(1, 2**63 - 1)
+# They are started all at once.
+_THREADS = Range(1, 2**13)
+_AHEAD = Range(0, 2**13)
 # NumPy allows no more in its older versions.
 _MOST_DIMENSIONS = 32
 
@@ -81,6 +84,9 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         "batch_size": _TIMES,
         "epoch": Range(0, 2**63 - 1),
         "batch": Range(0, 2**63 - 1),
+        "ahead": _AHEAD,
+        "batches_ahead": _AHEAD,
+        "sampling_threads": _THREADS,
         # Splits, generators and orders of vertices. Positions in larger random arrays do not fit 64 bits.
         "split": _ROWS,
         "drawn": Range(0, 2**40),
@@ -91,8 +97,8 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         # Machines of plans.
         "num_cores": _TIMES,
         "cache_bytes": _TIMES,
-        # Threads of Numba, which are started all at once.
-        "threads": Range(1, 2**13),
+        # Threads of Numba.
+        "threads": _THREADS,
     }
 )
 """Range of each number by its name: 'size' of an array in one dimension, 'crc32' of a file's part, 'split' for vertices of a

@@ -13,6 +13,7 @@ PUBLIC = {
     "Graph",
     "InputError",
     "LayerError",
+    "MiniBatches",
     "ModelConfig",
     "SagaLayer",
     "SagannError",

@@ -157,6 +157,14 @@ def graph_split(
     return _with_splits(graph, *(vertices[part_of_labelled == part] for part in range(3)))
 
 
+def labelled_rows(graph: Graph, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The labelled vertices of a split of a graph with labels: ids int64 [n], and their labels [n] or [n, C]."""
+    assert graph.labels is not None
+    known = mask if graph.multi_label else mask & (graph.labels >= 0)
+    rows = known.nonzero().squeeze(1)
+    return rows, graph.labels.index_select(0, rows)
+
+
 def _labelled_vertices(graph: Graph) -> Tensor:
     """Find the vertices with a known label, int64 ascending."""
     if graph.labels is None:

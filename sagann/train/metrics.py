@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.checks import CHECKED_AT_ONCE
+from sagann.graph.split import labelled_rows
 
 METRICS = ("loss", "accuracy", "micro_f1", "macro_f1", "roc_auc")
 "Every metric. 'loss' is the training loss on the split, without dropout."
@@ -45,14 +46,6 @@ def most_measured(graph: Graph) -> int:
     """Number of vertices that are measured together: the largest split, or all where there is no split."""
     counts = (int(mask.count_nonzero()) for mask in present_splits(graph.splits).values())
     return max(counts, default=graph.num_vertices)
-
-
-def labelled_rows(graph: Graph, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The labelled vertices of a split: ids int64 [n], and their labels [n] or [n, C]."""
-    assert graph.labels is not None
-    known = mask if graph.multi_label else mask & (graph.labels >= 0)
-    rows = known.nonzero().squeeze(1)
-    return rows, graph.labels.index_select(0, rows)
 
 
 def evaluate_splits(

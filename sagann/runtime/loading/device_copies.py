@@ -1,0 +1,97 @@
+"""DeviceCopies: mini-batches go to a CUDA device beside the training step.
+
+All arrays of a batch are packed into one piece of pinned memory, and travel in one copy, on a stream of their own. The stream that
+computes waits for the copy; no thread of the host does. The orders of copies are tested without a device; the speed has not been measured.
+
+References:
+    Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. IV-B: the second stage of the prefetch, from the host's memory to the device's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sagann.runtime.device.streams import Mark, Streams
+from sagann.runtime.loading.minibatch import MiniBatch
+
+NUM_PIECES = 2
+"Pieces of pinned memory: one is filled while the other one is copied."
+# Memory of the device is given in pieces that are aligned so.
+_ALIGNED_BYTES = 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sent:
+    """A batch on its way to the device."""
+
+    batch: MiniBatch
+    "The batch, whose arrays view ``memory``."
+    memory: Tensor
+    "The memory of the device: uint8 [bytes]."
+    mark: Mark
+    "Passed when the copy is done."
+
+
+class DeviceCopies:
+    """Copies batches to a device. :meth:`send` runs on one thread, :meth:`receive` on the thread that computes.
+
+    Args:
+        streams: queues of the device.
+    """
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+        self._pieces: deque[tuple[Tensor | None, Mark | None]] = deque([(None, None)] * NUM_PIECES)
+        "Pieces of pinned memory, each with the mark after its last copy; the one that was used first is the first."
+
+    def send(self, batch: MiniBatch) -> Sent:
+        """Start the copy of a batch; returns before the copy is done."""
+        arrays: list[Tensor] = []
+
+        def keep(array: Tensor) -> Tensor:
+            # Edge data that learn travel by themselves, with their gradient.
+            arrays.extend([] if array.requires_grad else [array])
+            return array
+
+        batch.mapped(keep)
+        offsets = [0]
+        for array in arrays:
+            offsets.append(offsets[-1] + -(-array.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES)
+        piece = self._piece(offsets[-1])
+        for array, offset in zip(arrays, offsets[:-1], strict=True):
+            _view(piece, offset, array).copy_(array)
+        with self._streams.on("load"):
+            memory = self._streams.empty(offsets[-1])
+            self._streams.copy(memory, piece[: offsets[-1]])
+            mark = self._streams.mark("load")
+        self._pieces.append((piece, mark))
+        places = iter(offsets)
+
+        def moved(array: Tensor) -> Tensor:
+            return array.to(memory.device) if array.requires_grad else _view(memory, next(places), array)
+
+        return Sent(batch=batch.mapped(moved), memory=memory, mark=mark)
+
+    def receive(self, sent: Sent) -> MiniBatch:
+        """The batch, for work that this thread gives the device from now on."""
+        self._streams.wait("compute", sent.mark)
+        self._streams.hand_over(sent.memory)
+        return sent.batch
+
+    def _piece(self, num_bytes: int) -> Tensor:
+        """The piece that was used first, once its copy is done; a larger one if it is too small."""
+        piece, mark = self._pieces.popleft()
+        if mark is not None:
+            self._streams.finish(mark)
+        if piece is None or len(piece) < num_bytes:
+            # Batches differ in size, and pinning takes far longer than a copy.
+            piece = self._streams.pinned(num_bytes + num_bytes // 4)
+        return piece
+
+
+def _view(memory: Tensor, offset: int, like: Tensor) -> Tensor:
+    """A tensor of the form of ``like`` in a piece of memory."""
+    return memory[offset : offset + like.nbytes].view(like.dtype).view(like.shape)

@@ -1,0 +1,51 @@
+"""MiniBatch: what a training step needs of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from sagann.graph.rows import csr_tensor, is_sparse
+from sagann.graph.topology import Topology
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class MiniBatch:
+    """All that a training step needs: ``model(batch.blocks, batch.features)`` gives a row for each of ``batch.seeds``."""
+
+    blocks: tuple[Topology, ...]
+    "A topology per hop, in the order in which a model walks them: see :class:`sagann.sampling.Sampled`."
+    src_ids: Tensor
+    "int64 [blocks[0].num_src]: ids in the graph of the sources of the first block."
+    seeds: Tensor
+    "int64 [blocks[-1].num_dst]: ids in the graph of the destinations of the last block."
+    features: Tensor | None
+    "Features of ``src_ids``, [blocks[0].num_src, F], dense or ``torch.sparse_csr``; None where the graph has none."
+    labels: Tensor | None
+    "Labels of ``seeds``, int64 [num_seeds] or uint8 [num_seeds, num_classes]; None where the graph has none."
+
+    @property
+    def feature_arrays(self) -> tuple[Tensor, ...]:
+        """The arrays of the features: one of dense features, three of sparse ones."""
+        rows = self.features
+        if rows is None:
+            return ()
+        return (rows.crow_indices(), rows.col_indices(), rows.values()) if is_sparse(rows) else (rows,)
+
+    def mapped(self, move: Callable[[Tensor], Tensor]) -> MiniBatch:
+        """The same batch with every array replaced by the result of ``move``, for example a copy on a device."""
+        features, arrays = self.features, [move(array) for array in self.feature_arrays]
+        if is_sparse(features):
+            features = csr_tensor(*arrays, num_columns=features.shape[1])
+        elif features is not None:
+            (features,) = arrays
+        return replace(
+            self,
+            blocks=tuple(block.mapped(move) for block in self.blocks),
+            src_ids=move(self.src_ids),
+            seeds=move(self.seeds),
+            features=features,
+            labels=None if self.labels is None else move(self.labels),
+        )

@@ -1,0 +1,202 @@
+"""MiniBatches: the mini-batches of an epoch, sampled and loaded ahead of a training loop.
+
+A batch depends on the arguments, the number of its epoch and its own number alone. So a loop may start at any batch of any epoch, and the
+number of threads does not matter.
+
+Threads suffice, where PyTorch's DataLoader starts processes: sampling and loading run without Python's lock for nearly all of the time.
+So nothing is pickled, and graph and features are in memory once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError, require_type
+from sagann.graph import Graph
+from sagann.graph.checks import wrong_form
+from sagann.graph.feature_store import feature_store, read_rows
+from sagann.graph.split import labelled_rows
+from sagann.ranges import require_integer
+from sagann.runtime.device.streams import Streams
+from sagann.runtime.loading.device_copies import DeviceCopies
+from sagann.runtime.loading.minibatch import MiniBatch
+from sagann.runtime.loading.pipeline import Pipeline, Size, Stage
+from sagann.runtime.places import device_named
+from sagann.sampling import NeighborSampler, Sampled, seed_batches
+from sagann.sampling.arguments import require_ids
+
+
+class MiniBatches:
+    """The mini-batches of a graph: an iterable that has new ones in every epoch.
+
+    ``for batch in minibatches`` goes through the next epoch, the first time through epoch 0. Batches are sampled, loaded and copied to the
+    device ahead of the loop, on threads of their own. They end with the loop, however it ends.
+
+    Args:
+        graph: as the model reads it: ``model.prepare(graph)`` for a model that has ``prepare``. Topology and features may be mapped from
+            files, and features may be a feature store.
+        fanouts: number of in-edges to pick for each destination of a hop, ``model.num_hops`` of them; the first one is that of the hop
+            nearest the seeds, and -1 picks all in-edges.
+        batch_size: number of seeds in a batch; the last batch may have fewer.
+        seeds: name of a split, whose labelled vertices are the seeds; or a mask, bool [num_vertices]; or distinct ids, int64 [num_seeds].
+        shuffle: take the seeds in another random order in each epoch.
+        seed: seed of the order and of the sampler.
+        replace: pick edges with replacement.
+        weights: name of edge data by which edges are picked; None picks all with equal probability.
+        drop_last: leave out a last batch that is smaller than the others.
+        threads: number of threads that sample, and of threads that load features; does not change the batches.
+        ahead: most batches that are made before they are asked for; 0 makes each one on the calling thread. Does not change the batches.
+        device: where batches go: 'cpu', 'cuda' or 'cuda:N'. The graph stays on the CPU.
+    Raises:
+        InputError: an argument has the wrong form, or there is no seed.
+    Example:
+        >>> from sagann.graph import demo_graph
+        >>> minibatches = MiniBatches(demo_graph(), fanouts=[10, 5], batch_size=64)
+        >>> len(minibatches)
+        2
+        >>> [len(batch.seeds) for batch in minibatches]
+        [64, 26]
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        fanouts: Sequence[int],
+        batch_size: int = 1024,
+        seeds: str | Tensor = "train",
+        shuffle: bool = True,
+        seed: int = 0,
+        replace: bool = False,
+        weights: str | None = None,
+        drop_last: bool = False,
+        threads: int = 1,
+        ahead: int = 4,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        require_type(
+            graph, Graph, where="MiniBatches.graph", fix="Open it with sagann.load_graph, or make a sagann.Graph."
+        )
+        for name, value in (
+            ("batch_size", batch_size),
+            ("threads", threads),
+            ("ahead", ahead),
+        ):
+            require_integer(value, name, where=f"MiniBatches.{name}")
+        for name, flag in (("shuffle", shuffle), ("drop_last", drop_last)):
+            require_type(flag, bool, where=f"MiniBatches.{name}", fix="Pass True or False.")
+        self.graph = graph
+        self.batch_size = batch_size
+        self.sampler = NeighborSampler(graph.topology, fanouts, replace=replace, weights=weights, seed=seed)
+        self.seeds = _seeds_of(graph, seeds)
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.threads = threads
+        self.ahead = ahead
+        self.device = device_named(device, where="MiniBatches.device")
+        self._features = None if graph.features is None else feature_store(graph.features)
+        self._next_epoch = 0
+        if not len(self):
+            raise InputError(
+                "an epoch has no batch",
+                value=f"{len(self.seeds)} seeds, batch_size {batch_size}",
+                where="MiniBatches.seeds",
+                fix="Leave drop_last out, or lower batch_size." if len(self.seeds) else "Pass at least one seed.",
+            )
+
+    def __len__(self) -> int:
+        """Number of batches in an epoch."""
+        whole, rest = divmod(len(self.seeds), self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Have the next loop go through this epoch."""
+        require_integer(epoch, "epoch", where="MiniBatches.set_epoch")
+        self._next_epoch = epoch
+
+    def __iter__(self) -> Iterator[MiniBatch]:
+        epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
+        return self.batches(epoch)
+
+    def batches(self, epoch: int, *, first: int = 0) -> Pipeline[MiniBatch]:
+        """The batches of an epoch from a given one on: ``first`` is the number of batches that are done already.
+
+        The result is an iterator with ``counters`` of its stages and ``close``.
+        """
+        require_integer(epoch, "epoch", where="MiniBatches.batches, epoch")
+        require_integer(first, "batch", where="MiniBatches.batches, first")
+        if first > len(self):
+            raise InputError(
+                "the epoch has fewer batches",
+                value=f"first is {first}, there are {len(self)}",
+                where="MiniBatches.batches",
+                fix="Start with a batch of the epoch, or with the next epoch.",
+            )
+        ids = seed_batches(
+            self.seeds,
+            self.batch_size,
+            shuffle=self.shuffle,
+            seed=self.sampler.seed,
+            epoch=epoch,
+            drop_last=self.drop_last,
+        )
+
+        def sample(number: int) -> Sampled:
+            return self.sampler.sample(ids[number], epoch=epoch, batch=number).prepare()
+
+        stages = [
+            Stage(name="sample", work=sample, threads=self.threads, size_of=_size_of_sampled),
+            Stage(name="load", work=self._load, threads=self.threads, size_of=_size_of_batch),
+        ]
+        numbers, item = range(first, len(ids)), f"epoch {epoch}, batch"
+        if self.device.type == "cpu":
+            return Pipeline(numbers, stages, ahead=self.ahead, item=item)
+        copies = DeviceCopies(Streams(self.device))
+        stages.append(Stage(name="copy", work=copies.send, size_of=lambda sent: Size(num_bytes=sent.memory.nbytes)))
+        return Pipeline(numbers, stages, ahead=self.ahead, item=item, receive=copies.receive)
+
+    def _load(self, sampled: Sampled) -> MiniBatch:
+        labels = self.graph.labels
+        return MiniBatch(
+            blocks=sampled.blocks,
+            src_ids=sampled.src_ids,
+            seeds=sampled.seeds,
+            features=None if self._features is None else read_rows(self._features, sampled.src_ids),
+            labels=None if labels is None else labels.index_select(0, sampled.seeds),
+        )
+
+
+def _seeds_of(graph: Graph, seeds: str | Tensor) -> Tensor:
+    where = "MiniBatches.seeds"
+    require_type(seeds, (str, Tensor), where=where, fix="Pass the name of a split, a mask, or ids.")
+    if isinstance(seeds, str):
+        if seeds not in graph.splits:
+            raise InputError(
+                "the graph has no such split",
+                value=f"'{seeds}', there are {', '.join(graph.splits) or 'none'}",
+                where=where,
+                fix="Name a split of the graph, or pass a mask or ids.",
+            )
+        mask = graph.splits[seeds]
+        return mask.nonzero().squeeze(1) if graph.labels is None else labelled_rows(graph, mask)[0]
+    if seeds.dtype == torch.bool:
+        if seeds.shape != (graph.num_vertices,):
+            expected = f"torch.bool [{graph.num_vertices}]"
+            raise wrong_form(seeds, expected, where=where, fix="Pass a mask with a value for each vertex.")
+        return seeds.nonzero().squeeze(1)
+    require_ids(seeds, graph.num_vertices, where=where)
+    return seeds
+
+
+def _size_of_sampled(sampled: Sampled) -> Size:
+    arrays = [
+        array for block in sampled.blocks for array in (block.indptr, block.indices, *block.edge_data.values())
+    ]
+    return Size(rows=sampled.num_edges, num_bytes=sum(array.nbytes for array in arrays))
+
+
+def _size_of_batch(batch: MiniBatch) -> Size:
+    return Size(rows=len(batch.src_ids), num_bytes=sum(part.nbytes for part in batch.feature_arrays))

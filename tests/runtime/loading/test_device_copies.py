@@ -1,0 +1,86 @@
+"""Batches arrive on a device as they were sent, in whatever order the device copies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from sagann.graph.rows import csr_tensor, offsets_of
+from sagann.runtime.device.streams import Streams
+from sagann.runtime.loading import MiniBatch, MiniBatches
+from sagann.runtime.loading.device_copies import NUM_PIECES, DeviceCopies
+from tests.graphs import labelled_graph
+from tests.runtime.device.late_streams import LateStreams
+
+
+def batches_of(**changes: object) -> list[MiniBatch]:
+    graph = replace(labelled_graph(), **changes)
+    return list(MiniBatches(graph, fanouts=[3, 2], batch_size=4, ahead=0))
+
+
+def arrays_of(batch: MiniBatch) -> list[Tensor]:
+    arrays: list[Tensor] = []
+    batch.mapped(lambda array: arrays.append(array) or array)
+    return arrays
+
+
+def sparse_rows(graph_rows: Tensor) -> Tensor:
+    kept = graph_rows * (graph_rows > 0)
+    vertices, columns = kept.nonzero().unbind(1)
+    offsets = offsets_of(torch.bincount(vertices, minlength=len(kept)))
+    return csr_tensor(offsets, columns, kept[vertices, columns], num_columns=kept.shape[1])
+
+
+@pytest.mark.parametrize("features", ["dense", "sparse", "none", "half"])
+def test_batches_arrive_unchanged_although_copies_are_late(features: str) -> None:
+    x = labelled_graph().features
+    assert isinstance(x, Tensor)
+    changed = {"dense": x, "sparse": sparse_rows(x), "none": None, "half": x.half()}[features]
+    batches = batches_of(features=changed)
+    streams = LateStreams()
+    copies = DeviceCopies(streams)  # type: ignore[arg-type]
+    # More are under way than there are pieces of pinned memory.
+    sent = [copies.send(batch) for batch in batches]
+    assert len(sent) > NUM_PIECES
+    for batch, arrival in zip(batches, sent, strict=True):
+        found = copies.receive(arrival)
+        assert len(arrays_of(found)) == len(arrays_of(batch))
+        for ours, theirs in zip(arrays_of(batch), arrays_of(found), strict=True):
+            assert torch.equal(ours, theirs)
+            assert ours.dtype == theirs.dtype
+        assert [block.num_src for block in found.blocks] == [block.num_src for block in batch.blocks]
+
+
+def test_pinned_memory_is_used_again() -> None:
+    streams = LateStreams()
+    copies = DeviceCopies(streams)  # type: ignore[arg-type]
+    (batch, *_) = batches_of()
+    for _ in range(10):
+        copies.receive(copies.send(batch))
+    assert 0 < streams.pinned_bytes <= NUM_PIECES * 1.25 * copies.send(batch).memory.nbytes
+
+
+def test_edge_data_that_learn_keep_their_gradient() -> None:
+    graph = labelled_graph()
+    weight = torch.rand(graph.num_edges, requires_grad=True)
+    (batch, *_) = batches_of(topology=graph.topology.with_edge_data(weight=weight))
+    copies = DeviceCopies(LateStreams())  # type: ignore[arg-type]
+    found = copies.receive(copies.send(batch))
+    found.blocks[0].edge_data["weight"].sum().backward()
+    assert weight.grad is not None
+    assert int(weight.grad.count_nonzero()) == found.blocks[0].num_edges
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_batches_on_a_device_are_those_of_the_host() -> None:
+    host = batches_of()
+    copies = DeviceCopies(Streams(torch.device("cuda", 0)))
+    for batch in host:
+        found = copies.receive(copies.send(batch))
+        for ours, theirs in zip(arrays_of(batch), arrays_of(found), strict=True):
+            assert theirs.is_cuda
+            assert torch.equal(ours, theirs.cpu())

@@ -1,0 +1,327 @@
+"""Mini-batches of an epoch: every seed once, the same whatever the threads, from any batch on."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import sagann
+from sagann.errors import DatasetError, InputError
+from sagann.graph import Graph
+from sagann.graph.rows import csr_tensor, offsets_of
+from sagann.runtime.loading import MiniBatch, MiniBatches
+from sagann.sampling import NeighborSampler, seed_batches
+from sagann.storage import load_graph, save_graph
+from sagann.storage.whole_files import whole_files
+from tests.graphs import labelled_graph
+from tests.stores import ComputedRows
+
+
+def arrays_of(batch: MiniBatch) -> list[Tensor]:
+    arrays: list[Tensor] = []
+    batch.mapped(lambda array: arrays.append(array) or array)
+    return arrays
+
+
+def assert_same(first: list[MiniBatch], second: list[MiniBatch]) -> None:
+    assert len(first) == len(second)
+    for one, other in zip(first, second, strict=True):
+        pairs = list(zip(arrays_of(one), arrays_of(other), strict=True))
+        assert all(torch.equal(*pair) for pair in pairs)
+
+
+def of(graph: Graph | None = None, **options: Any) -> MiniBatches:
+    options = {"fanouts": [3, 2], "batch_size": 4, **options}
+    return MiniBatches(labelled_graph() if graph is None else graph, **options)
+
+
+def test_a_batch_is_what_sampler_and_features_give() -> None:
+    graph = labelled_graph(types=2)
+    seeds = graph.splits["train"].nonzero().squeeze(1)
+    sampler = NeighborSampler(graph.topology, [3, -1], replace=True, weights="weight", seed=5)
+    minibatches = of(graph, fanouts=[3, -1], replace=True, weights="weight", seed=5)
+    assert isinstance(graph.features, Tensor)
+    assert graph.labels is not None
+    for epoch in range(2):
+        expected = seed_batches(seeds, 4, seed=5, epoch=epoch)
+        assert len(minibatches) == len(expected) == 5
+        for number, (ids, batch) in enumerate(zip(expected, minibatches, strict=True)):
+            sampled = sampler.sample(ids, epoch=epoch, batch=number)
+            assert torch.equal(batch.seeds, ids)
+            assert torch.equal(batch.src_ids, sampled.src_ids)
+            assert torch.equal(batch.features, graph.features[sampled.src_ids])
+            assert torch.equal(batch.labels, graph.labels[ids])
+            for ours, theirs in zip(batch.blocks, sampled.blocks, strict=True):
+                assert torch.equal(ours.indices, theirs.indices)
+                assert torch.equal(ours.edge_ids, theirs.edge_ids)
+                assert torch.equal(ours.edge_data["type"], theirs.edge_data["type"])
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("ahead", [0, 1, 9])
+def test_threads_and_batches_ahead_change_nothing(threads: int, ahead: int) -> None:
+    assert_same(list(of(ahead=0)), list(of(threads=threads, ahead=ahead)))
+
+
+def test_epochs_differ_and_come_again() -> None:
+    minibatches = of()
+    first, second = list(minibatches), list(minibatches)
+    assert not torch.equal(
+        torch.cat([batch.seeds for batch in first]), torch.cat([batch.seeds for batch in second])
+    )
+    minibatches.set_epoch(0)
+    assert_same(list(minibatches), first)
+    assert_same(list(minibatches), second)
+    assert_same(list(minibatches.batches(1)), second)
+    # A loop that is left early has had its epoch.
+    minibatches.set_epoch(0)
+    for _ in minibatches:
+        break
+    assert_same(list(minibatches), second)
+
+
+def test_an_epoch_begins_at_any_batch() -> None:
+    minibatches = of()
+    whole = list(minibatches.batches(3))
+    for first in range(len(whole) + 1):
+        assert_same(list(minibatches.batches(3, first=first)), whole[first:])
+
+
+def test_all_batches_of_an_epoch_have_each_seed_once() -> None:
+    graph = labelled_graph()
+    for options, expected in (
+        ({"seeds": "val"}, graph.splits["val"].nonzero().squeeze(1)),
+        ({"seeds": graph.splits["test"]}, graph.splits["test"].nonzero().squeeze(1)),
+        ({"seeds": torch.tensor([7, 3, 50])}, torch.tensor([3, 7, 50])),
+    ):
+        seeds = torch.cat([batch.seeds for batch in of(graph, **options)])
+        assert torch.equal(seeds.sort().values, expected)
+    in_order = torch.cat([batch.seeds for batch in of(graph, seeds=torch.tensor([7, 3, 50]), shuffle=False)])
+    assert in_order.tolist() == [7, 3, 50]
+
+
+def test_the_last_batch_may_be_left_out() -> None:
+    graph = labelled_graph()
+    assert [len(batch.seeds) for batch in of(graph, seeds=torch.arange(10))] == [4, 4, 2]
+    dropped = of(graph, seeds=torch.arange(10), drop_last=True)
+    assert [len(batch.seeds) for batch in dropped] == [4, 4]
+    assert len(dropped) == 2
+
+
+def test_seeds_of_a_split_have_labels() -> None:
+    graph = labelled_graph()
+    assert graph.labels is not None
+    known = graph.labels.clone()
+    known[::2] = -1
+    batches = list(of(replace(graph, labels=known)))
+    assert all(bool((batch.labels >= 0).all()) for batch in batches)
+    seeds = torch.cat([batch.seeds for batch in batches]).sort().values
+    assert torch.equal(seeds, (graph.splits["train"] & (known >= 0)).nonzero().squeeze(1))
+    # Ids are taken as they are.
+    (batch,) = of(replace(graph, labels=known), seeds=torch.tensor([0, 1]))
+    assert -1 in batch.labels.tolist()
+
+
+def test_features_come_from_a_store_and_may_be_sparse_or_missing() -> None:
+    graph = labelled_graph()
+    store = ComputedRows(graph.num_vertices, 5)
+    for batch in of(replace(graph, features=store)):
+        assert torch.equal(batch.features, store.rows(batch.src_ids))
+    dense = torch.arange(2 * graph.num_vertices).reshape(-1, 2) % 3.0
+    vertices, columns = dense.nonzero().unbind(1)
+    offsets = offsets_of(torch.bincount(vertices, minlength=len(dense)))
+    sparse = csr_tensor(offsets, columns, dense[vertices, columns], num_columns=2)
+    for batch in of(replace(graph, features=sparse)):
+        assert batch.features.layout == torch.sparse_csr
+        assert torch.equal(batch.features.to_dense(), dense[batch.src_ids])
+    assert all(batch.features is None for batch in of(replace(graph, features=None)))
+    assert all(batch.labels is None for batch in of(replace(graph, labels=None, num_classes=0)))
+
+
+def test_multi_label_graphs_have_a_row_of_labels_for_each_seed() -> None:
+    graph = labelled_graph()
+    labels = torch.randint(2, (graph.num_vertices, 3), dtype=torch.uint8)
+    for batch in of(replace(graph, labels=labels)):
+        assert torch.equal(batch.labels, labels[batch.seeds])
+
+
+class Failing(ComputedRows):
+    """Fails at its third call."""
+
+    calls = 0
+
+    def rows(self, ids: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls == 3:
+            raise OSError("the network is gone")
+        return super().rows(ids)
+
+
+@pytest.mark.parametrize("ahead", [0, 4])
+def test_a_store_that_fails_ends_the_loop_with_the_batch_that_caused_it(ahead: int) -> None:
+    graph = replace(labelled_graph(), features=Failing(53, 5))
+    batches = iter(of(graph, ahead=ahead))
+    assert len([next(batches), next(batches)]) == 2
+    with pytest.raises(OSError, match="the network is gone") as caught:
+        next(batches)
+    assert caught.value.__notes__ == ["Raised by stage 'load' of epoch 0, batch 2."]
+
+
+class Short(ComputedRows):
+    """Loses a row."""
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return super().rows(ids)[1:]
+
+
+def test_a_store_that_gives_too_few_rows_is_refused() -> None:
+    graph = replace(labelled_graph(), features=Short(53, 5))
+    with pytest.raises(InputError, match="a feature store gives other rows than it states"):
+        list(of(graph))
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Graph:
+    graph = labelled_graph(20_000, 100_000)
+    save_graph(graph, tmp_path / "graph")
+    return load_graph(tmp_path / "graph")
+
+
+def test_a_graph_on_disk_has_the_batches_of_the_graph_in_memory(stored: Graph) -> None:
+    options: dict[str, Any] = {"batch_size": 1000, "threads": 2}
+    assert_same(list(of(labelled_graph(20_000, 100_000), **options)), list(of(stored, **options)))
+
+
+def test_a_feature_file_that_is_cut_meanwhile_is_an_error_that_names_it(stored: Graph, tmp_path: Path) -> None:
+    (path,) = (tmp_path / "graph").rglob("features*.npy")
+
+    def train() -> None:
+        with whole_files(stored):
+            for number, _ in enumerate(of(stored, batch_size=500)):
+                if number == 3:
+                    with path.open("r+b") as file:
+                        file.truncate(path.stat().st_size // 4)
+
+    with pytest.raises(DatasetError, match=path.name):
+        train()
+
+
+def test_counters_tell_edges_rows_and_bytes() -> None:
+    batches = of().batches(0)
+    found = list(batches)
+    sample, load, caller = batches.counters
+    assert (sample.name, load.name, caller.name) == ("sample", "load", "caller")
+    assert sample.rows == sum(block.num_edges for batch in found for block in batch.blocks)
+    assert load.rows == sum(len(batch.src_ids) for batch in found)
+    assert load.num_bytes == sum(batch.features.nbytes for batch in found)
+    assert caller.items == len(found) == 5
+
+
+def test_blocks_are_prepared_before_they_arrive() -> None:
+    (batch, *_) = of()
+    for block in batch.blocks:
+        assert block._csr is not None
+        assert {("edge pass", "cpu", "dst"), ("edge pass", "cpu", "src")} <= block._derived.keys()
+
+
+def test_the_loop_of_the_readme_trains() -> None:
+    torch.manual_seed(0)
+    graph = sagann.load_graph("demo")
+    model = sagann.build_model(sagann.ModelConfig(model="gcn", hidden=32), graph)
+    graph = model.prepare(graph)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    minibatches = sagann.MiniBatches(graph, fanouts=[10, 5], batch_size=30)
+    losses = []
+    for _ in range(10):
+        for batch in minibatches:
+            loss = torch.nn.functional.cross_entropy(model(batch.blocks, batch.features), batch.labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
+
+
+GRAPH = labelled_graph()
+REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"graph": 3}, "argument has the wrong type: a int, expected Graph (in MiniBatches.graph)."),
+    (
+        {"batch_size": 0},
+        "batch_size is out of range: 0, expected an integer from 1 to 2^63 - 1 (in MiniBatches.batch_size).",
+    ),
+    ({"threads": 0}, "threads is out of range: 0, expected an integer from 1 to 8192 (in MiniBatches.threads)."),
+    ({"ahead": -1}, "ahead is out of range: -1, expected an integer from 0 to 8192 (in MiniBatches.ahead)."),
+    (
+        {"shuffle": 1},
+        "argument has the wrong type: a int, expected bool (in MiniBatches.shuffle). Pass True or False.",
+    ),
+    ({"drop_last": 1}, "argument has the wrong type: a int, expected bool (in MiniBatches.drop_last)."),
+    ({"fanouts": [0]}, "fanout out of range: 0"),
+    ({"weights": "price"}, "the topology has no edge data of that name: 'price', there are weight"),
+    ({"seeds": 3}, "argument has the wrong type: a int, expected str or Tensor (in MiniBatches.seeds)."),
+    ({"seeds": "dev"}, "the graph has no such split: 'dev', there are train, val, test (in MiniBatches.seeds)."),
+    (
+        {"seeds": torch.ones(3, dtype=torch.bool)},
+        "array has the wrong form: torch.bool [3], expected torch.bool [53]",
+    ),
+    ({"seeds": torch.tensor([53])}, "vertex id out of range: 53, but there are 53 vertices, numbered from 0"),
+    ({"seeds": torch.tensor([1.0])}, "array has the wrong form: torch.float32 [1], expected torch.int64 [n]"),
+    (
+        {"seeds": torch.arange(0)},
+        "an epoch has no batch: 0 seeds, batch_size 4 (in MiniBatches.seeds). Pass at least one seed.",
+    ),
+    (
+        {"seeds": torch.arange(3), "drop_last": True},
+        "an epoch has no batch: 3 seeds, batch_size 4 (in MiniBatches.seeds). Leave drop_last out, or lower batch_size.",
+    ),
+    ({"device": "tpu"}, "no such device: 'tpu'"),
+)
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_what_is_no_argument_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        of(**options)
+    assert message in str(caught.value)
+
+
+def test_an_epoch_without_seeds_given_twice_is_refused_when_it_begins() -> None:
+    with pytest.raises(InputError, match="seed repeated: 3 stands more than once"):
+        iter(of(seeds=torch.tensor([3, 1, 3])))
+
+
+def test_numbers_of_epochs_and_batches_are_checked() -> None:
+    minibatches = of()
+    with pytest.raises(InputError, match=r"epoch is out of range: -1, .* \(in MiniBatches.set_epoch\)"):
+        minibatches.set_epoch(-1)
+    with pytest.raises(InputError, match=r"epoch is out of range: None, .* \(in MiniBatches.batches, epoch\)"):
+        minibatches.batches(None)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"the epoch has fewer batches: first is 6, there are 5"):
+        minibatches.batches(0, first=6)
+
+
+def test_numpy_ids_of_a_seed_can_be_turned_into_seeds() -> None:
+    with pytest.raises(InputError, match="a ndarray, expected str or Tensor"):
+        of(seeds=np.arange(3))
+
+
+def test_no_thread_is_left_after_a_loop() -> None:
+    for _ in of(threads=3):
+        break
+    for thread in threading.enumerate():
+        if thread.name.startswith("sagann-"):
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def test_it_needs_no_copy_of_the_graph() -> None:
+    minibatches = of(GRAPH)
+    assert minibatches.graph is GRAPH
+    assert minibatches.sampler.topology is GRAPH.topology

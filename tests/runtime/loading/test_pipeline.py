@@ -1,0 +1,322 @@
+"""Stages that work ahead: results in order, bounded memory, errors in their place, and no thread that outlives its pipeline."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sagann.runtime.loading.pipeline import Pipeline, Size, Stage, StalledError
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("sagann-")]
+
+
+def wait_until(holds: Callable[[], bool], most_s: float = 10.0) -> None:
+    deadline_s = time.monotonic() + most_s
+    while not holds():
+        assert time.monotonic() < deadline_s, "it did not come true in time"
+        time.sleep(0.001)
+
+
+def late(number: int) -> int:
+    """Later items are done sooner."""
+    time.sleep(0.002 * (3 - number % 4))
+    return 10 * number
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3, 50])
+@pytest.mark.parametrize("num_threads", [1, 4])
+def test_results_come_in_order_whatever_the_threads(ahead: int, num_threads: int) -> None:
+    stages = [
+        Stage(name="late", work=late, threads=num_threads),
+        Stage(name="add", work=lambda result: result + 1, threads=num_threads),
+    ]
+    with Pipeline(range(3, 23), stages, ahead=ahead, receive=str) as results:
+        assert len(results) == 20
+        assert next(results) == "31"
+        assert list(results) == [str(10 * number + 1) for number in range(4, 23)]
+        assert len(results) == 0
+        assert list(results) == []
+    wait_until(lambda: not threads())
+
+
+def test_no_items_need_no_thread() -> None:
+    assert list(Pipeline(range(0), [Stage(name="late", work=late)], ahead=4)) == []
+    assert not threads()
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 7])
+def test_a_slow_caller_holds_all_stages_back(ahead: int) -> None:
+    begun: list[int] = []
+
+    def note(number: int) -> int:
+        begun.append(number)
+        return number
+
+    stages = [Stage(name="note", work=note, threads=3), Stage(name="pass", work=lambda number: number)]
+    with Pipeline(range(40), stages, ahead=ahead) as results:
+        for taken in range(5):
+            wait_until(lambda taken=taken: len(begun) == taken + ahead)  # type: ignore[misc]
+            time.sleep(0.01)
+            assert len(begun) == taken + ahead
+            assert next(results) == taken
+    assert len(begun) <= 5 + ahead
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 8])
+@pytest.mark.parametrize("stage", ["first", "second"])
+def test_an_exception_comes_in_the_place_of_its_item(ahead: int, stage: str) -> None:
+    def fail(name: str) -> Callable[[int], int]:
+        def work(number: int) -> int:
+            if name == stage and number >= 4:
+                raise ValueError(f"no such row {number}")
+            return number
+
+        return work
+
+    stages = [Stage(name=name, work=fail(name), threads=3) for name in ("first", "second")]
+    results = Pipeline(range(100), stages, ahead=ahead, item="epoch 2, batch")
+    assert [next(results) for _ in range(4)] == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="no such row 4") as caught:
+        next(results)
+    assert caught.value.__notes__ == [f"Raised by stage '{stage}' of epoch 2, batch 4."]
+    assert list(results) == []
+    assert not threads()
+
+
+def test_items_before_a_failed_one_are_not_lost() -> None:
+    def work(number: int) -> int:
+        if number == 3:
+            raise OSError("the disk failed")
+        # The failure is there long before these.
+        time.sleep(0.02 if number < 3 else 0)
+        return number
+
+    results = Pipeline(range(9), [Stage(name="read", work=work, threads=4)], ahead=6)
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(OSError, match="the disk failed"):
+        next(results)
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_stage_cannot_end_the_loop_as_if_there_were_no_more_items(ahead: int) -> None:
+    def work(number: int) -> int:
+        raise StopIteration
+
+    with pytest.raises(RuntimeError, match="a stage raised StopIteration") as caught:
+        list(Pipeline(range(3), [Stage(name="read", work=work)], ahead=ahead))
+    assert caught.value.__notes__ == ["Raised by stage 'read' of item 0."]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
+def test_whatever_ends_a_stage_reaches_the_caller(error: type[BaseException]) -> None:
+    def work(number: int) -> int:
+        raise error
+
+    with pytest.raises(error):
+        list(Pipeline(range(3), [Stage(name="read", work=work)], ahead=2))
+    assert not threads()
+
+
+def test_a_receiver_that_fails_ends_the_pipeline() -> None:
+    def receive(number: int) -> int:
+        raise RuntimeError("the device failed")
+
+    with pytest.raises(RuntimeError, match="the device failed"):
+        list(Pipeline(range(9), [Stage(name="late", work=late)], ahead=2, receive=receive))
+    assert not threads()
+
+
+def test_closing_waits_for_the_work_that_is_under_way_and_drops_the_rest() -> None:
+    ended: list[int] = []
+
+    def work(number: int) -> int:
+        time.sleep(0.05)
+        ended.append(number)
+        return number
+
+    results = Pipeline(range(1000), [Stage(name="read", work=work, threads=2)], ahead=10)
+    assert next(results) == 0
+    results.close()
+    assert not threads()
+    count = len(ended)
+    time.sleep(0.1)
+    assert len(ended) == count < 10
+    assert list(results) == []
+    results.close()
+
+
+def test_a_with_block_that_fails_ends_the_threads() -> None:
+    def loop() -> None:
+        with Pipeline(range(99), [Stage(name="late", work=late)], ahead=4) as results:
+            raise RuntimeError(f"the loop failed at {next(results)}")
+
+    with pytest.raises(RuntimeError, match="the loop failed at 0"):
+        loop()
+    assert not threads()
+
+
+def test_a_loop_that_is_left_early_ends_the_threads() -> None:
+    for number in Pipeline(range(10_000), [Stage(name="late", work=late, threads=2)], ahead=4):
+        if number == 30:
+            break
+    wait_until(lambda: not threads())
+
+
+def test_a_pipeline_in_a_circle_of_references_is_collected() -> None:
+    class Holder:
+        def __init__(self) -> None:
+            self.own = self
+            self.results = Pipeline(range(10_000), [Stage(name="late", work=late, threads=2)], ahead=4)
+
+    def begin() -> None:
+        assert next(Holder().results) == 0
+
+    begin()
+    gc.collect()
+    wait_until(lambda: not threads())
+
+
+def test_an_item_that_does_not_become_ready_names_its_stage() -> None:
+    release = threading.Event()
+
+    def work(number: int) -> int:
+        if number == 2:
+            release.wait(30)
+        return number
+
+    stages = [Stage(name="sample", work=lambda number: number), Stage(name="load", work=work, threads=2)]
+    results = Pipeline(range(9), stages, ahead=4, item="epoch 0, batch", most_wait_s=0.2)
+    assert [next(results), next(results)] == [0, 1]
+    begun_s = time.monotonic()
+    with pytest.raises(StalledError) as caught:
+        next(results)
+    assert str(caught.value) == (
+        "epoch 0, batch 2 is not ready: 0 s waited, 0 s are the limit (in stage 'load'). "
+        "See whether the disk or the network that the data lie on answers."
+    )
+    # Nobody waits for the thread a second time.
+    results.close()
+    assert time.monotonic() - begun_s < 5
+    release.set()
+    wait_until(lambda: not threads())
+
+
+def test_a_thread_that_does_not_end_is_an_error_of_close() -> None:
+    release = threading.Event()
+    results = Pipeline(range(9), [Stage(name="load", work=lambda _: release.wait(30))], ahead=1, most_wait_s=0.1)
+    wait_until(lambda: bool(threads()))
+    time.sleep(0.05)
+    with pytest.raises(
+        StalledError, match=r"a thread does not end: it has worked on item 0 .* \(in stage 'load'\)"
+    ):
+        results.close()
+    results.close()
+    release.set()
+    wait_until(lambda: not threads())
+
+
+def test_a_thread_that_dies_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise MemoryError("no room for a stack")
+
+    monkeypatch.setattr("sagann.runtime.loading.pipeline.work_serially", broken)
+    with pytest.raises(StalledError) as caught:
+        next(Pipeline(range(3), [Stage(name="load", work=late)], ahead=2))
+    assert "item 0 will not become ready: a thread has ended by MemoryError: no room for a stack" in str(
+        caught.value
+    )
+    assert isinstance(caught.value.__cause__, MemoryError)
+
+
+def test_threads_that_the_system_refuses_leave_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, count = threading.Thread.start, 0
+
+    def refuse(self: threading.Thread) -> None:
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        Pipeline(range(99), [Stage(name="late", work=late, threads=5)], ahead=9)
+    assert not threads()
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_counters_say_what_each_stage_does(ahead: int) -> None:
+    def slow(number: int) -> int:
+        time.sleep(0.02)
+        return number
+
+    stages = [
+        Stage(name="sample", work=lambda number: number, size_of=lambda number: Size(rows=1, num_bytes=number)),
+        Stage(name="load", work=slow, size_of=lambda number: Size(rows=2, num_bytes=8)),
+    ]
+    with Pipeline(range(10), stages, ahead=ahead) as results:
+        for _ in results:
+            pass
+        sample, load, caller = results.counters
+    assert [(each.name, each.items, each.rows, each.num_bytes) for each in (sample, load, caller)] == [
+        ("sample", 10, 10, 45),
+        ("load", 10, 20, 80),
+        ("caller", 10, 0, 0),
+    ]
+    assert load.busy_s >= 0.2 > sample.busy_s
+    assert caller.busy_s < 0.1
+    if ahead:
+        # The slowest stage sets the pace: the others wait for it.
+        assert caller.waited_s > 0.1
+        assert load.waited_s < 0.1 < sample.waited_s
+
+
+def interrupted(script: str) -> subprocess.CompletedProcess[str]:
+    """Run a program, and send it Ctrl-C when it says so."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    time.sleep(0.2)
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    return subprocess.CompletedProcess([], process.returncode, out, err)
+
+
+PROGRAM = """
+import threading, time
+from sagann.runtime.loading.pipeline import Pipeline, Stage
+def work(number):
+    if number == 1:
+        print("waiting", flush=True)
+        time.sleep({work_s})
+    return number
+results = Pipeline(range(9), [Stage(name="load", work=work)], ahead=2)
+"""
+
+
+def test_ctrl_c_ends_a_wait() -> None:
+    done = interrupted(PROGRAM.format(work_s=1) + "list(results)")
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr.endswith("KeyboardInterrupt\n")
+
+
+def test_a_process_ends_although_a_pipeline_is_open() -> None:
+    program = PROGRAM.format(work_s=0.5) + "next(results); print('done')"
+    done: Any = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True
+    )
+    assert sorted(done.stdout.split()) == ["done", "waiting"]
+    assert done.stderr == ""
