@@ -11,7 +11,7 @@ import ast
 import functools
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 from sagann.errors import InputError, shown
 from sagann.ranges import RANGES, Range
 
-Kind = Literal["integer", "number", "flag", "text", "options"]
+Kind = Literal["integer", "integers", "number", "flag", "text", "options"]
 NONE = "none"
 "How an optional setting is written when it is to be unset."
 
@@ -40,6 +40,7 @@ class KindFacts(NamedTuple):
 
 KINDS: dict[Kind, KindFacts] = {
     "integer": KindFacts("an integer", (int,), "int", "INTEGER"),
+    "integers": KindFacts("a list of integers", (list,), "tuple[int, ...]", "N,N,..."),
     "number": KindFacts("a number", (int, float), "float", "NUMBER"),
     "flag": KindFacts("true or false", (bool,), "bool", ""),
     "text": KindFacts("a string", (str,), "str", "TEXT"),
@@ -83,7 +84,7 @@ class Setting:
         if self.kind == "text":
             return text
         try:
-            value = int(text) if self.kind == "integer" else float(text)
+            value: Any = _READERS[self.kind](text)
         except ValueError as error:
             raise self._refused(text, self.option, self.option) from error
         return self._checked(value, self.option)
@@ -108,7 +109,10 @@ class Setting:
         if self.optional and value == NONE:
             return None
         key = f"{self.section}.{self.name}"
-        if type(value) not in KINDS[self.kind].types:
+        is_mixed = (
+            self.kind == "integers" and isinstance(value, list) and any(type(each) is not int for each in value)
+        )
+        if type(value) not in KINDS[self.kind].types or is_mixed:
             raise self._refused(value, where, key)
         try:
             if self.kind == "number":
@@ -137,6 +141,14 @@ class Setting:
         )
 
 
+def _integers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+_READERS: dict[Kind, Callable[[str], Any]] = {"integer": int, "integers": _integers, "number": float}
+"How a kind of numbers is read from the command line."
+
+
 def _toml_value(text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")
@@ -159,6 +171,7 @@ _KINDS = {facts.annotation: kind for kind, facts in KINDS.items()}
 # The section is long: these fields have titles of their own.
 _PANELS = {
     "Optimisation": "epochs optimizer lr weight_decay decay optimizer_options scheduler scheduler_options clip_norm seed",
+    "Mini-batches": "sample batch_size sampling_threads batches_ahead",
     "Evaluation and early stopping": "monitor patience weights eval_every",
 }
 _METAVARS = {

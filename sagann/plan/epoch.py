@@ -181,10 +181,12 @@ def revisited(found: Planned, traversal: Traversal) -> Planned:
     return _placed(schedule, steps, initial, plan.bounds, room_bytes, policy, ahead=plan.ahead)
 
 
-def dense_peak_bytes(program: ModelProgram, hops: Sequence[Topology], *, gradients: Gradients) -> int:
-    """Peak bytes of an epoch in memory, without features and edges, which are there already.
+def dense_peak_bytes(
+    program: ModelProgram, hops: Sequence[Topology], *, gradients: Gradients, trains: bool = True
+) -> int:
+    """Peak bytes of an epoch in memory, or of an evaluation, without features and edges, which are there already.
 
-    Every stage saves what its gradient reads, and the result is whole.
+    Every stage of an epoch saves what its gradient reads, and the result is whole.
     """
     chunks = {}
     for number, hop in gathered_hops(program, hops).items():
@@ -200,8 +202,8 @@ def dense_peak_bytes(program: ModelProgram, hops: Sequence[Topology], *, gradien
             return schedule.sizes.of(block) - schedule.sizes.of(block._replace(name=CSC))
         return 0 if (block.kind, block.name) == ("value", "x") else schedule.sizes.of(block)
 
-    initial = [*schedule.initial(), *schedule.upstream()]
-    steps = list(schedule.epoch())
+    initial = [*schedule.initial(), *(schedule.upstream() if trains else [])]
+    steps = list(schedule.epoch() if trains else schedule.forward())
     return place(steps, bytes_of=bytes_of, initial=initial, bounds=bounds, budget_bytes=UNLIMITED).peak_bytes
 
 

@@ -62,12 +62,13 @@ def automatic_budget(
     *,
     known: int | None = None,
     in_files_bytes: int = 0,
+    trains: bool = True,
 ) -> int | None:
     """The budget that a model must be streamed within, in bytes; None where memory is large enough for the run.
 
     The model is on the CPU, the graph prepared. ``say`` is told if the run is streamed, or should be and cannot. ``known``
     is the budget that the run began with, which is kept if there is room. ``in_files_bytes`` is what
-    :func:`bytes_in_files` gave for the graph before it was prepared.
+    :func:`bytes_in_files` gave for the graph before it was prepared. Without ``trains``, only evaluations walk the whole graph.
     """
     free_bytes = memory().usable_bytes
     if free_bytes is None:
@@ -85,7 +86,7 @@ def automatic_budget(
 
     free = format_bytes(free_bytes)
     try:
-        needed_bytes = dense_bytes(model, graph)
+        needed_bytes = dense_bytes(model, graph, trains=trains)
     except (InputError, LayerError) as error:
         if _least_bytes(model, graph) > epoch_bytes:
             say(
@@ -96,7 +97,7 @@ def automatic_budget(
     if known is None and needed_bytes <= epoch_bytes:
         return None
     say(
-        f"An epoch would take {format_bytes(needed_bytes)} of memory, the logits of an evaluation "
+        f"An {'epoch' if trains else 'evaluation'} would take {format_bytes(needed_bytes)} of memory, the logits of an evaluation "
         f"{format_bytes(_logit_bytes(model, graph))}, and {free} are free: the model is streamed within "
         f"{format_bytes(room_bytes)}. --memory (TrainConfig.memory) sets another budget."
     )

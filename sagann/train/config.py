@@ -59,6 +59,16 @@ class TrainConfig:
     "Device that computes: 'cpu', 'cuda' or 'cuda:N'; 'auto' is cuda where there is one."
     deterministic: bool = True
     "Refuse operators that have no reproducible implementation on the device, so that the same seed gives the same bits."
+    sample: tuple[int, ...] | None = None
+    """Fanouts of mini-batches: for each hop, the number of in-edges that a vertex picks; the first number is that of the hop nearest the
+    seeds, and -1 picks all. Evaluation takes all in-edges. None trains on the whole graph at once."""
+    batch_size: int = 1024
+    "Number of training vertices in a mini-batch, where sample is set."
+    sampling_threads: int = 1
+    "Number of threads that sample mini-batches, and of threads that load their features. It does not change the numbers."
+    batches_ahead: int = 4
+    """Most mini-batches that are made before the training step needs them; 0 makes each one when it is needed. It does not change the
+    numbers."""
     memory: str | None = None
     """Memory budget of an epoch's tensors of vertices and edges, as '2GiB'. The model is streamed by intervals within the
     budget, with the numbers of a dense run. None trains with everything in memory where that fits, else within the free
@@ -107,6 +117,14 @@ class TrainConfig:
             _check_options(scheduler, self.scheduler_options, {"optimizer"}, "scheduler_options")
         elif self.scheduler_options:
             raise _refused("scheduler_options", dict(self.scheduler_options), "{} where no scheduler is set")
+        if self.sample is not None:
+            # JSON and TOML have lists.
+            object.__setattr__(self, "sample", tuple(self.sample))
+            if self.profile:
+                raise _refused("profile", True, "false where sample is set, for only a streamed epoch is profiled")
+        for name in () if self.sample is not None else _OF_SAMPLES:
+            if getattr(self, name) != (default := _default(name)):
+                raise _refused(name, getattr(self, name), f"{default} where sample is not set")
         if self.profile and self.memory is None:
             raise _refused("profile", True, "false where no memory is set, for only a streamed epoch is profiled")
         if self.spill is not None:
@@ -116,7 +134,25 @@ class TrainConfig:
     def to_json(self) -> dict[str, Any]:
         """Every field as JSON values, which make the same configuration again."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
+        return {name: _as_json(value) for name, value in values.items()}
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _default(name: str) -> Any:
+    return next(each.default for each in fields(TrainConfig) if each.name == name)
+
+
+def _are_fanouts(value: Any) -> bool:
+    if value is None:
+        return True
+    return (
+        isinstance(value, list | tuple) and len(value) > 0 and all(n == -1 or n in RANGES["fanout"] for n in value)
+    )
 
 
 def _is_number(value: Any, *, above: bool) -> bool:
@@ -137,10 +173,12 @@ def _is_monitor(value: Any) -> bool:
     return value is None or (split in ("train", "val") and metric in METRICS)
 
 
+_OF_SAMPLES = ("batch_size", "sampling_threads", "batches_ahead")
+"Fields that only mini-batches read."
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     *(
         ((name,), RANGES[name].__contains__, str(RANGES[name]))
-        for name in ("epochs", "eval_every", "checkpoint_every", "keep_checkpoints", "seed")
+        for name in ("epochs", "eval_every", "checkpoint_every", "keep_checkpoints", "seed", *_OF_SAMPLES)
     ),
     (("patience",), lambda value: value is None or value in RANGES["patience"], str(RANGES["patience"])),
     (("lr",), lambda value: _is_number(value, above=True), "a finite number above 0"),
@@ -149,6 +187,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("deterministic", "tensorboard", "profile"), lambda value: isinstance(value, bool), "true or false"),
     (("device",), _is_device, "'cpu', 'cuda', 'cuda:N' or 'auto'"),
     (("decay",), lambda value: value in tuple(DECAY_POLICIES), f"one of {', '.join(DECAY_POLICIES)}"),
+    (("sample",), _are_fanouts, f"a list of numbers, each {RANGES['fanout']} or -1, or None"),
     (("memory",), _is_size, "a size above 0 as a string, or None"),
     (("spill",), lambda value: value is None or (isinstance(value, str) and value != ""), "a folder, or None"),
     (("monitor",), _is_monitor, f"'train' or 'val' (never 'test'), a slash, and one of {', '.join(METRICS)}"),

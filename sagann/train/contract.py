@@ -96,9 +96,9 @@ class Contract:
                 "Number the classes as in the training graph and set num_classes to the model's.",
             )
 
-    def check_logits(self, logits: object, graph: Graph, model: str) -> Tensor:
-        """Logits that are dense floats, one row per vertex and one column per class, on the graph's device; else a LayerError."""
-        expected, device = [graph.num_vertices, self.num_classes], graph.topology.device
+    def check_logits(self, logits: object, num_rows: int, device: torch.device, model: str) -> Tensor:
+        """Logits that are dense floats, one row per vertex and one column per class, on a device; else a LayerError."""
+        expected = [num_rows, self.num_classes]
         found = f"a {type(logits).__name__}"
         if isinstance(logits, Tensor):
             layout = "" if logits.layout == torch.strided else f" of layout {logits.layout}"

@@ -1,19 +1,20 @@
 """Epoch sources: where a training session gets the work of an epoch.
 
-Loss, optimizer, metrics, checkpoints and reports do not depend on the source. :class:`WholeGraph` is the only one that is
-built.
+Loss, optimizer, metrics, checkpoints and reports do not depend on the source. :class:`WholeGraph` takes one step an epoch;
+:class:`sagann.train.sampled_epochs.SampledEpochs` takes one for each mini-batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
-from sagann.train.metrics import labelled_rows, loss_of
+from sagann.graph.split import labelled_rows
+from sagann.train.metrics import loss_of
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
 
@@ -37,8 +38,11 @@ class EpochSource(Protocol):
     timeline: Recorder | None
     "The steps and copies of the last epoch as they ran; None where they are not recorded."
 
-    def steps(self, epoch: int) -> Iterable[TrainStep]:
-        """The steps of an epoch, in order. They depend on the epoch's number (from 1), the run's seed and the model alone."""
+    def steps(self, epoch: int) -> Generator[TrainStep, None, None]:
+        """The steps of an epoch, in order. They depend on the epoch's number (from 1), the run's seed and the model alone.
+
+        Whoever does not take all steps closes the generator.
+        """
 
     def logits(self) -> Tensor:
         """The model's output for all vertices, without dropout and without gradient: [num_vertices, C]."""
@@ -58,7 +62,7 @@ class WholeGraph:
         # The rows of an interval are looked up on the host, so that the lookup does not wait for the device.
         self._rows_on_host = rows.cpu()
 
-    def steps(self, epoch: int) -> Iterator[TrainStep]:
+    def steps(self, epoch: int) -> Generator[TrainStep, None, None]:
         yield TrainStep(loss=self._loss, num_labelled=len(self._rows))
 
     def logits(self) -> Tensor:

@@ -28,7 +28,16 @@ from sagann.storage.regular_file import read_file
 from sagann.train.atomic import digest
 from sagann.train.session import TrainSession
 
-FREE_OPTIONS = ("epochs", "checkpoint_every", "keep_checkpoints", "tensorboard", "spill", "profile")
+FREE_OPTIONS = (
+    "epochs",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "tensorboard",
+    "spill",
+    "profile",
+    "sampling_threads",
+    "batches_ahead",
+)
 """Training options that a resume may change: none of them changes the numbers of an epoch."""
 
 _DIGEST_ROWS_BYTES = 64 * 2**20
@@ -38,7 +47,9 @@ def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig |
     """The identity of a run as nested JSON values; reads every array of ``graph``, the graph before it was prepared, once."""
     model, config, scheduler = session.model, session.config, session.scheduler
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-    options = {name: value for name, value in config.to_json().items() if name not in FREE_OPTIONS}
+    # A run on the whole graph that was begun before there were mini-batches goes on.
+    left_out = {*FREE_OPTIONS, *(() if config.sample is not None else ("sample", "batch_size"))}
+    options = {name: value for name, value in config.to_json().items() if name not in left_out}
     identity = {
         "model": {
             "class": type(model).__qualname__,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sagann.errors import InputError, LayerError, require_type
 from sagann.graph import Graph
 from sagann.graph.checks import CHECKED_AT_ONCE
+from sagann.graph.feature_store import Features
 from sagann.graph.topology import Topology
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.saga.engine import EdgeData, Engine, MapsFeatures, VertexRows, current_engine, using_engine
@@ -29,6 +30,7 @@ from sagann.train.streaming import Streaming
 
 if TYPE_CHECKING:
     from sagann.plan.epoch import Planned
+    from sagann.runtime.loading import MiniBatch
     from sagann.runtime.recorder import Recorder
     from sagann.runtime.streaming.epoch import LossOf
     from sagann.runtime.streaming.streamed import StreamedModel
@@ -144,7 +146,7 @@ class Predictor:
         model, features = LastInput(self.model, self.num_hops), prepared.features
         with _evaluating(self.model):
             if self.streaming is None:
-                result = self._run(lambda: model(prepared.hops(self.num_hops), features), prepared)
+                result = self._run(lambda: model(prepared.hops(self.num_hops), features), features)
                 return result.to("cpu", copy=True)
             assert features is not None
             streamed = self.streaming.stream(model, prepared, self.device, trains=False)
@@ -162,7 +164,7 @@ class Predictor:
     def try_out(self, prepared: PreparedGraph) -> None:
         """Make lazy parameters, and find errors of the model, the budget and the disk before anything is trained.
 
-        In memory that takes one pass. For a streamed model, an epoch and an evaluation are planned.
+        In memory that takes one pass. For a streamed model, an evaluation is planned, and an epoch if it is streamed too.
         """
         graph = prepared.graph
         if self.streaming is None:
@@ -171,7 +173,8 @@ class Predictor:
         self.model.train()
         streamed = self.streamed(graph)
         assert graph.features is not None
-        self._check_result(streamed.plan(graph.features, folded=True), graph)
+        if self.streaming.trains:
+            self._check_result(streamed.plan(graph.features, folded=True), graph)
         with _evaluating(self.model):
             evaluation = streamed.plan(graph.features)
         self._check_result(evaluation, graph)
@@ -179,22 +182,30 @@ class Predictor:
 
     def _check_result(self, planned: Planned, graph: Graph) -> None:
         form = planned.program.forms[planned.program.output]
-        like = torch.zeros((), dtype=form.dtype).expand(graph.num_vertices, *form.shape)
-        self.contract.check_logits(like, graph, type(self.model).__name__)
+        self._checked(torch.zeros((), dtype=form.dtype).expand(graph.num_vertices, *form.shape), graph)
 
     def forward(self, graph: Graph) -> Tensor:
         """The model's output in its current mode, with its gradient, for a prepared graph."""
         if self.streaming is None:
-            logits = self._run(lambda: self.model(graph.hops(self.num_hops), graph.features), graph)
+            logits = self._run(lambda: self.model(graph.hops(self.num_hops), graph.features), graph.features)
         else:
-            logits = self._run(lambda: self.streamed(graph)(graph.features), graph)
+            logits = self._run(lambda: self.streamed(graph)(graph.features), graph.features)
             # Labels lie on the host, and the device may be too small for all logits.
             logits = logits.to(graph.topology.device)
-        return self.contract.check_logits(logits, graph, type(self.model).__name__)
+        return self._checked(logits, graph)
 
-    def _run(self, model: Callable[[], Tensor], graph: Graph) -> Tensor:
+    def _checked(self, logits: Tensor, graph: Graph) -> Tensor:
+        name = type(self.model).__name__
+        return self.contract.check_logits(logits, graph.num_vertices, graph.topology.device, name)
+
+    def forward_batch(self, batch: MiniBatch) -> Tensor:
+        """The model's output in its current mode, with its gradient, for the seeds of a mini-batch: [num_seeds, C]."""
+        logits = self._run(lambda: self.model(batch.blocks, batch.features), batch.features)
+        device = batch.blocks[-1].device
+        return self.contract.check_logits(logits, len(batch.seeds), device, type(self.model).__name__)
+
+    def _run(self, model: Callable[[], Tensor], features: Features | None) -> Tensor:
         """Run the model. A model that overwrites the features is a LayerError."""
-        features = graph.features
         if not isinstance(features, Tensor) or features.is_inference():
             # A tensor made in inference mode counts no versions, and refuses to be overwritten outside of that mode.
             return model()

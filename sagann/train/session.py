@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import torch
@@ -87,9 +88,10 @@ class TrainSession:
         """Take all steps of an epoch; the mean loss of its labelled vertices."""
         self.model.train()
         mean, count = 0.0, 0
-        for step in self.source.steps(epoch):
-            count += step.num_labelled
-            mean += (self._step(step, epoch) - mean) * (step.num_labelled / count)
+        with closing(self.source.steps(epoch)) as steps:
+            for step in steps:
+                count += step.num_labelled
+                mean += (self._step(step, epoch) - mean) * (step.num_labelled / count)
         return mean
 
     def _step(self, step: TrainStep, epoch: int) -> float:

@@ -1,4 +1,4 @@
-"""Trainer: trains a model on a whole graph, with metrics, early stopping, checkpoints and exact resume.
+"""Trainer: trains a model on a whole graph or on mini-batches, with metrics, early stopping, checkpoints and exact resume.
 
 The same seed gives bitwise the same run, and a resumed run is bitwise the uninterrupted one: operators sum in a fixed
 order, and a checkpoint holds weights, optimizer, scheduler, random generators and the best weights so far.
@@ -24,13 +24,14 @@ from sagann.errors import CheckpointError, InputError, MissingDependencyError, r
 from sagann.graph import Graph
 from sagann.graph.validate import validate_labels
 from sagann.nn import ModelConfig, build_model
+from sagann.saga.layer import count_hops
 from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
 from sagann.train.automatic import automatic_budget, bytes_in_files
 from sagann.train.best import BestTracker, copy_of, resolve_monitor
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract, require_names
-from sagann.train.epoch_source import WholeGraph
+from sagann.train.epoch_source import EpochSource, WholeGraph
 from sagann.train.identity import identity_of
 from sagann.train.metrics import Metrics
 from sagann.train.policies import (
@@ -147,7 +148,9 @@ class Trainer:
         if isinstance(model, ModelConfig):
             with seeded(self.config.seed, device):
                 model = build_model(model, graph)
-        streaming = Streaming.of(self.config, self.run_dir, device=device)
+        if self.config.sample is not None:
+            _check_sampled(model, graph, self.config.sample)
+        streaming = self._streaming(device)
         self._predictor = Predictor(model, contract, device=device, streaming=streaming)
         with whole_files(graph):
             self._prepared = self._prepare(graph)
@@ -159,7 +162,7 @@ class Trainer:
             self._in_files_bytes = bytes_in_files(self.model, graph)
         if not self._in_files_bytes:
             return self._predictor.prepare(graph, validate=False)
-        files = Streaming.of(self.config, self.run_dir, device=self.device, automatic_bytes=1)
+        files = self._streaming(self.device, automatic_bytes=1)
         assert files is not None
         with files.large_arrays():
             return self._predictor.prepare(graph, validate=False)
@@ -262,11 +265,27 @@ class Trainer:
                 self._reporter.on_message,
                 known=known,
                 in_files_bytes=self._in_files_bytes,
+                trains=self.config.sample is None,
             )
-        streaming = Streaming.of(self.config, self.run_dir, device=self.device, automatic_bytes=budget_bytes)
+        streaming = self._streaming(self.device, automatic_bytes=budget_bytes)
         if streaming is not None:
             streaming.warn(self._reporter.on_message)
         self._predictor.streaming = streaming
+
+    def _streaming(self, device: torch.device, *, automatic_bytes: int | None = None) -> Streaming | None:
+        """How the whole graph is streamed, if it is: in training and evaluation, or where batches are sampled in evaluation alone."""
+        trains = self.config.sample is None
+        return Streaming.of(
+            self.config, self.run_dir, device=device, automatic_bytes=automatic_bytes, trains=trains
+        )
+
+    def _epoch_source(self) -> EpochSource:
+        if self.config.sample is None:
+            return WholeGraph(self._predictor, self._prepared, profile=self.config.profile)
+        # Imported here: most runs do not sample, and it loads Numba.
+        from sagann.train.sampled_epochs import SampledEpochs
+
+        return SampledEpochs(self._predictor, self._prepared, self.config)
 
     def _session(self) -> TrainSession:
         self._predictor.try_out(self._prepared)
@@ -281,7 +300,7 @@ class Trainer:
             scheduler = build_scheduler(self.config, optimizer, maximise=tracker.maximise)
         return TrainSession(
             model=self.model,
-            source=WholeGraph(self._predictor, self._prepared, profile=self.config.profile),
+            source=self._epoch_source(),
             graph=self._prepared.graph,
             device=self.device,
             config=self.config,
@@ -388,6 +407,26 @@ class Trainer:
             "device": str(self.device),
             **{split: result.metrics.get(split, {}) for split in ("train", "val", "test")},
         }
+
+
+def _check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> None:
+    if graph.num_features == 0:
+        raise InputError(
+            "mini-batches need features",
+            value="vertices have none, and a model with a row for each vertex of its own reads all rows at once",
+            where=f"graph '{graph.name}'",
+            fix="Train on the whole graph (--sample none), or give the graph features.",
+        )
+    num_hops = count_hops(model)
+    if len(fanouts) != num_hops:
+        raise InputError(
+            "fanouts and hops of the model differ in number",
+            value=f"{len(fanouts)} fanouts, the model walks {num_hops} hops",
+            where="TrainConfig.sample",
+            fix=f"Name {num_hops} fanouts, as --sample {','.join(['10'] * num_hops)}."
+            if num_hops
+            else "Train it on the whole graph; it reads no edge.",
+        )
 
 
 def _check_trainable(graph: Graph) -> None:

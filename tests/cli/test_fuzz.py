@@ -44,6 +44,10 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "scheduler": st.sampled_from(["none", "ConstantLR", "ExponentialLR", "CosineAnnealingLR"]),
     "clip_norm": st.floats(0.1, 10),
     "seed": st.integers(0, 2**63 - 1),
+    "sample": st.sampled_from(["none", [3], [3, -1], [1, 2, 3]]),
+    "batch_size": st.sampled_from([16, 1024]),
+    "sampling_threads": st.sampled_from([1, 2]),
+    "batches_ahead": st.integers(0, 3),
     "monitor": st.sampled_from(["none", "val/loss", "val/accuracy", "train/loss", "val/roc_auc"]),
     "patience": st.sampled_from(["none", 1, 5]),
     "weights": st.sampled_from(["none", "best", "last"]),
@@ -103,6 +107,8 @@ def as_options(values: dict[str, Any]) -> list[str]:
             arguments.append(setting.option if value else f"--no-{setting.option.removeprefix('--')}")
         elif setting.kind == "options" and isinstance(value, dict):
             arguments += [f"{setting.option}={key}={item}" for key, item in value.items()]
+        elif setting.kind == "integers" and isinstance(value, list):
+            arguments.append(f"{setting.option}={','.join(map(str, value))}")
         else:
             # One word, so that a text that begins with a dash is a value.
             arguments.append(f"{setting.option}={value}")

@@ -64,7 +64,14 @@ def setting(kind: Kind, **fields: Any) -> Setting:
 
 @pytest.mark.parametrize(
     ("kind", "text", "value"),
-    [("integer", "-3", -3), ("number", "1e-3", 0.001), ("number", "4", 4.0), ("text", "none", "none")],
+    [
+        ("integer", "-3", -3),
+        ("number", "1e-3", 0.001),
+        ("number", "4", 4.0),
+        ("text", "none", "none"),
+        ("integers", "25,-1", [25, -1]),
+        ("integers", " 7", [7]),
+    ],
 )
 def test_reads_text(kind: Kind, text: str, value: object) -> None:
     found = setting(kind).from_text(text)
@@ -73,10 +80,22 @@ def test_reads_text(kind: Kind, text: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "text"), [("integer", "1.5"), ("integer", ""), ("number", "x"), ("number", "1,5")]
+    ("kind", "text"),
+    [
+        ("integer", "1.5"),
+        ("integer", ""),
+        ("number", "x"),
+        ("number", "1,5"),
+        ("integers", ""),
+        ("integers", "25,"),
+        ("integers", "[25, 10]"),
+        ("integers", "25;10"),
+    ],
 )
 def test_refuses_text(kind: Kind, text: str) -> None:
-    with pytest.raises(InputError, match=r"value is not an? (integer|number): '.*' \(in --value\)"):
+    with pytest.raises(
+        InputError, match=r"value is not an? (integer|number|list of integers): '.*' \(in --value\)"
+    ):
         setting(kind).from_text(text)
 
 
@@ -105,6 +124,10 @@ def test_an_integer_of_thousands_of_digits_is_refused() -> None:
         ("flag", "true"),
         ("text", 1),
         ("text", {}),
+        ("integers", 25),
+        ("integers", "25,10"),
+        ("integers", [25, 10.0]),
+        ("integers", [True]),
         ("options", [1]),
         ("options", "a=1"),
     ],

@@ -79,7 +79,7 @@ def test_labels_that_do_not_fit_are_refused(graph, message):
 )
 def test_logits_of_another_form_are_refused(logits, message):
     with pytest.raises(LayerError, match=message):
-        Contract.of(community_graph()).check_logits(logits, community_graph(), "M")
+        Contract.of(community_graph()).check_logits(logits, 90, torch.device("cpu"), "M")
 
 
 def test_a_model_of_edge_types_refuses_a_graph_without():

@@ -185,14 +185,16 @@ def _selection(
     return NEVER if on_disk else measured_selection(device)
 
 
-def dense_bytes(model: nn.Module, graph: Graph) -> int:
+def dense_bytes(model: nn.Module, graph: Graph, *, trains: bool = True) -> int:
     """Bytes that an epoch takes with everything in memory, beside the graph: those of a plan with one interval.
+
+    Without ``trains``, the bytes of an evaluation.
 
     Raises:
         LayerError: the model cannot be streamed, so its memory is unknown.
     """
-    hops, program = _captured_on(model, graph, torch.device("cpu"))
-    return dense_peak_bytes(program, hops, gradients=_gradients(program, model, graph))
+    hops, program = _captured_on(model, graph, torch.device("cpu"), trains=trains)
+    return dense_peak_bytes(program, hops, gradients=_gradients(program, model, graph), trains=trains)
 
 
 def _gradients(program: ModelProgram, model: nn.Module, graph: Graph) -> Gradients:

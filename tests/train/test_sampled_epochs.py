@@ -1,0 +1,277 @@
+"""Sampled epochs: the same model, Trainer and evaluation, whatever the threads, and resumed bitwise."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sagann.errors import CheckpointError, DatasetError, InputError
+from sagann.graph import Graph
+from sagann.nn import MODELS, ModelConfig, build_model
+from sagann.saga.layer import count_hops
+from sagann.storage import load_graph, save_graph
+from sagann.train import TrainConfig, load_run
+from sagann.train.epoch_source import EpochSource, WholeGraph
+from sagann.train.sampled_epochs import SampledEpochs
+from tests.graphs import labelled_graph
+from tests.stores import ComputedRows
+from tests.tolerances import assert_close, largest
+from tests.train.runs import (
+    assert_same_bits,
+    community_graph,
+    numbers_of,
+    predictor_of,
+    seeded_model,
+    sparse_graph,
+    trainer_of,
+    weights_of,
+)
+
+SAMPLED: dict[str, Any] = {"sample": (4, 3), "batch_size": 8, "epochs": 4}
+
+
+def gradients_of(source: EpochSource, parameters: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Loss of an epoch, and its gradients, with the weights that there are."""
+    steps = [(step.loss(), step.num_labelled) for step in source.steps(1)]
+    loss = sum(part * count for part, count in steps) / sum(count for _, count in steps)
+    assert isinstance(loss, Tensor)
+    return loss.detach(), list(torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True))
+
+
+def model_named(name: str, graph: Graph, tmp_path: Path) -> torch.nn.Module:
+    if name == "README":
+        text = (Path(__file__).parents[2] / "README.md").read_text()
+        (tmp_path / "mine.py").write_text(text.split("```python file=mine.py\n")[1].split("```")[0])
+        name = f"{tmp_path / 'mine.py'}:GatedLayer"
+    torch.manual_seed(0)
+    return build_model(ModelConfig(model=name, hidden=16, dropout=0.0), graph)
+
+
+@pytest.mark.parametrize("batch_size", [1000, 5])
+@pytest.mark.parametrize("name", [*MODELS, "README"])
+def test_all_in_edges_give_the_whole_graphs_loss_and_gradients(name: str, batch_size: int, tmp_path: Path) -> None:
+    graph = labelled_graph(types=2 if name == "ggnn" else 0)
+    model = model_named(name, graph, tmp_path)
+    predictor = predictor_of(model, graph)
+    prepared = predictor.prepare(graph)
+    config = TrainConfig(sample=(-1,) * count_hops(model), batch_size=batch_size)
+    parameters = list(model.parameters())
+    expected_loss, expected = gradients_of(WholeGraph(predictor, prepared), parameters)
+    loss, found = gradients_of(SampledEpochs(predictor, prepared, config), parameters)
+    assert_close(loss, expected_loss)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_close(ours, theirs, scale=largest(*expected))
+
+
+@pytest.mark.parametrize(
+    "options", [{"batches_ahead": 0}, {"batches_ahead": 1}, {"sampling_threads": 3, "batches_ahead": 9}]
+)
+def test_threads_and_batches_ahead_change_no_bit(options: dict[str, Any]) -> None:
+    first, second = trainer_of(**SAMPLED), trainer_of(**SAMPLED, **options)
+    assert numbers_of(first.fit()) == numbers_of(second.fit())
+    assert_same_bits(weights_of(first.model), weights_of(second.model))
+
+
+def test_a_run_that_is_stopped_and_resumed_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    whole = trainer_of(ModelConfig(hidden=8), run_dir=tmp_path / "whole", **SAMPLED)
+    expected = numbers_of(whole.fit())
+    trainer_of(ModelConfig(hidden=8), run_dir=tmp_path / "cut", **{**SAMPLED, "epochs": 2}).fit()
+    # Other threads are no other run.
+    again = trainer_of(
+        ModelConfig(hidden=8), run_dir=tmp_path / "cut", **SAMPLED, sampling_threads=2, batches_ahead=1
+    )
+    assert numbers_of(again.resume()) == expected
+    assert_same_bits(weights_of(again.model), weights_of(whole.model))
+    assert json.loads((tmp_path / "cut" / "run.json").read_text())["train"]["sample"] == [4, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "difference"),
+    [
+        ({"sample": (4, 4)}, r"train.sample was \[4, 3\], is \[4, 4\]"),
+        ({"batch_size": 9}, "train.batch_size was 8, is 9"),
+        ({"sample": None, "batch_size": 1024}, "train.sample was .*, is absent"),
+    ],
+)
+def test_another_sample_is_another_run(options: dict[str, Any], difference: str, tmp_path: Path) -> None:
+    trainer_of(run_dir=tmp_path, **SAMPLED).fit()
+    with pytest.raises(CheckpointError, match=difference):
+        trainer_of(run_dir=tmp_path, **{**SAMPLED, "epochs": 9, **options}).resume()
+
+
+def test_a_run_on_the_whole_graph_that_knew_no_batches_goes_on(tmp_path: Path) -> None:
+    trainer_of(run_dir=tmp_path, epochs=2).fit()
+    described = json.loads((tmp_path / "run.json").read_text())
+    assert not {"sample", "batch_size"} & described["identity"]["train"].keys()
+    for name in ("sample", "batch_size", "sampling_threads", "batches_ahead"):
+        del described["train"][name]
+    (tmp_path / "run.json").write_text(json.dumps(described))
+    assert trainer_of(run_dir=tmp_path, epochs=3).resume().epochs == 3
+
+
+def test_evaluation_takes_all_in_edges() -> None:
+    trainer = trainer_of(**SAMPLED, weights="last")
+    result = trainer.fit()
+    graph = community_graph()
+    assert result.metrics == predictor_of(trainer.model, graph).evaluate(graph)
+    assert result.history[-1].metrics["val"]["accuracy"] == result.metrics["val"]["accuracy"]
+
+
+def test_within_a_budget_evaluation_is_streamed_and_training_is_the_same(tmp_path: Path) -> None:
+    graph, model = community_graph(600), ModelConfig(hidden=16)
+    dense = trainer_of(model, graph, **SAMPLED, weights="last")
+    streamed = trainer_of(model, graph, run_dir=tmp_path, **SAMPLED, weights="last", memory="100KiB")
+    expected, found = dense.fit(), streamed.fit()
+    assert [record.loss for record in found.history] == [record.loss for record in expected.history]
+    assert_same_bits(weights_of(streamed.model), weights_of(dense.model))
+    assert found.metrics["val"]["loss"] == pytest.approx(expected.metrics["val"]["loss"], rel=1e-5)
+    assert load_run(tmp_path).evaluate(graph)["val"]["loss"] == pytest.approx(
+        expected.metrics["val"]["loss"], rel=1e-5
+    )
+
+
+def test_it_learns_what_the_whole_graph_teaches() -> None:
+    options: dict[str, Any] = {"epochs": 30, "weight_decay": 0.0}
+    model = ModelConfig(model="sage", hidden=16)
+    sampled = trainer_of(model, community_graph(300), sample=(5, 5), batch_size=32, **options).fit()
+    whole = trainer_of(model, community_graph(300), **options).fit()
+    assert sampled.metrics["test"]["accuracy"] > whole.metrics["test"]["accuracy"] - 0.05
+
+
+@pytest.mark.parametrize("kind", ["sparse", "store", "multi-label", "half"])
+def test_every_kind_of_graph_trains(kind: str) -> None:
+    graph = community_graph(multi_label=kind == "multi-label")
+    assert isinstance(graph.features, Tensor)
+    if kind == "sparse":
+        graph = sparse_graph()
+    elif kind == "store":
+        graph = replace(graph, features=ComputedRows(graph.num_vertices, 8))
+    elif kind == "half":
+        graph = replace(graph, features=graph.features.half())
+    result = trainer_of(ModelConfig(model="sage", hidden=8), graph, **SAMPLED).fit()
+    assert len(result.history) == 4
+    assert set(result.metrics) == {"train", "val", "test"}
+
+
+def test_an_optimizer_may_compute_a_batch_several_times() -> None:
+    trainer = trainer_of(
+        ModelConfig(model="sage", hidden=8, dropout=0.0), optimizer="LBFGS", weight_decay=0.0, **SAMPLED
+    )
+    losses = [record.loss for record in trainer.fit().history]
+    assert losses[-1] < losses[0]
+
+
+class Failing(ComputedRows):
+    """Fails once when it is told to."""
+
+    fails = False
+
+    def rows(self, ids: Tensor) -> Tensor:
+        if self.fails:
+            raise OSError("the network is gone")
+        return super().rows(ids)
+
+
+def test_a_stage_that_raises_names_the_batch_and_leaves_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sagann.train.predictor import Predictor
+
+    graph, model = replace(community_graph(), features=Failing(90, 8)), ModelConfig(model="sage", hidden=8)
+    options: dict[str, Any] = {**SAMPLED, "memory": "1MiB", "checkpoint_every": 1, "batches_ahead": 0}
+    expected = trainer_of(model, graph, run_dir=tmp_path / "whole", **options).fit()
+    forward_batch, count = Predictor.forward_batch, 0
+
+    def counted(self: Predictor, batch: Any) -> Tensor:
+        nonlocal count
+        count += 1
+        Failing.fails = count == 6
+        return forward_batch(self, batch)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(Predictor, "forward_batch", counted)
+        with pytest.raises(OSError, match="the network is gone") as caught:
+            trainer_of(model, graph, run_dir=tmp_path / "cut", **options).fit()
+    Failing.fails = False
+    # Four batches an epoch, and the sixth step is the second one of epoch 2.
+    assert caught.value.__notes__ == ["Raised by stage 'load' of epoch 2, batch 2."]
+    again = trainer_of(model, graph, run_dir=tmp_path / "cut", **options)
+    assert numbers_of(again.resume()) == numbers_of(expected)
+
+
+def test_a_step_that_raises_ends_the_threads() -> None:
+    with pytest.raises(InputError, match="training diverged"):
+        trainer_of(
+            ModelConfig(model="sage", hidden=8), **SAMPLED, sampling_threads=3, optimizer="SGD", lr=1e30
+        ).fit()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("sagann-")]
+
+
+@pytest.mark.parametrize("name", ["features", "indices"])
+def test_a_file_that_is_cut_meanwhile_ends_the_run_and_nothing_of_its_epoch_is_kept(
+    tmp_path: Path, name: str
+) -> None:
+    save_graph(community_graph(9000), tmp_path / "graph")
+    graph = load_graph(tmp_path / "graph")
+    (path,) = (tmp_path / "graph").rglob(f"{name}*.npy")
+
+    class Cutting:
+        def on_start(self, info: object) -> None: ...
+        def on_end(self, result: object) -> None: ...
+        def on_message(self, text: str) -> None: ...
+        def on_epoch(self, record: Any) -> None:
+            if record.epoch == 2:
+                with path.open("r+b") as file:
+                    file.truncate(path.stat().st_size // 4)
+
+    # SAGE reads the mapped files themselves: its prepare makes no other edges.
+    trainer = trainer_of(
+        ModelConfig(model="sage", hidden=8),
+        graph,
+        run_dir=tmp_path / "run",
+        reporter=Cutting(),
+        sample=(4, 3),
+        batch_size=500,
+        epochs=4,
+    )
+    with pytest.raises(DatasetError, match=path.name):
+        trainer.fit()
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes().count(b"\n") == 2
+
+
+def test_fanouts_must_be_those_of_the_models_hops() -> None:
+    with pytest.raises(InputError) as caught:
+        trainer_of(ModelConfig(layers=3), sample=(25, 10))
+    assert str(caught.value) == (
+        "fanouts and hops of the model differ in number: 2 fanouts, the model walks 3 hops (in TrainConfig.sample). "
+        "Name 3 fanouts, as --sample 10,10,10."
+    )
+
+
+def test_a_graph_without_features_is_refused() -> None:
+    with pytest.raises(InputError, match="mini-batches need features: vertices have none"):
+        trainer_of(ModelConfig(), replace(community_graph(), features=None), sample=(25, 10))
+
+
+def test_a_model_that_gives_no_row_per_seed_is_refused() -> None:
+    class Wide(torch.nn.Module):
+        num_hops = 2
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 3)
+
+        def forward(self, hops: Any, x: Tensor) -> Tensor:
+            return self.linear(x)
+
+    with pytest.raises(
+        TypeError, match=r"the model must return one row of logits per vertex.*expected .* \[8, 3\]"
+    ):
+        trainer_of(seeded_model(Wide), **SAMPLED).fit()
