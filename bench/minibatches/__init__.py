@@ -1,0 +1,1 @@
+"""Sampled epochs in memory, against PyG and DGL."""

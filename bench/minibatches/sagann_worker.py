@@ -1,0 +1,66 @@
+"""sagann's sampled epochs: "ahead" loads by the pipeline with its defaults, "calling" on the calling thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench.epochs.graphs import graph_of
+from bench.standalone.minibatches import REQUESTS, Batch, SampledTraining
+from bench.standalone.serve import serve
+from bench.standalone.stored import read_stored
+from bench.standalone.training import read_weights
+from sagann import MiniBatches
+from sagann.graph import Graph
+from sagann.nn import ModelConfig, build_model
+from sagann.runtime.loading import StageCounters
+
+OPTIONS: dict[str, dict[str, int]] = {"ahead": {}, "calling": {"ahead": 0}}
+
+
+class Training(SampledTraining):
+    """The usual loop over MiniBatches."""
+
+    def __init__(self, specification: dict, graph: Graph) -> None:
+        model = build_model(config_of(specification), graph)
+        model.load_state_dict(read_weights(Path(specification["folder"]), specification["model"]))
+        minibatches = MiniBatches(
+            graph,
+            fanouts=specification["fanouts"],
+            batch_size=specification["batch_size"],
+            **OPTIONS[specification["variant"]],
+        )
+        self.counters: tuple[StageCounters, ...] = ()
+
+        def batches(epoch: int) -> Iterator[Batch]:
+            with minibatches.batches(epoch) as found:
+                for batch in found:
+                    assert batch.labels is not None
+                    num_edges = sum(block.num_edges for block in batch.blocks)
+                    yield Batch(partial(model, batch.blocks, batch.features), batch.labels, num_edges)
+                self.counters = found.counters
+
+        super().__init__(model, batches)
+
+    def epoch(self) -> dict[str, Any]:
+        """One epoch, with the seconds of work of each stage."""
+        found = super().epoch()
+        return found | {"stages": {each.name: each.busy_s for each in self.counters[:-1]}}
+
+
+def config_of(specification: dict) -> ModelConfig:
+    """The zoo's model that the specification asks for."""
+    names = ("model", "layers", "hidden", "heads")
+    return ModelConfig(dropout=0.0, encoder="none", **{name: specification[name] for name in names})
+
+
+def load(specification: dict, folder: Path) -> Graph:
+    """The graph as the model wants it."""
+    graph = graph_of(read_stored(folder))
+    return build_model(config_of(specification), graph).prepare(graph)
+
+
+if __name__ == "__main__":
+    serve(load, Training, REQUESTS)

@@ -1,0 +1,68 @@
+"""The sampled epoch that every contestant trains: mini-batches in a random order, a step of Adam for each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+LEARNING_RATE = 1e-3
+
+
+class Batch(NamedTuple):
+    """A mini-batch in the contestant's own form."""
+
+    forward: Callable[[], Tensor]
+    "Gives the logits of the seeds."
+    labels: Tensor
+    "int64 [num_seeds]"
+    num_edges: int
+    "Edges that were sampled for it."
+
+
+class SampledTraining:
+    """Epochs of mini-batches.
+
+    Args:
+        model: what is learned.
+        batches: gives the batches of an epoch, by its number.
+    """
+
+    def __init__(self, model: nn.Module, batches: Callable[[int], Iterable[Batch]]) -> None:
+        self._batches = batches
+        self._optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+        self._epoch = 0
+
+    def run(self) -> float:
+        """One epoch; gives the mean of its losses."""
+        return self.epoch()["loss"]
+
+    def epoch(self) -> dict:
+        """One epoch; gives its seconds, those of the training steps among them, the mean loss, and the sampled edges."""
+        losses, num_edges, step_s = [], 0, 0.0
+        start = time.perf_counter()
+        for batch in self._batches(self._epoch):
+            step_start = time.perf_counter()
+            self._optimizer.zero_grad()
+            loss = F.cross_entropy(batch.forward(), batch.labels)
+            loss.backward()
+            self._optimizer.step()
+            losses.append(loss.item())
+            num_edges += batch.num_edges
+            step_s += time.perf_counter() - step_start
+        self._epoch += 1
+        seconds = time.perf_counter() - start
+        return {"seconds": seconds, "step_s": step_s, "loss": float(np.mean(losses)), "edges": num_edges}
+
+    def result(self) -> dict[str, np.ndarray]:
+        """Nothing that contestants could compare: each draws other numbers."""
+        return {}
+
+
+REQUESTS = {"epoch": lambda runner, _: runner.epoch()}
+"For the worker's end of the pipe: a request for one epoch."
