@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import traceback
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sagann.errors import SagannError, Terminated, first_line, in_one_line
@@ -48,6 +48,8 @@ class Failure:
     "File, option or line concerned; empty if unknown."
     fix: str = ""
     "Advice; empty if there is none."
+    notes: tuple[str, ...] = ()
+    "What else is known, such as the mini-batch that was loaded."
 
     @property
     def text(self) -> str:
@@ -55,11 +57,16 @@ class Failure:
         lines = [f"Error: {self.what}"]
         lines += [f"  in:  {self.where}"] if self.where else []
         lines += [f"  fix: {self.fix}"] if self.fix else []
+        lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(map(_printable, lines))
 
 
 def failure_of(error: BaseException, *, user_files: Collection[str] = ()) -> Failure:
     """Explain an exception. One from ``user_files``, absolute paths of the user's own Python files, is not our fault."""
+    return replace(_explained(error, user_files), notes=tuple(getattr(error, "__notes__", ())))
+
+
+def _explained(error: BaseException, user_files: Collection[str]) -> Failure:
     if isinstance(error, SagannError):
         return Failure(code=BAD_INPUT, what=f"{error.what}: {error.value}", where=error.where, fix=error.fix)
     if type(error) is KeyboardInterrupt:

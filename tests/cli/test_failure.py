@@ -35,6 +35,15 @@ def test_every_error_of_ours_is_bad_input(error: Exception) -> None:
     assert failure_of(error).code == BAD_INPUT
 
 
+def test_notes_come_last() -> None:
+    error = InputError("a feature is not finite", value="nan", where="row 3", fix="Remove it.")
+    error.add_note("Raised by stage 'load' of epoch 2, batch 7.")
+    assert failure_of(error).text == (
+        "Error: a feature is not finite: nan\n  in:  row 3\n  fix: Remove it.\n"
+        "  note: Raised by stage 'load' of epoch 2, batch 7."
+    )
+
+
 def test_interrupt() -> None:
     assert failure_of(KeyboardInterrupt()).code == INTERRUPTED
 

@@ -90,6 +90,50 @@ def test_arrays_of_edges_are_made_where_blocks_will_go(
     assert made == on_disk
 
 
+def test_a_sampled_run_by_options_and_by_file(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    sampled = ("--sample", "5,-1", "--batch-size", "16", "--model", "sage")
+    run = ("train", "--data", blocks, *QUICK, *sampled)
+    assert invoke(*run, "--sampling-threads", "2", "--batches-ahead", "1", "--out", tmp_path / "whole").code == 0
+    config = tomllib.loads((tmp_path / "whole" / "config.toml").read_text())
+    assert config["train"]["sample"] == [5, -1]
+    assert invoke(*run, "--epochs", "2", "--out", tmp_path / "cut").code == 0
+    assert invoke("train", "--resume", "--epochs", "3", "--out", tmp_path / "cut").code == 0
+    (tmp_path / "run.toml").write_text(
+        f'[data]\ndata = "{blocks}"\n[model]\nmodel = "sage"\nhidden = 8\n'
+        "[train]\nepochs = 3\nsample = [5, -1]\nbatch_size = 16\nbatches_ahead = 0\n"
+    )
+    assert invoke("train", "--config", tmp_path / "run.toml", "--out", tmp_path / "file").code == 0
+    weights = {(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut", "file")}
+    assert len(weights) == 1
+    # The same run on the whole graph.
+    assert invoke("train", "--config", tmp_path / "run.toml", "--sample", "none", "--batch-size", "1024",
+                  "--batches-ahead", "4", "--out", tmp_path / "dense").code == 0  # fmt: skip
+    assert (tmp_path / "dense" / "model.safetensors").read_bytes() not in weights
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--sample", "5"), "fanouts and hops of the model differ in number: 1 fanouts, the model walks 2 hops"),
+        (("--sample", "5,x"), "sample is not a list of integers: '5,x'"),
+        (("--sample", "5,0"), "training option sample is refused: [5, 0], expected a list of numbers"),
+        (("--sample", ""), "sample is not a list of integers: ''"),
+        (
+            ("--batch-size", "64"),
+            "training option batch_size is refused: 64, expected 1024 where sample is not set",
+        ),
+        (("--batches-ahead", "9999"), "batches_ahead is out of range: 9999, expected an integer from 0 to 8192"),
+        (("--sample", "5,5", "--profile", "--memory", "1MiB"), "training option profile is refused: True"),
+    ],
+)
+def test_what_cannot_be_sampled_is_refused(
+    invoke: Invoke, blocks: Path, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    outcome = invoke("train", "--data", blocks, *QUICK, *options, "--out", tmp_path / "run")
+    assert outcome.code == 2
+    assert message in outcome.err
+
+
 def test_a_table_of_metrics_goes_to_stdout(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
     outcome = invoke("train", "--data", blocks, *QUICK, "--out", tmp_path / "run")
     assert outcome.code == 0
@@ -293,8 +337,9 @@ def test_transformations_change_the_graph(invoke: Invoke, tmp_path: Path) -> Non
     assert "inverse edges need edge types" in outcome.err
 
 
+@pytest.mark.parametrize("sampled", [(), ("--sample", "5,5", "--batch-size", "16")])
 def test_interrupt_saves_and_tells_how_to_go_on(
-    invoke: Invoke, blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    invoke: Invoke, blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampled: tuple[str, ...]
 ) -> None:
     from sagann.train.session import TrainSession
 
@@ -309,7 +354,7 @@ def test_interrupt_saves_and_tells_how_to_go_on(
 
     monkeypatch.setattr(TrainSession, "run_epoch", interrupted)
     folder = tmp_path / "my run"
-    outcome = invoke("train", "--data", blocks, "--hidden", "8", "--epochs", "9", "--out", folder)
+    outcome = invoke("train", "--data", blocks, "--hidden", "8", "--epochs", "9", *sampled, "--out", folder)
     assert outcome.code == 130
     assert "Interrupted after epoch 5, and saved." in outcome.err
     assert f"sagann train --resume --out '{folder}'" in outcome.err

@@ -3,7 +3,7 @@
 It imports everything once, then forks: a training process costs a fork, so hundreds of kills take seconds. One
 thread from the start, because a fork takes only the calling thread with it.
 
-    python -m tests.train.kill_driver FOLDER NUM_KILLS SEED
+    python -m tests.train.kill_driver FOLDER NUM_KILLS SEED [sampled]
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from torch.nn import functional as F
 from sagann.graph import Topology
 from sagann.train import TrainConfig, Trainer
 from sagann.train.checkpoint import CheckpointFolder
-from tests.train.runs import community_graph, seeded_model
+from tests.train.runs import TwoLayers, community_graph, seeded_model
 
 CHECKPOINT_EVERY = 2
 EPOCHS = 16
@@ -45,7 +46,7 @@ class Model(nn.Module):
 
 
 GRAPH = community_graph(30)
-CONFIG = TrainConfig(
+WHOLE = TrainConfig(
     epochs=EPOCHS,
     checkpoint_every=CHECKPOINT_EVERY,
     keep_checkpoints=2,
@@ -54,15 +55,16 @@ CONFIG = TrainConfig(
     scheduler_options={"patience": 1},
     monitor="val/loss",
 )
+SAMPLED = replace(WHOLE, sample=(3, 2), batch_size=4, sampling_threads=2)
 
 
-def start(run_dir: Path) -> int:
+def start(run_dir: Path, kind: type[nn.Module], config: TrainConfig) -> int:
     """Fork a process that trains in ``run_dir``, resuming where something is; its process id."""
     pid = os.fork()
     if pid:
         return pid
     try:
-        trainer = Trainer(seeded_model(Model), GRAPH, CONFIG, run_dir=run_dir)
+        trainer = Trainer(seeded_model(kind), GRAPH, config, run_dir=run_dir)
         trainer.fit(resume=(run_dir / "run.json").exists())
         os._exit(0)
     # A fork must never return into the code of its parent; the exit code tells that it failed.
@@ -106,13 +108,14 @@ def check_after_kill(run_dir: Path) -> tuple[int, int]:
     return trained, saved
 
 
-def main(folder: Path, num_kills: int, seed: int) -> None:
+def main(folder: Path, num_kills: int, seed: int, *, sampled: bool) -> None:
     torch.set_num_threads(1)
     draw = random.Random(seed)
     # Warm: what the first run imports, every fork has.
-    Trainer(seeded_model(Model), GRAPH, CONFIG, run_dir=folder / "warm").fit()
+    kind, config = (TwoLayers, SAMPLED) if sampled else (Model, WHOLE)
+    Trainer(seeded_model(kind), GRAPH, config, run_dir=folder / "warm").fit()
     started_s = time.perf_counter()
-    assert wait(start(folder / "whole"))
+    assert wait(start(folder / "whole", kind, config))
     run_s = time.perf_counter() - started_s
     expected = outcome(folder / "whole")
 
@@ -121,7 +124,7 @@ def main(folder: Path, num_kills: int, seed: int) -> None:
         run_dir = folder / f"run-{runs}"
         runs += 1
         while True:
-            pid = start(run_dir)
+            pid = start(run_dir, kind, config)
             time.sleep(draw.uniform(0, 0.7 * run_s))
             os.kill(pid, signal.SIGKILL)
             if wait(pid):
@@ -142,4 +145,4 @@ def main(folder: Path, num_kills: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sampled="sampled" in sys.argv[4:])

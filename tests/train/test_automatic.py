@@ -80,8 +80,8 @@ def losses(result: TrainResult) -> list[float]:
 def test_where_memory_holds_the_run_nothing_changes(free: Free, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def counted(*given: Any) -> int:
-        asked.append(dense_bytes(*given))
+    def counted(*given: Any, **options: Any) -> int:
+        asked.append(dense_bytes(*given, **options))
         return asked[-1]
 
     monkeypatch.setattr("sagann.runtime.streaming.stream.dense_bytes", counted)
@@ -96,6 +96,25 @@ def test_where_memory_holds_the_run_nothing_changes(free: Free, monkeypatch: pyt
     # Only the last one is near enough to look more closely.
     assert len(asked) == 1
     assert asked[0] < 300 * KIB
+
+
+def test_of_a_sampled_run_only_evaluations_must_fit(free: Free) -> None:
+    graph = community_graph(600)
+    model = build_model(MODEL, graph)
+    evaluation, epoch = (dense_bytes(model, model.prepare(graph), trains=trains) for trains in (False, True))
+    assert evaluation < 0.8 * epoch
+    logits = 600 * 3 * 4
+    for room, message in (
+        ((evaluation + epoch) // 2 + logits, ""),
+        (evaluation, "An evaluation would take "),
+    ):
+        free(room)
+        heard = Heard()
+        config = TrainConfig(epochs=2, device="cpu", sample=(4, 3), batch_size=50)
+        result = Trainer(MODEL, graph, config, reporter=heard).fit()
+        assert len(result.history) == 2
+        assert "".join(heard.messages).startswith(message)
+        assert bool(heard.messages) == bool(message)
 
 
 def test_a_run_that_does_not_fit_is_streamed_and_goes_on_as_it_began(free: Free, tmp_path: Path) -> None:

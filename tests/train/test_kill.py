@@ -17,10 +17,11 @@ NUM_KILLS = 60
 
 
 @pytest.mark.slow
-def test_a_kill_at_any_instant_loses_no_more_than_the_work_since_the_last_checkpoint(tmp_path):
+@pytest.mark.parametrize("kind", ["whole", "sampled"])
+def test_a_kill_at_any_instant_loses_no_more_than_the_work_since_the_last_checkpoint(tmp_path, kind):
     one_thread = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.train.kill_driver", str(tmp_path), str(NUM_KILLS), "0"],
+        [sys.executable, "-m", "tests.train.kill_driver", str(tmp_path), str(NUM_KILLS), "0", kind],
         cwd=ROOT,
         env={**os.environ, **one_thread},
         capture_output=True,
