@@ -26,6 +26,7 @@ import numpy as np
 
 from sagann.machine_code import compiled
 from sagann.tiering.cache import NO_ROW, NO_SLOT, Array, Decision, id_type
+from sagann.tiering.prefetch import AHEAD, prefetch_by_id, prefetch_by_slot
 
 MOST_BATCHES = 1 << 16
 "Largest number of batches that may be announced at a time."
@@ -65,9 +66,9 @@ class LookAhead:
         self._slot_of = np.full(num_rows, NO_SLOT, np.int32)
         self._last_access = np.full(num_rows, _NO_ACCESS, np.int32)
         self._levels = np.full(num_rows, LEVELS - 1, np.uint8)
-        # Doubly linked circular lists: the nodes before and after each node.
-        self._lists = np.empty((2, num_slots + LEVELS + MOST_BATCHES), np.int32)
-        self._lists[:] = np.arange(self._lists.shape[1])
+        # Doubly linked circular lists: for each node the node before it and the node after it.
+        self._lists = np.empty((num_slots + LEVELS + MOST_BATCHES, 2), np.int32)
+        self._lists[:] = np.arange(len(self._lists))[:, None]
         self._counters = np.zeros(_COUNTERS, np.int64)
         self._next_uses = np.empty(_FEWEST_ACCESSES, np.int32)
         "Of every access in the window, in a ring: the batch that uses the row next, _NEVER or _REPEATED."
@@ -170,28 +171,28 @@ class LookAhead:
 
 
 @compiled(inline="always")
-def _unlink(slot: int, lists: Array) -> None:
-    before, after = lists[0, slot], lists[1, slot]
-    lists[1, before], lists[0, after] = after, before
+def _unlink(slot: Any, lists: Array) -> None:
+    before, after = lists[slot, 0], lists[slot, 1]
+    lists[before, 1], lists[after, 0] = after, before
 
 
 @compiled(inline="always")
-def _link(slot: int, node: int, lists: Array) -> None:
+def _link(slot: Any, node: Any, lists: Array) -> None:
     """Add a slot at the end of the list that begins and ends at ``node``."""
-    last = lists[0, node]
-    lists[0, slot], lists[1, slot] = last, node
-    lists[1, last] = lists[0, node] = slot
+    last = lists[node, 0]
+    lists[slot, 0], lists[slot, 1] = last, node
+    lists[last, 1] = lists[node, 0] = slot
 
 
 @compiled(inline="always")
-def _batch_node(batch: int, num_slots: int) -> int:
+def _batch_node(batch: Any, num_slots: Any) -> Any:
     return num_slots + LEVELS + (batch & (MOST_BATCHES - 1))
 
 
 @compiled(inline="always")
-def _link_by_use(slot: int, use: int, row: int, levels: Array, first: int, lists: Array, counters: Array) -> None:
+def _link_by_use(slot: Any, use: Any, row: Any, levels: Array, first: int, lists: Array, counters: Array) -> None:
     """Add a slot to the list of its row's next use; ``first`` is the oldest batch of the window."""
-    num_slots = lists.shape[1] - LEVELS - MOST_BATCHES
+    num_slots = len(lists) - LEVELS - MOST_BATCHES
     if use == _NEVER:
         level = np.int64(levels[row])
         counters[_COLDEST] = max(counters[_COLDEST], level)
@@ -212,9 +213,9 @@ def _keep_first(count: int, owners: Array, levels: Array, lists: Array, counters
 @compiled()
 def _forget_batches(owners: Array, levels: Array, lists: Array, counters: Array) -> None:
     """Add the slots of all lists of batches to those of the levels."""
-    for node in range(len(owners) + LEVELS, lists.shape[1]):
-        while lists[1, node] != node:
-            slot = lists[1, node]
+    for node in range(len(owners) + LEVELS, len(lists)):
+        while lists[node, 1] != node:
+            slot = lists[node, 1]
             _unlink(slot, lists)
             _link_by_use(slot, _NEVER, owners[slot], levels, 0, lists, counters)
     counters[_NEWEST] = 0
@@ -234,9 +235,13 @@ def _announce(
 ) -> None:
     """Note the batch as the next use of its rows: at their last accesses in the window, or else at their slots."""
     mask = len(next_uses) - 1
-    num_slots = lists.shape[1] - LEVELS - MOST_BATCHES
+    num_slots = len(lists) - LEVELS - MOST_BATCHES
     node, distance = _batch_node(batch, num_slots), (batch - first) & _LOW
     for position in range(len(ids)):
+        if position % AHEAD == 0:
+            prefetch_by_id(last_access, ids, position)
+            prefetch_by_id(slot_of, ids, position)
+            prefetch_by_slot(lists, slot_of, ids, position)
         row = ids[position]
         at = (begin + position) & _LOW
         before = np.int64(last_access[row])
@@ -260,12 +265,12 @@ def _farthest(first: int, num_slots: int, lists: Array, counters: Array) -> Any:
     """The list that is evicted from, and how far its next use is: the coldest level, or else the newest batch."""
     while counters[_COLDEST] >= 0:
         node = num_slots + counters[_COLDEST]
-        if lists[1, node] != node:
+        if lists[node, 1] != node:
             return node, MOST_BATCHES + counters[_COLDEST]
         counters[_COLDEST] -= 1
     while True:
         node = _batch_node(first + counters[_NEWEST], num_slots)
-        if lists[1, node] != node or counters[_NEWEST] == 0:
+        if lists[node, 1] != node or counters[_NEWEST] == 0:
             return node, counters[_NEWEST]
         counters[_NEWEST] -= 1
 
@@ -291,6 +296,10 @@ def _place(
     counters[_NEWEST] = max(counters[_NEWEST] - 1, 0)
     # Rows with slots move to the lists of their next uses, and the list of this batch becomes empty.
     for position in range(len(ids)):
+        if position % AHEAD == 0:
+            prefetch_by_id(last_access, ids, position)
+            prefetch_by_id(slot_of, ids, position)
+            prefetch_by_slot(lists, slot_of, ids, position)
         row = ids[position]
         slot = slot_of[row]
         slots[position], is_resident[position] = slot, slot >= 0
@@ -314,7 +323,7 @@ def _place(
             distance = MOST_BATCHES + np.int64(levels[row]) if use == _NEVER else (use - first) & _LOW
             if num_slots == 0 or distance >= farthest:
                 continue
-            slot = np.int64(lists[1, node])
+            slot = np.int64(lists[node, 1])
             _unlink(slot, lists)
             slot_of[owners[slot]] = NO_SLOT
         owners[slot], slot_of[row] = row, slot

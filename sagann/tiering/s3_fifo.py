@@ -22,6 +22,7 @@ import numpy as np
 
 from sagann.machine_code import compiled
 from sagann.tiering.cache import NO_ROW, Array, Decision, id_type
+from sagann.tiering.prefetch import AHEAD, prefetch_by_id
 
 SMALL_SHARE = 10
 "The small queue holds one slot of so many, as in the paper."
@@ -154,6 +155,8 @@ def _place(
     small_slots: int,
 ) -> None:
     for position in range(len(ids)):
+        if position % AHEAD == 0:
+            prefetch_by_id(slot_of, ids, position)
         row = ids[position]
         found = slot_of[row]
         if found >= 0:
