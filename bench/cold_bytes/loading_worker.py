@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ def main() -> None:
     num_rows = path.stat().st_size // (4 * WIDTH)
     offsets = np.load(folder / "offsets.npy")
     ids = torch.from_numpy(np.load(folder / "ids.npy"))
-    batches = [ids[begin:end] for begin, end in zip(offsets[:-1], offsets[1:], strict=True)]
+    batches = [ids[begin:end] for begin, end in pairwise(offsets)]
     load, traffic = _loader(path, variant, hot, num_rows, folder, batches)
     load(0)
     began_s, total = time.perf_counter(), 0.0

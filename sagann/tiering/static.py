@@ -16,12 +16,12 @@ class Static:
         hottest: int64 [n], distinct ids of rows, the hottest first; the first ``num_slots`` of them get a slot each, in this
             order. None stands for the order of the ids, in which a graph is that was reordered by score; no table is
             needed then.
+    References:
+        Min et al., Graph Neural Network Training with Data Tiering, 2021, Sec. 4.1.
     Example:
         >>> cache = Static(5, 2, np.array([3, 1, 4]))
         >>> cache.place(np.array([0, 1, 3])).slots.tolist()
         [-1, 1, 0]
-    References:
-        Min et al., Graph Neural Network Training with Data Tiering, 2021, Sec. 4.1.
     """
 
     def __init__(self, num_rows: int, num_slots: int, hottest: Array | None = None) -> None:

@@ -62,15 +62,15 @@ class TieredFeatures:
     Raises:
         InputError: an argument is wrong, the features are sparse, or the memory is not free.
         DatasetError: the file cannot be read.
+    References:
+        Min et al., Graph Neural Network Training with Data Tiering, 2021, Sec. 4. We differ in that the tiers here are memory and
+        disk, and that the hot rows may change.
     Example:
         >>> store = TieredFeatures(torch.arange(12.0).reshape(6, 2), hot="50%", hottest=torch.tensor([5, 0, 3]))
         >>> store.rows(torch.tensor([5, 1, 0])).tolist()
         [[10.0, 11.0], [2.0, 3.0], [0.0, 1.0]]
         >>> store.traffic().hot.rows, store.traffic().cold.rows
         (2, 1)
-    References:
-        Min et al., Graph Neural Network Training with Data Tiering, 2021, Sec. 4. We differ in that the tiers here are memory and
-        disk, and that the hot rows may change.
     """
 
     def __init__(
