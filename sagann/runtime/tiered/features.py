@@ -60,7 +60,7 @@ class TieredFeatures:
         hottest: int64 [n], distinct ids of vertices, the hottest first. The hot tier begins with the first of them. None
             stands for the order of the ids with "static", as after a reordering by score, and for an empty hot tier otherwise.
     Raises:
-        InputError: an argument is wrong, the features are sparse, or the memory is not free.
+        InputError: an argument is wrong, the features are sparse or on a device, or the memory is not free.
         DatasetError: the file cannot be read.
     References:
         Min et al., Graph Neural Network Training with Data Tiering, 2021, Sec. 4. We differ in that the tiers here are memory and
@@ -88,6 +88,13 @@ class TieredFeatures:
                 value="rows of different sizes",
                 where="TieredFeatures, features",
                 fix="Make them dense with .to_dense(), or train with the sparse ones in memory.",
+            )
+        if isinstance(features, Tensor) and features.device.type != "cpu":
+            raise InputError(
+                "features are not in memory of the processor",
+                value=f"a tensor on a device of type '{features.device.type}'",
+                where="TieredFeatures, features",
+                fix="Index the tensor itself, or move it with .to('cpu').",
             )
         self._features = features
         store = feature_store(features)

@@ -373,6 +373,13 @@ def test_sparse_features_are_refused() -> None:
         TieredFeatures(sparse)
 
 
+def test_features_on_a_device_are_refused() -> None:
+    with pytest.raises(
+        InputError, match=r"features are not in memory of the processor: .* type 'meta' \(in TieredFeatures, f"
+    ):
+        TieredFeatures(torch.empty(3, 2, device="meta"))
+
+
 def test_a_graph_takes_the_store_as_features() -> None:
     graph = demo_graph()
     assert isinstance(graph.features, Tensor)
