@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from sagann.graph.constant import declare_constant
-from sagann.graph.feature_store import FeatureStore, feature_store
+from sagann.graph.feature_store import AnnouncedFeatures, FeatureStore, feature_store
 from sagann.graph.graph import SPLIT_NAMES, Graph
 from sagann.graph.normalise import normalise, normalise_features
 from sagann.graph.split import graph_split, per_class_split, planetoid_split, random_split
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SPLIT_NAMES",
+    "AnnouncedFeatures",
     "Csr",
     "FeatureStore",
     "Graph",

@@ -45,6 +45,35 @@ class FeatureStore(Protocol):
         """Read the rows of vertices ``start`` to ``stop - 1``: [stop - start, *row_shape]."""
 
 
+@runtime_checkable
+class AnnouncedFeatures(FeatureStore, Protocol):
+    """A feature store that can be told which rows the next batches read, so that it keeps the rows that are used again soon.
+
+    A loader announces every batch as soon as its vertices are known, in the order in which the batches will be read, and takes each
+    batch's rows later, once, from any thread. Announcing changes no row, only where the rows come from::
+
+        store.announce(7, batch.src_ids)
+        ...
+        x = store.rows_of(7)
+
+    Batches that a loader gives up are withdrawn. :meth:`rows` goes on to work beside it.
+    """
+
+    def announce(self, number: int, ids: Tensor) -> None:
+        """Add a batch behind those that were announced before.
+
+        Args:
+            number: of the batch, larger than that of every batch before it; it need not be the next one.
+            ids: int64 [n], as for :meth:`rows`. Callers must not modify them until the rows are given.
+        """
+
+    def rows_of(self, number: int) -> Tensor:
+        """The rows of an announced batch: what ``rows(ids)`` gives."""
+
+    def withdraw(self) -> None:
+        """Forget the announced batches whose rows were not asked for. Numbers may then begin anew."""
+
+
 Features = Tensor | FeatureStore
 "Features of a graph's vertices."
 

@@ -41,15 +41,15 @@ class MappedRows:
 
     Args:
         tensor: gives the shape and dtype of the rows; the store does not keep the tensor alive.
-        file: descriptor of the file, closed when the store is collected.
-        offset: position of the tensor's first byte in the file.
+        file: descriptor of the file, closed when the store is collected. It is the attribute ``file``.
+        offset: position of the tensor's first byte in the file, which is the attribute ``offset``.
 
     Reading raises DatasetError where the file has become shorter.
     """
 
     def __init__(self, tensor: Tensor, file: int, offset: int) -> None:
         self.num_rows, self.row_shape, self.dtype = len(tensor), tuple(tensor.shape[1:]), tensor.dtype
-        self._file, self._offset = file, offset
+        self.file, self.offset = file, offset
         self._row_bytes = tensor[:1].nbytes
         finalize(self, os.close, file)
 
@@ -57,25 +57,25 @@ class MappedRows:
         """Read the rows of some vertices; ascending ids are read fastest."""
         order = None if bool((ids.diff() >= 0).all()) else ids.argsort()
         found = read_rows(
-            self._file, self._offset, ids if order is None else ids[order], self._empty(len(ids)), self._cut_short
+            self.file, self.offset, ids if order is None else ids[order], self._empty(len(ids)), self._cut_short
         )
         return found if order is None else found[order.argsort()]
 
     def slice(self, start: int, stop: int) -> Tensor:
         """Read a range of rows."""
         into = self._empty(stop - start)
-        read_bytes(self._file, flat_bytes(into).data, self._offset + start * self._row_bytes, self._cut_short)
+        read_bytes(self.file, flat_bytes(into).data, self.offset + start * self._row_bytes, self._cut_short)
         return into
 
     def is_at_hand(self, start: int, stop: int) -> bool:
         """Whether a range of rows can be read without waiting for a disk, as far as the system tells."""
-        return is_cached(self._file, self._offset + start * self._row_bytes, (stop - start) * self._row_bytes)
+        return is_cached(self.file, self.offset + start * self._row_bytes, (stop - start) * self._row_bytes)
 
     def _empty(self, count: int) -> Tensor:
         return empty_array((count, *self.row_shape), self.dtype, torch.device("cpu"))
 
     def _cut_short(self, value: str) -> DatasetError:
-        return cut_short(os.readlink(f"/proc/self/fd/{self._file}"), value)
+        return cut_short(os.readlink(f"/proc/self/fd/{self.file}"), value)
 
 
 def positioned(features: Features) -> FeatureStore:

@@ -17,6 +17,7 @@ from sagann.nn import ModelConfig, build_model
 from sagann.plan.selection import Select
 from sagann.runtime.streaming.features import are_constant
 from sagann.runtime.streaming.stream import foretell, stream
+from sagann.runtime.tiered import TieredFeatures
 from tests.graphs import labelled_graph
 from tests.stores import ComputedRows
 
@@ -57,6 +58,18 @@ def test_a_store_has_the_numbers_of_its_tensor(name: str, place: str, tmp_path: 
             assert ranges or select == "always"
     for of_store, of_tensor in zip(*found, strict=True):
         assert torch.equal(of_store, of_tensor)
+
+
+@pytest.mark.parametrize("select", ["always", "never"])
+def test_a_tiered_store_has_the_numbers_of_its_rows(select: Select) -> None:
+    model, graph, rows = prepared("sage")
+    tiered = TieredFeatures(rows, hot=0.2, cache="s3-fifo")
+    losses = []
+    for each in (graph, replace(graph, features=tiered)):
+        assert each.features is not None
+        streamed = stream(model, each, budget_bytes=40_000, num_intervals=4, select=select)
+        losses.append(streamed.loss(each.features, _loss_of))
+    assert torch.equal(*losses)
 
 
 def _loss_of(z: Tensor, vertices: slice) -> Tensor:

@@ -1,0 +1,78 @@
+"""Loads the rows of some batches from a file of features: ``python -m bench.cold_bytes.loading_worker FOLDER VARIANT HOT``.
+
+Variants: ``memmap`` (NumPy indexes a map of the file), ``from_file`` (PyTorch does) or the name of a cache of TieredFeatures. Prints a line of
+JSON. A tiered store announces WINDOW batches ahead, and is made before the clock starts.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sagann.runtime.tiered import TieredFeatures
+
+WIDTH, WINDOW = 128, 16
+
+
+def main() -> None:
+    """Load, and tell the seconds and the sum of all values."""
+    folder, variant, hot = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    torch.set_num_threads(1)
+    path = folder / "features.bin"
+    num_rows = path.stat().st_size // (4 * WIDTH)
+    offsets = np.load(folder / "offsets.npy")
+    ids = torch.from_numpy(np.load(folder / "ids.npy"))
+    batches = [ids[begin:end] for begin, end in pairwise(offsets)]
+    load, traffic = _loader(path, variant, hot, num_rows, folder, batches)
+    load(0)
+    began_s, total = time.perf_counter(), 0.0
+    for number in range(1, len(batches)):
+        total += float(load(number)[:, 0].double().sum())
+    told = {"seconds": time.perf_counter() - began_s, "total": total, **traffic()}
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+def _loader(
+    path: Path, variant: str, hot: str, num_rows: int, folder: Path, batches: list[Tensor]
+) -> tuple[Callable[[int], Tensor], Callable[[], dict[str, float]]]:
+    """A function that loads the batch of a number, and one that tells what was read."""
+    if variant == "memmap":
+        mapped = np.memmap(path, np.float32, "r", shape=(num_rows, WIDTH))
+        return lambda number: torch.from_numpy(mapped[batches[number].numpy()]), dict
+    features = torch.from_file(str(path), shared=False, size=num_rows * WIDTH).view(num_rows, WIDTH)
+    if variant == "from_file":
+        return lambda number: features[batches[number]], dict
+    hottest = torch.from_numpy(np.load(folder / "hottest.npy"))
+    store = TieredFeatures(features, hot=hot, cache=variant, hottest=hottest)
+    del hottest
+    announced = iter(enumerate(batches))
+    for _ in range(WINDOW - 1):
+        _announce(store, announced)
+
+    def load(number: int) -> Tensor:
+        _announce(store, announced)
+        return store.rows_of(number)
+
+    def told() -> dict[str, float]:
+        traffic = store.traffic()
+        return {"hit_rate": traffic.hit_rate, "read_bytes": traffic.cold_read_bytes, "reads": traffic.cold_reads}
+
+    return load, told
+
+
+def _announce(store: TieredFeatures, announced: Iterator[tuple[int, Tensor]]) -> None:
+    following = next(announced, None)
+    if following is not None:
+        store.announce(*following)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""The cold tier: rows of a file, read by position, or rows of any other feature store."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+from weakref import finalize
+
+import torch
+from torch import Tensor
+
+from sagann.errors import DatasetError
+from sagann.graph.feature_store import Features, FeatureStore, feature_store, read_rows
+from sagann.graph.rows import as_bytes
+from sagann.storage.array_map import maps_of
+from sagann.storage.mapped import MappedRows, positioned
+from sagann.storage.npy import cut_short
+from sagann.storage.scattered import Array, Reads, read_scattered
+from sagann.storage.whole_files import require_whole
+
+
+class ColdRows(Protocol):
+    """Rows that are read one batch after the other, from any thread."""
+
+    def read(self, ids: Array, target: Array, places: Array) -> Reads:
+        """Read rows ``ids``, int64 [n], into the rows ``places``, integer [n], of ``target``, uint8 [m, bytes of a row]."""
+
+    def require_unchanged(self) -> None:
+        """Refuse rows that may have changed since the store was made."""
+
+
+def cold_rows(features: Features) -> ColdRows:
+    """The rows of features where they are: a tensor that is mapped from a file is read by position."""
+    store = positioned(features)
+    return FileRows(store, features) if isinstance(store, MappedRows) else StoreRows(feature_store(store))
+
+
+class FileRows:
+    """Rows of a file. The file must stay as it is: size and time are compared after each batch.
+
+    Args:
+        rows: reads the file.
+        features: the tensor that is mapped from the file. If it is an array of a dataset, the file may be written to as long as
+            its checksums remain.
+    """
+
+    def __init__(self, rows: MappedRows, features: Features) -> None:
+        # A descriptor of its own, because what the system reads ahead is told by descriptor. Rows are far apart, and for ranges of
+        # rows the other one stays as it is.
+        self._file = os.open(f"/proc/self/fd/{rows.file}", os.O_RDONLY)
+        finalize(self, os.close, self._file)
+        os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
+        self._offset = rows.offset
+        self._state = os.fstat(self._file)
+        self._path = os.readlink(f"/proc/self/fd/{self._file}")
+        # The checksums of the file are known as long as the tensor lives.
+        self._features = features
+        self._maps = maps_of([features]) if isinstance(features, Tensor) else []
+
+    def read(self, ids: Array, target: Array, places: Array) -> Reads:
+        """Read rows by position.
+
+        Raises:
+            DatasetError: the file ends too early, or cannot be read.
+        """
+        try:
+            return read_scattered(self._file, self._offset, ids, target, places, self._cut_short)
+        except OSError as error:
+            raise DatasetError(
+                "features cannot be read",
+                value=error.strerror or str(error),
+                where=self._path,
+                fix="Check the disk, and copy the file to another one.",
+            ) from error
+
+    def require_unchanged(self) -> None:
+        """Refuse a file that was cut or written to."""
+        state = os.fstat(self._file)
+        if (state.st_size, state.st_mtime_ns) == (self._state.st_size, self._state.st_mtime_ns):
+            return
+        if state.st_size < self._state.st_size:
+            raise self._cut_short(f"{state.st_size} bytes are left of {self._state.st_size}")
+        if not self._maps:
+            raise DatasetError(
+                "features were written to while they are in use",
+                value="the file has another time of change, and no checksums to compare",
+                where=self._path,
+                fix="Leave the file alone while a run reads it; make a new store of it.",
+            )
+        require_whole(self._maps)
+        self._state = state
+
+    def _cut_short(self, value: str) -> DatasetError:
+        return cut_short(self._path, value)
+
+
+class StoreRows:
+    """Rows of a store that is no file: a tensor in memory, or a class of the user's."""
+
+    def __init__(self, store: FeatureStore) -> None:
+        self._store = store
+
+    def read(self, ids: Array, target: Array, places: Array) -> Reads:
+        """Ask the store for the rows."""
+        if len(ids) and target.size:
+            target[places] = as_bytes(read_rows(self._store, torch.from_numpy(ids)).contiguous())
+        return Reads(num_reads=0, num_bytes=0)
+
+    def require_unchanged(self) -> None:
+        """A store answers for its rows itself: the same ids always give the same rows."""

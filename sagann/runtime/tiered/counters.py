@@ -1,0 +1,88 @@
+"""Counters of a tiered store: rows and bytes that each tier has given. They are always on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from threading import Lock
+
+from sagann.storage.scattered import Reads
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TierCounts:
+    """What one tier has given."""
+
+    rows: int = 0
+    "Number of rows."
+    num_bytes: int = 0
+    "Number of bytes of these rows."
+
+    def __sub__(self, earlier: TierCounts) -> TierCounts:
+        return TierCounts(rows=self.rows - earlier.rows, num_bytes=self.num_bytes - earlier.num_bytes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traffic:
+    """What a tiered store has given since it was made, by tier.
+
+    Example:
+        >>> traffic = Traffic(hot=TierCounts(rows=3, num_bytes=96), cold=TierCounts(rows=1, num_bytes=32))
+        >>> traffic.hit_rate, traffic.rows
+        (0.75, 4)
+        >>> (traffic - Traffic(hot=TierCounts(rows=1, num_bytes=32))).hot.rows
+        2
+    """
+
+    hot: TierCounts = field(default_factory=TierCounts)
+    "Rows that were hits: copied from the hot tier."
+    cold: TierCounts = field(default_factory=TierCounts)
+    "Rows that were read from the cold tier. Rows that the hot tier begins with are not among them."
+    cold_reads: int = 0
+    "Number of positioned reads of a file; rows that lie close together share a read."
+    cold_read_bytes: int = 0
+    "Number of bytes of these reads, with the gaps between rows that share a read."
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of both tiers."""
+        return self.hot.rows + self.cold.rows
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the rows that were hits, from 0 to 1; 0 before the first row."""
+        return self.hot.rows / self.rows if self.rows else 0.0
+
+    def __sub__(self, earlier: Traffic) -> Traffic:
+        """What was given since an earlier look at the same store."""
+        return Traffic(
+            hot=self.hot - earlier.hot,
+            cold=self.cold - earlier.cold,
+            cold_reads=self.cold_reads - earlier.cold_reads,
+            cold_read_bytes=self.cold_read_bytes - earlier.cold_read_bytes,
+        )
+
+
+class Counters:
+    """The counts of a store, which several threads add to."""
+
+    def __init__(self, row_bytes: int) -> None:
+        self._row_bytes, self._lock = row_bytes, Lock()
+        self._hot = self._cold = self._reads = self._read_bytes = 0
+
+    def add(self, *, hot: int, cold: int, reads: Reads) -> None:
+        """Add a batch: numbers of hot and of cold rows, and the reads of the cold ones."""
+        with self._lock:
+            self._hot += hot
+            self._cold += cold
+            self._reads += reads.num_reads
+            self._read_bytes += reads.num_bytes
+
+    def traffic(self) -> Traffic:
+        """The counts now."""
+        with self._lock:
+            return Traffic(
+                hot=TierCounts(rows=self._hot, num_bytes=self._hot * self._row_bytes),
+                cold=TierCounts(rows=self._cold, num_bytes=self._cold * self._row_bytes),
+                cold_reads=self._reads,
+                cold_read_bytes=self._read_bytes,
+            )

@@ -1,0 +1,270 @@
+"""TieredFeatures: a feature store whose hot rows lie in memory and whose cold rows are read from where they are.
+
+A row is copied to the result once, from the tier where it lies. The hot tier is one allocation. What lies in its slots is decided by a
+cache (:mod:`sagann.tiering`), which is asked batch by batch.
+
+Invariants:
+
+- ``_arrived[slot]`` is the row whose bytes lie in a slot; ``cache.owners[slot]`` is the row that the slot is for. They differ while
+  the row is being read.
+- Slots and ``_arrived`` are read and written while the lock is held. Cold rows are read while it is not.
+- A row that has a slot but has not arrived is read from the cold tier, by every thread that needs it. So no thread waits for the reads of
+  another one, and a read that fails leaves nothing behind.
+- A cache that never changes its mind (``static``) has no need of the lock: its slots are filled once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError, require_choice, require_type
+from sagann.graph.checks import check_ids, numbered, wrong_form
+from sagann.graph.feature_store import Features, feature_store, read_slice
+from sagann.graph.large_arrays import empty_array
+from sagann.graph.rows import as_bytes, is_sparse
+from sagann.machine_code import compiled
+from sagann.ranges import require_integer
+from sagann.runtime.tiered.announced import Announced
+from sagann.runtime.tiered.cold_rows import cold_rows
+from sagann.runtime.tiered.counters import Counters, Traffic
+from sagann.runtime.tiered.hot_size import HotSize, hot_rows
+from sagann.storage.mapped import positioned
+from sagann.storage.row_copies import copy_row
+from sagann.tiering import CACHES, Cache, Decision, Static
+from sagann.tiering.cache import Array, id_type
+
+_PRELOAD_BYTES = 64 << 20
+"Largest number of bytes of hot rows that are read at a time when a store is made."
+
+
+class TieredFeatures:
+    """The rows of features, the hot ones kept in memory. Every row has the bits that it has in ``features``.
+
+    The store is a feature store like any other, and ``Graph.features`` may be one. Several threads may ask at once.
+
+    Args:
+        features: rows of all vertices. A tensor that is mapped from a file, such as the features of a dataset that is too large for
+            memory, is read by positioned reads; another store is asked for its rows.
+        hot: size of the hot tier. A number of bytes, or a text as "2GiB", is the memory for hot rows and for the tables that find
+            them. A float, or a text as "10%", is a part of the rows. "auto" takes half of the memory that is free.
+        cache: what is hot: "static" (the hottest rows stay), "s3-fifo" (an adaptive cache) or "look-ahead" (rows of announced
+            batches stay by next use).
+        hottest: int64 [n], distinct ids of vertices, the hottest first. The hot tier begins with the first of them. None
+            stands for the order of the ids with "static", as after a reordering by score, and for an empty hot tier otherwise.
+    Raises:
+        InputError: an argument is wrong, the features are sparse or on a device, or the memory is not free.
+        DatasetError: the file cannot be read.
+    References:
+        Min et al., Graph Neural Network Training with Data Tiering, 2021, Sec. 4. We differ in that the tiers here are memory and
+        disk, and that the hot rows may change.
+    Example:
+        >>> store = TieredFeatures(torch.arange(12.0).reshape(6, 2), hot="50%", hottest=torch.tensor([5, 0, 3]))
+        >>> store.rows(torch.tensor([5, 1, 0])).tolist()
+        [[10.0, 11.0], [2.0, 3.0], [0.0, 1.0]]
+        >>> store.traffic().hot.rows, store.traffic().cold.rows
+        (2, 1)
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        hot: HotSize = "auto",
+        *,
+        cache: str = "static",
+        hottest: Tensor | None = None,
+    ) -> None:
+        require_choice(cache, CACHES, what="unknown cache", where="TieredFeatures, cache")
+        if is_sparse(features):
+            raise InputError(
+                "sparse features have no tiers",
+                value="rows of different sizes",
+                where="TieredFeatures, features",
+                fix="Make them dense with .to_dense(), or train with the sparse ones in memory.",
+            )
+        if isinstance(features, Tensor) and features.device.type != "cpu":
+            raise InputError(
+                "features are not in memory of the processor",
+                value=f"a tensor on a device of type '{features.device.type}'",
+                where="TieredFeatures, features",
+                fix="Index the tensor itself, or move it with .to('cpu').",
+            )
+        self._features = features
+        store = feature_store(features)
+        self.num_rows, self.row_shape, self.dtype = store.num_rows, tuple(store.row_shape), store.dtype
+        self._row_bytes = math.prod(self.row_shape) * self.dtype.itemsize
+        order = None if hottest is None else _checked_order(hottest, self.num_rows)
+        kind = CACHES[cache]
+        num_slots = hot_rows(
+            hot,
+            num_rows=self.num_rows,
+            row_bytes=self._row_bytes,
+            state_bytes=lambda slots: _table_bytes(kind, self.num_rows, slots),
+        )
+        self._cache: Cache = kind(self.num_rows, num_slots, order)
+        self._hot = np.empty((num_slots, self._row_bytes), np.uint8)
+        self._arrived = self._cache.owners.copy()
+        self._cold = cold_rows(features)
+        self._counters = Counters(self._row_bytes)
+        self._announced = Announced(self._cache)
+        self._lock = Lock()
+        self._slots_lock: AbstractContextManager[Any] = (
+            nullcontext() if isinstance(self._cache, Static) else self._lock
+        )
+        self._preload()
+
+    @property
+    def num_hot_rows(self) -> int:
+        """Number of rows that the hot tier has room for."""
+        return len(self._hot)
+
+    @property
+    def hot_bytes(self) -> int:
+        """Bytes of the hot tier: of the rows, and of the tables that find them."""
+        return self._hot.nbytes + _table_bytes(type(self._cache), self.num_rows, self.num_hot_rows)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Copy the rows of some vertices: [n, *row_shape], for int64 ids [n], in their order.
+
+        Raises:
+            InputError: an id is no vertex.
+            DatasetError: the file was cut or written to, or cannot be read.
+        """
+        found = self._checked(ids, "TieredFeatures.rows, ids")
+        return self._load(found, lambda: self._cache.place(found))
+
+    def slice(self, start: int, stop: int) -> Tensor:
+        """Read the rows of vertices ``start`` to ``stop - 1`` from ``features``; the hot tier is not used."""
+        rows = read_slice(positioned(self._features), start, stop)
+        self._cold.require_unchanged()
+        return rows
+
+    def announce(self, number: int, ids: Tensor) -> None:
+        """Tell which rows a batch will read; see :class:`sagann.graph.feature_store.AnnouncedFeatures`.
+
+        Args:
+            number: of the batch, larger than that of every batch before it.
+            ids: int64 [n]. Callers must not modify them until the rows are given.
+        Raises:
+            InputError: the number is too small, too many batches are announced, or an id is no vertex.
+        """
+        require_integer(number, "batch", where="TieredFeatures.announce, number")
+        found = self._checked(ids, "TieredFeatures.announce, ids")
+        with self._lock:
+            self._announced.add(number, found)
+
+    def rows_of(self, number: int) -> Tensor:
+        """The rows of an announced batch, once, in the order of its ids.
+
+        The cache "look-ahead" decides for batches in the order in which they were announced, whichever thread asks first.
+
+        Raises:
+            InputError: the batch was not announced, or its rows were given before.
+            DatasetError: see :meth:`rows`.
+        """
+        with self._lock:
+            ids = self._announced.take(number)
+        return self._load(ids, lambda: self._announced.place(number, ids))
+
+    def withdraw(self) -> None:
+        """Forget the announced batches whose rows were not asked for. Numbers may then begin anew."""
+        with self._lock:
+            self._announced.withdraw()
+
+    def traffic(self) -> Traffic:
+        """Rows and bytes that each tier has given so far."""
+        return self._counters.traffic()
+
+    def _load(self, ids: Array, decide: Callable[[], Decision]) -> Tensor:
+        """Copy hot rows, read cold rows, and let those of them that have slots arrive there."""
+        into = empty_array((len(ids), *self.row_shape), self.dtype, torch.device("cpu"))
+        if not into.numel():
+            return into
+        target, missing = as_bytes(into), np.empty(len(ids), np.int64)
+        with self._slots_lock:
+            slots = decide().slots
+            missing = missing[: _copy_hot(ids, slots, self._arrived, self._hot, target, missing)]
+        reads = self._cold.read(ids[missing], target, missing)
+        self._cold.require_unchanged()
+        if not isinstance(self._cache, Static):
+            with self._lock:
+                _keep(ids, slots, missing, self._cache.owners, self._arrived, self._hot, target)
+        self._counters.add(hot=len(ids) - len(missing), cold=len(missing), reads=reads)
+        return into
+
+    def _preload(self) -> None:
+        """Read the rows that the cache begins with."""
+        slots = (self._arrived >= 0).nonzero()[0]
+        slots = slots[self._arrived[slots].argsort()]
+        step = max(1, _PRELOAD_BYTES // max(1, self._row_bytes))
+        for first in range(0, len(slots), step):
+            part = slots[first : first + step]
+            self._cold.read(self._arrived[part].astype(np.int64), self._hot, part)
+        self._cold.require_unchanged()
+
+    def _checked(self, ids: Tensor, where: str) -> Array:
+        require_type(ids, Tensor, where=where, fix="Convert the ids with torch.as_tensor.")
+        if ids.dtype != torch.int64 or ids.ndim != 1:
+            raise wrong_form(ids, "torch.int64 [n]", where=where, fix="Pass ids with .to(torch.int64).")
+        found: Array = ids.detach().cpu().contiguous().numpy()
+        check_ids(found, self.num_rows, "vertex", where=numbered(where, "position"))
+        return found
+
+
+def _checked_order(hottest: Tensor, num_rows: int) -> Array:
+    """Ids of rows, the hottest first, as an array."""
+    where, fix = "TieredFeatures, hottest", "Pass distinct ids of vertices as int64 [n], the hottest first."
+    require_type(hottest, Tensor, where=where, fix=fix)
+    if hottest.dtype != torch.int64 or hottest.ndim != 1:
+        raise wrong_form(hottest, "torch.int64 [n]", where=where, fix=fix)
+    order: Array = hottest.detach().cpu().contiguous().numpy()
+    check_ids(order, num_rows, "vertex", where=numbered(where, "position"))
+    is_known = np.zeros(num_rows, np.bool_)
+    is_known[order] = True
+    if np.count_nonzero(is_known) != len(order):
+        raise InputError(
+            "vertex repeated",
+            value=f"{len(order) - np.count_nonzero(is_known)} of {len(order)} ids stand a second time",
+            where=where,
+            fix=fix,
+        )
+    return order
+
+
+def _table_bytes(kind: type[Cache], num_rows: int, num_slots: int) -> int:
+    """Bytes of a cache's tables, and of the table of rows that have arrived."""
+    return kind.state_bytes(num_rows, num_slots) + id_type(num_rows).itemsize * num_slots
+
+
+@compiled()
+def _copy_hot(ids: Array, slots: Array, arrived: Array, hot: Array, target: Array, missing: Array) -> int:
+    """Copy the rows that lie in their slots; write the positions of all others to ``missing``, and return their number."""
+    num_missing = 0
+    for position in range(len(ids)):
+        slot = slots[position]
+        if slot >= 0 and arrived[slot] == ids[position]:
+            copy_row(hot, slot, target, position)
+        else:
+            missing[num_missing] = position
+            num_missing += 1
+    return num_missing
+
+
+@compiled()
+def _keep(
+    ids: Array, slots: Array, missing: Array, owners: Array, arrived: Array, hot: Array, target: Array
+) -> None:
+    """Copy the rows that were read to their slots, unless a slot has another owner by now."""
+    for number in range(len(missing)):
+        position = missing[number]
+        slot = slots[position]
+        if slot >= 0 and owners[slot] == ids[position]:
+            copy_row(target, position, hot, slot)
+            arrived[slot] = ids[position]

@@ -1,0 +1,96 @@
+"""The size of the hot tier: bytes, a part of the rows, or what is free."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TypeAlias
+
+from sagann.byte_size import format_bytes, parse_bytes
+from sagann.errors import InputError, require_type, shown
+from sagann.free_space import memory, require_memory
+from sagann.ranges import require_integer
+
+HotSize: TypeAlias = int | float | str
+"""Size of a hot tier: an int is a number of bytes, a float from 0.0 to 1.0 a part of the rows; a str is either of them, as "2GiB" or
+"10%", or "auto"."""
+
+AUTO_SHARE = 2
+'"auto" takes the free memory divided by this number. The rest is for what the training step and the loader need.'
+_WHERE, _FIX = "hot", 'Pass a number of bytes or "2GiB", a part of the rows as 0.1 or "10%", or "auto".'
+_PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,18})?)\s*%")
+
+
+def hot_rows(hot: HotSize, *, num_rows: int, row_bytes: int, state_bytes: Callable[[int], int]) -> int:
+    """The number of rows that a hot tier of some size has room for, at most ``num_rows``.
+
+    A size in bytes is that of the rows and of the tables that find them. A part counts rows alone.
+
+    Args:
+        hot: the size.
+        num_rows: number of rows of the store.
+        row_bytes: bytes of a row.
+        state_bytes: bytes of the tables for a number of hot rows.
+    Raises:
+        InputError: the size is not understood, is not free, or is smaller than the tables.
+    """
+    found = _parsed(hot)
+    if isinstance(found, float):
+        slots = int(found * num_rows)
+        needed_bytes = slots * row_bytes + state_bytes(slots)
+        require_memory(needed_bytes, where=f"{_WHERE}={shown(hot)}", fix="Choose a smaller hot tier.")
+        return slots
+    empty_bytes = state_bytes(0)
+    if found < empty_bytes:
+        raise InputError(
+            "hot tier is smaller than its tables",
+            value=f"{format_bytes(found)}, but tables of {num_rows} rows take {format_bytes(empty_bytes)}",
+            where=f"{_WHERE}={shown(hot)}",
+            fix="Give the hot tier more bytes, or none by hot=0.0.",
+        )
+    most = 1 << 20
+    slot_bytes = row_bytes + (state_bytes(most) - empty_bytes) / most
+    slots = min(num_rows, int((found - empty_bytes) / max(1.0, slot_bytes)))
+    # Tables do not grow by the same number of bytes for each row.
+    while slots and slots * row_bytes + state_bytes(slots) > found:
+        slots -= 1
+    require_memory(
+        slots * row_bytes + state_bytes(slots), where=f"{_WHERE}={shown(hot)}", fix="Choose a smaller hot tier."
+    )
+    return slots
+
+
+def _parsed(hot: HotSize) -> int | float:
+    """The size as a number of bytes (int) or as a part (float)."""
+    require_type(hot, (int, float, str), where=_WHERE, fix=_FIX)
+    if isinstance(hot, str):
+        if hot.strip() == "auto":
+            return _free_bytes() // AUTO_SHARE
+        percent = _PERCENT.fullmatch(hot.strip())
+        if percent is None:
+            return parse_bytes(hot, where=_WHERE)
+        return _part(float(percent[1]) / 100, hot)
+    if isinstance(hot, float):
+        return _part(hot, hot)
+    require_integer(hot, "bytes", where=_WHERE)
+    return hot
+
+
+def _part(part: float, hot: HotSize) -> float:
+    if not 0.0 <= part <= 1.0:
+        raise InputError(
+            "part out of range", value=f"{shown(hot)}, expected 0.0 to 1.0, or 0% to 100%", where=_WHERE, fix=_FIX
+        )
+    return part
+
+
+def _free_bytes() -> int:
+    free_bytes = memory().usable_bytes
+    if free_bytes is None:
+        raise InputError(
+            "free memory is unknown",
+            value="this system does not tell it",
+            where=f"{_WHERE}='auto'",
+            fix='Pass a size, as "2GiB" or "10%".',
+        )
+    return free_bytes

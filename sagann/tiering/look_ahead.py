@@ -1,0 +1,331 @@
+"""Look-ahead: a cache that knows the next batches and evicts the row that is used farthest in the future.
+
+The sampler is deterministic, so the ids of the next batches can be known before their rows are needed. Announced batches form a window.
+After each batch the cache keeps, of the rows in its slots and those of the batch, the ones that are used next (Belady's rule). A row
+that is used later than all of them gets no slot. So the number of rows that are read for the batches of a window is the least possible.
+
+A row without a use in the window is evicted first. Of these rows the coldest one by a given order is evicted first, and of equally
+cold ones the one whose last use is the longest ago. Without a window the cache therefore keeps the hottest rows.
+
+Slots with the same next use are in a list. There is a list for each announced batch, and one for each level of heat. A decision takes
+constant time per row.
+
+References:
+    Belady, A study of replacement algorithms for a virtual-storage computer, IBM Systems Journal 5(2), 1966.
+    Park, Min and Lee, Ginex: SSD-enabled billion-scale graph neural network training on a single machine via provably optimal
+    in-memory caching, VLDB 2022, Sec. 4. We differ in that the window moves on batch by batch, where Ginex plans one superbatch after
+    the other, and that decisions are made while rows are loaded, not in a pass before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from sagann.machine_code import compiled
+from sagann.tiering.cache import NO_ROW, NO_SLOT, Array, Decision, id_type
+from sagann.tiering.prefetch import AHEAD, prefetch_by_id, prefetch_by_slot
+
+MOST_BATCHES = 1 << 16
+"Largest number of batches that may be announced at a time."
+LEVELS = 64
+"Number of levels of heat: each has a 32nd of the slots' number of rows, and the last one all colder rows."
+_LEVELS_OF_SLOTS = LEVELS // 2
+# Values of a table of next uses beside numbers of batches: the row is not used again; the batch has the row twice.
+_NEVER, _REPEATED = -1, -2
+_NO_ACCESS = -1
+# Positions of accesses and numbers of batches are counted modulo 2^31.
+_LOW = (1 << 31) - 1
+_FEWEST_ACCESSES = 1 << 12
+# Lists begin and end at nodes of their own behind those of the slots: first those of the levels, then those of the batches.
+_USED, _NEWEST, _COLDEST = range(3)
+_COUNTERS = 3
+
+
+class LookAhead:
+    """A cache that is told about batches before they are placed; see :class:`sagann.tiering.AnnouncingCache`.
+
+    Args:
+        num_rows: number of rows of the feature store.
+        num_slots: number of rows that the hot tier has room for.
+        hottest: int64 [n], distinct ids of rows, the hottest first: the cache begins with the first ``num_slots`` of them, and
+            the order decides among rows without a use in the window. None for an empty cache without an order.
+    Example:
+        >>> cache = LookAhead(10, 1)
+        >>> for batch in ([1, 2], [3, 2], [1]):
+        ...     cache.announce(np.array(batch))
+        >>> [cache.place_next().is_resident.tolist() for _ in range(3)]
+        [[False, False], [False, True], [False]]
+    """
+
+    def __init__(self, num_rows: int, num_slots: int, hottest: Array | None = None) -> None:
+        self.num_rows, self.num_slots = num_rows, num_slots
+        self.owners = np.full(num_slots, NO_ROW, id_type(num_rows))
+        self._slot_of = np.full(num_rows, NO_SLOT, np.int32)
+        self._last_access = np.full(num_rows, _NO_ACCESS, np.int32)
+        self._levels = np.full(num_rows, LEVELS - 1, np.uint8)
+        # Doubly linked circular lists: for each node the node before it and the node after it.
+        self._lists = np.empty((num_slots + LEVELS + MOST_BATCHES, 2), np.int32)
+        self._lists[:] = np.arange(len(self._lists))[:, None]
+        self._counters = np.zeros(_COUNTERS, np.int64)
+        self._next_uses = np.empty(_FEWEST_ACCESSES, np.int32)
+        "Of every access in the window, in a ring: the batch that uses the row next, _NEVER or _REPEATED."
+        self._window: deque[Array] = deque()
+        self._first_batch = self._first_access = self._num_accesses = 0
+        if hottest is not None:
+            heat = np.arange(len(hottest)) * _LEVELS_OF_SLOTS // max(1, num_slots)
+            self._levels[hottest] = heat.clip(max=LEVELS - 1)
+            kept = hottest[:num_slots]
+            self.owners[: len(kept)] = kept
+            self._slot_of[kept] = np.arange(len(kept))
+            _keep_first(len(kept), self.owners, self._levels, self._lists, self._counters)
+
+    @property
+    def num_announced(self) -> int:
+        """Number of batches in the window."""
+        return len(self._window)
+
+    def announce(self, ids: Array) -> None:
+        """Add a batch at the end of the window.
+
+        Args:
+            ids: int64 [n], each below ``num_rows``. Callers must not modify the ids until the batch is placed.
+        """
+        assert len(self._window) < MOST_BATCHES
+        self._make_room(len(ids))
+        begin = (self._first_access + self._num_accesses) & _LOW
+        batch = (self._first_batch + len(self._window)) & _LOW
+        _announce(
+            ids,
+            begin,
+            batch,
+            self._slot_of,
+            self._last_access,
+            self._next_uses,
+            self._first_batch,
+            self._lists,
+            self._counters,
+        )
+        self._window.append(ids)
+        self._num_accesses += len(ids)
+
+    def place_next(self) -> Decision:
+        """Decide for the oldest announced batch, which leaves the window."""
+        ids = self._window.popleft()
+        slots, is_resident = np.full(len(ids), NO_SLOT, np.int32), np.zeros(len(ids), np.bool_)
+        _place(
+            ids,
+            self._first_access,
+            self._first_batch,
+            slots,
+            is_resident,
+            self._slot_of,
+            self.owners,
+            self._last_access,
+            self._next_uses,
+            self._levels,
+            self._lists,
+            self._counters,
+        )
+        self._first_batch = (self._first_batch + 1) & _LOW
+        self._first_access = (self._first_access + len(ids)) & _LOW
+        self._num_accesses -= len(ids)
+        return Decision(slots=slots, is_resident=is_resident)
+
+    def place(self, ids: Array) -> Decision:
+        """Find the slots of rows that were not announced. The cache stays as it is."""
+        slots = self._slot_of.take(ids)
+        return Decision(slots=slots, is_resident=slots >= 0)
+
+    def withdraw(self) -> None:
+        """Forget all announced batches; the rows in the slots stay."""
+        for ids in self._window:
+            self._last_access[ids] = _NO_ACCESS
+        self._window.clear()
+        self._num_accesses = 0
+        _forget_batches(self.owners, self._levels, self._lists, self._counters)
+
+    @staticmethod
+    def state_bytes(num_rows: int, num_slots: int) -> int:
+        """Bytes of memory of the tables by row and by slot, and of the lists. The announced ids are not among them."""
+        lists = 8 * (num_slots + LEVELS + MOST_BATCHES)
+        return 9 * num_rows + id_type(num_rows).itemsize * num_slots + lists + 8 * _COUNTERS
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes of memory of the announced ids and their next uses."""
+        return self._next_uses.nbytes + sum(ids.nbytes for ids in self._window)
+
+    def _make_room(self, added: int) -> None:
+        """Let the ring of next uses have room for ``added`` more accesses."""
+        capacity = len(self._next_uses)
+        while capacity < self._num_accesses + added:
+            capacity *= 2
+        if capacity > len(self._next_uses):
+            at = (self._first_access + np.arange(self._num_accesses)) & _LOW
+            larger = np.empty(capacity, np.int32)
+            larger[at & (capacity - 1)] = self._next_uses[at & (len(self._next_uses) - 1)]
+            self._next_uses = larger
+
+
+@compiled(inline="always")
+def _unlink(slot: Any, lists: Array) -> None:
+    before, after = lists[slot, 0], lists[slot, 1]
+    lists[before, 1], lists[after, 0] = after, before
+
+
+@compiled(inline="always")
+def _link(slot: Any, node: Any, lists: Array) -> None:
+    """Add a slot at the end of the list that begins and ends at ``node``."""
+    last = lists[node, 0]
+    lists[slot, 0], lists[slot, 1] = last, node
+    lists[last, 1] = lists[node, 0] = slot
+
+
+@compiled(inline="always")
+def _batch_node(batch: Any, num_slots: Any) -> Any:
+    return num_slots + LEVELS + (batch & (MOST_BATCHES - 1))
+
+
+@compiled(inline="always")
+def _link_by_use(slot: Any, use: Any, row: Any, levels: Array, first: int, lists: Array, counters: Array) -> None:
+    """Add a slot to the list of its row's next use; ``first`` is the oldest batch of the window."""
+    num_slots = len(lists) - LEVELS - MOST_BATCHES
+    if use == _NEVER:
+        level = np.int64(levels[row])
+        counters[_COLDEST] = max(counters[_COLDEST], level)
+        _link(slot, num_slots + level, lists)
+    else:
+        counters[_NEWEST] = max(counters[_NEWEST], (use - first) & _LOW)
+        _link(slot, _batch_node(use, num_slots), lists)
+
+
+@compiled()
+def _keep_first(count: int, owners: Array, levels: Array, lists: Array, counters: Array) -> None:
+    """Add the first slots to the lists of their levels, the coldest first."""
+    counters[_USED] = count
+    for slot in range(count - 1, -1, -1):
+        _link_by_use(slot, _NEVER, owners[slot], levels, 0, lists, counters)
+
+
+@compiled()
+def _forget_batches(owners: Array, levels: Array, lists: Array, counters: Array) -> None:
+    """Add the slots of all lists of batches to those of the levels."""
+    for node in range(len(owners) + LEVELS, len(lists)):
+        while lists[node, 1] != node:
+            slot = lists[node, 1]
+            _unlink(slot, lists)
+            _link_by_use(slot, _NEVER, owners[slot], levels, 0, lists, counters)
+    counters[_NEWEST] = 0
+
+
+@compiled()
+def _announce(
+    ids: Array,
+    begin: int,
+    batch: int,
+    slot_of: Array,
+    last_access: Array,
+    next_uses: Array,
+    first: int,
+    lists: Array,
+    counters: Array,
+) -> None:
+    """Note the batch as the next use of its rows: at their last accesses in the window, or else at their slots."""
+    mask = len(next_uses) - 1
+    num_slots = len(lists) - LEVELS - MOST_BATCHES
+    node, distance = _batch_node(batch, num_slots), (batch - first) & _LOW
+    for position in range(len(ids)):
+        if position % AHEAD == 0:
+            prefetch_by_id(last_access, ids, position)
+            prefetch_by_id(slot_of, ids, position)
+            prefetch_by_slot(lists, slot_of, ids, position)
+        row = ids[position]
+        at = (begin + position) & _LOW
+        before = np.int64(last_access[row])
+        if before == _NO_ACCESS:
+            slot = slot_of[row]
+            if slot >= 0:
+                _unlink(slot, lists)
+                _link(slot, node, lists)
+                counters[_NEWEST] = max(counters[_NEWEST], distance)
+        elif ((before - begin) & _LOW) < position:
+            next_uses[at & mask] = _REPEATED
+            continue
+        else:
+            next_uses[before & mask] = batch
+        next_uses[at & mask] = _NEVER
+        last_access[row] = at
+
+
+@compiled(inline="always")
+def _farthest(first: int, num_slots: int, lists: Array, counters: Array) -> Any:
+    """The list that is evicted from, and how far its next use is: the coldest level, or else the newest batch."""
+    while counters[_COLDEST] >= 0:
+        node = num_slots + counters[_COLDEST]
+        if lists[node, 1] != node:
+            return node, MOST_BATCHES + counters[_COLDEST]
+        counters[_COLDEST] -= 1
+    while True:
+        node = _batch_node(first + counters[_NEWEST], num_slots)
+        if lists[node, 1] != node or counters[_NEWEST] == 0:
+            return node, counters[_NEWEST]
+        counters[_NEWEST] -= 1
+
+
+@compiled()
+def _place(
+    ids: Array,
+    begin: int,
+    batch: int,
+    slots: Array,
+    is_resident: Array,
+    slot_of: Array,
+    owners: Array,
+    last_access: Array,
+    next_uses: Array,
+    levels: Array,
+    lists: Array,
+    counters: Array,
+) -> None:
+    mask, num_slots = len(next_uses) - 1, len(owners)
+    # Distances are counted from the batch after this one, which is the oldest of the window from now on.
+    first = (batch + 1) & _LOW
+    counters[_NEWEST] = max(counters[_NEWEST] - 1, 0)
+    # Rows with slots move to the lists of their next uses, and the list of this batch becomes empty.
+    for position in range(len(ids)):
+        if position % AHEAD == 0:
+            prefetch_by_id(last_access, ids, position)
+            prefetch_by_id(slot_of, ids, position)
+            prefetch_by_slot(lists, slot_of, ids, position)
+        row = ids[position]
+        slot = slot_of[row]
+        slots[position], is_resident[position] = slot, slot >= 0
+        use = np.int64(next_uses[(begin + position) & _LOW & mask])
+        if use == _NEVER:
+            last_access[row] = _NO_ACCESS
+        if slot >= 0 and use != _REPEATED:
+            _unlink(slot, lists)
+            _link_by_use(slot, use, row, levels, first, lists, counters)
+    # Other rows get slots while there is one whose row is used later.
+    for position in range(len(ids)):
+        use = np.int64(next_uses[(begin + position) & _LOW & mask])
+        if is_resident[position] or use == _REPEATED:
+            continue
+        row = ids[position]
+        if counters[_USED] < num_slots:
+            slot = counters[_USED]
+            counters[_USED] += 1
+        else:
+            node, farthest = _farthest(first, num_slots, lists, counters)
+            distance = MOST_BATCHES + np.int64(levels[row]) if use == _NEVER else (use - first) & _LOW
+            if num_slots == 0 or distance >= farthest:
+                continue
+            slot = np.int64(lists[node, 1])
+            _unlink(slot, lists)
+            slot_of[owners[slot]] = NO_SLOT
+        owners[slot], slot_of[row] = row, slot
+        slots[position] = slot
+        _link_by_use(slot, use, row, levels, first, lists, counters)

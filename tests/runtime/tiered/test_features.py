@@ -1,0 +1,412 @@
+"""TieredFeatures: every row has its bits, whatever lies in the hot tier, and in any number of threads."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sagann.errors import DatasetError, InputError
+from sagann.graph import AnnouncedFeatures, FeatureStore, Graph, Topology, demo_graph, rmat_edges
+from sagann.graph.feature_store import feature_store
+from sagann.graph.rows import csr_tensor, flat_bytes
+from sagann.runtime.tiered import TieredFeatures
+from sagann.sampling import NeighborSampler, seed_batches
+from sagann.storage.npy import map_npy, write_npy
+from sagann.tiering import CACHES, LookAhead
+from tests.runtime.tiered.budget_driver import EVERY, WIDTH
+from tests.stores import ComputedRows
+
+NUM_ROWS = 997
+CACHE_NAMES = sorted(CACHES)
+
+
+def bits(dtype: torch.dtype, row_shape: tuple[int, ...]) -> Tensor:
+    """Rows of random bits, NaN and infinity among the numbers."""
+    width = int(np.prod(row_shape)) * dtype.itemsize
+    found = np.random.default_rng(0).integers(256, size=(NUM_ROWS, width), dtype=np.uint8)
+    return torch.from_numpy(found).view(dtype).view(NUM_ROWS, *row_shape)
+
+
+def dataset_array(folder: Path, tensor: Tensor) -> Tensor:
+    """A tensor as an array of a dataset, mapped from its file."""
+    return map_npy(folder / "features.npy", write_npy(folder / "features.npy", tensor))
+
+
+def plain_file(folder: Path, tensor: Tensor) -> Tensor:
+    """A tensor that is mapped from a file without a header or checksums."""
+    flat_bytes(tensor).tofile(folder / "features.bin")
+    mapped = torch.from_file(str(folder / "features.bin"), shared=False, size=tensor.numel(), dtype=tensor.dtype)
+    return mapped.view(tensor.shape)
+
+
+def same(found: Tensor, expected: Tensor) -> bool:
+    return (
+        found.dtype == expected.dtype
+        and found.shape == expected.shape
+        and bytes(flat_bytes(found)) == bytes(flat_bytes(expected))
+    )
+
+
+def batches_of(count: int, size: int = 200) -> list[Tensor]:
+    """Batches in which some rows stand far more often than others."""
+    generator = np.random.default_rng(1)
+    return [torch.from_numpy((NUM_ROWS * generator.random(size) ** 3).astype(np.int64)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("cache", CACHE_NAMES)
+@pytest.mark.parametrize("where", [dataset_array, plain_file, lambda _, tensor: tensor])
+@pytest.mark.parametrize(
+    ("dtype", "row_shape"),
+    [
+        (torch.float16, (3,)),
+        (torch.bfloat16, (5, 2)),
+        (torch.float32, ()),
+        (torch.float32, (128,)),
+        (torch.float64, (1500,)),
+    ],
+)
+def test_rows_have_the_bits_of_the_features(
+    tmp_path: Path,
+    cache: str,
+    where: Callable[[Path, Tensor], Tensor],
+    dtype: torch.dtype,
+    row_shape: tuple[int, ...],
+) -> None:
+    features = bits(dtype, row_shape)
+    store = TieredFeatures(
+        where(tmp_path, features),
+        hot=0.1,
+        cache=cache,
+        hottest=torch.randperm(NUM_ROWS, generator=torch.manual_seed(0)),
+    )
+    assert (store.num_rows, store.row_shape, store.dtype) == (NUM_ROWS, row_shape, dtype)
+    for number, ids in enumerate(batches_of(12)):
+        store.announce(number, ids)
+        assert same(store.rows_of(number), features[ids])
+        assert same(store.rows(ids.flip(0)), features[ids.flip(0)])
+        assert same(store.slice(3 * number, 100), features[3 * number : 100])
+    assert same(store.rows(torch.empty(0, dtype=torch.int64)), features[:0])
+    assert 0 < store.traffic().hit_rate < 1
+
+
+@pytest.mark.parametrize("cache", CACHE_NAMES)
+@pytest.mark.parametrize("hot", [0.0, 1.0])
+def test_all_or_no_rows_may_be_hot(tmp_path: Path, cache: str, hot: float) -> None:
+    features = bits(torch.float32, (4,))
+    store = TieredFeatures(dataset_array(tmp_path, features), hot=hot, cache=cache, hottest=torch.arange(NUM_ROWS))
+    for ids in batches_of(3):
+        assert same(store.rows(ids), features[ids])
+    assert store.traffic().hit_rate == hot
+
+
+def test_a_store_of_the_users_is_asked_for_cold_rows_alone() -> None:
+    class Asked(ComputedRows):
+        def rows(self, ids: Tensor) -> Tensor:
+            asked.extend(ids.tolist())
+            return super().rows(ids)
+
+    asked: list[int] = []
+    features = Asked(100, 3)
+    store = TieredFeatures(features, hot=0.1, hottest=torch.tensor([7, *range(50, 60)]))
+    assert sorted(asked) == [7, *range(50, 59)]
+    asked.clear()
+    assert torch.equal(store.rows(torch.tensor([7, 8, 59])), ComputedRows(100, 3).rows(torch.tensor([7, 8, 59])))
+    assert asked == [8, 59]
+
+
+def test_without_an_order_the_first_rows_are_hot() -> None:
+    store = TieredFeatures(torch.randn(100, 3), hot=0.1)
+    store.rows(torch.arange(20))
+    assert (store.traffic().hot.rows, store.traffic().hot.num_bytes) == (10, 120)
+    assert (store.traffic().cold.rows, store.traffic().cold.num_bytes) == (10, 120)
+
+
+@pytest.mark.parametrize("cache", CACHE_NAMES)
+def test_several_threads_read_at_once(tmp_path: Path, cache: str) -> None:
+    features = bits(torch.float32, (16,))
+    store = TieredFeatures(dataset_array(tmp_path, features), hot=0.05, cache=cache, hottest=torch.arange(100))
+    batches = batches_of(400, size=50)
+    for number, ids in enumerate(batches):
+        store.announce(number, ids)
+
+    def is_right(number: int) -> bool:
+        ids = batches[number]
+        other = batches[-number]
+        return same(store.rows_of(number), features[ids]) and same(store.rows(other), features[other])
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(is_right, range(len(batches))))
+    finally:
+        sys.setswitchinterval(interval)
+    assert store.traffic().rows == 2 * 400 * 50
+
+
+def sampled_batches() -> tuple[int, list[Tensor]]:
+    src, dst = rmat_edges(2000, 20_000, seed=0)
+    topology = Topology.from_coo(src=src, dst=dst, num_src=2000)
+    sampler = NeighborSampler(topology, [5, 3])
+    seeds = seed_batches(torch.arange(500), 50)
+    return 2000, [sampler.sample(ids, batch=number).src_ids for number, ids in enumerate(seeds)]
+
+
+@pytest.mark.parametrize("window", [1, 4, 100])
+def test_look_ahead_reads_what_the_cache_decides(window: int) -> None:
+    num_rows, batches = sampled_batches()
+    store = TieredFeatures(torch.randn(num_rows, 4), hot=0.1, cache="look-ahead")
+    cache, cold, announced = LookAhead(num_rows, num_rows // 10), 0, 0
+    for number in range(len(batches)):
+        while announced < min(number + window, len(batches)):
+            store.announce(announced, batches[announced])
+            cache.announce(batches[announced].numpy())
+            announced += 1
+        store.rows_of(number)
+        cold += int((~cache.place_next().is_resident).sum())
+        assert store.traffic().cold.rows == cold
+
+
+def test_decisions_do_not_depend_on_the_order_in_which_batches_are_asked_for() -> None:
+    num_rows, batches = sampled_batches()
+    features = torch.randn(num_rows, 4)
+    owners = []
+    for order in (list(range(len(batches))), list(reversed(range(len(batches))))):
+        store = TieredFeatures(features, hot=0.1, cache="look-ahead")
+        for number, ids in enumerate(batches):
+            store.announce(10 * number, ids)
+        for number in order:
+            assert torch.equal(store.rows_of(10 * number), features[batches[number]])
+        owners.append(store._cache.owners.tolist())
+    assert owners[0] == owners[1]
+
+
+@pytest.mark.parametrize("cache", CACHE_NAMES)
+def test_batches_are_announced_in_order_and_given_once(cache: str) -> None:
+    store = TieredFeatures(torch.arange(10.0)[:, None], hot=0.2, cache=cache)
+    assert isinstance(store, AnnouncedFeatures)
+    assert isinstance(store, FeatureStore)
+    assert not isinstance(feature_store(torch.ones(2, 2)), AnnouncedFeatures)
+    store.announce(5, torch.tensor([1, 2]))
+    with pytest.raises(
+        InputError, match=r"ascending order: number 5 after 5 \(in TieredFeatures.announce, number\)"
+    ):
+        store.announce(5, torch.tensor([1, 2]))
+    with pytest.raises(
+        InputError, match=r"batch was not announced: 4, 1 batches wait .* Call announce\(number, ids\)"
+    ):
+        store.rows_of(4)
+    assert store.rows_of(5).tolist() == [[1.0], [2.0]]
+    with pytest.raises(InputError, match="batch was not announced: 5, 0 batches wait"):
+        store.rows_of(5)
+    store.announce(7, torch.tensor([3]))
+    store.withdraw()
+    with pytest.raises(InputError, match="batch was not announced"):
+        store.rows_of(7)
+    store.announce(0, torch.tensor([9, 9]))
+    assert store.rows_of(0).tolist() == [[9.0], [9.0]]
+
+
+def test_there_is_a_limit_for_announced_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sagann.runtime.tiered.announced.MOST_BATCHES", 2)
+    store = TieredFeatures(torch.ones(10, 1), hot=0.2, cache="look-ahead")
+    for number in range(2):
+        store.announce(number, torch.tensor([number]))
+    with pytest.raises(InputError, match=r"too many batches are announced: 2 wait for rows_of, which is the limit"):
+        store.announce(2, torch.tensor([0]))
+
+
+@pytest.mark.parametrize("cache", CACHE_NAMES)
+def test_a_size_in_bytes_is_all_memory_of_the_hot_tier(cache: str) -> None:
+    features = torch.zeros(50_000, 32)
+    store = TieredFeatures(features, hot="2MiB", cache=cache)
+    assert store.hot_bytes <= 2 << 20
+    tables = [array for array in vars(store._cache).values() if isinstance(array, np.ndarray)]
+    held = sum(array.nbytes for array in (*tables, store._hot, store._arrived))
+    # Static without an order has no table; the ring of accesses grows with what is announced.
+    assert held <= store.hot_bytes + (1 << 14)
+    assert store.num_hot_rows * 128 > (1 << 20) - 9 * 50_000
+
+
+@pytest.mark.parametrize("cache", CACHE_NAMES)
+def test_a_file_that_is_cut_ends_the_read_with_its_name(tmp_path: Path, cache: str) -> None:
+    features = bits(torch.float32, (16,))
+    for where in (dataset_array, plain_file):
+        mapped = where(tmp_path, features)
+        store = TieredFeatures(mapped, hot=0.1, cache=cache, hottest=torch.arange(100))
+        path = next(path for path in tmp_path.iterdir() if path.stat().st_size)
+        os.truncate(path, path.stat().st_size - 1)
+        with pytest.raises(
+            DatasetError, match=rf"array file has become shorter: .*1 more are needed \(in .*{path.name}\)"
+        ):
+            store.rows(torch.tensor([996]))
+        with pytest.raises(DatasetError, match=r"become shorter: \d+ bytes are left of \d+"):
+            store.rows(torch.tensor([5]))
+        path.unlink()
+
+
+def test_a_file_that_was_written_to_is_refused_unless_its_checksums_remain(tmp_path: Path) -> None:
+    features = bits(torch.float32, (16,))
+    mapped = dataset_array(tmp_path, features)
+    store, path = TieredFeatures(mapped, hot=0.1), tmp_path / "features.npy"
+    os.utime(path, ns=(0, 0))
+    assert same(store.rows(torch.arange(NUM_ROWS)), features)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    with path.open("r+b") as file:
+        file.write(content)
+    with pytest.raises(DatasetError, match=r"array file is damaged: CRC-32 .*features.npy"):
+        store.rows(torch.arange(900, NUM_ROWS))
+    plain = plain_file(tmp_path, features)
+    store = TieredFeatures(plain, hot=0.1)
+    os.utime(tmp_path / "features.bin", ns=(0, 0))
+    with pytest.raises(
+        DatasetError, match=r"features were written to while they are in use: .*features.bin\)\. Leave"
+    ):
+        store.rows(torch.arange(5))
+
+
+def test_a_file_that_is_replaced_or_removed_stays_what_it_was(tmp_path: Path) -> None:
+    features = bits(torch.float32, (16,))
+    store = TieredFeatures(plain_file(tmp_path, features), hot=0.1)
+    (tmp_path / "other").write_bytes(b"other rows")
+    os.replace(tmp_path / "other", tmp_path / "features.bin")
+    assert same(store.rows(torch.arange(NUM_ROWS)), features)
+    (tmp_path / "features.bin").unlink()
+    assert same(store.rows(torch.arange(NUM_ROWS)), features)
+
+
+def test_a_read_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    features = bits(torch.float32, (16,))
+    for cache in CACHE_NAMES:
+        store = TieredFeatures(plain_file(tmp_path, features), hot=0.1, cache=cache, hottest=torch.arange(99))
+        ids = torch.arange(50, 300)
+        store.announce(0, ids)
+
+        def fail(*_: object) -> None:
+            raise OSError(5, "Input/output error")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("sagann.runtime.tiered.cold_rows.read_scattered", fail)
+            with pytest.raises(
+                DatasetError, match=r"features cannot be read: Input/output error \(in .*features.bin\)"
+            ):
+                store.rows_of(0)
+        for _ in range(3):
+            assert same(store.rows(ids), features[ids])
+
+
+def test_files_are_closed_with_the_store(tmp_path: Path) -> None:
+    mapped = plain_file(tmp_path, bits(torch.float32, (16,)))
+    TieredFeatures(mapped, hot=0.1)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        TieredFeatures(mapped, hot=0.1).rows(torch.arange(10))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"cache": "lru"},
+            r"unknown cache: 'lru', expected one of static, s3-fifo, look-ahead \(in TieredFeatures, cache\)",
+        ),
+        (
+            {"hottest": torch.tensor([1, 10])},
+            r"vertex id out of range: 10, .* \(in TieredFeatures, hottest, position 1\)",
+        ),
+        (
+            {"hottest": torch.tensor([1, 2, 1])},
+            r"vertex repeated: 1 of 3 ids stand a second time \(in TieredFeatures, hottest\)",
+        ),
+        (
+            {"hottest": torch.tensor([1.0])},
+            r"array has the wrong form: torch.float32 \[1\], expected torch.int64 \[n\]",
+        ),
+        ({"hottest": [1]}, "argument has the wrong type: a list, expected Tensor"),
+        ({"hot": "all"}, "size is not understood"),
+    ],
+)
+def test_arguments_that_are_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TieredFeatures(torch.ones(10, 2), **{"hot": 0.5, **given})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (
+            torch.tensor([0, 10]),
+            r"vertex id out of range: 10, but there are 10 vertices.* \(in TieredFeatures.*, ids, position 1\)",
+        ),
+        (torch.tensor([-1]), "vertex id out of range: -1"),
+        (
+            torch.tensor([1], dtype=torch.int32),
+            r"array has the wrong form: torch.int32 \[1\], expected torch.int64 \[n\]",
+        ),
+        (torch.ones(1, 1, dtype=torch.int64), "array has the wrong form"),
+        ([1], "argument has the wrong type"),
+    ],
+)
+def test_ids_that_are_refused(ids: Tensor, message: str) -> None:
+    store = TieredFeatures(torch.ones(10, 2), hot=0.5)
+    with pytest.raises(InputError, match=message):
+        store.rows(ids)
+    with pytest.raises(InputError, match=message):
+        store.announce(0, ids)
+
+
+def test_sparse_features_are_refused() -> None:
+    sparse = csr_tensor(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), num_columns=3)
+    with pytest.raises(InputError, match=r"sparse features have no tiers: rows of different sizes .*to_dense"):
+        TieredFeatures(sparse)
+
+
+def test_features_on_a_device_are_refused() -> None:
+    with pytest.raises(
+        InputError, match=r"features are not in memory of the processor: .* type 'meta' \(in TieredFeatures, f"
+    ):
+        TieredFeatures(torch.empty(3, 2, device="meta"))
+
+
+def test_a_graph_takes_the_store_as_features() -> None:
+    graph = demo_graph()
+    assert isinstance(graph.features, Tensor)
+    tiered = Graph(topology=graph.topology, features=TieredFeatures(graph.features, hot=0.1))
+    assert torch.equal(tiered.in_memory().features, graph.features)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cache", CACHE_NAMES)
+def test_four_times_the_memory_limit_is_read_through_a_tenth(
+    tmp_path: Path, cache: str, limited: Callable[[int], Callable[[], None]]
+) -> None:
+    limit_bytes, row_bytes = 600 << 20, 4 * WIDTH
+    num_rows = 4 * limit_bytes // row_bytes
+    path = tmp_path / "features.bin"
+    rows = np.arange(0, num_rows, EVERY)
+    with path.open("wb") as file:
+        # The file has holes, which are read like data.
+        for row in rows.tolist():
+            os.pwrite(file.fileno(), np.full(WIDTH, row, np.float32).tobytes(), row * row_bytes)
+        os.ftruncate(file.fileno(), num_rows * row_bytes)
+    command = [sys.executable, "-m", "tests.runtime.tiered.budget_driver", str(path), cache, "10%", str(num_rows)]
+    ended = subprocess.run(command, capture_output=True, text=True, preexec_fn=limited(limit_bytes), check=False)
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert told["wrong"] == 0
+    assert told["hot"] > 0
+    # Beside the hot tier: the order of hotness and its check, and a few batches.
+    batches_bytes = 8 * 20_000 * row_bytes
+    assert told["above_bytes"] <= told["hot_bytes"] + 16 * num_rows + batches_bytes

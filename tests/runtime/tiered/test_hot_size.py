@@ -1,0 +1,85 @@
+"""Sizes of the hot tier: bytes, parts, and what is free."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+
+from sagann import free_space
+from sagann.errors import InputError
+from sagann.free_space import Memory
+from sagann.runtime.tiered import hot_size
+from sagann.runtime.tiered.hot_size import HotSize, hot_rows
+
+ROWS, ROW_BYTES = 1000, 64
+
+
+def tables(slots: int) -> int:
+    return 4 * ROWS + 12 * slots + (1 if slots % 3 else 0)
+
+
+def rows_of(hot: HotSize) -> int:
+    return hot_rows(hot, num_rows=ROWS, row_bytes=ROW_BYTES, state_bytes=tables)
+
+
+def free(monkeypatch: pytest.MonkeyPatch, usable_bytes: int | None) -> None:
+    found = Memory(total_bytes=1, available_bytes=usable_bytes, limit_bytes=None, limit_used_bytes=None)
+    for module in (hot_size, free_space):
+        monkeypatch.setattr(module, "memory", lambda: found)
+
+
+@given(st.integers(4000, 100_000))
+def test_a_size_in_bytes_is_that_of_rows_and_tables(num_bytes: int) -> None:
+    count = rows_of(num_bytes)
+    assert count * ROW_BYTES + tables(count) <= num_bytes
+    assert count == ROWS or (count + 1) * ROW_BYTES + tables(count + 1) > num_bytes - 1
+
+
+@pytest.mark.parametrize(
+    ("hot", "expected"),
+    [(0.1, 100), ("10%", 100), (" 12.5 % ", 125), (1.0, 1000), (0.0, 0), ("0%", 0), ("1MiB", 1000), ("4000B", 0)],
+)
+def test_texts_and_parts(hot: HotSize, expected: int) -> None:
+    assert rows_of(hot) == expected
+
+
+def test_auto_takes_half_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    free(monkeypatch, 40_000)
+    assert rows_of("auto") == rows_of(20_000)
+    free(monkeypatch, None)
+    with pytest.raises(InputError, match=r"free memory is unknown: .* \(in hot='auto'\)\. Pass a size, as"):
+        rows_of("auto")
+
+
+@pytest.mark.parametrize("hot", [0.5, "50%", 40_000, "40kB"])
+def test_what_is_not_free_is_refused(monkeypatch: pytest.MonkeyPatch, hot: HotSize) -> None:
+    free(monkeypatch, 30_000)
+    message = (
+        r"the work does not fit memory: at least .* are needed, 29.3 KiB are free \(in hot=.*\)\. Choose a smaller"
+    )
+    with pytest.raises(InputError, match=message):
+        rows_of(hot)
+
+
+@pytest.mark.parametrize(
+    ("hot", "message"),
+    [
+        (
+            3999,
+            r"hot tier is smaller than its tables: 3.9 KiB, but tables of 1000 rows take 3.9 KiB \(in hot=3999\)",
+        ),
+        (1.5, r"part out of range: 1.5, expected 0.0 to 1.0, or 0% to 100% \(in hot\)"),
+        (-0.1, "part out of range"),
+        (float("nan"), "part out of range: nan"),
+        ("101%", "part out of range: '101%'"),
+        ("much", r"size is not understood: 'much' \(in hot\)"),
+        ("-1%", "size is not understood"),
+        (-1, r"bytes is out of range: -1"),
+        (2**63, r"bytes is out of range"),
+        (None, "argument has the wrong type: None, expected int or float or str"),
+        (True, "argument has the wrong type: a bool"),
+    ],
+)
+def test_sizes_that_are_refused(hot: HotSize, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        rows_of(hot)

@@ -1,0 +1,32 @@
+"""What all caches have in common."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sagann.tiering import CACHES, Cache
+
+
+def table_bytes(cache: Cache) -> int:
+    """Bytes of all arrays of a cache that do not grow with a window."""
+    return sum(
+        array.nbytes
+        for name, array in vars(cache).items()
+        if isinstance(array, np.ndarray) and name != "_next_uses"
+    )
+
+
+@pytest.mark.parametrize("name", CACHES)
+@pytest.mark.parametrize(("num_rows", "num_slots"), [(1, 1), (1000, 0), (1000, 100), (1000, 999)])
+def test_a_cache_takes_the_memory_that_it_states(name: str, num_rows: int, num_slots: int) -> None:
+    made = CACHES[name](num_rows, num_slots, np.arange(num_rows)[::-1])
+    assert CACHES[name].state_bytes(num_rows, num_slots) == table_bytes(made)
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_a_cache_begins_with_the_hottest_rows(name: str) -> None:
+    cache = CACHES[name](50, 10, np.arange(49, -1, -1))
+    assert sorted(cache.owners.tolist()) == list(range(40, 50))
+    decision = cache.place(np.arange(40, 50))
+    assert (cache.owners[decision.slots] == np.arange(40, 50)).all()

@@ -1,0 +1,160 @@
+"""Look-ahead against every possible policy, and against Belady's rule in plain Python."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from sagann.tiering import AnnouncingCache, LookAhead, S3Fifo, Static, look_ahead
+from tests.tiering.naive import NaiveLookAhead, least_reads
+
+BATCHES = st.lists(st.lists(st.integers(0, 6), max_size=5), max_size=7)
+
+
+def batch_of(ids: list[int]) -> np.ndarray:
+    return np.array(ids, dtype=np.int64)
+
+
+def num_read(cache: LookAhead, batch: list[int]) -> int:
+    """Place the next batch; the number of rows that are read for it, each once."""
+    decision = cache.place_next()
+    resident = {row for row, found in zip(batch, decision.is_resident.tolist(), strict=True) if found}
+    return len(set(batch) - resident)
+
+
+@given(BATCHES, st.integers(0, 4), st.permutations(range(7)), st.integers(0, 7))
+@settings(max_examples=300)
+def test_no_policy_reads_fewer_rows_for_the_batches_of_a_window(
+    batches: list[list[int]], num_slots: int, order: list[int], num_hottest: int
+) -> None:
+    hottest = np.array(order[:num_hottest], dtype=np.int64)
+    cache = LookAhead(7, num_slots, hottest)
+    for batch in batches:
+        cache.announce(batch_of(batch))
+    reads = sum(num_read(cache, batch) for batch in batches)
+    assert reads == least_reads(batches, num_slots, order[: min(num_hottest, num_slots)])
+
+
+@given(st.integers(0, 10_000), st.integers(0, 12), st.integers(1, 6))
+@settings(max_examples=200)
+def test_a_window_that_moves_on_follows_beladys_rule(seed: int, num_slots: int, window: int) -> None:
+    generator = np.random.default_rng(seed)
+    batches = [generator.integers(30, size=generator.integers(0, 12)).tolist() for _ in range(40)]
+    cache, naive = LookAhead(30, num_slots), NaiveLookAhead(num_slots)
+    ahead = iter(batches)
+    for batch in batches:
+        while cache.num_announced < window and (following := next(ahead, None)) is not None:
+            cache.announce(batch_of(following))
+            naive.window.append(following)
+        resident = set(cache.owners.tolist()) - {-1}
+        assert num_read(cache, batch) == len(set(batch) - resident)
+        # Rows of one urgency may stand in for each other, so the naive cache goes on from the same rows.
+        naive.kept = resident
+        naive.num_resident()
+        kept = set(cache.owners.tolist()) - {-1}
+        assert sorted(map(naive.urgency, kept)) == sorted(map(naive.urgency, naive.kept))
+
+
+@given(st.integers(0, 10_000), st.integers(1, 10))
+def test_every_slot_is_that_of_its_owner(seed: int, num_slots: int) -> None:
+    generator = np.random.default_rng(seed)
+    cache = LookAhead(40, num_slots, generator.permutation(40)[:20])
+    for number in range(30):
+        ids = generator.integers(40, size=10)
+        cache.announce(ids)
+        if number % 3:
+            before = cache.owners.copy()
+            placed = cache._window[0]
+            decision = cache.place_next()
+            for row, slot, resident in zip(placed, decision.slots, decision.is_resident, strict=True):
+                assert resident == (row in before)
+                assert not resident or before[slot] == row
+        owned = cache.owners[cache.owners >= 0]
+        assert len(set(owned.tolist())) == len(owned)
+        assert (cache.owners[cache.place(owned).slots] == owned).all()
+
+
+def test_without_a_window_the_hottest_rows_stay() -> None:
+    num_rows, num_slots = 1000, 64
+    hottest = np.random.default_rng(0).permutation(num_rows)
+    cache = LookAhead(num_rows, num_slots)
+    cache = LookAhead(num_rows, num_slots, hottest)
+    for seed in range(20):
+        cache.announce(np.random.default_rng(seed).integers(num_rows, size=100))
+        cache.place_next()
+    assert sorted(cache.owners.tolist()) == sorted(hottest[:num_slots].tolist())
+
+
+def test_of_rows_without_a_use_the_coldest_leaves_first() -> None:
+    hottest = np.arange(200)
+    cache = LookAhead(200, 100, hottest)
+    # Batches 100, 101, ... are used twice, so each needs a slot.
+    for row in range(100, 150):
+        cache.announce(np.array([row]))
+    for row in range(100, 150):
+        cache.announce(np.array([row]))
+    for _ in range(50):
+        cache.place_next()
+    # Only levels are told apart: two of 64 have 6 or 7 rows here.
+    assert set(range(44)) <= set(cache.owners.tolist())
+
+
+def test_rows_that_were_not_announced_leave_the_cache_alone() -> None:
+    cache = LookAhead(10, 2, np.array([4, 5]))
+    assert cache.place(np.array([5, 6])).slots.tolist() == [1, -1]
+    assert cache.owners.tolist() == [4, 5]
+
+
+def test_withdrawn_batches_are_forgotten() -> None:
+    cache = LookAhead(10, 2, np.array([4, 5]))
+    cache.announce(np.array([4, 7]))
+    cache.announce(np.array([7]))
+    cache.withdraw()
+    assert cache.num_announced == 0
+    # Row 4 is not used any more, and rows 7 and 8 are.
+    for batch in ([7, 8], [7, 8]):
+        cache.announce(np.array(batch))
+    assert [cache.place_next().is_resident.tolist() for _ in range(2)] == [[False, False], [True, True]]
+
+
+def test_positions_and_numbers_begin_anew_after_2_to_the_31(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = [np.random.default_rng(seed).integers(50, size=20) for seed in range(60)]
+
+    def residents(cache: LookAhead) -> list[list[bool]]:
+        for batch in batches[:10]:
+            cache.announce(batch)
+        found = []
+        for number in range(len(batches)):
+            found.append(cache.place_next().is_resident.tolist())
+            if number + 10 < len(batches):
+                cache.announce(batches[number + 10])
+        return found
+
+    late = LookAhead(50, 10)
+    late._first_access, late._first_batch = 2**31 - 300, 2**31 - 15
+    assert residents(late) == residents(LookAhead(50, 10))
+
+
+def test_the_ring_of_accesses_grows() -> None:
+    generator = np.random.default_rng(1)
+    batches = [generator.integers(3000, size=1500) for _ in range(12)]
+    cache, early = LookAhead(3000, 500), LookAhead(3000, 500)
+    early._make_room(1 << 16)
+    for each in (cache, early):
+        each.announce(batches[0])
+        each.announce(batches[1])
+        each.place_next()
+        for batch in batches[2:]:
+            each.announce(batch)
+    assert len(cache._next_uses) == 1 << 15
+    for _ in range(11):
+        assert (cache.place_next().slots == early.place_next().slots).all()
+    assert cache.window_bytes == 4 << 15
+
+
+def test_it_is_the_only_cache_that_is_told_about_batches() -> None:
+    assert isinstance(LookAhead(3, 1), AnnouncingCache)
+    assert not isinstance(S3Fifo(3, 1), AnnouncingCache)
+    assert not isinstance(Static(3, 1), AnnouncingCache)
+    assert look_ahead.MOST_BATCHES & (look_ahead.MOST_BATCHES - 1) == 0
