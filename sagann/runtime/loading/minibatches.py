@@ -9,6 +9,8 @@ So nothing is pickled, and graph and features are in memory once.
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -17,7 +19,7 @@ from torch import Tensor
 from sagann.errors import InputError, require_type
 from sagann.graph import Graph
 from sagann.graph.checks import wrong_form
-from sagann.graph.feature_store import feature_store, read_rows
+from sagann.graph.feature_store import AnnouncedFeatures, feature_store, read_rows
 from sagann.graph.split import labelled_rows
 from sagann.ranges import require_integer
 from sagann.runtime.device.streams import Streams
@@ -34,6 +36,9 @@ class MiniBatches:
 
     ``for batch in minibatches`` goes through the next epoch, the first time through epoch 0. Batches are sampled, loaded and copied to the
     device ahead of the loop, on threads of their own. They end with the loop, however it ends.
+
+    A feature store of :class:`sagann.graph.feature_store.AnnouncedFeatures` is told of every batch as soon as it is sampled. Such a store
+    serves one loop at a time.
 
     Args:
         graph: as the model reads it: ``model.prepare(graph)`` for a model that has ``prepare``. Topology and features may be mapped from
@@ -99,6 +104,7 @@ class MiniBatches:
         self.device = device_named(device, where="MiniBatches.device")
         self._features = None if graph.features is None else feature_store(graph.features)
         self._next_epoch = 0
+        self._announcing, self._announced = threading.Lock(), itertools.count()
         if not len(self):
             raise InputError(
                 "an epoch has no batch",
@@ -147,10 +153,16 @@ class MiniBatches:
         def sample(number: int) -> Sampled:
             return self.sampler.sample(ids[number], epoch=epoch, batch=number).prepare()
 
-        stages = [
-            Stage(name="sample", work=sample, threads=self.threads, size_of=_size_of_sampled),
-            Stage(name="load", work=self._load, threads=self.threads, size_of=_size_of_batch),
-        ]
+        stages = [Stage(name="sample", work=sample, threads=self.threads, size_of=_size_of_sampled)]
+        if isinstance(self._features, AnnouncedFeatures):
+            # Of a loop that was left early.
+            self._features.withdraw()
+            stages.append(Stage(name="announce", work=self._announce))
+            stages.append(
+                Stage(name="load", work=self._load_announced, threads=self.threads, size_of=_size_of_batch)
+            )
+        else:
+            stages.append(Stage(name="load", work=self._load, threads=self.threads, size_of=_size_of_batch))
         numbers, item = range(first, len(ids)), f"epoch {epoch}, batch"
         if self.device.type == "cpu":
             return Pipeline(numbers, stages, ahead=self.ahead, item=item)
@@ -158,13 +170,29 @@ class MiniBatches:
         stages.append(Stage(name="copy", work=copies.send, size_of=lambda sent: Size(num_bytes=sent.memory.nbytes)))
         return Pipeline(numbers, stages, ahead=self.ahead, item=item, receive=copies.receive)
 
+    def _announce(self, sampled: Sampled) -> tuple[int, Sampled]:
+        """Tell the feature store which rows a batch reads; the batch with its number in the store."""
+        assert isinstance(self._features, AnnouncedFeatures)
+        with self._announcing:
+            number = next(self._announced)
+            self._features.announce(number, sampled.src_ids)
+        return number, sampled
+
+    def _load_announced(self, announced: tuple[int, Sampled]) -> MiniBatch:
+        number, sampled = announced
+        assert isinstance(self._features, AnnouncedFeatures)
+        return self._batch(sampled, self._features.rows_of(number))
+
     def _load(self, sampled: Sampled) -> MiniBatch:
+        return self._batch(sampled, None if self._features is None else read_rows(self._features, sampled.src_ids))
+
+    def _batch(self, sampled: Sampled, features: Tensor | None) -> MiniBatch:
         labels = self.graph.labels
         return MiniBatch(
             blocks=sampled.blocks,
             src_ids=sampled.src_ids,
             seeds=sampled.seeds,
-            features=None if self._features is None else read_rows(self._features, sampled.src_ids),
+            features=features,
             labels=None if labels is None else labels.index_select(0, sampled.seeds),
         )
 

@@ -17,6 +17,7 @@ from sagann.errors import DatasetError, InputError
 from sagann.graph import Graph
 from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.runtime.loading import MiniBatch, MiniBatches
+from sagann.runtime.tiered import TieredFeatures
 from sagann.sampling import NeighborSampler, seed_batches
 from sagann.storage import load_graph, save_graph
 from sagann.storage.whole_files import whole_files
@@ -325,3 +326,30 @@ def test_it_needs_no_copy_of_the_graph() -> None:
     minibatches = of(GRAPH)
     assert minibatches.graph is GRAPH
     assert minibatches.sampler.topology is GRAPH.topology
+
+
+@pytest.mark.parametrize("cache", ["static", "s3-fifo", "look-ahead"])
+@pytest.mark.parametrize(("threads", "ahead"), [(1, 0), (1, 3), (3, 6)])
+def test_a_tiered_store_is_told_of_batches_ahead(cache: str, threads: int, ahead: int) -> None:
+    graph = labelled_graph()
+    assert isinstance(graph.features, Tensor)
+    store = TieredFeatures(graph.features, hot=0.3, cache=cache)
+    expected, tiered = of(graph), of(replace(graph, features=store), threads=threads, ahead=ahead)
+    for epoch in range(3):
+        assert_same(list(expected.batches(epoch)), list(tiered.batches(epoch)))
+        # A loop that is left early leaves announced batches behind.
+        for _ in tiered.batches(epoch, first=1):
+            break
+    assert 0 < store.traffic().hot.rows < store.traffic().rows
+
+
+def test_looking_ahead_reads_fewer_cold_rows() -> None:
+    graph = labelled_graph()
+    assert isinstance(graph.features, Tensor)
+    cold = {}
+    for cache in ("s3-fifo", "look-ahead"):
+        store = TieredFeatures(graph.features, hot=0.3, cache=cache)
+        for epoch in range(4):
+            list(of(replace(graph, features=store), ahead=5).batches(epoch))
+        cold[cache] = store.traffic().cold.rows
+    assert cold["look-ahead"] < cold["s3-fifo"]
