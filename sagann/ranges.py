@@ -81,6 +81,7 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         "batch_size": _TIMES,
         "epoch": Range(0, 2**63 - 1),
         "batch": Range(0, 2**63 - 1),
+        "iterations": Range(0, 2**63 - 1),
         # Splits, generators and orders of vertices. Positions in larger random arrays do not fit 64 bits.
         "split": _ROWS,
         "drawn": Range(0, 2**40),
