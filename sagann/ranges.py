@@ -87,6 +87,7 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         "ahead": _AHEAD,
         "batches_ahead": _AHEAD,
         "sampling_threads": _THREADS,
+        "iterations": Range(0, 2**63 - 1),
         # Splits, generators and orders of vertices. Positions in larger random arrays do not fit 64 bits.
         "split": _ROWS,
         "drawn": Range(0, 2**40),

@@ -14,7 +14,7 @@ from sagann.cli.prepare import apply_split, open_checked, training_graph
 from sagann.cli.result_file import write_embeddings, write_predictions
 from sagann.cli.run_settings import DataConfig, RunSettings, absolute_path, merge, read_tables, settings_of
 from sagann.errors import CheckpointError
-from sagann.graph import Graph
+from sagann.graph import Graph, original_order
 from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.storage.whole_files import whole_files
@@ -59,7 +59,8 @@ class TrainedRun:
         names = read_run(self.run_dir).class_names or [str(number) for number in range(contract.num_classes)]
         self._say_streamed()
         probabilities = self.predictor.predict(graph, probabilities=True)
-        write_predictions(out, probabilities.float(), names, multi_label=contract.multi_label)
+        order = original_order(graph)
+        write_predictions(out, probabilities.float(), names, order, multi_label=contract.multi_label)
         self.terminal.show(f"Predictions of {graph.num_vertices} vertices written to {out}")
 
     def embed(self, out: Path) -> None:
@@ -67,7 +68,7 @@ class TrainedRun:
         graph = self._graph()
         self._say_streamed()
         embeddings = self.predictor.embed(graph).float()
-        write_embeddings(out, embeddings)
+        write_embeddings(out, embeddings, original_order(graph))
         rows, width = embeddings.shape
         self.terminal.show(f"Embeddings of {rows} vertices, {width} wide, written to {out}")
 

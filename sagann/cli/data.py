@@ -1,4 +1,4 @@
-"""``sagann data import | info | check | reorder``. Their work is imported when a command runs."""
+"""``sagann data import | info | check | reorder | score``. Their work is imported when a command runs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import typer
 
 from sagann.byte_size import parse_bytes
 from sagann.cli.options import Shared, command, option, switch
+from sagann.errors import InputError
 from sagann.ranges import RANGES
 
 if TYPE_CHECKING:
     from sagann.storage import ImportOptions
 
-app = typer.Typer(help="Import, describe, check, reorder and generate datasets.", no_args_is_help=True)
+app = typer.Typer(help="Import, describe, check, reorder, score and generate datasets.", no_args_is_help=True)
 
 FORMATS = ("csv", "parquet", "npz", "ogb", "graphbolt")
 "What ``sagann data import`` reads."
@@ -202,8 +203,20 @@ def reorder(
     out: OutArgument,
     by: Annotated[
         str,
-        option("The order: neighbours close together, highest in-degree first, or random.", "metis|degree|random"),
+        option(
+            "The order: neighbours close together, highest in-degree first, what sampled mini-batches read most first, "
+            "or random.",
+            "metis|degree|score|random",
+        ),
     ] = "metis",
+    score: Annotated[
+        str | None,
+        option(
+            "The score of --by score: out-degree, reverse PageRank, or the latter from the vertices to train on.",
+            "degree|rpr|wrpr",
+            default="wrpr",
+        ),
+    ] = None,
     parts: Annotated[
         int,
         typer.Option(
@@ -220,12 +233,14 @@ def reorder(
         bool, switch("--overwrite", "Replace a dataset in OUT, and the file of --save-order.")
     ] = False,
 ) -> None:
-    """Renumber the vertices of a dataset, so that a streamed epoch finds those that it needs together.
+    """Renumber the vertices of a dataset, so that an epoch finds those that it needs together.
+
+    The original ids are kept: 'sagann predict' and 'sagann embed' write their rows in the original order.
 
     Example: sagann data reorder roads roads-near --by degree
     """
     from sagann.cli.result_file import check_target
-    from sagann.partition import vertex_order
+    from sagann.partition import DEFAULT_SCORE, vertex_order
     from sagann.storage import load_graph
     from sagann.storage.manifest import read_manifest
     from sagann.storage.npy import write_npy
@@ -234,14 +249,73 @@ def reorder(
 
     if save_order is not None:
         check_target(save_order, (".npy",), overwrite=overwrite, option="--save-order")
+    if score is not None and by != "score":
+        raise InputError(
+            "only the order by score has a score",
+            value=f"--score {score} with --by {by}",
+            where="sagann data reorder",
+            fix="Add --by score, or leave --score out.",
+        )
     graph = load_graph(dataset)
     with whole_files(graph):
-        order = vertex_order(graph, by, num_parts=parts, seed=seed)
+        # Orders rely on valid ids.
+        graph.topology.validate()
+        order = vertex_order(graph, by, num_parts=parts, seed=seed, score=score or DEFAULT_SCORE)
     manifest = read_manifest(Path(dataset)) if Path(dataset).is_dir() else None
     save_reordered(graph, order, out, overwrite=overwrite, manifest=manifest)
     if save_order is not None:
         write_npy(save_order, order)
     report_dataset(out, shared)
+
+
+@app.command("score")
+@command()
+def score(
+    shared: Shared,
+    dataset: DatasetArgument,
+    scores: Annotated[
+        str, option("Scores to compare: names with commas.", "degree,rpr,wrpr", name="--score")
+    ] = "degree,rpr,wrpr",
+    fanouts: Annotated[
+        str,
+        option("In-edges to sample for a vertex, a number per hop, -1 for all; the first is nearest the seeds."),
+    ] = "25,10",
+    batch_size: Annotated[
+        int,
+        typer.Option(
+            help="Vertices that a batch starts from.",
+            min=RANGES["batch_size"].low,
+            max=RANGES["batch_size"].high,
+        ),
+    ] = 1024,
+    split: Annotated[
+        str | None,
+        option(
+            "Vertices that batches start from.",
+            "train|val|test|all",
+            default="train; without that split, all labelled ones",
+        ),
+    ] = None,
+    seed: SeedOption = 0,
+    plot: Annotated[Path | None, option("File (.png) for the curves; needs matplotlib.", "FILE")] = None,
+    overwrite: Annotated[bool, switch("--overwrite", "Replace the file of --plot.")] = False,
+) -> None:
+    """Say what share of a sampled epoch's reads of features goes to the hottest rows, by each score and at best.
+
+    Example: sagann data score demo --score wrpr --fanouts 25,10 --plot curves.png
+    """
+    from sagann.cli.score_run import ScoreRequest, score_run
+
+    request = ScoreRequest(
+        scores=tuple(scores.split(",")),
+        fanouts=fanouts,
+        batch_size=batch_size,
+        split=split,
+        seed=seed,
+        plot=plot,
+        overwrite=overwrite,
+    )
+    score_run(dataset, request, shared.terminal())
 
 
 def report_dataset(out: Path, shared: Shared) -> None:

@@ -12,7 +12,7 @@ from sagann.cli.prepare import open_checked
 from sagann.cli.run_settings import chosen_settings, read_text
 from sagann.compiler import LayerProgram
 from sagann.compiler.explain import explain
-from sagann.errors import InputError, MissingDependencyError
+from sagann.errors import InputError
 from sagann.free_space import nearest_folder
 from sagann.graph import Graph
 from sagann.graph.large_arrays import made_by
@@ -25,12 +25,13 @@ from sagann.report.terminal import Terminal
 from sagann.runtime.blocks.scratch import Scratch
 from sagann.runtime.forecasting.forecast import forecast
 from sagann.runtime.forecasting.probe import probe
-from sagann.runtime.forecasting.timeline_files import can_draw, write_picture
+from sagann.runtime.forecasting.timeline_files import write_picture
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.streaming.stream import foretell
 from sagann.saga import SagaLayer
 from sagann.saga.engine import using_engine
 from sagann.saga.layer import count_hops
+from sagann.storage.picture import require_drawing
 from sagann.train.preparation import features_as, parameter_dtype, prepared_by
 from sagann.train.resources import resolve_device
 from sagann.train.run_folder import RUNS, is_of_run
@@ -147,8 +148,7 @@ def _show(terminal: Terminal, name: str, program: LayerProgram | str, *, with_so
 
 
 def _check_picture(path: Path) -> None:
-    if not can_draw():
-        raise MissingDependencyError("matplotlib", extra="plots", feature="--picture")
+    require_drawing("--picture")
     if path.suffix != ".png" or not path.absolute().parent.is_dir():
         raise InputError(
             "picture cannot be written",

@@ -12,8 +12,11 @@ from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.storage.folder import is_dataset
+from sagann.storage.npy import write_npy
 from sagann.temporary import Removal
 from sagann.train.run_folder import RunFolder
+
+_AT_ONCE_BYTES = 32 << 20
 
 
 def check_target(path: Path, suffixes: Sequence[str], *, overwrite: bool, option: str = "--out") -> None:
@@ -66,8 +69,12 @@ def owner_of(path: Path) -> Path | None:
     return None
 
 
-def write_predictions(path: Path, probabilities: Tensor, class_names: Sequence[str], *, multi_label: bool) -> None:
+def write_predictions(
+    path: Path, probabilities: Tensor, class_names: Sequence[str], order: Tensor, *, multi_label: bool
+) -> None:
     """Write predictions, from float32 [num_vertices, C], as .csv, .parquet or .npy; an existing file is replaced.
+
+    Row i of the file is row ``order[i]`` of ``probabilities``.
 
     With one class per vertex, the likeliest class and its probability are written; as .npy, a structured array with the
     fields vertex, class and probability. With several classes per vertex, a column per class is written; as .npy, a
@@ -75,25 +82,26 @@ def write_predictions(path: Path, probabilities: Tensor, class_names: Sequence[s
     """
     write = _write_npy if path.suffix == ".npy" else _write_table
     if multi_label and path.suffix == ".npy":
-        write_embeddings(path, probabilities)
+        write_embeddings(path, probabilities, order)
         return
     columns: dict[str, Any] = {"vertex": np.arange(len(probabilities), dtype=np.int64)}
     if multi_label:
         unique = len({*class_names, "vertex"}) == len(class_names) + 1
         names = class_names if unique else [f"{number}:{name}" for number, name in enumerate(class_names)]
-        columns |= dict(zip(names, probabilities.numpy().T, strict=True))
+        columns |= {name: column[order].numpy() for name, column in zip(names, probabilities.T, strict=True)}
     else:
-        best = probabilities.max(dim=1)
-        columns["class"] = best.indices.numpy()
+        probability, classes = (column[order].numpy() for column in probabilities.max(dim=1))
+        columns["class"] = classes
         if path.suffix != ".npy":
-            columns["class_name"] = _named(class_names, best.indices.numpy())
-        columns["probability"] = best.values.numpy()
+            columns["class_name"] = _named(class_names, classes)
+        columns["probability"] = probability
     _replace(path, lambda aside: write(aside, columns))
 
 
-def write_embeddings(path: Path, rows: Tensor) -> None:
-    """Write a float32 matrix [num_vertices, F] as .npy; an existing file is replaced."""
-    _replace(path, lambda aside: _save_array(aside, rows.numpy()))
+def write_embeddings(path: Path, rows: Tensor, order: Tensor) -> None:
+    """Write a float32 matrix [num_vertices, F] as .npy; an existing file is replaced. Row i of the file is row ``order[i]``."""
+    pieces = order.split(max(1, _AT_ONCE_BYTES // max(1, rows[:1].nbytes)))
+    _replace(path, lambda aside: write_npy(aside, rows, (rows[piece] for piece in pieces)))
 
 
 def _named(names: Sequence[str], ids: np.ndarray) -> Any:

@@ -13,7 +13,7 @@ from sagann.graph.feature_store import AnnouncedFeatures, FeatureStore, feature_
 from sagann.graph.graph import SPLIT_NAMES, Graph
 from sagann.graph.normalise import normalise, normalise_features
 from sagann.graph.split import graph_split, per_class_split, planetoid_split, random_split
-from sagann.graph.subgraph import relabel, subgraph
+from sagann.graph.subgraph import original_order, relabel, subgraph
 from sagann.graph.topology import Csr, Topology
 from sagann.graph.transform import add_inverse_edges, add_self_loops, coalesce, remove_self_loops, symmetrise
 from sagann.graph.validate import validate_graph
@@ -41,6 +41,7 @@ __all__ = [
     "id_dtype",
     "normalise",
     "normalise_features",
+    "original_order",
     "per_class_split",
     "planetoid_split",
     "random_split",

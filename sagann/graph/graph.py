@@ -53,6 +53,9 @@ class Graph:
     None for a single graph."""
     graph_names: tuple[str, ...] = ()
     "Names of the graphs, or empty."
+    original_ids: Tensor | None = None
+    """Ids that the vertices had before they were renumbered, int64 [num_vertices], a permutation, on the CPU: vertex i was vertex
+    original_ids[i]. None for a graph that was never renumbered."""
     num_edge_types: int = 0
     "Number of edge types; 0 without types. The types are ``topology.edge_data['type']``, from 0."
     name: str = "graph"
@@ -75,6 +78,7 @@ class Graph:
             declare_constant(features)
         rows: dict[str, Features | None] = {"features": features, "labels": self.labels}
         rows |= {f"split '{name}'": mask for name, mask in self.splits.items()}
+        rows["original_ids"] = self.original_ids
         for what, found in rows.items():
             is_number = isinstance(found, Tensor) and found.ndim == 0
             if found is not None and (is_number or feature_store(found).num_rows != n):
@@ -124,7 +128,10 @@ class Graph:
         return self if self.features is None else replace(self, features=tensor_of(self.features))
 
     def to(self, device: torch.device | str) -> Graph:
-        """The same graph on ``device``. A feature store stays a store on the CPU; another device gets all its rows."""
+        """The same graph on ``device``. A feature store stays a store on the CPU; another device gets all its rows.
+
+        The original ids stay on the CPU.
+        """
 
         def move(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else tensor.to(device)
@@ -167,6 +174,8 @@ def named_arrays(graph: Graph) -> Iterator[tuple[str, Features]]:
         yield f"split '{name}'", mask
     if graph.graph_ptr is not None:
         yield "graph_ptr", graph.graph_ptr
+    if graph.original_ids is not None:
+        yield "original_ids", graph.original_ids
 
 
 def _check_types(graph: Graph) -> None:
@@ -176,7 +185,7 @@ def _check_types(graph: Graph) -> None:
     as_tensor = "Convert it with torch.as_tensor."
     features = graph.features
     require_type(features, (Tensor, FeatureStore), where="Graph.features", fix=as_tensor, optional=True)
-    for name in ("labels", "graph_ptr"):
+    for name in ("labels", "graph_ptr", "original_ids"):
         require_type(getattr(graph, name), Tensor, where=f"Graph.{name}", fix=as_tensor, optional=True)
     for name in ("num_classes", "num_edge_types"):
         count = getattr(graph, name)

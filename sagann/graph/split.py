@@ -1,6 +1,7 @@
 """Splits: which vertices to train, validate and test on.
 
-Only labelled vertices enter a split; masks are disjoint; the same seed gives the same split on every machine.
+Only labelled vertices enter a split; masks are disjoint; the same seed gives the same split on every machine, and of a renumbered
+graph the same vertices as of the original one.
 In a multi-label graph every vertex counts as labelled, because a row of zeros is a valid label.
 """
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from sagann.errors import InputError, shown
 from sagann.graph.graph import Graph
+from sagann.graph.subgraph import original_order
 from sagann.ranges import RANGES
 
 
@@ -166,13 +168,15 @@ def labelled_rows(graph: Graph, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _labelled_vertices(graph: Graph) -> Tensor:
-    """Find the vertices with a known label, int64 ascending."""
+    """Find the vertices with a known label, int64 ascending by original id."""
     if graph.labels is None:
         fix = "Give the graph labels first."
         raise _refused(graph, "a graph without labels cannot be split", "labels is None", fix)
-    if graph.multi_label:
-        return torch.arange(graph.num_vertices, device=graph.labels.device)
-    return (graph.labels >= 0).nonzero().squeeze(1)
+    if graph.original_ids is not None:
+        vertices = original_order(graph).to(graph.labels.device)
+    else:
+        vertices = torch.arange(graph.num_vertices, device=graph.labels.device)
+    return vertices if graph.multi_label else vertices[graph.labels[vertices] >= 0]
 
 
 def _graph_position(graph: Graph, key: str | int) -> int:

@@ -22,6 +22,8 @@ from sagann.graph.topology import Topology
 def subgraph(graph: Graph, vertices: Tensor) -> Graph:
     """Take the subgraph that ``vertices`` induce; vertex i of it is ``vertices[i]``.
 
+    The subgraph has no original ids, since some of them may be missing.
+
     Args:
         graph: any graph.
         vertices: int64 [M], distinct ids. If the graph holds several graphs, the vertices of each must be consecutive
@@ -62,6 +64,7 @@ def subgraph(graph: Graph, vertices: Tensor) -> Graph:
         splits={name: mask[vertices] for name, mask in graph.splits.items()},
         graph_ptr=graph_ptr,
         graph_names=graph_names,
+        original_ids=None,
     )
 
 
@@ -72,6 +75,8 @@ def _rows_of(features: Features, vertices: Tensor) -> Tensor:
 def relabel(graph: Graph, order: Tensor) -> Graph:
     """Renumber the vertices: vertex i of the result is vertex ``order[i]`` of ``graph``.
 
+    The result knows the ids that its vertices had before any renumbering: its ``original_ids``.
+
     Args:
         graph: any graph.
         order: int64 [num_vertices], a permutation of the vertex ids.
@@ -79,7 +84,29 @@ def relabel(graph: Graph, order: Tensor) -> Graph:
         InputError: ``order`` is not a permutation, or mixes the vertices of several graphs.
     """
     check_order(graph, order)
-    return subgraph(graph, order)
+    order = order.cpu()
+    original_ids = order if graph.original_ids is None else graph.original_ids[order]
+    return replace(subgraph(graph, order.to(graph.topology.device)), original_ids=original_ids)
+
+
+def original_order(graph: Graph) -> Tensor:
+    """The vertices in the order of their original ids: puts results of a renumbered graph back.
+
+    Returns:
+        int64 [num_vertices], on the CPU: vertex ``original_order(graph)[i]`` had the id i before any renumbering.
+    Example:
+        >>> topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=3)
+        >>> given = Graph(topology=topology, labels=torch.tensor([5, 6, 7]), num_classes=8)
+        >>> renumbered = relabel(given, torch.tensor([2, 0, 1]))
+        >>> renumbered.labels.tolist(), renumbered.labels[original_order(renumbered)].tolist()
+        ([7, 5, 6], [5, 6, 7])
+    """
+    vertices = torch.arange(graph.num_vertices)
+    if graph.original_ids is None:
+        return vertices
+    order = torch.empty_like(vertices)
+    order[graph.original_ids] = vertices
+    return order
 
 
 def check_order(graph: Graph, order: Tensor) -> None:

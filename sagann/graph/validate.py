@@ -15,6 +15,7 @@ from sagann.graph.checks import (
     Where,
     check_columns,
     check_finite,
+    check_ids,
     check_labels,
     check_offsets,
     check_types,
@@ -43,6 +44,7 @@ def validate_graph(graph: Graph) -> None:
     _check_boundaries(graph)
     _check_edge_data(graph)
     _check_features(graph)
+    _check_original_ids(graph)
     validate_labels(graph)
 
 
@@ -76,6 +78,28 @@ def _check_boundaries(graph: Graph) -> None:
         )
     if ptr is not None:
         _check_no_crossing(graph, ptr)
+
+
+def _check_original_ids(graph: Graph) -> None:
+    ids, where = graph.original_ids, _name(graph, "original_ids")
+    if ids is None:
+        return
+    if ids.dtype != torch.int64 or ids.ndim != 1:
+        raise wrong_form(
+            ids, "torch.int64 [num_vertices]", where=where, fix="Convert the ids with .to(torch.int64)."
+        )
+    seen = torch.zeros(graph.num_vertices, dtype=torch.bool)
+    for part in slices(len(ids)):
+        check_ids(ids[part], graph.num_vertices, "original", where=numbered(where, "vertex", part.start))
+        seen[ids[part]] = True
+    missing = first_true(~seen)
+    if missing is not None:
+        raise InputError(
+            "original ids are no permutation",
+            value=f"{missing} is missing, so another one stands twice",
+            where=where,
+            fix="Pass every id once, or None for a graph that was not renumbered.",
+        )
 
 
 def _check_no_crossing(graph: Graph, ptr: Tensor) -> None:

@@ -1,10 +1,10 @@
-"""Orders of vertices: METIS, by degree, and random.
+"""Orders of vertices: METIS, by degree, by score, and random.
 
 References:
     Karypis and Kumar, A fast and high quality multilevel scheme for partitioning irregular graphs, SIAM Journal on Scientific
     Computing 20(1), 1998. Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2 and 4: the min-cut partition of METIS. We differ in
     that METIS's parts only give an order of vertices. They are finer than intervals, and a plan cuts the order into intervals
-    of equal bytes.
+    of equal bytes. Graph Neural Network Training with Data Tiering, 2021, Sec. 3.2 and Algorithm 2: the order by score.
 """
 
 from __future__ import annotations
@@ -18,14 +18,20 @@ from sagann.errors import InputError, MissingDependencyError, require_choice
 from sagann.graph.graph import Graph
 from sagann.graph.topology import Topology
 from sagann.graph.transform import remove_self_loops, symmetrise
+from sagann.tiering import Score, hottest, score_vertices
 
-VertexOrder = Literal["metis", "degree", "random"]
-"metis: neighbours have close numbers. degree: highest in-degree first. random: as if the graph had no order."
+VertexOrder = Literal["metis", "degree", "score", "random"]
+"""metis: neighbours have close numbers. degree: highest in-degree first. score: vertices that sampled mini-batches read most come
+first. random: as if the graph had no order."""
 VERTEX_ORDERS: tuple[VertexOrder, ...] = get_args(VertexOrder)
 "Names of all orders."
+DEFAULT_SCORE: Score = "wrpr"
+"The score of the order by score, by default: in Data Tiering's Sec. 5.2 its hot rows take the most reads."
 
 
-def vertex_order(graph: Graph, by: str, *, num_parts: int = 128, seed: int = 0) -> Tensor:
+def vertex_order(
+    graph: Graph, by: str, *, num_parts: int = 128, seed: int = 0, score: str = DEFAULT_SCORE
+) -> Tensor:
     """Order a graph's vertices, for :func:`sagann.graph.relabel`.
 
     If the graph is a batch of graphs, the vertices of each one stay together.
@@ -35,10 +41,11 @@ def vertex_order(graph: Graph, by: str, *, num_parts: int = 128, seed: int = 0) 
         by: name of the order.
         num_parts: number of METIS's parts.
         seed: of METIS, and of the random order.
+        score: name of the score, for the order by score (:func:`sagann.tiering.score_vertices`).
     Returns:
         int64 [num_vertices], a permutation: vertex ``order[0]`` comes first.
     Raises:
-        InputError: no order has that name.
+        InputError: no order or score has that name, or a score that needs labelled vertices finds none.
         MissingDependencyError: METIS is not installed.
     Example:
         >>> from sagann.graph import demo_graph
@@ -53,6 +60,8 @@ def vertex_order(graph: Graph, by: str, *, num_parts: int = 128, seed: int = 0) 
         order = metis_order(topology, num_parts=num_parts, seed=seed)
     elif by == "degree":
         order = torch.sort(topology.in_degrees(), descending=True, stable=True).indices
+    elif by == "score":
+        order = hottest(score_vertices(graph, score))
     else:
         order = torch.randperm(graph.num_vertices, generator=torch.Generator().manual_seed(seed))
     if graph.graph_ptr is None:

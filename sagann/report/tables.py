@@ -50,6 +50,8 @@ def dataset_table(graph: Graph, *, class_names: Sequence[str], path: Path) -> Ta
     table.add_row("splits", ", ".join(sizes) or "none")
     if graph.graph_ptr is not None:
         table.add_row("graphs", _graphs(graph))
+    if graph.original_ids is not None:
+        table.add_row("order", "renumbered; original ids are kept")
     if path.exists():
         table.add_row("on disk", format_bytes(_size_bytes(path)))
     return table

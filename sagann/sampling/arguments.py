@@ -28,8 +28,8 @@ def require_square(topology: Topology, *, where: str) -> None:
     require_type(topology, Topology, where=where, fix=fix)
     if topology.device.type != "cpu":
         raise InputError(
-            "samplers read the processor's memory alone",
-            value=f"edges on a device of type '{topology.device.type}'",
+            "edges are not in the processor's memory",
+            value=f"they are on a device of type '{topology.device.type}'",
             where=where,
             fix="Move the topology with .to('cpu').",
         )
@@ -38,5 +38,5 @@ def require_square(topology: Topology, *, where: str) -> None:
             "sources and destinations differ",
             value=f"{topology.num_src} sources, {topology.num_dst} destinations",
             where=where,
-            fix="Sample from a whole graph, whose vertices are both.",
+            fix="Pass the topology of a whole graph, whose vertices are both.",
         )

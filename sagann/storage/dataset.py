@@ -95,7 +95,7 @@ def map_dataset(folder: Path, manifest: Manifest, *, verify: bool = True) -> Gra
 
 
 def with_vertex_arrays(graph: Graph, tensors: Mapping[str, Tensor], num_features: int) -> Graph:
-    """Add features, labels, splits and graph offsets, without checks; ``tensors`` has the names of the files."""
+    """Add features, labels, splits, graph offsets and original ids, without checks; ``tensors`` has the names of the files."""
     features = tensors.get("features")
     if "features_indptr" in tensors:
         parts = (tensors[f"features_{part}"] for part in ("indptr", "indices", "values"))
@@ -106,6 +106,7 @@ def with_vertex_arrays(graph: Graph, tensors: Mapping[str, Tensor], num_features
         labels=tensors.get("labels"),
         splits={name: tensors[f"split_{name}"] for name in SPLIT_NAMES if f"split_{name}" in tensors},
         graph_ptr=tensors.get("graph_ptr"),
+        original_ids=tensors.get("original_ids"),
     )
 
 
@@ -176,6 +177,7 @@ def tensors_of(graph: Graph) -> dict[str, Tensor]:
     tensors["labels"] = graph.labels
     tensors |= {f"split_{name}": mask for name, mask in graph.splits.items()}
     tensors["graph_ptr"] = graph.graph_ptr
+    tensors["original_ids"] = graph.original_ids
     present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     for name, tensor in present.items():
         if tensor.layout != torch.strided or dtype_name(tensor.dtype) not in DTYPE_NAMES:

@@ -279,6 +279,8 @@ def _expected_arrays(manifest: Manifest) -> dict[str, tuple[frozenset[str], tupl
         expected[f"split_{name}"] = (frozenset({"bool"}), (num_vertices,))
     if "graph_ptr" in manifest.arrays or manifest.num_graphs > 1:
         expected["graph_ptr"] = (int64, (manifest.num_graphs + 1,))
+    if "original_ids" in manifest.arrays:
+        expected["original_ids"] = (int64, (num_vertices,))
     return expected
 
 

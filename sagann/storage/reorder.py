@@ -32,6 +32,8 @@ def save_reordered(
 ) -> None:
     """Write a graph as a dataset folder with its vertices renumbered: vertex i of it is vertex ``order[i]`` of ``graph``.
 
+    The dataset keeps the ids that the vertices had before any renumbering, as its ``original_ids``.
+
     The dataset equals that of ``save_graph(relabel(graph, order), path)``, but only a few arrays of one number per vertex, and
     some rows, are in memory at a time.
 
@@ -72,6 +74,8 @@ def _arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, Tensor, Iterable
         else:
             pieces = order.split(max(1, _AT_ONCE_BYTES // max(1, tensor[:1].nbytes)))
             yield name, tensor, (take_rows(tensor, piece) for piece in pieces)
+    if graph.original_ids is None:
+        yield "original_ids", order, [order]
 
 
 def _picked(tensor: Tensor, pieces: Iterable[tuple[Tensor, Tensor]]) -> Iterator[Tensor]:

@@ -1,9 +1,39 @@
-"""Data tiering: which rows of features lie in the fast tier. Pure algorithms: they open no file and no device."""
+"""Data tiering: which rows of features lie in the fast tier. Scores of vertices, measured reads, and caches. Pure algorithms: they open
+no file and no device."""
 
+from sagann.tiering.accesses import access_curve, measured_accesses
 from sagann.tiering.cache import AnnouncingCache, Cache, Decision
 from sagann.tiering.caches import CACHES
 from sagann.tiering.look_ahead import LookAhead
 from sagann.tiering.s3_fifo import S3Fifo
+from sagann.tiering.scores import (
+    SCORES,
+    Score,
+    hottest,
+    labelled_vertices,
+    out_degree,
+    reverse_pagerank,
+    score_vertices,
+    weighted_reverse_pagerank,
+)
 from sagann.tiering.static import Static
 
-__all__ = ["CACHES", "AnnouncingCache", "Cache", "Decision", "LookAhead", "S3Fifo", "Static"]
+__all__ = [
+    "CACHES",
+    "SCORES",
+    "AnnouncingCache",
+    "Cache",
+    "Decision",
+    "LookAhead",
+    "S3Fifo",
+    "Score",
+    "Static",
+    "access_curve",
+    "hottest",
+    "labelled_vertices",
+    "measured_accesses",
+    "out_degree",
+    "reverse_pagerank",
+    "score_vertices",
+    "weighted_reverse_pagerank",
+]

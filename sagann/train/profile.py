@@ -11,8 +11,9 @@ from sagann.graph import Graph
 from sagann.plan.timeline import Timeline
 from sagann.runtime.forecasting.forecast import forecast
 from sagann.runtime.forecasting.probe import probe
-from sagann.runtime.forecasting.timeline_files import can_draw, write_picture, write_trace
+from sagann.runtime.forecasting.timeline_files import write_picture, write_trace
 from sagann.runtime.recorder import Recorder
+from sagann.storage.picture import can_draw
 from sagann.train.predictor import Predictor
 from sagann.train.run_folder import PICTURE_FILE, PROFILE_FILE
 

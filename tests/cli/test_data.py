@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sagann.storage import load_graph
+from sagann.train import load_run
 from tests.cli.conftest import Invoke
 
 
@@ -44,6 +45,64 @@ def test_the_order_says_which_row_became_which(invoke: Invoke, blocks: Path, tmp
     assert features is not None
     assert reordered is not None
     assert np.array_equal(reordered.numpy(), features.numpy()[np.load(order)])
+
+
+ORDERS = (("--by", "degree"), ("--by", "random"), ("--by", "score"), ("--by", "score", "--score", "degree"))
+
+
+@pytest.mark.parametrize("by", [*ORDERS, ("--by", "metis", "--parts", "4")], ids=lambda by: " ".join(by))
+def test_results_of_a_reordered_dataset_come_in_the_original_order(
+    invoke: Invoke, blocks: Path, trained: Path, tmp_path: Path, by: tuple[str, ...]
+) -> None:
+    if "metis" in by:
+        pytest.importorskip("pymetis")
+    order, data = tmp_path / "order.npy", tmp_path / "data"
+    assert invoke("data", "reorder", blocks, data, *by, "--save-order", order).code == 0
+    assert "original ids are kept" in invoke("data", "info", data).out
+    assert invoke("data", "check", data).code == 0
+    assert not np.array_equal(np.load(order), np.arange(120))
+    # A model gives a vertex the same result in either dataset.
+    results = {}
+    for name, source in (("given", blocks), ("reordered", data)):
+        for command, file in (("predict", "p.npy"), ("predict", "p.csv"), ("embed", "e.npy")):
+            out = tmp_path / f"{name}-{file}"
+            assert invoke(command, "--run", trained, "--data", source, "--out", out).code == 0
+            results[name, file] = out
+    found, expected = (np.load(results[name, "e.npy"]) for name in ("reordered", "given"))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    found, expected = (np.load(results[name, "p.npy"]) for name in ("reordered", "given"))
+    assert found["vertex"].tolist() == list(range(120))
+    assert np.array_equal(found["class"], expected["class"])
+    classes = [
+        [line.split(",")[:2] for line in results[name, "p.csv"].read_text().splitlines()]
+        for name in ("reordered", "given")
+    ]
+    assert classes[0] == classes[1]
+
+
+def test_a_run_on_a_reordered_dataset_writes_original_rows(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    # Reordered twice, trained there, with a split that is drawn.
+    assert invoke("data", "reorder", blocks, tmp_path / "once", "--by", "random").code == 0
+    assert invoke("data", "reorder", tmp_path / "once", tmp_path / "data", "--by", "score").code == 0
+    run, options = tmp_path / "run", ("--hidden", 8, "--epochs", 20, "--split", "random:0.5,0.2", "--quiet")
+    assert invoke("train", "--data", tmp_path / "data", *options, "--out", run).code == 0
+    assert invoke("embed", "--run", run, "--out", tmp_path / "e.npy").code == 0
+    assert invoke("predict", "--run", run, "--out", tmp_path / "p.npy").code == 0
+    rows = load_run(run).embed(load_graph(blocks)).numpy()
+    np.testing.assert_allclose(np.load(tmp_path / "e.npy"), rows, rtol=1e-4, atol=1e-5)
+    labels = load_graph(blocks).labels
+    assert labels is not None
+    assert (np.load(tmp_path / "p.npy")["class"] == labels.numpy()).mean() > 0.8
+
+
+def test_a_score_without_the_order_by_score_is_refused(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    outcome = invoke("data", "reorder", blocks, tmp_path / "g", "--by", "degree", "--score", "rpr")
+    assert outcome.code == 2
+    assert "only the order by score has a score: --score rpr with --by degree" in outcome.err
+    outcome = invoke("data", "reorder", blocks, tmp_path / "g", "--by", "score", "--score", "heat")
+    assert outcome.code == 2
+    assert "unknown score: 'heat', expected one of degree, rpr, wrpr" in outcome.err
+    assert not (tmp_path / "g").exists()
 
 
 @pytest.mark.parametrize(

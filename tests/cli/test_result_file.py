@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,35 +13,61 @@ from sagann.errors import InputError
 
 def test_awkward_names_survive_csv(tmp_path: Path) -> None:
     names = ['says "hi"', "a,b", "line\nbreak"]
-    write_predictions(tmp_path / "p.csv", torch.eye(3), names, multi_label=False)
+    write_predictions(tmp_path / "p.csv", torch.eye(3), names, torch.arange(3), multi_label=False)
     with (tmp_path / "p.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["class_name"] for row in rows] == names
 
 
 def test_classes_of_one_name_get_numbers(tmp_path: Path) -> None:
-    write_predictions(tmp_path / "p.csv", torch.eye(2), ["vertex", "b"], multi_label=True)
+    write_predictions(tmp_path / "p.csv", torch.eye(2), ["vertex", "b"], torch.arange(2), multi_label=True)
     assert (tmp_path / "p.csv").read_text().splitlines()[0] == '"vertex","0:vertex","1:b"'
 
 
 def test_an_empty_graph(tmp_path: Path) -> None:
     for ending in ("csv", "parquet", "npy"):
-        write_predictions(tmp_path / f"p.{ending}", torch.zeros(0, 2), ["a", "b"], multi_label=False)
+        write_predictions(
+            tmp_path / f"p.{ending}", torch.zeros(0, 2), ["a", "b"], torch.arange(0), multi_label=False
+        )
         assert (tmp_path / f"p.{ending}").stat().st_size > 0
+
+
+@pytest.mark.parametrize("at_once", [1, 1 << 20])
+def test_rows_are_written_in_the_order_given(tmp_path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sagann.cli.result_file._AT_ONCE_BYTES", at_once)
+    order, rows = torch.tensor([2, 0, 1]), torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7]])
+    for multi_label in (False, True):
+        for ending in ("csv", "npy"):
+            path = tmp_path / f"{multi_label}.{ending}"
+            write_predictions(path, rows, ["a", "b"], order, multi_label=multi_label)
+    write_embeddings(tmp_path / "e.npy", rows, order)
+    assert np.array_equal(np.load(tmp_path / "e.npy"), rows[order].numpy())
+    assert np.array_equal(np.load(tmp_path / "True.npy"), rows[order].numpy())
+    assert np.load(tmp_path / "False.npy")["class"].tolist() == [1, 0, 1]
+    assert [line.split(",")[:2] for line in (tmp_path / "False.csv").read_text().splitlines()[1:]] == [
+        ["0", "1"],
+        ["1", "0"],
+        ["2", "1"],
+    ]
+    assert [line[:5] for line in (tmp_path / "True.csv").read_text().splitlines()[1:]] == [
+        "0,0.3",
+        "1,0.9",
+        "2,0.2",
+    ]
 
 
 def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "e.npy"
-    write_embeddings(path, torch.zeros(2, 2))
+    write_embeddings(path, torch.zeros(2, 2), torch.arange(2))
     before = path.read_bytes()
 
     def fail(*_: object, **__: object) -> None:
         raise OSError("4 requested and 1 written")
 
-    monkeypatch.setattr("numpy.save", fail)
+    monkeypatch.setattr("sagann.cli.result_file.write_npy", fail)
     with pytest.raises(
         InputError, match=r"cannot be written: 4 requested and 1 written \(in .*e\.npy\)\. Free some"
     ):
-        write_embeddings(path, torch.ones(2, 2))
+        write_embeddings(path, torch.ones(2, 2), torch.arange(2))
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["e.npy"]

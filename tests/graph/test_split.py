@@ -1,9 +1,11 @@
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, strategies as st
 
 from sagann.errors import InputError
-from sagann.graph import Graph, validate_graph
+from sagann.graph import Graph, relabel, validate_graph
 from sagann.graph.split import graph_split, per_class_split, planetoid_split, random_split
 from tests.graph.graphs import make_graph
 
@@ -36,6 +38,19 @@ def test_random_split_shares_and_seed():
     assert not torch.equal(first.splits["train"], other.splits["train"])
     # Of 500 drawn from 1000, about half lie in the first half: drawn at random, not cut off.
     assert 200 < first.splits["train"][:500].sum() < 300
+
+
+def test_a_renumbered_graph_is_split_like_the_original_one():
+    graph = labelled(torch.arange(90) % 4 - 1)
+    order = torch.randperm(90, generator=torch.Generator().manual_seed(0))
+    for split in (
+        random_split,
+        partial(per_class_split, train=3, val=4),
+        partial(planetoid_split, train=3, val=9, test=9),
+    ):
+        given, renumbered = split(graph, seed=5), split(relabel(graph, order), seed=5)
+        for name, mask in given.splits.items():
+            assert torch.equal(renumbered.splits[name], mask[order])
 
 
 def test_random_split_of_shares_that_add_up_to_one_leaves_no_test():

@@ -4,7 +4,7 @@ from hypothesis import given, strategies as st
 
 from sagann.errors import InputError
 from sagann.graph import Graph
-from sagann.graph.subgraph import relabel, subgraph
+from sagann.graph.subgraph import original_order, relabel, subgraph
 from tests.graph.graphs import edges_of, graphs, make_graph, sparse
 
 
@@ -32,6 +32,19 @@ def test_relabel_there_and_back_changes_nothing(graph, random):
     assert edges_of(back, "number") == edges_of(graph, "number")
     assert torch.equal(back.features, graph.features)
     assert torch.equal(back.labels, graph.labels)
+    assert torch.equal(back.original_ids, torch.arange(graph.num_vertices))
+
+
+def test_original_ids_survive_every_renumbering():
+    graph = make_graph([(0, 1), (1, 2)], 5)
+    first, second = torch.tensor([3, 1, 4, 0, 2]), torch.tensor([2, 0, 4, 3, 1])
+    once = relabel(graph, first)
+    twice = relabel(once, second)
+    assert once.original_ids.tolist() == first.tolist()
+    assert twice.original_ids.tolist() == [4, 3, 2, 0, 1]
+    assert edges_of(relabel(twice, original_order(twice))) == edges_of(graph)
+    assert original_order(graph).tolist() == [0, 1, 2, 3, 4]
+    assert subgraph(twice, torch.tensor([0, 1])).original_ids is None
 
 
 def test_sparse_features_and_multi_labels_follow_their_vertices():

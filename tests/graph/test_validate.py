@@ -91,6 +91,21 @@ CASES = {
         "array has the wrong form: torch.int64 [4, 3], expected floating point [num_vertices, num_features] "
         "(in features of graph 'toy'). Convert the features with .float(), one row per vertex.",
     ),
+    "original ids of another dtype": (
+        lambda: good(original_ids=torch.tensor([0, 1, 3, 2], dtype=torch.int32)),
+        "array has the wrong form: torch.int32 [4], expected torch.int64 [num_vertices] "
+        "(in original_ids of graph 'toy'). Convert the ids with .to(torch.int64).",
+    ),
+    "original id out of range": (
+        lambda: good(original_ids=torch.tensor([0, 1, 4, 2])),
+        "original id out of range: 4, but there are 4 vertices, numbered from 0 (in original_ids of graph 'toy', vertex 2). "
+        "Number the vertices from 0 without gaps, or state the right number of vertices.",
+    ),
+    "original id repeated": (
+        lambda: good(original_ids=torch.tensor([0, 1, 3, 1])),
+        "original ids are no permutation: 2 is missing, so another one stands twice (in original_ids of graph 'toy'). "
+        "Pass every id once, or None for a graph that was not renumbered.",
+    ),
     "label too high": (
         lambda: good(labels=torch.tensor([0, 2, -1, 1])),
         "label out of range: 2, but there are 2 classes, numbered from 0 "

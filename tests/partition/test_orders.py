@@ -14,6 +14,7 @@ from sagann.partition import VERTEX_ORDERS, vertex_order
 from sagann.partition.orders import metis_order
 from sagann.plan import equal_vertices
 from sagann.plan.hops import hop_size
+from sagann.tiering import hottest, score_vertices
 from tests.graphs import labelled_graph, odd_topologies
 
 
@@ -39,7 +40,8 @@ def crossing(graph: Graph, count: int) -> float:
 @pytest.mark.parametrize("name", odd_topologies())
 def test_every_order_is_a_permutation(by: str, name: str) -> None:
     topology = odd_topologies()[name]
-    order = vertex_order(Graph(topology=topology), by, num_parts=4)
+    graph = Graph(topology=topology, splits={"train": torch.arange(topology.num_dst) < 2})
+    order = vertex_order(graph, by, num_parts=4)
     assert order.dtype == torch.int64
     assert order.sort().values.tolist() == list(range(topology.num_dst))
 
@@ -60,6 +62,18 @@ def test_the_same_seed_gives_the_same_order() -> None:
     assert not torch.equal(vertex_order(graph, "random", seed=3), vertex_order(graph, "random", seed=4))
 
 
+def test_the_order_by_score_begins_with_the_hottest() -> None:
+    graph = labelled_graph()
+    assert torch.equal(vertex_order(graph, "score"), hottest(score_vertices(graph, "wrpr")))
+    by_degree = vertex_order(graph, "score", score="degree")
+    degrees = torch.bincount(graph.topology.indices, minlength=graph.num_vertices)[by_degree]
+    assert bool((degrees.diff() <= 0).all())
+    with pytest.raises(InputError, match="unknown score: 'heat', expected one of degree, rpr, wrpr"):
+        vertex_order(graph, "score", score="heat")
+    with pytest.raises(InputError, match="no vertex is labelled"):
+        vertex_order(replace(graph, splits={}, labels=None), "score")
+
+
 def test_one_part_is_the_order_that_there_was() -> None:
     assert metis_order(blocks(50).topology, num_parts=1, seed=0).tolist() == list(range(50))
 
@@ -67,7 +81,8 @@ def test_one_part_is_the_order_that_there_was() -> None:
 def test_several_graphs_stay_apart() -> None:
     src = torch.tensor([0, 1, 2, 3, 4, 5, 6])
     dst = torch.tensor([1, 0, 3, 4, 2, 6, 5])
-    graph = Graph(topology=Topology.from_coo(src=src, dst=dst, num_src=7), graph_ptr=torch.tensor([0, 2, 5, 7]))
+    labels, graph_ptr = torch.zeros(7, dtype=torch.int64), torch.tensor([0, 2, 5, 7])
+    graph = Graph(topology=Topology.from_coo(src=src, dst=dst, num_src=7), labels=labels, graph_ptr=graph_ptr)
     for by in VERTEX_ORDERS:
         found = relabel(graph, vertex_order(graph, by, num_parts=3))
         assert found.graph_ptr is not None
@@ -77,7 +92,7 @@ def test_several_graphs_stay_apart() -> None:
 def test_what_cannot_be_done_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = replace(labelled_graph(), graph_ptr=None)
     with pytest.raises(
-        InputError, match="unknown order of vertices: 'size', expected one of metis, degree, random"
+        InputError, match="unknown order of vertices: 'size', expected one of metis, degree, score, random"
     ):
         vertex_order(graph, "size")
     with pytest.raises(InputError, match=r"that few parts: 0, at least 1"):

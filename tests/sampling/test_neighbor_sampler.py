@@ -224,7 +224,7 @@ def test_edge_data_that_learns_gets_gradients() -> None:
     ("arguments", "named"),
     [
         ({"topology": labelled_graph()}, "NeighborSampler.topology). Pass a topology: that of a graph is graph.topology."),
-        ({"topology": SEVERAL.to("meta")}, "edges on a device of type 'meta'"),
+        ({"topology": SEVERAL.to("meta")}, "they are on a device of type 'meta'"),
         ({"fanouts": 5}, "a int, expected list or tuple (in fanouts)"),
         ({"fanouts": [5, "5"]}, "a str, expected int (in fanouts, hop 1)"),
         ({"fanouts": [True]}, "a bool, expected int (in fanouts, hop 0)"),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import DatasetError, InputError
-from sagann.graph import Graph, Topology, relabel
+from sagann.graph import Graph, Topology, original_order, relabel
 from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.storage import check_dataset, open_graph, save_graph
 from sagann.storage.manifest import read_manifest, write_manifest
@@ -55,6 +55,22 @@ def test_it_is_the_relabelled_graph(
     save_reordered(open_graph(tmp_path / "given"), order, tmp_path / "found")
     check_dataset(tmp_path / "found")
     assert_same(open_graph(tmp_path / "found"), relabel(graph, order))
+
+
+def test_original_ids_are_those_before_any_renumbering(tmp_path: Path) -> None:
+    graph = labelled_graph()
+    n = graph.num_vertices
+    first, second = (torch.randperm(n, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
+    save_reordered(graph, first, tmp_path / "once")
+    save_reordered(open_graph(tmp_path / "once"), second, tmp_path / "twice")
+    once, twice = open_graph(tmp_path / "once"), open_graph(tmp_path / "twice")
+    assert once.original_ids is not None
+    assert twice.original_ids is not None
+    assert torch.equal(once.original_ids, first)
+    assert torch.equal(twice.original_ids, first[second])
+    check_dataset(tmp_path / "twice")
+    save_reordered(twice, original_order(twice), tmp_path / "back")
+    assert_same(open_graph(tmp_path / "back"), replace(graph, original_ids=torch.arange(n)))
 
 
 def test_names_are_kept_and_graphs_may_change_places(tmp_path: Path) -> None:

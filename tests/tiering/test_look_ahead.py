@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sagann.tiering import AnnouncingCache, LookAhead, S3Fifo, Static, look_ahead
-from tests.tiering.naive import NaiveLookAhead, least_reads
+from tests.tiering.naive_caches import NaiveLookAhead, least_reads
 
 BATCHES = st.lists(st.lists(st.integers(0, 6), max_size=5), max_size=7)
 

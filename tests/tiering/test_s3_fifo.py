@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sagann.tiering import S3Fifo
-from tests.tiering.naive import NaiveS3Fifo
+from tests.tiering.naive_caches import NaiveS3Fifo
 
 
 @given(st.integers(0, 10_000), st.integers(0, 45), st.sampled_from([0, 5, 100]))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from sagann.errors import MissingDependencyError
 from sagann.plan.timeline import LANES, Timeline
 from sagann.storage.durable import write_whole
+from sagann.storage.picture import new_figure, write_figure
 
 _COLOURS = {
     "transform": "#4477aa",
@@ -53,24 +51,13 @@ def write_trace(path: Path, timelines: Mapping[str, Timeline]) -> None:
     write_whole(path, json.dumps({"traceEvents": events}).encode())
 
 
-def can_draw() -> bool:
-    """Whether matplotlib is installed, which :func:`write_picture` needs."""
-    return find_spec("matplotlib") is not None
-
-
 def write_picture(path: Path, timelines: Mapping[str, Timeline]) -> None:
     """Draw timelines, by name, below each other on one scale of seconds, as a PNG file.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
-    if not can_draw():
-        raise MissingDependencyError("matplotlib", extra="plots", feature="a picture of a timeline")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 0.6 + 1.3 * len(timelines)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(11, 0.6 + 1.3 * len(timelines), feature="a picture of a timeline")
     axes = figure.subplots(len(timelines), 1, sharex=True, squeeze=False)[:, 0]
     seen: dict[str, str] = {}
     for axis, (name, timeline) in zip(axes, timelines.items(), strict=True):
@@ -92,6 +79,4 @@ def write_picture(path: Path, timelines: Mapping[str, Timeline]) -> None:
     axes[-1].set_xlabel("seconds")
     handles = [axes[0].barh([0], [0], color=colour, label=word) for colour, word in seen.items()]
     figure.legend(handles=handles, loc="outside right upper", fontsize=8, frameon=False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
-    write_whole(path, buffer.getvalue())
+    write_figure(path, figure)

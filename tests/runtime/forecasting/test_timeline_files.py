@@ -47,6 +47,6 @@ def test_a_picture_is_drawn(tmp_path: Path, planned: Timeline) -> None:
 def test_without_matplotlib_the_extra_is_named(
     tmp_path: Path, planned: Timeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timeline_files, "can_draw", lambda: False)
+    monkeypatch.setattr("sagann.storage.picture.can_draw", lambda: False)
     with pytest.raises(MissingDependencyError, match=r"sagann\[plots\]"):
         timeline_files.write_picture(tmp_path / "timeline.png", {"planned": planned})

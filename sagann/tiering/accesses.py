@@ -1,0 +1,93 @@
+"""Accesses: how often sampled mini-batches read each vertex's features, measured, and how many of the reads the hottest rows take.
+
+References:
+    Graph Neural Network Training with Data Tiering, 2021, Sec. 5.2 and Fig. 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError
+from sagann.graph.topology import Topology
+from sagann.sampling import NeighborSampler, seed_batches
+from sagann.tiering.scores import hottest
+
+
+def measured_accesses(
+    topology: Topology, seeds: Tensor, fanouts: Sequence[int], *, batch_size: int, seed: int = 0, epoch: int = 0
+) -> Tensor:
+    """Count how often each vertex's features are read in a sampled epoch.
+
+    As a score, these counts are the oracle: no other choice of hot rows takes more of the epoch's reads. As many threads sample as
+    PyTorch uses, and each one keeps one batch.
+
+    Args:
+        topology: a whole graph's, on the processor; its arrays may be mapped from files.
+        seeds: int64 [num_seeds], the vertices that batches start from.
+        fanouts: number of in-edges to pick for each destination of a hop; the first is that of the hop nearest the seeds.
+        batch_size: number of seeds in a batch.
+        seed: seed of the run.
+        epoch: number of the epoch.
+    Returns:
+        int64 [num_vertices]: number of batches that read the vertex.
+    Raises:
+        InputError: an argument has the wrong form.
+    Example:
+        >>> topology = Topology.from_coo(src=torch.tensor([1, 2, 2]), dst=torch.tensor([0, 0, 1]), num_src=3)
+        >>> measured_accesses(topology, torch.tensor([0, 1]), [-1], batch_size=1).tolist()
+        [1, 2, 2]
+    """
+    sampler = NeighborSampler(topology, fanouts, seed=seed)
+    batches = seed_batches(seeds, batch_size, seed=seed, epoch=epoch)
+    counts, lock = torch.zeros(topology.num_src, dtype=torch.int64), Lock()
+
+    def count(batch: int) -> None:
+        src_ids = sampler.sample(batches[batch], epoch=epoch, batch=batch).src_ids
+        with lock:
+            counts[src_ids] += 1
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        # Consumed, so that an exception of a thread is raised here.
+        for _ in pool.map(count, range(len(batches))):
+            pass
+    return counts
+
+
+def access_curve(score: Tensor, counts: Tensor) -> Tensor:
+    """The share of all reads that the rows of the highest scores take: a curve of Data Tiering's figure 7.
+
+    Args:
+        score: [num_vertices], higher for rows that shall be hot. ``counts`` itself gives the oracle's curve.
+        counts: int64 [num_vertices], reads of each row.
+    Returns:
+        float64 [num_vertices + 1]: position k is the share of reads that go to the k hottest rows.
+    Raises:
+        InputError: score and counts differ in length, or nothing was read.
+    Example:
+        >>> access_curve(torch.tensor([0.5, 0.1, 0.9]), torch.tensor([3, 0, 1])).tolist()
+        [0.0, 0.25, 1.0, 1.0]
+    """
+    if score.shape != counts.shape:
+        raise InputError(
+            "scores and counts differ in number",
+            value=f"{list(score.shape)} and {list(counts.shape)}",
+            where="access_curve",
+            fix="Pass one score and one count for each vertex.",
+        )
+    total = int(counts.sum())
+    if total == 0:
+        raise InputError(
+            "no row was read",
+            value=f"0 reads of {len(counts)} rows",
+            where="access_curve, counts",
+            fix="Count the reads of at least one batch.",
+        )
+    curve = torch.zeros(len(counts) + 1, dtype=torch.float64)
+    torch.cumsum(counts[hottest(score)], 0, dtype=torch.float64, out=curve[1:])
+    return curve.div_(total)

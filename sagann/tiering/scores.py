@@ -1,0 +1,246 @@
+"""Scores: which vertices' features sampled mini-batches will read most.
+
+All scores read the in-edges of a whole graph, in CSC. Self-loops and multi-edges count like any other edges, as they do for a sampler.
+Edge types and weights are not read.
+
+References:
+    Graph Neural Network Training with Data Tiering, 2021, Sec. 3.1 and Algorithm 1. We differ in what the paper leaves open: the damping
+    is 0.85, and the score of a vertex without in-edges goes nowhere, since a sampler finds nothing there.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError, require_choice, require_type
+from sagann.graph.checks import wrong_form
+from sagann.graph.graph import Graph
+from sagann.graph.topology import Topology
+from sagann.ranges import require_integer
+from sagann.sampling.arguments import require_square
+from sagann.tiering.spread import spread
+
+Score = Literal["degree", "rpr", "wrpr"]
+"""degree: number of out-edges. rpr: reverse PageRank. wrpr: weighted reverse PageRank, which begins at the vertices that batches start
+from."""
+SCORES: tuple[Score, ...] = get_args(Score)
+"Names of all scores."
+
+DAMPING = 0.85
+"Share of a score that its vertex passes on in an iteration, by default: the usual one, since the paper names none."
+WEIGHTED_ITERATIONS = 5
+"Iterations of the weighted reverse PageRank, by default: those of the paper."
+# Scores have converged when the sum of their changes is below this. The scores add up to at most 1.
+_TOLERANCE = 1e-6
+_MOST_ITERATIONS = 100
+
+
+def score_vertices(graph: Graph, by: str) -> Tensor:
+    """Score a graph's vertices by the name of a score.
+
+    'wrpr' weights the vertices of the split 'train'; without that split, all labelled vertices.
+
+    Args:
+        graph: any graph on the processor; its arrays may be mapped from files.
+        by: name of the score.
+    Returns:
+        float64 [num_vertices].
+    Raises:
+        InputError: no score has that name, or 'wrpr' finds no labelled vertex.
+    Example:
+        >>> from sagann.graph import demo_graph
+        >>> graph = demo_graph()
+        >>> hot = hottest(score_vertices(graph, "wrpr"), graph.num_vertices // 10)
+    """
+    require_choice(by, SCORES, what="unknown score", where="score_vertices")
+    if by == "degree":
+        return out_degree(graph.topology)
+    if by == "rpr":
+        return reverse_pagerank(graph.topology)
+    return weighted_reverse_pagerank(graph.topology, labelled_vertices(graph))
+
+
+def labelled_vertices(graph: Graph) -> Tensor:
+    """The vertices that batches of training start from, as a mask.
+
+    Returns:
+        bool [num_vertices]: the split 'train'; without that split, the vertices with a label.
+    Raises:
+        InputError: the graph has neither.
+    """
+    if "train" in graph.splits:
+        return graph.splits["train"]
+    if graph.labels is None:
+        raise InputError(
+            "no vertex is labelled",
+            value="neither a split 'train' nor labels",
+            where=f"graph '{graph.name}'",
+            fix="Take the score 'rpr' or 'degree', which need no labels.",
+        )
+    return torch.ones(graph.num_vertices, dtype=torch.bool) if graph.multi_label else graph.labels >= 0
+
+
+def out_degree(topology: Topology) -> Tensor:
+    """Count the out-edges of every vertex: one hop of sampling, from any vertex.
+
+    Args:
+        topology: a whole graph's, on the processor; its arrays may be mapped from files.
+    Returns:
+        float64 [num_vertices], whole numbers.
+    Raises:
+        InputError: the topology is not that of a whole graph, or on a device.
+    Example:
+        >>> topology = Topology.from_coo(src=torch.tensor([0, 0, 1]), dst=torch.tensor([1, 2, 2]), num_src=3)
+        >>> out_degree(topology).tolist()
+        [2.0, 1.0, 0.0]
+    """
+    require_square(topology, where="out_degree, topology")
+    return spread(topology, torch.ones(topology.num_dst, dtype=torch.float64))
+
+
+def reverse_pagerank(topology: Topology, *, damping: float = DAMPING) -> Tensor:
+    r"""Score vertices by the vertices that sampling reaches them from, over any number of hops.
+
+    Every vertex begins with 1/N, N the number of vertices. In an iteration every vertex divides its score by its in-degree and gives
+    the quotient to each in-neighbour:
+
+    .. math:: s_u' = (1 - d) / N + d \sum_{u \to v} s_v / \text{in-degree}(v)
+
+    Iterations end when the scores have converged: they change by less than a millionth of their sum, or 100 iterations are done.
+
+    Args:
+        topology: a whole graph's, on the processor; its arrays may be mapped from files.
+        damping: d, at least 0 and below 1.
+    Returns:
+        float64 [num_vertices], with the same bits for any number of threads.
+    Raises:
+        InputError: the topology is not that of a whole graph, or on a device, or a number is out of range.
+    References:
+        Bar-Yossef and Mashiach, Local approximation of PageRank and reverse PageRank, CIKM 2008.
+    """
+    require_square(topology, where="reverse_pagerank, topology")
+    _require_damping(damping, where="reverse_pagerank, damping")
+    score = _uniform(topology.num_dst)
+    for _ in range(_MOST_ITERATIONS):
+        before, score = score, _iterated(topology, score, damping)
+        if float((score - before).abs_().sum()) < _TOLERANCE:
+            break
+    return score
+
+
+def weighted_reverse_pagerank(
+    topology: Topology,
+    labelled: Tensor,
+    *,
+    damping: float = DAMPING,
+    iterations: int = WEIGHTED_ITERATIONS,
+) -> Tensor:
+    """Score vertices as :func:`reverse_pagerank`, with more weight around the vertices that batches start from.
+
+    The first scores of labelled vertices are multiplied by N / L, for N vertices of which L are labelled. There are few iterations, so
+    that the first scores still matter in the end.
+
+    Args:
+        topology: a whole graph's, on the processor; its arrays may be mapped from files.
+        labelled: bool [num_vertices], the vertices that batches start from; at least one.
+        damping: share of a score that is passed on in an iteration, at least 0 and below 1.
+        iterations: number of iterations.
+    Returns:
+        float64 [num_vertices], with the same bits for any number of threads.
+    Raises:
+        InputError: the topology is not that of a whole graph, or on a device; ``labelled`` is no such mask; or a number is out
+            of range.
+    Example:
+        >>> topology = Topology.from_coo(src=torch.tensor([1, 2, 3]), dst=torch.tensor([0, 1, 0]), num_src=4)
+        >>> labelled = torch.tensor([True, False, False, False])
+        >>> weighted_reverse_pagerank(topology, labelled, iterations=1)[1:3].tolist()
+        [0.4625, 0.25]
+    """
+    where = "weighted_reverse_pagerank"
+    require_square(topology, where=f"{where}, topology")
+    _require_damping(damping, where=f"{where}, damping")
+    require_integer(iterations, "iterations", where=f"{where}, iterations")
+    num_labelled = count_labelled(labelled, topology.num_dst, where=f"{where}, labelled")
+    score = _uniform(topology.num_dst)
+    score[labelled] *= topology.num_dst / num_labelled
+    for _ in range(iterations):
+        score = _iterated(topology, score, damping)
+    return score
+
+
+def hottest(score: Tensor, count: int | None = None) -> Tensor:
+    """The vertices of the highest scores, in descending order; of equal scores, the lower id comes first.
+
+    All of them are the order of Data Tiering's Algorithm 2, for :func:`sagann.graph.relabel`: vertex ``hottest(score)[0]`` becomes
+    vertex 0.
+
+    Args:
+        score: [num_vertices], finite.
+        count: number of vertices, from 0 to ``num_vertices``; all by default.
+    Returns:
+        int64 [count].
+    Raises:
+        InputError: a score is not a number, or there are fewer vertices.
+    Example:
+        >>> hottest(torch.tensor([0.1, 0.4, 0.2, 0.4]), 3).tolist()
+        [1, 3, 2]
+    """
+    require_type(score, Tensor, where="hottest, score", fix="Convert it with torch.as_tensor.")
+    if score.ndim != 1 or bool(score.isnan().any()):
+        raise InputError(
+            "a score is not a number for every vertex",
+            value=f"{score.dtype} {list(score.shape)}, {int(score.isnan().sum())} of NaN",
+            where="hottest, score",
+            fix="Pass one number for each vertex.",
+        )
+    count = len(score) if count is None else count
+    if not 0 <= count <= len(score):
+        raise InputError(
+            "there are fewer vertices",
+            value=f"{count}, expected 0 to {len(score)}",
+            where="hottest, count",
+            fix="Ask for no more vertices than there are.",
+        )
+    return torch.sort(score, descending=True, stable=True).indices[:count]
+
+
+def _iterated(topology: Topology, score: Tensor, damping: float) -> Tensor:
+    # A vertex without in-edges gives its score to nobody, so its divisor does not matter.
+    shares = score / topology.in_degrees().clamp_(min=1)
+    return spread(topology, shares).mul_(damping).add_((1 - damping) / max(1, topology.num_dst))
+
+
+def _uniform(num_vertices: int) -> Tensor:
+    return torch.full((num_vertices,), 1 / max(1, num_vertices), dtype=torch.float64)
+
+
+def count_labelled(labelled: Tensor, num_vertices: int, *, where: str) -> int:
+    """Number of labelled vertices; refuse an argument (``where``) that is no mask of at least one vertex."""
+    fix = "Pass a mask, such as graph.splits['train']."
+    require_type(labelled, Tensor, where=where, fix=fix)
+    if labelled.dtype != torch.bool or tuple(labelled.shape) != (num_vertices,):
+        raise wrong_form(labelled, f"torch.bool [{num_vertices}]", where=where, fix=fix)
+    count = int(labelled.sum())
+    if count == 0:
+        raise InputError(
+            "no vertex is labelled",
+            value=f"0 of {num_vertices} vertices",
+            where=where,
+            fix="Mark the vertices that batches start from.",
+        )
+    return count
+
+
+def _require_damping(damping: object, *, where: str) -> None:
+    require_type(damping, (int, float), where=where, fix="Pass a number.")
+    assert isinstance(damping, (int, float))
+    if not 0 <= damping < 1:
+        raise InputError(
+            "damping is out of range",
+            value=f"{damping:g}, expected at least 0 and below 1",
+            where=where,
+            fix="Correct the number, or leave it out.",
+        )

@@ -1,0 +1,127 @@
+"""``sagann data score``."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sagann.storage import load_graph, save_graph
+from sagann.tiering import SCORES, access_curve, measured_accesses, score_vertices
+from tests.cli.conftest import Invoke
+
+
+def rows_of(out: str) -> dict[str, list[str]]:
+    lines = [
+        [cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines() if line.startswith("│")
+    ]
+    return {hot: shares for hot, *shares in lines}
+
+
+def test_a_row_for_every_share_of_hot_rows(invoke: Invoke, blocks: Path) -> None:
+    outcome = invoke("data", "score", blocks, "--fanouts", "5,3", "--batch-size", 20)
+    assert outcome.code == 0, outcome.err
+    graph = load_graph(blocks)
+    seeds = graph.splits["train"].nonzero().squeeze(1)
+    counts = measured_accesses(graph.topology, seeds, [5, 3], batch_size=20)
+    curves = [access_curve(score_vertices(graph, name), counts) for name in SCORES] + [access_curve(counts, counts)]
+    assert rows_of(outcome.out) == {
+        f"{hot}%": [f"{float(curve[120 * hot // 100]):.1%}" for curve in curves] for hot in (1, 5, 10, 25, 50)
+    }
+    assert f"An epoch of 4 batches from 72 vertices reads {int(counts.sum())} rows" in outcome.err
+    assert "of dense features." in outcome.err
+
+
+def test_scores_and_seeds_can_be_chosen(invoke: Invoke, blocks: Path) -> None:
+    outcome = invoke("data", "score", blocks, "--score", "wrpr", "--fanouts", "-1", "--split", "val")
+    assert outcome.code == 0
+    assert {len(shares) for shares in rows_of(outcome.out).values()} == {2}
+    assert "1 batches from 24 vertices" in outcome.err
+    assert "1 batches from 120 vertices" in invoke("data", "score", blocks, "--split", "all").err
+
+
+def test_a_reordered_dataset_has_the_same_shares_by_any_score(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    # With all in-edges, nothing is drawn.
+    options = ("--fanouts", "-1,-1", "--split", "all", "--batch-size", 120)
+    assert invoke("data", "reorder", blocks, tmp_path / "g", "--by", "random").code == 0
+    given, reordered = (rows_of(invoke("data", "score", path, *options).out) for path in (blocks, tmp_path / "g"))
+    assert [shares[-1] for shares in given.values()] == [shares[-1] for shares in reordered.values()]
+
+
+def test_without_labels_and_splits(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    save_graph(replace(load_graph(blocks), labels=None, splits={}, num_classes=0, features=None), tmp_path / "bare")
+    outcome = invoke("data", "score", tmp_path / "bare")
+    assert outcome.code == 2
+    assert "no vertex is labelled: neither a split 'train' nor labels" in outcome.err
+    outcome = invoke("data", "score", tmp_path / "bare", "--split", "all")
+    assert outcome.code == 0
+    assert "of dense features" not in outcome.err
+
+
+def test_the_curves_are_drawn(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot = tmp_path / "curves.png"
+    outcome = invoke("data", "score", blocks, "--plot", plot)
+    assert outcome.code == 0
+    assert outcome.out.endswith(f"Curves drawn in {plot}\n")
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    refused = invoke("data", "score", blocks, "--plot", plot)
+    assert refused.code == 2
+    assert "a file stands there already" in refused.err
+    assert invoke("data", "score", blocks, "--plot", plot, "--overwrite").code == 0
+    assert "expected .png" in invoke("data", "score", blocks, "--plot", tmp_path / "curves.pdf").err
+
+
+def test_without_matplotlib_the_extra_is_named(
+    invoke: Invoke, blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sagann.storage.picture.can_draw", lambda: False)
+    outcome = invoke("data", "score", blocks, "--plot", tmp_path / "curves.png")
+    assert outcome.code == 2
+    assert "pip install 'sagann[plots]'" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--score", "degree,heat"), "unknown score: 'heat', expected one of degree, rpr, wrpr"),
+        (("--fanouts", "5;3"), "fanouts are not understood: '5;3'"),
+        (("--fanouts", "0"), "fanout out of range: 0"),
+        (("--split", "dev"), "the dataset has no such split: 'dev', expected one of train, val, test, all"),
+        (("--batch-size", "0"), "Invalid value for '--batch-size'"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(
+    invoke: Invoke, blocks: Path, options: tuple[str, ...], message: str
+) -> None:
+    outcome = invoke("data", "score", blocks, *options)
+    assert outcome.code == 2
+    assert message in outcome.err.replace("\n", " ")
+
+
+@pytest.mark.parametrize("command", ["score", "reorder"])
+def test_ids_out_of_range_are_found_before_they_are_used(
+    invoke: Invoke, blocks: Path, tmp_path: Path, command: str
+) -> None:
+    shutil.copytree(blocks, tmp_path / "data")
+    indices = np.load(tmp_path / "data" / "indices.npy", mmap_mode="r+")
+    indices[7] = 1_000_000
+    indices.flush()
+    options = (tmp_path / "g", "--by", "score") if command == "reorder" else ()
+    outcome = invoke("data", command, tmp_path / "data", *options)
+    assert outcome.code == 2
+    assert "source id out of range: 1000000" in outcome.err or "checksum" in outcome.err
+    assert not (tmp_path / "g").exists()
+
+
+def test_a_split_without_vertices(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    graph = load_graph(blocks)
+    nobody = torch.zeros(120, dtype=torch.bool)
+    save_graph(replace(graph, splits={**graph.splits, "val": nobody}), tmp_path / "data")
+    outcome = invoke("data", "score", tmp_path / "data", "--split", "val")
+    assert outcome.code == 2
+    assert "no vertex to start batches from: 0 of 120 vertices" in outcome.err

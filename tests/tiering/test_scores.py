@@ -1,0 +1,144 @@
+"""Scores against their naive twins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sagann.errors import InputError
+from sagann.graph import Graph, Topology
+from sagann.graph.rmat import rmat_edges
+from sagann.tiering import (
+    SCORES,
+    hottest,
+    labelled_vertices,
+    out_degree,
+    reverse_pagerank,
+    score_vertices,
+    weighted_reverse_pagerank,
+)
+from tests.graphs import block_of, labelled_graph, odd_topologies, topology_of
+from tests.tiering import naive_scores as naive
+from tests.tolerances import assert_close
+
+TOPOLOGIES = {**odd_topologies(), **{f"{name}, typed": each for name, each in odd_topologies(types=3).items()}}
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_out_degrees(name: str) -> None:
+    topology = TOPOLOGIES[name]
+    assert torch.equal(out_degree(topology), naive.edge_counts(topology).sum(1))
+
+
+@pytest.mark.parametrize("damping", [0.0, 0.5, 0.85])
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_reverse_pagerank_is_the_fixed_point(name: str, damping: float) -> None:
+    topology = TOPOLOGIES[name]
+    found, expected = reverse_pagerank(topology, damping=damping), naive.reverse_pagerank(topology, damping)
+    # The last change is below 1e-6; all that would follow add up to less than damping / (1 - damping) times that.
+    assert float((found - expected).abs().sum()) < 1e-6 * damping / (1 - damping) + 1e-12
+
+
+@pytest.mark.parametrize("iterations", [0, 1, 5])
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_weighted_reverse_pagerank(name: str, iterations: int) -> None:
+    topology = TOPOLOGIES[name]
+    labelled = torch.arange(topology.num_src) % 3 == 1
+    found = weighted_reverse_pagerank(topology, labelled, iterations=iterations)
+    assert_close(found, naive.weighted_reverse_pagerank(topology, labelled, iterations=iterations))
+
+
+def test_five_iterations_are_the_default() -> None:
+    topology = odd_topologies()["skewed"]
+    labelled = torch.arange(topology.num_src) < 5
+    assert torch.equal(
+        weighted_reverse_pagerank(topology, labelled), weighted_reverse_pagerank(topology, labelled, iterations=5)
+    )
+
+
+def test_the_weight_draws_scores_to_the_labelled_vertices() -> None:
+    # Two equal chains; the first ends at the only labelled vertex.
+    topology = topology_of([(2, 1), (1, 0), (5, 4), (4, 3)], 6)
+    score = weighted_reverse_pagerank(topology, torch.arange(6) == 0, iterations=1)
+    assert score[1] > score[4]
+    assert reverse_pagerank(topology)[1] == reverse_pagerank(topology)[4]
+
+
+def test_scores_have_the_same_bits_for_any_number_of_threads() -> None:
+    src, dst = rmat_edges(3000, 200_000, seed=0)
+    graph = Graph(
+        topology=Topology.from_coo(src=src, dst=dst, num_src=3000), splits={"train": torch.arange(3000) % 50 == 0}
+    )
+    given = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append([score_vertices(graph, by) for by in SCORES])
+    finally:
+        torch.set_num_threads(given)
+    for several in found[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(found[0], several, strict=True))
+
+
+def test_a_graph_without_vertices_has_no_scores() -> None:
+    topology = Topology(indptr=torch.tensor([0]), indices=torch.empty(0, dtype=torch.int32), num_src=0)
+    assert len(out_degree(topology)) == len(reverse_pagerank(topology)) == len(hottest(torch.empty(0))) == 0
+
+
+def test_the_hottest_come_first_and_equal_scores_by_id() -> None:
+    score = torch.tensor([0.1, 0.4, 0.2, 0.4, 0.4])
+    assert hottest(score).tolist() == [1, 3, 4, 2, 0]
+    assert hottest(score, 2).tolist() == [1, 3]
+    assert hottest(score, 0).tolist() == []
+    assert hottest(torch.tensor([3, 5, 5])).tolist() == [1, 2, 0]
+
+
+def test_batches_start_from_the_training_split_or_else_from_labels() -> None:
+    graph = labelled_graph()
+    assert torch.equal(labelled_vertices(graph), graph.splits["train"])
+    labels = torch.where(torch.arange(graph.num_vertices) < 7, 0, -1)
+    assert int(labelled_vertices(replace(graph, splits={}, labels=labels)).sum()) == 7
+    several = torch.zeros(graph.num_vertices, 3, dtype=torch.uint8)
+    assert bool(labelled_vertices(replace(graph, splits={}, labels=several)).all())
+    with pytest.raises(
+        InputError, match=r"no vertex is labelled: neither a split 'train' nor labels .*'rpr' or 'degree'"
+    ):
+        labelled_vertices(replace(graph, splits={}, labels=None))
+
+
+def test_scores_by_name() -> None:
+    graph = labelled_graph()
+    assert torch.equal(score_vertices(graph, "degree"), out_degree(graph.topology))
+    assert torch.equal(score_vertices(graph, "rpr"), reverse_pagerank(graph.topology))
+    expected = weighted_reverse_pagerank(graph.topology, graph.splits["train"])
+    assert torch.equal(score_vertices(graph, "wrpr"), expected)
+    with pytest.raises(InputError, match="unknown score: 'pagerank', expected one of degree, rpr, wrpr"):
+        score_vertices(graph, "pagerank")
+
+
+def test_what_cannot_be_scored_is_refused() -> None:
+    topology = odd_topologies()["skewed"]
+    block = block_of(topology, 10)
+    for score in (out_degree, reverse_pagerank):
+        with pytest.raises(InputError, match="sources and destinations differ: 53 sources, 10 destinations"):
+            score(block)
+    with pytest.raises(InputError, match="they are on a device of type 'meta'"):
+        out_degree(topology.to("meta"))
+    with pytest.raises(InputError, match="damping is out of range: 1, expected at least 0 and below 1"):
+        reverse_pagerank(topology, damping=1)
+    with pytest.raises(InputError, match=r"a str, expected int or float \(in reverse_pagerank, damping"):
+        reverse_pagerank(topology, damping="1")  # type: ignore[arg-type]
+    labelled = torch.ones(53, dtype=torch.bool)
+    with pytest.raises(InputError, match="iterations is out of range: -1"):
+        weighted_reverse_pagerank(topology, labelled, iterations=-1)
+    with pytest.raises(InputError, match=r"torch.int64 \[2\], expected torch.bool \[53\]"):
+        weighted_reverse_pagerank(topology, torch.tensor([1, 2]))
+    with pytest.raises(InputError, match="no vertex is labelled: 0 of 53 vertices"):
+        weighted_reverse_pagerank(topology, ~labelled)
+    with pytest.raises(InputError, match="there are fewer vertices: 4, expected 0 to 3"):
+        hottest(torch.zeros(3), 4)
+    with pytest.raises(InputError, match=r"1 of NaN"):
+        hottest(torch.tensor([0.0, float("nan")]))
