@@ -137,7 +137,7 @@ def _save_array(path: Path, rows: np.ndarray) -> None:
         np.save(file, rows, allow_pickle=False)
 
 
-def _replace(path: Path, write: Callable[[Path], None]) -> None:
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
     """Write aside and rename, so that a reader never sees half a file."""
     aside = path.with_name(f".tmp-{os.getpid()}-{path.name}")
     remove = Removal(lambda: aside.unlink(missing_ok=True))

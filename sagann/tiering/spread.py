@@ -46,15 +46,15 @@ def spread(topology: Topology, values: Tensor) -> Tensor:
         [3.0, 1.0, 0.0]
     """
     result = np.zeros(topology.num_src)
-    arrays = tuple(array.contiguous().numpy() for array in (topology.indptr, topology.indices, values))
+    indptr, indices, given = (array.contiguous().numpy() for array in (topology.indptr, topology.indices, values))
     piece = min(PIECE_EDGES, topology.num_edges)
-    sources, parts = np.empty(piece, dtype=arrays[1].dtype), np.empty(piece)
+    sources, parts = np.empty(piece, dtype=indices.dtype), np.empty(piece)
     shift = max(0, (topology.num_src - 1).bit_length() - BUCKET_BITS)
     with pytorch_threads() as threads:
         num_slices = max(1, min(threads, piece // ITEMS_PER_THREAD))
         for first in range(0, topology.num_edges, PIECE_EDGES):
             stop = min(first + PIECE_EDGES, topology.num_edges)
-            _spread_piece(*arrays, first, stop, shift, num_slices, sources, parts, result)
+            _spread_piece(indptr, indices, given, first, stop, shift, num_slices, sources, parts, result)
     return torch.from_numpy(result)
 
 
