@@ -230,12 +230,14 @@ def reorder(
     from sagann.storage.manifest import read_manifest
     from sagann.storage.npy import write_npy
     from sagann.storage.reorder import save_reordered
+    from sagann.storage.verify import check_graph
     from sagann.storage.whole_files import whole_files
 
     if save_order is not None:
         check_target(save_order, (".npy",), overwrite=overwrite, option="--save-order")
     graph = load_graph(dataset)
     with whole_files(graph):
+        check_graph(graph)
         order = vertex_order(graph, by, num_parts=parts, seed=seed)
     manifest = read_manifest(Path(dataset)) if Path(dataset).is_dir() else None
     save_reordered(graph, order, out, overwrite=overwrite, manifest=manifest)
