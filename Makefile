@@ -14,7 +14,7 @@ SECONDS ?= 60
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 SHARED := -n $(JOBS) --maxprocesses 8 --dist worksteal
 
-.PHONY: help setup demo test quick lint format types layers doctest docs accuracy epochs streaming performance fuzz clean
+.PHONY: help setup demo test quick lint format types layers doctest docs accuracy epochs streaming performance fuzz trials clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -81,6 +81,9 @@ performance: $(STAMP)  ## Write docs/performance.md from bench/results.
 
 fuzz: $(STAMP)  ## Damage files of every kind and give them to the program for SECONDS; what fails goes into tests/fuzz/corpus.
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --results $(RESULTS)/fuzz.json
+
+trials: $(STAMP)  ## Kill, cut, fill up and limit as the tests of it do, and count what happened (some minutes).
+	$(BIN)/python -m pytest -q -m tries --trials $(RESULTS)/trials.json
 
 clean:  ## Remove the environment and all caches.
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache runs

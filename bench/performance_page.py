@@ -68,6 +68,10 @@ Files of every kind that a command reads were damaged at random: single bytes, w
 Anything else is a fault: a traceback, a hang, a crash, or memory without bound. The cases of faults that were found and corrected are in
 `tests/fuzz/corpus`, which `make test` replays.
 """
+HARMED = """## What kills, faults and limits do
+
+Tests harm real processes; `make trials` counts what they tried. Each trial ended as the table says, but for those under *otherwise*.
+"""
 
 
 def main() -> None:
@@ -110,6 +114,7 @@ def render(results: Path) -> str:
         SURE,
         *_sure_table(contests, accuracies, streamed),
         *_damage_section(results / "fuzz.json"),
+        *_harm_section(results / "trials.json"),
     ]
     return "\n".join(parts) + "\n"
 
@@ -262,6 +267,17 @@ def _damage_section(path: Path) -> list[str]:
     for kind, counts in found["kinds"].items():
         lines.append(f"| {kind} | " + " | ".join(f"{counts[name]:,}" for name in names) + " |")
     return lines
+
+
+def _harm_section(path: Path) -> list[str]:
+    """The section on kills, faults and limits; none without its results."""
+    if not path.exists():
+        return []
+    lines = ["", HARMED, "| what was tried | times | what it did | otherwise |", "|---|--:|---|--:|"]
+    rows = json.loads(path.read_text())
+    return lines + [
+        f"| {row['tried']} | {row['times']:,} | {row['outcome']} | {row['otherwise']:,} |" for row in rows
+    ]
 
 
 def _fast_sentence(name: str, rows: Sequence[Row]) -> str:

@@ -21,6 +21,7 @@ from sagann.kernels.memory import Pool
 from sagann.plan.memory import MEMORY_POLICIES
 from sagann.plan.spec import verify
 from sagann.plan.steps import Plan, Step
+from tests.trials import Trials, note_kinds
 
 # The first example of a property pays for Numba's compilation, or for importing PyG.
 settings.register_profile("compiles", deadline=None, max_examples=60)
@@ -40,8 +41,21 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of tests.trials."""
+    parser.addoption("--trials", type=Path, metavar="FILE", help="count what tests have tried, in a file of JSON")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Count trials if asked to; with several processes, in the one that has the reports of all."""
+    path = config.getoption("--trials")
+    if path is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Trials(path))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run files with slow tests first: a long test that starts last leaves the other processes idle."""
+    note_kinds(items)
     with_slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in with_slow)
 

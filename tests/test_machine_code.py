@@ -124,6 +124,7 @@ def _planted(kept: Path, folder: Path, mark: Path) -> None:
 @pytest.mark.parametrize(
     "place", ["SAGANN_CACHE", "NUMBA_CACHE_DIR", "beside the source", "NUMBA_CACHE_LOCATOR_CLASSES"]
 )
+@pytest.mark.tries("planted")
 def test_what_another_user_has_put_into_the_folder_is_not_run(
     module: Path, open_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -164,6 +165,7 @@ def test_what_another_user_has_put_into_the_folder_is_not_run(
 
 
 @needs_root
+@pytest.mark.tries("planted")
 def test_files_of_another_user_stay_unread_in_a_folder_that_was_made_safe(
     module: Path, open_folder: Path, tmp_path: Path
 ) -> None:
@@ -184,6 +186,7 @@ def test_files_of_another_user_stay_unread_in_a_folder_that_was_made_safe(
 
 
 @pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
+@pytest.mark.tries("planted")
 def test_a_file_that_others_may_write_to_is_not_read(module: Path, tmp_path: Path, suffix: str) -> None:
     _is_found(module)
     (kept,) = (module.parent / "__pycache__").glob(f"*{suffix}")

@@ -245,6 +245,7 @@ def reorder(
     from sagann.storage.manifest import read_manifest
     from sagann.storage.npy import write_npy
     from sagann.storage.reorder import save_reordered
+    from sagann.storage.verify import check_graph
     from sagann.storage.whole_files import whole_files
 
     if save_order is not None:
@@ -259,7 +260,7 @@ def reorder(
     graph = load_graph(dataset)
     with whole_files(graph):
         # Orders rely on valid ids.
-        graph.topology.validate()
+        check_graph(graph)
         order = vertex_order(graph, by, num_parts=parts, seed=seed, score=score or DEFAULT_SCORE)
     manifest = read_manifest(Path(dataset)) if Path(dataset).is_dir() else None
     save_reordered(graph, order, out, overwrite=overwrite, manifest=manifest)

@@ -119,12 +119,8 @@ def _fit(
     # A run that was killed before its first epoch has settings only, and starts again.
     folder = RunFolder(run_dir)
 
-    def finish() -> None:
-        terminal.say("Stopping: the epoch is finished if that takes a few seconds.")
-        trainer.stop()
-
     try:
-        with using_engine(settings.new_engine()), signals.finishing(finish):
+        with using_engine(settings.new_engine()), signals.finishing(trainer.stop):
             return trainer.fit(resume=resume and (folder.exists or folder.has_work), overwrite=overwrite)
     except (KeyboardInterrupt, Terminated):
         if epochs := folder.checkpoints.epochs():

@@ -119,7 +119,11 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     with reading(
         path, (OSError, yaml.YAMLError, ValueError, RecursionError), fix="Correct the file; it must be YAML."
     ):
-        body = yaml.safe_load(read_file(path))
+        content = read_file(path)
+        # Aliases of aliases make a value that is small in memory and endless in a message.
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(content)):
+            raise ValueError("it has aliases (*name); write their values out")
+        body = yaml.safe_load(content)
     if not isinstance(body, dict):
         raise _Metadata(path=path, body={}).wrong("it is not a mapping")
     return body

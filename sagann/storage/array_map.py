@@ -35,16 +35,32 @@ class ArrayMap:
     "64-bit word that takes the place of lost ones: the array stays valid with it."
     state: os.stat_result
     "Identity, size and time of the file when it was mapped, or when its checksums were compared last."
-    checks: Sequence[Callable[[], None]]
-    "Functions, each of which compares the checksum of a part of the file."
+    crc32: tuple[int, ...]
+    "Checksums of the parts of the array, as the manifest states them."
+    checks: Sequence[Callable[[], bool]]
+    "Functions, each of which compares the checksum of a part of the array, and says whether it could."
     is_checked: bool = False
-    "Whether the checksums of the file have been compared."
+    "Whether the whole array has the checksums of the manifest, or was written to and its file has them."
     watch: Watch | None = None
     "The watch on the array's pages, while there is work on them."
     num_watchers: int = 0
     "Number of blocks of work that need the watch."
     is_lost: bool = False
     "Whether an ended watch found that pages were lost."
+
+    def is_unchanged(self) -> bool:
+        """Whether the file is still at its path, and has not been written to."""
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return False
+        before = self.state
+        return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) == (
+            before.st_dev,
+            before.st_ino,
+            before.st_size,
+            before.st_mtime_ns,
+        )
 
     def has_lost_pages(self) -> bool:
         """Whether other numbers stand in the place of pages that were lost."""
@@ -60,17 +76,24 @@ def remember(
     path: Path,
     state: os.stat_result,
     *,
-    checks: Sequence[Callable[[], None]] = (),
+    crc32: tuple[int, ...] = (),
+    checks: Sequence[Callable[[], bool]] = (),
     fill: int = 0,
 ) -> None:
     """Note that an array is mapped from a file. A DatasetError of one of the ``checks`` says that the file is damaged.
 
-    ``fill`` is the number that may take the place of lost ones.
+    ``crc32`` are the checksums that the manifest states, ``fill`` is the number that may take the place of lost ones.
     """
     begin = array.ctypes.data
     words = np.full(8, fill, np.uint8 if fill == 0 else array.dtype).view(np.int64)
     _MAPS[begin] = ArrayMap(
-        path=path, begin=begin, end=begin + array.nbytes, fill=int(words[0]), state=state, checks=checks
+        path=path,
+        begin=begin,
+        end=begin + array.nbytes,
+        fill=int(words[0]),
+        state=state,
+        crc32=crc32,
+        checks=checks,
     )
     finalize(array, _MAPS.pop, begin).atexit = False
 

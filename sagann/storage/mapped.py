@@ -125,7 +125,10 @@ def _map_of(address: int, num_bytes: int) -> tuple[str, tuple[int, int], int] | 
                 holds = first <= address and address + num_bytes <= last
                 identity = os.makedev(major, minor), int(at[6])
                 candidate = (at[7], identity, offset + address - first) if holds else None
-            elif candidate is not None and line.startswith("Anonymous:"):
-                # A page that was written to is a private copy, which counts as anonymous memory.
-                return candidate if line.split()[1] == "0" else None
+            elif candidate is not None and line.startswith(("Anonymous:", "Swap:")):
+                # A page that was written to is a private copy, which counts as anonymous memory until it is swapped out.
+                if line.split()[1] != "0":
+                    return None
+                if line.startswith("Swap:"):
+                    return candidate
     return None

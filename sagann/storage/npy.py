@@ -7,6 +7,7 @@ written; a check names the damaged part.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import zlib
@@ -93,6 +94,30 @@ def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
     return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body
 
 
+class PartChecksums:
+    """The CRC-32 of each CHECKSUM_BYTES of bytes that are added one after the other."""
+
+    def __init__(self) -> None:
+        self._parts: list[int] = []
+        self._num_bytes = CHECKSUM_BYTES
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The checksums of the bytes so far; () for none."""
+        return tuple(self._parts)
+
+    def add(self, data: memoryview) -> None:
+        """Add bytes: contiguous, of one byte each."""
+        while len(data):
+            if self._num_bytes == CHECKSUM_BYTES:
+                self._parts.append(0)
+                self._num_bytes = 0
+            part = data[: CHECKSUM_BYTES - self._num_bytes]
+            self._parts[-1] = zlib.crc32(part, self._parts[-1])
+            self._num_bytes += len(part)
+            data = data[len(part) :]
+
+
 class NpyWriter(AbstractContextManager["NpyWriter"]):
     """Write one array of a known dtype and row shape by appending rows; the number of rows need not be known."""
 
@@ -102,8 +127,7 @@ class NpyWriter(AbstractContextManager["NpyWriter"]):
         self._stored = np.dtype(_STORED_AS[dtype])
         self._row_shape = row_shape
         self.num_rows = 0
-        self._crc32: list[int] = []
-        self._crc_bytes = CHECKSUM_BYTES
+        self._checksums = PartChecksums()
         self._file: BinaryIO = path.open("wb")
         self._file.write(bytes(len(npy_header(dtype, (0, *row_shape)))))
 
@@ -119,19 +143,12 @@ class NpyWriter(AbstractContextManager["NpyWriter"]):
         # Values that overflow become infinite, and the check of the whole graph refuses them.
         with np.errstate(over="ignore"):
             data = np.ascontiguousarray(rows, dtype=self._stored).reshape(-1).view(np.uint8).data
-        while len(data):
-            if self._crc_bytes == CHECKSUM_BYTES:
-                self._crc32.append(0)
-                self._crc_bytes = 0
-            part = data[: CHECKSUM_BYTES - self._crc_bytes]
-            self._crc32[-1] = zlib.crc32(part, self._crc32[-1])
-            self._crc_bytes += len(part)
-            self._file.write(part)
-            data = data[len(part) :]
+        self._checksums.add(data)
+        self._file.write(data)
 
     def finish(self) -> ArraySpec:
         """Write the header, sync the file, and return the description of the array."""
-        spec = ArraySpec(dtype=self._dtype, shape=(self.num_rows, *self._row_shape), crc32=tuple(self._crc32))
+        spec = ArraySpec(dtype=self._dtype, shape=(self.num_rows, *self._row_shape), crc32=self._checksums.parts)
         self._file.seek(0)
         self._file.write(npy_header(spec.dtype, spec.shape))
         self._file.flush()
@@ -175,8 +192,9 @@ def map_npy(path: Path, spec: ArraySpec, *, verify: bool = True, fill: int = 0) 
                 parts = range(len(spec.crc32)) if verify else ()
                 # The process may change its working folder.
                 whole_path = path.absolute()
-                checks = [partial(_check_part_of, state, whole_path, spec, part) for part in parts]
-                remember(stored, whole_path, state, checks=checks, fill=fill)
+                address = stored.ctypes.data
+                checks = [partial(_check_part_of, address, state, whole_path, spec, part) for part in parts]
+                remember(stored, whole_path, state, crc32=spec.crc32, checks=checks, fill=fill)
     except OSError as error:
         raise DatasetError(
             "array file cannot be read",
@@ -195,11 +213,20 @@ def check_npy(path: Path, spec: ArraySpec) -> None:
             _check_part(file.fileno(), path, spec, part)
 
 
-def _check_part_of(opened: os.stat_result, path: Path, spec: ArraySpec, part: int) -> None:
-    # A dataset that was replaced or removed after it was opened has other checksums or none.
+def _check_part_of(address: int, opened: os.stat_result, path: Path, spec: ArraySpec, part: int) -> bool:
+    """Compare the checksum of a part of a mapped array, and if the array was written to, of the file that was opened.
+
+    False if the array was written to, and another file or none is in the file's place.
+    """
+    first = part * CHECKSUM_BYTES
+    mapped = (ctypes.c_char * min(CHECKSUM_BYTES, spec.data_bytes - first)).from_address(address + first)
+    if zlib.crc32(mapped) == spec.crc32[part]:
+        return True
     with suppress(FileNotFoundError), open_file(path) as file:
         if os.path.samestat(opened, os.fstat(file.fileno())):
             _check_part(file.fileno(), path, spec, part)
+            return True
+    return False
 
 
 def _check_part(file: int, path: Path, spec: ArraySpec, part: int) -> None:

@@ -1,7 +1,8 @@
 """What is checked before a graph is trained on: every value, and the checksums of the files that the graph is mapped from.
 
 A flipped bit mostly leaves a value that could be one. Checksums are computed in threads while values are checked, so that both
-wait for the disk together, and each file is compared once in a process.
+wait for the disk together, and each file is compared once in a process. They also tell one graph from another
+(:mod:`sagann.storage.array_checksums`), so that comparing them takes no time that a run with a folder would not need anyway.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ def check_graph(graph: Graph) -> None:
 
 
 def _check(graph: Graph, maps: Sequence[ArrayMap]) -> None:
-    checks = [check for each in maps for check in each.checks]
-    if not checks:
+    maps = [each for each in maps if each.checks]
+    if not maps:
         validate_graph(graph)
         return
     stop = Event()
 
-    def unless_stopped(check: Callable[[], None]) -> None:
-        if not stop.is_set():
-            check()
+    def unless_stopped(check: Callable[[], bool]) -> bool:
+        return not stop.is_set() and check()
 
     # The values take the other cores.
     with ThreadPoolExecutor(max(1, torch.get_num_threads() // 2), thread_name_prefix="sagann-verify") as threads:
-        pending = [threads.submit(unless_stopped, check) for check in checks]
+        pending = [[(check, threads.submit(unless_stopped, check)) for check in each.checks] for each in maps]
         try:
             validate_graph(graph)
-            for each in pending:
-                each.result()
+            for each, checks in reversed(list(zip(maps, pending, strict=True))):
+                # What no thread has begun is computed by this one.
+                each.is_checked = all(
+                    check() if future.cancel() else future.result() for check, future in reversed(checks)
+                )
         finally:
             stop.set()
-    for each_map in maps:
-        each_map.is_checked = True

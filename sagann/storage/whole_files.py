@@ -41,8 +41,8 @@ def whole_files(*graphs: Graph) -> Iterator[Callable[[], None]]:
     Yields a function that raises the error at once, to be called before results are kept.
     """
     maps = graph_maps(*graphs)
-    require_whole(maps)
     with _watched(maps):
+        require_whole(maps)
         try:
             yield lambda: require_whole(maps)
         except DatasetError:

@@ -7,23 +7,21 @@ training options that change the numbers.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from sagann.errors import CheckpointError
 from sagann.graph import Graph
-from sagann.graph.feature_store import Features, feature_store, read_slice
+from sagann.graph.feature_store import Features, feature_store
 from sagann.graph.graph import named_arrays
 from sagann.nn import ModelConfig
 from sagann.nn.user_model import class_in_file
 from sagann.saga.engine import current_engine
+from sagann.storage.array_checksums import array_checksums
 from sagann.storage.regular_file import read_file
 from sagann.train.atomic import digest
 from sagann.train.session import TrainSession
@@ -40,11 +38,12 @@ FREE_OPTIONS = (
 )
 """Training options that a resume may change: none of them changes the numbers of an epoch."""
 
-_DIGEST_ROWS_BYTES = 64 * 2**20
-
 
 def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig | None) -> dict[str, Any]:
-    """The identity of a run as nested JSON values; reads every array of ``graph``, the graph before it was prepared, once."""
+    """The identity of a run as nested JSON values.
+
+    Reads the arrays of ``graph``, which is the graph before it was prepared, unless their files have been verified.
+    """
     model, config, scheduler = session.model, session.config, session.scheduler
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     # A run on the whole graph that was begun before there were mini-batches goes on.
@@ -84,7 +83,7 @@ def _config_identity(config: ModelConfig | None) -> dict[str, Any]:
 
 
 def graph_identity(graph: Graph) -> dict[str, Any]:
-    """Sizes of ``graph`` and a BLAKE2b digest of each of its arrays."""
+    """Sizes of ``graph``, and a digest of the type, shape and checksums of each of its arrays."""
     sizes = ("num_vertices", "num_edges", "num_features", "num_classes", "num_edge_types")
     found: dict[str, Any] = {name: getattr(graph, name) for name in sizes}
     return found | {name: _digest(array) for name, array in named_arrays(graph)}
@@ -127,14 +126,4 @@ def _differences(saved: Any, current: Any, name: str) -> Iterator[tuple[str, str
 
 def _digest(array: Features) -> str:
     store = feature_store(array)
-    num_rows, row_shape = store.num_rows, store.row_shape
-    state = hashlib.blake2b(f"{array.dtype} {[num_rows, *row_shape]}".encode(), digest_size=16)
-    row_bytes = math.prod(row_shape) * array.dtype.itemsize
-    if row_bytes == 0:
-        return state.hexdigest()
-    # In pieces, so that an array larger than memory can be read.
-    step = max(1, _DIGEST_ROWS_BYTES // row_bytes)
-    for start in range(0, num_rows, step):
-        part = read_slice(store, start, min(start + step, num_rows))
-        state.update(part.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-    return state.hexdigest()
+    return digest(f"{array.dtype} {[store.num_rows, *store.row_shape]} {array_checksums(array)}".encode())

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -163,23 +164,34 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def stop_on_interrupt(stop: threading.Event, on_message: Callable[[str], None]) -> Iterator[None]:
-    """Inside the block, the first Ctrl-C sets ``stop``; the second one interrupts as usual.
+def stop_on_interrupt(stop: Callable[[], None], on_message: Callable[[str], None]) -> Iterator[None]:
+    """Inside the block, the first Ctrl-C calls ``stop`` and says so; the second one interrupts as usual.
 
-    Signals reach only the main thread. In another thread, and where Ctrl-C is already ignored, nothing changes.
+    Signals reach only the main thread. In another thread, and where Ctrl-C is already ignored, nothing changes. ``on_message`` is
+    called in a thread of its own, because a handler may interrupt the main thread while it writes to the same stream.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before in (signal.SIG_IGN, None):
         yield
         return
+    # A handler may put into this queue, whatever it interrupts.
+    pressed: SimpleQueue[bool] = SimpleQueue()
+
+    def say() -> None:
+        if pressed.get():
+            on_message("Stopping after this epoch. Press Ctrl-C again to stop at once.")
 
     def handle(number: int, frame: FrameType | None) -> None:
-        stop.set()
         signal.signal(signal.SIGINT, before)
-        on_message("Stopping after this epoch. Press Ctrl-C again to stop at once.")
+        stop()
+        pressed.put(True)
 
+    speaker = threading.Thread(target=say, name="sagann-interrupt", daemon=True)
+    speaker.start()
     signal.signal(signal.SIGINT, handle)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+        pressed.put(False)
+        speaker.join()

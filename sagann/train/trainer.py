@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import torch
@@ -128,7 +127,7 @@ class Trainer:
         self._source = source or graph.name
         self._class_names = require_names(class_names, graph.num_classes, where="Trainer.class_names")
         self._optimizer, self._scheduler = optimizer, scheduler
-        self._stop = Event()
+        self._is_stopping = False
         self._param_groups = param_groups or DECAY_POLICIES[self.config.decay]
         if optimizer is None and scheduler is None:
             try_policies(self.config)
@@ -195,11 +194,11 @@ class Trainer:
             if folder is not None:
                 stack.enter_context(folder.locked())
             stack.callback(self._predictor.release)
-            stack.callback(self._stop.clear)
+            stack.callback(self._let_go_on)
             self._stream_where_needed(folder, resume)
             stack.enter_context(seeded(self.config.seed, self.device))
             stack.enter_context(reproducible(self.config.deterministic, self.device))
-            stack.enter_context(stop_on_interrupt(self._stop, self._reporter.on_message))
+            stack.enter_context(stop_on_interrupt(self.stop, self._reporter.on_message))
             with whole_files(self.graph):
                 session = self._session()
                 description = {} if folder is None else self._description(session)
@@ -218,7 +217,7 @@ class Trainer:
             for reporter in reporters:
                 reporter.on_start(info)
             saver = None if folder is None else Saver(session, folder, run)
-            while not (session.finished or self._stop.is_set()):
+            while not (session.finished or self._is_stopping):
                 record = session.run_epoch()
                 require_whole_files()
                 if saver is not None:
@@ -234,7 +233,11 @@ class Trainer:
 
     def stop(self) -> None:
         """Have :meth:`fit` end after the epoch that is trained now, as Ctrl-C does; from any thread or signal handler."""
-        self._stop.set()
+        # Without a lock, which a signal handler could wait for in vain.
+        self._is_stopping = True
+
+    def _let_go_on(self) -> None:
+        self._is_stopping = False
 
     def resume(self) -> TrainResult:
         """Continue the run in ``run_dir``: ``fit(resume=True)``."""

@@ -133,3 +133,11 @@ def test_damaged_files_are_counted_by_kind(tmp_path: Path) -> None:
     page = render(tmp_path)
     assert "for\n1.5 hours in sum" in page
     assert "| NPY arrays | 1,200 | 200 | 999 | 1 |" in page
+
+
+def test_what_was_tried_is_shown_with_what_it_did(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    assert "What kills" not in render(tmp_path)
+    rows = [{"tried": "kill -9", "outcome": "it goes on", "times": 1060, "otherwise": 0}]
+    (tmp_path / "trials.json").write_text(json.dumps(rows))
+    assert "| kill -9 | 1,060 | it goes on | 0 |" in render(tmp_path)

@@ -21,8 +21,9 @@ MIB = 1 << 20
 
 
 @pytest.mark.slow
+@pytest.mark.tries("limit")
 def test_evaluation_predictions_and_embeddings_survive_a_hard_limit(
-    limited: Callable[[int], Callable[[], None]], tmp_path: Path
+    limited: Callable[[int], Callable[[], None]], tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     start = limited((60 + 600) * MIB)
     save_graph(random_split(generated(250_000, 1_000_000), seed=0), tmp_path / "data")
@@ -40,6 +41,7 @@ def test_evaluation_predictions_and_embeddings_survive_a_hard_limit(
     options = ("--data", tmp_path / "data", "--model", "sage", "--hidden", 256, "--epochs", 1)
     run, in_memory, out = tmp_path / "run", tmp_path / "in-memory", tmp_path / "predictions.csv"
     assert sagann("train", *options, "--memory", "60MiB", "--out", run) == 0
+    record_property("trials", 3)
     assert sagann("evaluate", "--run", run, start=start) == 0
     assert sagann("predict", "--run", run, "--out", out, start=start) == 0
     assert out.read_text().count("\n") == 250_001

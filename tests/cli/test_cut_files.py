@@ -21,6 +21,7 @@ def dataset(blocks: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["features", "indices", "indptr", "labels", "split_val"])
 @pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.tries("cut")
 def test_in_the_midst_of_a_run(invoke: Invoke, dataset: Path, tmp_path: Path, name: str, streamed: bool) -> None:
     out, path = tmp_path / "run", dataset / f"{name}.npy"
     options = ("--memory", "14kB") if streamed else ("--dropout", 0)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +135,7 @@ def endless(blocks: Path, folder: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.tries("interrupt")
 def test_ctrl_c_saves_and_exits_130(blocks: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with endless(blocks, folder) as process:
@@ -183,6 +184,7 @@ class Slow(nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("first_s", "then_s", "saved"), [(0, 1, 2), (4.5, 60, 1)])
+@pytest.mark.tries("terminate")
 def test_sigterm_in_the_midst_of_an_epoch_in_memory(
     blocks: Path, tmp_path: Path, first_s: float, then_s: float, saved: int
 ) -> None:
@@ -200,6 +202,7 @@ def test_sigterm_in_the_midst_of_an_epoch_in_memory(
     assert weights[0] == weights[1]
 
 
+@pytest.mark.tries("terminate")
 def test_sigterm_before_the_first_epoch(blocks: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with endless(blocks, folder) as process:
@@ -210,6 +213,7 @@ def test_sigterm_before_the_first_epoch(blocks: Path, tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.tries("terminate")
 def test_sigterm_leaves_no_part_of_an_import(tmp_path: Path) -> None:
     pairs = np.random.default_rng(0).integers(10**6, size=(2_000_000, 2))
     (tmp_path / "edges").mkdir()
@@ -232,6 +236,7 @@ def test_sigterm_leaves_no_part_of_an_import(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's list of what a process has loaded")
 @pytest.mark.parametrize("delay_s", [0.0, 0.2, 0.5])
+@pytest.mark.tries("interrupt")
 def test_ctrl_c_while_starting_exits_130(delay_s: float, blocks: Path, tmp_path: Path) -> None:
     with endless(blocks, tmp_path / "run") as process:
         maps, deadline = Path(f"/proc/{process.pid}/maps"), time.monotonic() + DEADLINE_S
@@ -248,7 +253,10 @@ def test_ctrl_c_while_starting_exits_130(delay_s: float, blocks: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_kill_and_resume_equals_the_whole_run(blocks: Path, tmp_path: Path) -> None:
+@pytest.mark.tries("kill")
+def test_kill_and_resume_equals_the_whole_run(
+    blocks: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     """kill -9 at three random instants: what follows is bitwise the run without them."""
     numbers = random.Random(0)
     killed, whole = tmp_path / "killed", tmp_path / "whole"
@@ -263,6 +271,7 @@ def test_kill_and_resume_equals_the_whole_run(blocks: Path, tmp_path: Path) -> N
         newest = max(int(path.name[-6:]) for path in (killed / "checkpoints").glob("epoch-*"))
         assert newest >= done
         done = newest
+    record_property("trials", 3)
     code, _, err = run("train", "--resume", "--out", killed, "--epochs", done + 5)
     assert code == 0, err
     arguments = ("--data", blocks, "--hidden", 8, "--epochs", done + 5, "--out", whole)
@@ -274,12 +283,16 @@ def test_kill_and_resume_equals_the_whole_run(blocks: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_kills_of_the_process_group_while_checkpoints_are_written(blocks: Path, tmp_path: Path) -> None:
+@pytest.mark.tries("kill")
+def test_kills_of_the_process_group_while_checkpoints_are_written(
+    blocks: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     """A streamed run with several threads: what follows is bitwise the run without the kills."""
     threads = {"OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"}
     options = ("--data", blocks, "--hidden", 8, "--memory", "14kB", "--checkpoint-every", 1)
     killed, whole, num_torn, done = tmp_path / "killed", tmp_path / "whole", 0, 0
-    for number in range(5):
+    record_property("trials", num_kills := 5)
+    for number in range(num_kills):
         arguments = ("--resume",) if number else options
         with start("train", *arguments, "--epochs", 10**9, "--out", killed, env=threads) as process:
             limit_s = time.monotonic() + DEADLINE_S

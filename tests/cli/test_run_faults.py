@@ -108,6 +108,7 @@ def refused(place: Path) -> dict[str, Outcome]:
 @needs_root
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.tries("rights")
 def test_what_the_user_may_not_read_or_write_is_said(refused: dict[str, Outcome], place: Path, name: str) -> None:
     ended = refused[name]
     assert ended.code == 2
@@ -151,6 +152,7 @@ def checkpoints(run: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.tries("disk")
 def test_a_disk_that_is_full_of_checkpoints(invoke: Invoke, blocks: Path, small_disk: Path, whole: bytes) -> None:
     run = small_disk / "run"
     ended = invoke(*training(blocks, run))
@@ -168,6 +170,7 @@ def test_a_disk_that_is_full_of_checkpoints(invoke: Invoke, blocks: Path, small_
     assert (run / "model.safetensors").read_bytes() == whole
 
 
+@pytest.mark.tries("disk")
 def test_a_checkpoint_larger_than_files_may_be(invoke: Invoke, blocks: Path, tmp_path: Path, whole: bytes) -> None:
     """As with a quota."""
     run = tmp_path / "run"

@@ -88,6 +88,7 @@ def check_resumed(invoke: Invoke, blocks: Path, out: Path, weights: bytes) -> No
         (shutil.rmtree, ["a spill file cannot be ", ": No such file or directory"]),
     ],
 )
+@pytest.mark.tries("spill")
 def test_what_happens_to_spilled_files_is_said(
     happens: Callable[[Path], None],
     words: list[str],
@@ -101,6 +102,7 @@ def test_what_happens_to_spilled_files_is_said(
     check_left(tmp_path / "run")
 
 
+@pytest.mark.tries("disk")
 def test_a_disk_that_fills_up_midway(
     invoke: Invoke, blocks: Path, tmp_path: Path, small_disk: Path, whole: tuple[bytes, int]
 ) -> None:
@@ -120,6 +122,7 @@ def test_a_disk_that_fills_up_midway(
     assert [path.name for path in small_disk.iterdir()] == ["others"]
 
 
+@pytest.mark.tries("interrupt")
 def test_ctrl_c_finishes_the_epoch(invoke: Invoke, blocks: Path, tmp_path: Path, whole: tuple[bytes, int]) -> None:
     weights, num_loads = whole
     with at_load(num_loads // 2, lambda folder: signal.raise_signal(signal.SIGINT)):
@@ -132,6 +135,7 @@ def test_ctrl_c_finishes_the_epoch(invoke: Invoke, blocks: Path, tmp_path: Path,
 
 
 @pytest.mark.slow
+@pytest.mark.tries("interrupt")
 def test_a_second_ctrl_c_stops_in_the_midst_of_an_epoch(
     invoke: Invoke, blocks: Path, tmp_path: Path, whole: tuple[bytes, int]
 ) -> None:
@@ -155,6 +159,7 @@ def test_a_second_ctrl_c_stops_in_the_midst_of_an_epoch(
 
 
 @pytest.mark.slow
+@pytest.mark.tries("kill")
 def test_kill_9_in_the_midst_of_an_epoch(
     invoke: Invoke, blocks: Path, tmp_path: Path, whole: tuple[bytes, int]
 ) -> None:
@@ -185,6 +190,7 @@ def check_terminated(ended: subprocess.CompletedProcess[str], out: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.tries("terminate")
 def test_sigterm_finishes_an_epoch_that_takes_seconds(
     invoke: Invoke, blocks: Path, tmp_path: Path, whole: tuple[bytes, int]
 ) -> None:
@@ -208,6 +214,7 @@ def test_sigterm_finishes_an_epoch_that_takes_seconds(
         ("TERM,TERM", 60.0, 3.0),
     ],
 )
+@pytest.mark.tries("terminate")
 def test_sigterm_in_the_midst_of_a_long_epoch(
     invoke: Invoke,
     blocks: Path,
@@ -230,6 +237,7 @@ def test_sigterm_in_the_midst_of_a_long_epoch(
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["evaluate", "predict", "embed"])
 @pytest.mark.parametrize("later_s", [0.5, 60.0])
+@pytest.mark.tries("terminate")
 def test_sigterm_while_a_model_is_used(
     invoke: Invoke, blocks: Path, tmp_path: Path, command: str, later_s: float
 ) -> None:

@@ -1,15 +1,20 @@
-"""``python -m tests.fuzz --seconds 60``: run the target, add the counts to a file of JSON, and fail if a case fails."""
+"""``python -m tests.fuzz --seconds 60``: run the target, add the counts to a file of JSON, and fail if a case fails.
+
+Ctrl-C and SIGTERM end a run early; what it has counted is added all the same.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from tests.fuzz.cases import CORPUS
-from tests.fuzz.target import added, fuzz, table
+from tests.fuzz.target import Findings, added, fuzz, table
 
 
 def main() -> int:
@@ -21,10 +26,13 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="file of JSON to which the counts are added")
     given = parser.parse_args()
     seed = int(time.time()) if given.seed is None else given.seed
-    findings = fuzz(given.seconds, seed=seed, corpus=given.corpus)
+    findings = Findings()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        fuzz(given.seconds, seed=seed, corpus=given.corpus, findings=findings)
     if given.results is not None:
         before = json.loads(given.results.read_text()) if given.results.exists() else {}
-        body = added(before, findings.counts, seconds=given.seconds, seed=seed)
+        body = added(before, findings.counts, seconds=findings.seconds, seed=seed)
         given.results.write_text(json.dumps(body, indent=1) + "\n")
     sys.stdout.write(table(findings.counts))
     for name, said in findings.faults.items():

@@ -123,6 +123,10 @@ def build_csv() -> None:
     Path("bare.csv.gz").write_bytes(gzip.compress(_csv(_rows()).encode()))
     Path("x.csv").write_text(_csv([(0.5 * at, 1, at % 3) for at in range(N)], "a,b,c\n"))
     Path("y.csv").write_text(_csv([(at % 3,) for at in range(N)]))
+    Path("parts").mkdir()
+    for part in range(2):
+        rows = [row[:2] for row in _rows()[part::2]]
+        Path(f"parts/{part}.tsv").write_text(_csv(rows, "from,to\n").replace(",", "\t"))
 
 
 def build_arrays() -> None:
@@ -291,7 +295,10 @@ KINDS = (
             for command in (
                 ("data", "info", name),
                 ("data", "check", name),
+                ("data", "reorder", name, f"{name}-near", "--by", "degree"),
+                ("plan", "--data", name, "--hidden", "4", "--quiet"),
                 ("train", "--data", name, *QUICK, "--out", f"run-{name}"),
+                ("train", "--data", name, *QUICK, "--no-verify", "--memory", "1MiB", "--out", f"run-{name}"),
             )
         ),
     ),
@@ -312,11 +319,12 @@ KINDS = (
     Kind(
         name="CSV tables",
         build=build_csv,
-        victims=("*.csv", "*.csv.gz"),
+        victims=("*.csv", "*.csv.gz", "parts/*"),
         commands=(
             ("data", "import", "edges.csv", "a", *_EDGES, "--features", "x.csv", "--labels", "y.csv"),
             ("data", "import", "edges.csv", "b", "--src", "from", "--dst", "to", "--symmetrise"),
             ("data", "import", "bare.csv.gz", "c", *_EDGES, "--coalesce"),
+            ("data", "import", "parts", "d", "--num-vertices", "24"),
         ),
     ),
     Kind(
@@ -367,7 +375,10 @@ KINDS = (
         commands=(
             ("evaluate", "--run", "run", "--quiet"),
             ("predict", "--run", "run", "--out", "p.csv", "--quiet"),
+            ("embed", "--run", "run", "--data", "ring", "--out", "e.npy", "--memory", "1MiB", "--quiet"),
+            ("plan", "--config", "run/config.toml", "--quiet"),
             ("train", "--resume", "--out", "run", "--epochs", "2", "--quiet"),
+            ("train", "--config", "run/config.toml", "--out", "run", "--overwrite", "--quiet"),
         ),
         whole=True,
     ),

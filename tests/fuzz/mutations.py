@@ -10,6 +10,8 @@ import re
 import warnings
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from sagann.storage.manifest import _self_checksum
+from sagann.storage.manifest import MANIFEST_FILE, _self_checksum
+from sagann.storage.npy import write_npy
 from sagann.train.atomic import digest, file_digest
+from tests.fuzz.kinds import N
 
 Random = random.Random
+_TEXTS = (".csv", ".tsv", ".toml", ".yaml")
 NUMBERS: tuple[Any, ...] = (
     0,
     1,
@@ -109,13 +114,23 @@ DTYPES = (
 def mutated(path: Path, rng: Random) -> dict[Path, bytes]:
     """The contents of the files that change where ``path`` is damaged: the file, and files with its checksum."""
     content = path.read_bytes()
-    ways: list[Callable[[], dict[Path, bytes]]] = [lambda: {path: in_bytes(content, rng)}]
+    others = sorted(other for other in path.parent.iterdir() if other.is_file())
+    ways: list[tuple[int, Callable[[], dict[Path, bytes]]]] = [
+        (6, lambda: {path: in_bytes(content, rng)}),
+        (1, lambda: {path: rng.choice(others).read_bytes()}),
+    ]
     structured = _STRUCTURED.get(path.suffix)
-    if structured is not None:
-        ways = [*ways, *[lambda: structured(path, rng)] * 3]
-    elif path.suffix in (".csv", ".toml", ".yaml"):
-        ways = [*ways, *[lambda: {path: in_words(content, rng)}] * 3]
-    return rng.choice(ways)()
+    if path.suffix == ".npy" and (path.parent / MANIFEST_FILE).exists():
+        ways.append((18, lambda: in_stored_array(path, rng)))
+    elif structured is not None:
+        ways.append((18, lambda: structured(path, rng)))
+    elif path.suffix in _TEXTS:
+        ways.append((18, lambda: {path: in_words(content, rng)}))
+    if path.suffix in (*_TEXTS, ".json", ".jsonl"):
+        ways += [(1, lambda: {path: in_encoding(content, rng)}), (1, lambda: {path: in_depth(path, content, rng)})]
+    if path.suffix == ".yaml":
+        ways.append((2, lambda: {path: with_aliases(content, rng)}))
+    return rng.choices([way for _, way in ways], [weight for weight, _ in ways])[0]()
 
 
 def in_bytes(content: bytes, rng: Random) -> bytes:
@@ -159,20 +174,79 @@ def in_words(content: bytes, rng: Random) -> bytes:
     return text.encode(errors="surrogatepass")
 
 
+def in_encoding(content: bytes, rng: Random) -> bytes:
+    """The same text in another encoding, with other ends of lines, or with long lines."""
+    text = content.decode()
+    match rng.randrange(5):
+        case 0:
+            return text.encode(rng.choice(("utf-8-sig", "utf-16", "utf-32", "utf-7", "cp037")))
+        case 1:
+            return text.replace("\n", rng.choice(("\r\n", "\r", "\x0b", "\u2028", "\x85"))).encode()
+        case 2:
+            return text.replace("\n", "").encode()
+        case 3:
+            return text.encode() + rng.choice((b"\x00", b"\x1a", b"\xff\xfe", b" ", b"9", b"#", b"\\")) * 10**6
+        case _:
+            return text.encode() * rng.choice((2, 1000))
+
+
+def in_depth(path: Path, content: bytes, rng: Random) -> bytes:
+    """A value that is nested as deeply as parsers allow, nearly so, and more deeply, in the place of another one or of all."""
+    depth = rng.choice((50, 300, 900, 960, 980, 990, 1000, 100_000))
+    nested = rng.choice((b"[" * depth + b"]" * depth, b"[" * depth, b'{"a":' * depth + b"1" + b"}" * depth))
+    if path.suffix in (".yaml", ".toml"):
+        nested = nested.replace(b'{"a":', b"{a = " if path.suffix == ".toml" else b"{a: ")
+    values = list(re.finditer(rb"(?<=[:=] )[^\n,]+", content))
+    if not values or rng.random() < 0.3:
+        return nested
+    value = rng.choice(values)
+    made = content[: value.start()] + nested + content[value.end() :]
+    try:
+        # A manifest that deeply nested has the right checksum as well.
+        return _sealed(path, json.loads(made))
+    except (ValueError, RecursionError):
+        return made
+
+
+def with_aliases(content: bytes, rng: Random) -> bytes:
+    """YAML of which a value is a list of lists of lists, each ten times the one below: small in memory, endless if written out."""
+    levels = rng.choice((3, 9, 30))
+    lines = ["b0: &b0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"b{at}: &b{at} [{', '.join([f'*b{at - 1}'] * 10)}]" for at in range(1, levels)]
+    values = list(re.finditer(r"(?<=: )[^\n,{}]+", text := content.decode()))
+    value = rng.choice(values)
+    return "\n".join([*lines, text[: value.start()] + f"*b{levels - 1}" + text[value.end() :]]).encode()
+
+
 def in_gzip(path: Path, rng: Random) -> dict[Path, bytes]:
-    """Damage the text of a compressed file."""
-    return {path: gzip.compress(in_words(gzip.decompress(path.read_bytes()), rng), mtime=0)}
+    """Damage the text of a compressed file, or what stands after it."""
+    content = path.read_bytes()
+    text = gzip.decompress(content)
+    match rng.randrange(8):
+        case 0:
+            return {path: content + rng.choice((content, b"junk", bytes(100), content[:10]))}
+        case 1:
+            return {path: gzip.compress(text * rng.choice((100, 100, 100, 20_000)), mtime=0)}
+        case 2:
+            return {path: gzip.compress(in_encoding(text, rng), mtime=0)}
+        case _:
+            return {path: gzip.compress(in_words(text, rng), mtime=0)}
 
 
 def in_json(path: Path, rng: Random) -> dict[Path, bytes]:
     """Change one entry of a JSON document; a checksum of the document over itself is made anew."""
     body = changed(json.loads(path.read_bytes()), rng)
-    if isinstance(body, dict) and path.name == "manifest.json" and rng.random() < 0.9:
+    return {path: _sealed(path, body) if rng.random() < 0.9 else json.dumps(body).encode()}
+
+
+def _sealed(path: Path, body: Any) -> bytes:
+    """JSON with the checksum that documents of its name have over themselves."""
+    if isinstance(body, dict) and path.name == MANIFEST_FILE:
         body.pop("manifest_crc32", None)
         body["manifest_crc32"] = _self_checksum(body)
-    if isinstance(body, dict) and path.name == "state.json" and "content" in body and rng.random() < 0.9:
+    if isinstance(body, dict) and path.name == "state.json" and "content" in body:
         body["checksum"] = digest(json.dumps(body["content"]).encode())
-    return {path: json.dumps(body).encode()}
+    return json.dumps(body).encode()
 
 
 def in_json_lines(path: Path, rng: Random) -> dict[Path, bytes]:
@@ -225,6 +299,32 @@ def in_npy(path: Path, rng: Random) -> dict[Path, bytes]:
     return {path: npy_changed(path.read_bytes(), rng)}
 
 
+def in_stored_array(path: Path, rng: Random) -> dict[Path, bytes]:
+    """Other numbers, another type or another shape of an array of a dataset, with right checksums in the manifest."""
+    manifest = path.with_name(MANIFEST_FILE)
+    body = json.loads(manifest.read_bytes())
+    array = torch.from_numpy(np.load(path))
+    match rng.randrange(6):
+        case 0:
+            array = array.to(rng.choice((torch.int32, torch.int64, torch.float32, torch.float64, torch.bool)))
+        case 1:
+            array = rng.choice((array[:-1], torch.cat([array, array]), array[:0], array[None], array.reshape(-1)))
+        case 2:
+            array = array.flip(0)
+        case _:
+            flat = array.reshape(-1).clone()
+            if flat.numel():
+                value = torch.tensor(float(rng.choice((*NUMBERS, float("nan"), float("inf"), N, N - 1))))
+                flat[rng.randrange(flat.numel())] = value.to(flat.dtype)
+            array = flat.reshape(array.shape)
+    aside = Path("array.tmp")
+    spec = write_npy(aside, array.contiguous())
+    content = aside.read_bytes()
+    aside.unlink()
+    body["arrays"][path.stem] = {**asdict(spec), "file_bytes": spec.file_bytes}
+    return {path: content, manifest: _sealed(manifest, body)}
+
+
 def npy_changed(content: bytes, rng: Random) -> bytes:
     """An array file with another shape, type, order or version in its header, or other values."""
     array = np.load(io.BytesIO(content))
@@ -264,10 +364,22 @@ def in_npz(path: Path, rng: Random) -> dict[Path, bytes]:
     """Change, remove, rename, repeat or exchange an array of an archive, whose own checksums are right."""
     with zipfile.ZipFile(path) as archive:
         members = [(name, archive.read(name)) for name in archive.namelist()]
-    at, (name, content) = (at := rng.randrange(len(members))), members[at]
-    match rng.randrange(6):
+    at = rng.randrange(len(members))
+    name, content = members[at]
+    method = zipfile.ZIP_DEFLATED
+    match rng.randrange(9):
         case 0:
             del members[at]
+        case 3:
+            members[at] = (
+                rng.choice(("../x.npy", "/x.npy", "", "a/b.npy", "x" * 60_000, "\x00.npy", "labels")),
+                content,
+            )
+        case 4:
+            method = rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA))
+        case 5 if rng.random() < 0.2:
+            array = np.load(io.BytesIO(content))
+            members[at] = (name, _saved(np.zeros((rng.choice((1, 10**6)), *array.shape[1:], 3), array.dtype)))
         case 1:
             members[at] = (rng.choice(members)[0], content)
         case 2:
@@ -275,20 +387,48 @@ def in_npz(path: Path, rng: Random) -> dict[Path, bytes]:
         case _:
             members[at] = (name, npy_changed(content, rng))
     out = io.BytesIO()
-    with warnings.catch_warnings(), zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+    with warnings.catch_warnings(), zipfile.ZipFile(out, "w", method) as archive:
         # Of names that stand there twice.
         warnings.simplefilter("ignore")
         for name, content in members:
-            archive.writestr(zipfile.ZipInfo(name), content)
+            archive.writestr(zipfile.ZipInfo(name), content, method)
     return {path: out.getvalue()}
 
 
 def in_parquet(path: Path, rng: Random) -> dict[Path, bytes]:
-    """A Parquet file with a column of another type, other values, null values, or another name."""
+    """A Parquet file with a column of another type, other values, null values, another name, or stored in another way."""
     table = pq.read_table(path)
     names, columns = list(table.column_names), [column.to_pylist() for column in table.columns]
     at = rng.randrange(len(names))
-    match rng.randrange(6):
+    match rng.randrange(8):
+        case 6:
+            kind = rng.choice(
+                (
+                    pa.timestamp("ns"),
+                    pa.date64(),
+                    pa.duration("s"),
+                    pa.large_string(),
+                    pa.binary(),
+                    pa.null(),
+                    pa.int32(),
+                )
+            )
+            with suppress(pa.ArrowException):
+                column = (
+                    pa.array([None] * len(columns[at]), pa.null())
+                    if kind == pa.null()
+                    else table.column(at).cast(kind)
+                )
+                return {path: _parquet(names, [*table.columns[:at], column, *table.columns[at + 1 :]])}
+        case 7:
+            column = pa.array([str(value) for value in columns[at]]).dictionary_encode()
+            struct = pa.array([{"a": value} for value in columns[at]])
+            chosen = rng.choice((column, struct, table.column(at)))
+            stored = {
+                "row_group_size": rng.choice((1, 7, 100)),
+                "compression": rng.choice(("none", "gzip", "zstd")),
+            }
+            return {path: _parquet(names, [*table.columns[:at], chosen, *table.columns[at + 1 :]], **stored)}
         case 0:
             names[at] = rng.choice((*names, "", "column 0", "__index_level_0__"))
         case 1:
@@ -323,9 +463,9 @@ def in_parquet(path: Path, rng: Random) -> dict[Path, bytes]:
     return {path: _parquet(names, [pa.array(column) for column in columns])}
 
 
-def _parquet(names: list[str], columns: list[Any]) -> bytes:
+def _parquet(names: list[str], columns: list[Any], **stored: Any) -> bytes:
     out = io.BytesIO()
-    pq.write_table(pa.Table.from_arrays(columns, names=names), out)
+    pq.write_table(pa.Table.from_arrays(columns, names=names), out, **stored)
     return out.getvalue()
 
 
@@ -333,6 +473,8 @@ def in_tensors(path: Path, rng: Random) -> dict[Path, bytes]:
     """Tensors of which one has another type, shape, name or value, or is gone; files with their checksum have the new one."""
     from safetensors.torch import load_file, save
 
+    if rng.random() < 0.3:
+        return _with_checksum_of(path, _header_changed(path.read_bytes(), rng))
     tensors = load_file(path)
     name = rng.choice(sorted(tensors))
     tensor = tensors[name]
@@ -353,7 +495,19 @@ def in_tensors(path: Path, rng: Random) -> dict[Path, bytes]:
             tensors[name] = (tensor.double() * rng.choice((float("nan"), 1e300, 0.0, -1.0))).to(tensor.dtype)
         case _:
             tensors[rng.choice(sorted(tensors))] = tensor.clone()
-    content = save({key: value.contiguous() for key, value in tensors.items()})
+    return _with_checksum_of(path, save({key: value.contiguous() for key, value in tensors.items()}))
+
+
+def _header_changed(content: bytes, rng: Random) -> bytes:
+    """Tensors whose header has other names, types, shapes or places than their bytes."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.dumps(changed(json.loads(content[8 : 8 + size]), rng)).encode()
+    stated = rng.choice((len(header), len(header), len(header), 2**63, len(header) - 1, 0))
+    return stated.to_bytes(8, "little") + header + content[8 + size :]
+
+
+def _with_checksum_of(path: Path, content: bytes) -> dict[Path, bytes]:
+    """Tensors, and the files beside them with the right checksum."""
     changes = {path: content}
     summary, state = path.with_name("metrics.json"), path.with_name("state.json")
     checksum = _digest_of(content)
@@ -362,8 +516,7 @@ def in_tensors(path: Path, rng: Random) -> dict[Path, bytes]:
     if state.exists():
         body = json.loads(state.read_bytes())
         body["content"]["tensors_checksum"] = checksum
-        body["checksum"] = digest(json.dumps(body["content"]).encode())
-        changes[state] = json.dumps(body).encode()
+        changes[state] = _sealed(state, body)
     return changes
 
 

@@ -1,4 +1,7 @@
-"""Runner: the sound files of every kind, and the program run on a case in this process, within a time and a memory."""
+"""Runner: the sound files of every kind, and the program run on a case in this process, within a time and a memory.
+
+Time is the processor's: a case that waits while other programs run is not slow.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from tests.fuzz.kinds import KINDS, Command, Kind
 
 Outcome = Literal["accepted", "refused", "fault"]
 LIMIT_S = 60
-"Seconds that a command may take."
+"Seconds of the processor that a command may take."
 FREE_BYTES = 2**30
 "Free memory and free disk space of the machine, as the program sees them."
 SPACE_BYTES = 3 * 2**30
@@ -34,7 +37,7 @@ _MESSAGE = re.compile(r"^Error: ", re.MULTILINE)
 
 
 class TimeIsUpError(BaseException):
-    """The command took too long. No handler of the program catches it."""
+    """The command took too much of the processor's time. No handler of the program catches it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +110,10 @@ def _run(command: Command, limit_s: float) -> tuple[Outcome, str]:
             warnings.simplefilter("ignore")
             code = main(list(command))
     except TimeIsUpError as error:
-        return "fault", f"no end after {limit_s} s\n{''.join(traceback.format_tb(error.__traceback__)[-3:])}"
+        return (
+            "fault",
+            f"no end after {limit_s} s of the processor\n{''.join(traceback.format_tb(error.__traceback__)[-3:])}",
+        )
     return judged(code, err.getvalue())
 
 
@@ -124,19 +130,18 @@ def judged(code: int, said: str) -> tuple[Outcome, str]:
 
 @contextlib.contextmanager
 def limited(limit_s: float) -> Iterator[None]:
-    """Inside the block, an alarm rings after so many seconds, and the address space is limited."""
+    """Inside the block, TimeIsUpError comes after so many seconds of the processor, and the address space is limited."""
 
     def ring(number: int, frame: FrameType | None) -> None:
         raise TimeIsUpError
 
-    before, space = signal.signal(signal.SIGALRM, ring), resource.getrlimit(resource.RLIMIT_AS)
+    before, space = signal.signal(signal.SIGPROF, ring), resource.getrlimit(resource.RLIMIT_AS)
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used_bytes + SPACE_BYTES, space[1]))
-    # A test has such a timer itself.
-    timer = signal.setitimer(signal.ITIMER_REAL, limit_s)
+    signal.setitimer(signal.ITIMER_PROF, limit_s)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, *timer)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
         resource.setrlimit(resource.RLIMIT_AS, space)

@@ -21,11 +21,15 @@ from typing import Any
 from tests.fuzz.cases import Case
 from tests.fuzz.kinds import KINDS
 from tests.fuzz.mutations import mutated
+from tests.fuzz.progress import Progress
 from tests.fuzz.runner import LIMIT_S, Runner
 
 ROOT = Path(__file__).parents[2]
-# Longer than a command, and for the first line longer than the sound files and their kernels take.
-_SILENCE_S, _FIRST_S = 2 * LIMIT_S, 900
+# Seconds of the processor until a line: more than a command has, and for the first line more than the sound files and their kernels
+# take. A command that ends neither by itself nor by its limit is in a native kernel.
+_MOST_S, _MOST_AT_FIRST_S = 2 * LIMIT_S, 1800
+_ASLEEP_S = 60
+"Seconds that a process may sleep until a line. One that waits for its turn, or for a disk, does not sleep."
 _CURRENT = "current"
 _OUTCOMES = {"accepted": "accepted", "refused": "refused", "fault": "faults"}
 
@@ -34,6 +38,8 @@ _OUTCOMES = {"accepted": "accepted", "refused": "refused", "fault": "faults"}
 class Findings:
     """What a run of the target found."""
 
+    seconds: float = 0.0
+    "How long cases have been run."
     counts: dict[str, dict[str, int]] = field(
         default_factory=lambda: {kind.name: {"cases": 0, **dict.fromkeys(_OUTCOMES.values(), 0)} for kind in KINDS}
     )
@@ -56,23 +62,27 @@ def _signature(said: str) -> str:
     return re.sub(r"\d+|'[^']*'", "", "\n".join(lines[:3]) or said[:200])
 
 
-def fuzz(seconds: float, *, seed: int, corpus: Path) -> Findings:
-    """Run random cases of all kinds in turn, for so many seconds; cases that fail go into the folder ``corpus``."""
-    findings, number = Findings(), 0
+def fuzz(seconds: float, *, seed: int, corpus: Path, findings: Findings | None = None) -> Findings:
+    """Run random cases of all kinds in turn, for so many seconds; cases that fail go into the folder ``corpus``.
+
+    ``findings`` are added to as cases end, for a caller who is interrupted.
+    """
+    findings, number = findings or Findings(), 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        while seconds > 0:
-            started_s = None
-            for line in _watched(folder, seed=seed, first=number, seconds=seconds):
-                # The time before the first case is not counted.
-                started_s = started_s or time.monotonic()
+        while findings.seconds < seconds:
+            last_s = None
+            for line in _watched(folder, seed=seed, first=number, seconds=seconds - findings.seconds):
                 kept = list((folder / _CURRENT).glob("*.zip"))
                 if not kept:
                     raise RuntimeError(f"the target does not start: {line['said']}")
                 case = Case.load(kept[0])
                 findings.add(case.kind, line["outcome"], line["said"], case, corpus)
-                number = line["number"] + 1
-            seconds -= time.monotonic() - started_s if started_s else seconds
+                number, before_s, last_s = line["number"] + 1, last_s, time.monotonic()
+                # The time before the first case is not counted.
+                findings.seconds += last_s - (before_s or last_s)
+            if last_s is None:
+                break
     return findings
 
 
@@ -81,13 +91,16 @@ def _watched(folder: Path, *, seed: int, first: int, seconds: float) -> Iterator
     command = [sys.executable, "-m", "tests.fuzz.target", str(folder), str(seed), str(first), str(seconds)]
     number = first
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.PIPE, cwd=ROOT)
+        # In a session of its own, Ctrl-C does not reach the process, which would count it as a fault.
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.PIPE, cwd=ROOT, start_new_session=True
+        )
     assert process.stdout is not None
     assert process.stdin is not None
     try:
         while True:
-            ready, _, _ = select.select([process.stdout], [], [], _FIRST_S if number == first else _SILENCE_S)
-            text = process.stdout.readline() if ready else b""
+            hangs = _hangs(process, most_s=_MOST_AT_FIRST_S if number == first else _MOST_S)
+            text = b"" if hangs else process.stdout.readline()
             if not text:
                 break
             line = json.loads(text)
@@ -96,16 +109,30 @@ def _watched(folder: Path, *, seed: int, first: int, seconds: float) -> Iterator
             # The case lies in its folder until it is counted.
             process.stdin.write(b"\n")
             process.stdin.flush()
-        if not ready:
+        if hangs:
             process.kill()
         if process.wait() != 0:
-            said = f"the process ended with {process.returncode}\n{(folder / 'log').read_text(errors='replace')[-2000:]}"
-            yield {"number": number, "outcome": "fault", "said": said if ready else f"no end after {_SILENCE_S} s"}
+            log_end = (folder / "log").read_text(errors="replace")[-2000:]
+            said = hangs or f"the process ended with {process.returncode}\n{log_end}"
+            yield {"number": number, "outcome": "fault", "said": said}
     finally:
         process.kill()
         process.wait()
         process.stdin.close()
         process.stdout.close()
+
+
+def _hangs(process: subprocess.Popen[bytes], *, most_s: float, asleep_s: int = _ASLEEP_S) -> str:
+    """Wait for a line of a process. Empty if there is one or the process has ended, else how the process hangs."""
+    progress, num_asleep = Progress(process.pid), 0
+    started_s = progress.used_s
+    while not select.select([process.stdout], [], [], 1.0)[0]:
+        num_asleep = 0 if progress.is_made() else num_asleep + 1
+        if num_asleep >= asleep_s:
+            return f"no end: it has slept for {asleep_s} s"
+        if progress.used_s - started_s > most_s:
+            return f"no end after {most_s} s of the processor"
+    return ""
 
 
 def worker(folder: Path, seed: int, first: int, seconds: float) -> None:
@@ -129,7 +156,9 @@ def worker(folder: Path, seed: int, first: int, seconds: float) -> None:
         case.save(current)
         result = runner.run(case, (rng.choice(kind.commands),))
         results.write(json.dumps({"number": number, "outcome": result.outcome, "said": result.said}) + "\n")
-        sys.stdin.readline()
+        if not sys.stdin.readline():
+            # Nobody watches any more.
+            return
         number += 1
 
 
@@ -161,7 +190,7 @@ def is_long_work(path: Path, content: bytes) -> bool:
 def added(
     before: Mapping[str, Any], counts: Mapping[str, Mapping[str, int]], *, seconds: float, seed: int
 ) -> dict[str, Any]:
-    """The counts of all runs: those ``before``, empty for none, and those of another run."""
+    """The counts of all runs: those ``before``, empty for none, and those of another run of the target."""
     known = before.get("kinds", {})
     return {
         "seconds": before.get("seconds", 0) + seconds,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.fuzz.cases import Case
-from tests.fuzz.target import Findings, added, fuzz, is_long_work, table
+from tests.fuzz.target import ROOT, Findings, added, fuzz, is_long_work, table
 
 
 @pytest.mark.slow
@@ -52,3 +57,19 @@ def test_counts_of_runs_add_up() -> None:
 def test_configurations_that_ask_for_minutes_are_no_cases(content: str, expected: bool) -> None:
     assert is_long_work(Path("run.toml"), content.encode()) is expected
     assert not is_long_work(Path("run.json"), content.encode())
+
+
+def test_a_run_that_is_interrupted_adds_what_it_has_counted(tmp_path: Path) -> None:
+    results = tmp_path / "fuzz.json"
+    command = [sys.executable, "-m", "tests.fuzz", "--seconds", "1000", "--seed", "3", "--results", results]
+    with subprocess.Popen(
+        [*map(str, command), "--corpus", str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE
+    ) as process:
+        # Before the first case, or after it: there is nothing to wait for that would not take minutes.
+        time.sleep(3)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+    body = json.loads(results.read_text())
+    assert body["seeds"] == [3]
+    assert body["seconds"] < 10

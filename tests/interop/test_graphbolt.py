@@ -164,6 +164,14 @@ def test_features_of_another_length_are_refused(tmp_path: Path) -> None:
         imported(folder)
 
 
+def test_aliases_that_are_endless_if_written_out_are_refused(tmp_path: Path) -> None:
+    lines = ["b0: &b0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"b{at}: &b{at} [{', '.join([f'*b{at - 1}'] * 10)}]" for at in range(1, 30)]
+    metadata = "\n".join([*lines, METADATA.replace("num: 4", "num: *b29")])
+    with pytest.raises(DatasetError, match=r"it has aliases .\*name.; write their values out"):
+        imported(folder_with(tmp_path, metadata))
+
+
 def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'sagann\[graphbolt\]'"):

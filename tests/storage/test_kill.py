@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -91,7 +91,15 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("replacing", [False, True])
-def test_kill_at_random_instants(tmp_path: Path, server: ImportServer, source: Path, *, replacing: bool) -> None:
+@pytest.mark.tries("kill import")
+def test_kill_at_random_instants(
+    tmp_path: Path,
+    server: ImportServer,
+    source: Path,
+    record_property: Callable[[str, object], None],
+    *,
+    replacing: bool,
+) -> None:
     out = tmp_path / "g"
     # Runs to the end: the first compiles or loads kernels, the fastest is the measure of the instants.
     seconds = []
@@ -129,6 +137,7 @@ def test_kill_at_random_instants(tmp_path: Path, server: ImportServer, source: P
         assert dataset_info(out)["name"] == "next"
         assert [entry.name for entry in tmp_path.iterdir()] == ["g"]
     assert killed >= 6
+    record_property("trials", killed)
     assert found_partial >= 3
 
 

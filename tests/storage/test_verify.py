@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from dataclasses import replace
@@ -48,6 +49,7 @@ def test_a_sound_dataset_passes_and_no_thread_stays(folder: Path) -> None:
         ("split_train", 1),
     ],
 )
+@pytest.mark.tries("flip")
 def test_a_flipped_bit_is_found(folder: Path, name: str, at: int) -> None:
     flip(folder / f"{name}.npy", at)
     graph = replace(open_graph(folder), graph_ptr=None, graph_names=())
@@ -90,18 +92,31 @@ def test_a_wrong_value_is_named_by_its_vertex(folder: Path) -> None:
 
 def test_a_file_is_compared_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[Path] = []
-    real = npy._check_part
+    real = npy._check_part_of
 
-    def counted(file: int, path: Path, spec: npy.ArraySpec, part: int) -> None:
+    def counted(address: int, opened: os.stat_result, path: Path, spec: npy.ArraySpec, part: int) -> bool:
         compared.append(path)
-        real(file, path, spec, part)
+        return real(address, opened, path, spec, part)
 
-    monkeypatch.setattr(npy, "_check_part", counted)
+    monkeypatch.setattr(npy, "_check_part_of", counted)
     graph = open_graph(folder)
     check_graph(graph)
     assert sorted(compared) == sorted(set(compared)) == sorted(folder.glob("*.npy"))
     check_graph(graph)
     assert len(compared) == len(set(compared))
+
+
+def test_an_array_that_was_written_to_is_compared_in_its_file(folder: Path) -> None:
+    graph = open_graph(folder)
+    assert isinstance(graph.features, torch.Tensor)
+    graph.features.mul_(2)
+    check_graph(graph)
+    graph = open_graph(folder)
+    assert isinstance(graph.features, torch.Tensor)
+    graph.features.mul_(2)
+    flip(folder / "features.npy", 3)
+    with pytest.raises(DatasetError, match=r"features\.npy"):
+        check_graph(graph)
 
 
 def test_a_dataset_that_was_replaced_is_no_damage(folder: Path) -> None:

@@ -7,6 +7,7 @@ import torch
 
 from sagann.errors import CheckpointError
 from sagann.graph import Graph
+from sagann.storage import array_checksums, open_graph, save_graph
 from sagann.train import identity
 from sagann.train.identity import check_same, graph_identity
 from tests.train.runs import community_graph
@@ -49,9 +50,18 @@ def test_sparse_features_and_absent_ones(recwarn):
 
 def test_pieces_do_not_change_the_digest(monkeypatch):
     whole = graph_identity(community_graph())
-    monkeypatch.setattr(identity, "_DIGEST_ROWS_BYTES", 100)
+    monkeypatch.setattr(array_checksums, "_AT_ONCE_BYTES", 100)
     assert graph_identity(community_graph()) == whole
 
 
 def test_an_empty_array_has_a_digest():
     assert identity._digest(torch.zeros(0, dtype=torch.int32)) != identity._digest(torch.zeros(0, 3))
+
+
+@pytest.mark.parametrize("form", ["dense", "half", "sparse", "none"])
+def test_a_graph_is_the_same_in_memory_and_in_a_dataset(tmp_path, form):
+    graph = community_graph()
+    features = {"half": graph.features.bfloat16(), "sparse": graph.features.relu().to_sparse_csr(), "none": None}
+    graph = replace(graph, features=features.get(form, graph.features))
+    save_graph(graph, tmp_path / "g")
+    assert graph_identity(open_graph(tmp_path / "g")) == graph_identity(graph)

@@ -17,8 +17,11 @@ NUM_KILLS = 60
 
 
 @pytest.mark.slow
+@pytest.mark.tries("kill")
 @pytest.mark.parametrize("kind", ["whole", "sampled"])
-def test_a_kill_at_any_instant_loses_no_more_than_the_work_since_the_last_checkpoint(tmp_path, kind):
+def test_a_kill_at_any_instant_loses_no_more_than_the_work_since_the_last_checkpoint(
+    tmp_path, kind, record_property
+):
     one_thread = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         [sys.executable, "-m", "tests.train.kill_driver", str(tmp_path), str(NUM_KILLS), "0", kind],
@@ -32,6 +35,7 @@ def test_a_kill_at_any_instant_loses_no_more_than_the_work_since_the_last_checkp
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["kills"] >= NUM_KILLS
+    record_property("trials", report["kills"])
     assert report["most_epochs_lost"] <= CHECKPOINT_EVERY
     # The kills must have hit the dangerous instants too, or the test would prove little.
     assert report["kills_while_writing"] > 0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -208,7 +209,7 @@ def test_outside_the_main_thread_signals_are_left_alone():
     seen = []
 
     def work():
-        with stop_on_interrupt(threading.Event(), seen.append):
+        with stop_on_interrupt(pytest.fail, seen.append):
             seen.append(signal.getsignal(signal.SIGINT) is before)
 
     before = signal.getsignal(signal.SIGINT)
@@ -220,14 +221,37 @@ def test_outside_the_main_thread_signals_are_left_alone():
 
 
 def test_an_ignored_ctrl_c_stays_ignored():
-    stop = threading.Event()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with stop_on_interrupt(stop, pytest.fail):
+        with stop_on_interrupt(pytest.fail, pytest.fail):
             os.kill(os.getpid(), signal.SIGINT)
-        assert not stop.is_set()
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+class PressedWhileWritten(io.RawIOBase):
+    """A stream of which the first write is interrupted by Ctrl-C."""
+
+    def __init__(self):
+        self.lines = []
+
+    def writable(self):
+        return True
+
+    def write(self, data):
+        self.lines.append(bytes(data).decode())
+        if len(self.lines) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return len(data)
+
+
+def test_a_ctrl_c_in_the_midst_of_a_line_is_said_after_the_line():
+    raw, stopped = PressedWhileWritten(), []
+    stream = io.TextIOWrapper(io.BufferedWriter(raw), write_through=True)
+    with stop_on_interrupt(lambda: stopped.append(True), lambda text: print(text, file=stream, flush=True)):
+        print("epoch 1", file=stream, flush=True)
+    assert stopped == [True]
+    assert "".join(raw.lines) == "epoch 1\nStopping after this epoch. Press Ctrl-C again to stop at once.\n"
 
 
 class Stop(PressCtrlC):
@@ -238,7 +262,7 @@ class Stop(PressCtrlC):
     def on_epoch(self, record):
         if record.epoch == self.epoch:
             threading.Thread(target=self.trainer.stop).start()
-            while not self.trainer._stop.is_set():
+            while not self.trainer._is_stopping:
                 pass
 
 

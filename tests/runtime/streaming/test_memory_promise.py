@@ -80,11 +80,13 @@ def test_a_streamed_epoch_stays_within_a_budget_that_it_exceeds_in_memory(tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.tries("limit")
 def test_every_model_survives_a_hard_limit_that_kills_it_in_memory(
-    limited: Callable[[int], Callable[[], None]], tmp_path: Path
+    limited: Callable[[int], Callable[[], None]], tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     # The model that takes most beyond its budget in memory comes last.
     models = sorted([*MODELS, "residual-gcn:8@16", "own@16"], key=lambda name: name == "gated-gcn")
+    record_property("trials", len(models))
     roomy_bytes = 4 << 30
     with driver(*models, spill=tmp_path / "spill", start=limited(roomy_bytes)) as process:
         told = process.told()
@@ -107,17 +109,22 @@ A_FEW = 6
 
 @pytest.mark.slow
 @pytest.mark.alone
-@pytest.mark.parametrize("model", ["gcn", "residual-gcn:8"])
+@pytest.mark.parametrize("model", ["gcn", "ggnn", "residual-gcn:8"])
+@pytest.mark.tries("limit")
 def test_the_least_budget_survives_and_the_one_that_is_offered_is_of_use(
-    model: str, limited: Callable[[int], Callable[[], None]], tmp_path: Path
+    model: str,
+    limited: Callable[[int], Callable[[], None]],
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
 ) -> None:
-    epochs = {}
+    epochs, budgets = {}, ("roomy", "offered", "least")
+    record_property("trials", len(budgets))
     roomy_bytes = 4 << 30
     with driver(
         *(model + budget for budget in ("@8", "@offered", "@least")), spill=tmp_path, start=limited(roomy_bytes)
     ) as process:
         told = process.told()
-        for budget in ("roomy", "offered", "least"):
+        for budget in budgets:
             limited(int(told["anonymous_bytes"] + told["budget_bytes"]) + BESIDES_BYTES + OF_SYSTEM_BYTES)
             epochs[budget] = epoch = process.go_on()
             assert epoch, (

@@ -1,0 +1,47 @@
+"""Checksums of arrays wherever they lie: the CRC-32 of each 64 MiB, as a manifest holds them for the array's file.
+
+Two arrays of one shape and type with the same checksums hold the same numbers, whether they were opened from a dataset or made in
+memory. A file whose checksums were compared as its graph was checked has those of its manifest, and is not read again.
+"""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from sagann.graph.feature_store import Features, feature_store, read_slice
+from sagann.graph.rows import flat_bytes
+from sagann.storage.array_map import maps_of
+from sagann.storage.mapped import mapped_rows
+from sagann.storage.npy import PartChecksums
+
+_AT_ONCE_BYTES = 64 << 20
+"Largest number of bytes that are read from a feature store at a time, unless a single row is larger."
+_SMALL_BYTES = 16 << 20
+"Largest number of bytes whose checksum takes less time than finding out whether a map was written to."
+
+
+def array_checksums(array: Features) -> tuple[int, ...]:
+    """The CRC-32 of each 64 MiB of an array's numbers, row by row; () for an empty array."""
+    if (known := _known_checksums(array)) is not None:
+        return known
+    store, found = feature_store(array), PartChecksums()
+    row_bytes = math.prod(store.row_shape) * array.dtype.itemsize
+    step = max(1, _AT_ONCE_BYTES // max(1, row_bytes))
+    for start in range(0, store.num_rows, step):
+        rows = read_slice(store, start, min(start + step, store.num_rows))
+        found.add(flat_bytes(rows.cpu()).data)
+    return found.parts
+
+
+def _known_checksums(array: Features) -> tuple[int, ...] | None:
+    """The checksums of the file that an array is mapped from; None if the array may hold other numbers."""
+    if not isinstance(array, Tensor) or array.nbytes <= _SMALL_BYTES:
+        return None
+    for each in maps_of([array]):
+        is_whole = (each.begin, each.end) == (array.data_ptr(), array.data_ptr() + array.nbytes)
+        # A map that was written to has no rows.
+        if is_whole and each.is_checked and each.is_unchanged() and mapped_rows(array) is not None:
+            return each.crc32
+    return None

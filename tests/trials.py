@@ -1,0 +1,112 @@
+"""Trials: tests that harm the program say what they tried and how often, and ``pytest --trials FILE`` counts it.
+
+A test marked ``tries("kill")`` is one trial of that kind, or as many as it states by ``record_property("trials", 60)``. If it passes,
+each trial had the outcome that :data:`KINDS` promises. The counts become a table of docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KINDS = {
+    "kill": (
+        "kill -9 of a run: at random instants, while checkpoints are written, in the midst of a streamed epoch",
+        "the resumed run ends bitwise as one that was never killed",
+    ),
+    "kill import": (
+        "kill -9 of an import at random instants",
+        "no half dataset opens, an older one stays whole, and the next import cleans up and succeeds",
+    ),
+    "terminate": (
+        "SIGTERM to training, to the use of a model, to an import, to a kernel that does not return",
+        "the process ends within ten seconds with exit code 143 and leaves nothing half made; a run can be resumed",
+    ),
+    "interrupt": (
+        "Ctrl-C once or twice: while starting, importing modules, compiling, training",
+        "exit code 130; the first lets the epoch end and saves it, and the resumed run ends bitwise as an undisturbed one",
+    ),
+    "disk": (
+        "a disk that fills up, a limit on the size of files",
+        "exit code 2 and a message that names the file; what was saved stays, and with room the run goes on bitwise",
+    ),
+    "spill": (
+        "spilled blocks cut, removed or changed in the midst of an epoch",
+        "exit code 2 and a message that names the file; no spill folder is left",
+    ),
+    "cut": (
+        "a file of the dataset cut to nothing in the midst of a run",
+        "exit code 2 and a message that names the file; the run goes on once the file is whole",
+    ),
+    "flip": (
+        "one bit of a dataset changed so that its value could be one",
+        "exit code 2 and a message that names the file and the damaged part",
+    ),
+    "no file": (
+        "pipes, sockets, devices and folders in the place of files",
+        "exit code 2 at once, with a message that names it",
+    ),
+    "rights": (
+        "files and folders that the user may not read or write",
+        "exit code 2 and a message that names it",
+    ),
+    "planted": (
+        "another user's files in a folder of compiled code",
+        "the files are not loaded",
+    ),
+    "foreign run": (
+        "a run folder that names a Python file as its model",
+        "the file is not executed unless the user names it too",
+    ),
+    "limit": (
+        "a hard limit of memory, little above the budget or what the machine has",
+        "training, evaluation, predictions and embeddings survive; the same work without a budget is killed",
+    ),
+}
+"What is tried and what it does, by the kind that marks name."
+
+
+def note_kinds(items: Iterable[pytest.Item]) -> None:
+    """Have the reports of marked tests name the kind; reports also reach this process from others."""
+    for item in items:
+        if mark := item.get_closest_marker("tries"):
+            (kind,) = mark.args
+            assert kind in KINDS, f"{item.nodeid} tries '{kind}', expected one of {', '.join(KINDS)}"
+            item.user_properties.append(("tries", kind))
+
+
+class Trials:
+    """A plugin that counts trials by kind and outcome, and writes them into a file at the end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._as_promised: Counter[str] = Counter()
+        self._otherwise: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count a test's trials when it has run, or when it could not."""
+        found: dict[str, Any] = dict(report.user_properties)
+        if "tries" not in found or report.skipped:
+            return
+        if report.failed:
+            self._otherwise[found["tries"]] += 1
+        elif report.when == "call":
+            self._as_promised[found["tries"]] += int(found.get("trials", 1))
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the file."""
+        rows = [
+            {
+                "tried": tried,
+                "outcome": outcome,
+                "times": self._as_promised[kind],
+                "otherwise": self._otherwise[kind],
+            }
+            for kind, (tried, outcome) in KINDS.items()
+        ]
+        self._path.write_text(json.dumps(rows, indent=1) + "\n")
