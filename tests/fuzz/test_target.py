@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -65,8 +64,8 @@ def test_a_run_that_is_interrupted_adds_what_it_has_counted(tmp_path: Path) -> N
     with subprocess.Popen(
         [*map(str, command), "--corpus", str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE
     ) as process:
-        # Before the first case, or after it: there is nothing to wait for that would not take minutes.
-        time.sleep(3)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"Damaging files, seed 3.\n"
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
     assert process.returncode == 0

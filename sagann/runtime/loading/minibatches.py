@@ -59,11 +59,11 @@ class MiniBatches:
         InputError: an argument has the wrong form, or there is no seed.
     Example:
         >>> from sagann.graph import demo_graph
-        >>> minibatches = MiniBatches(demo_graph(), fanouts=[10, 5], batch_size=64)
+        >>> minibatches = MiniBatches(demo_graph(), fanouts=[10, 5], batch_size=32)
         >>> len(minibatches)
         2
         >>> [len(batch.seeds) for batch in minibatches]
-        [64, 26]
+        [32, 28]
     """
 
     def __init__(
