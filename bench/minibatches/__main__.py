@@ -42,7 +42,7 @@ class Task:
     model: str
     "Name in the zoo."
     fanouts: tuple[int, ...]
-    "In-edges of each hop, nearest hop first."
+    "Number of in-edges that a destination of each hop gives; the first one is that of the hop nearest the seeds."
 
     @property
     def name(self) -> str:

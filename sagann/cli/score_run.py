@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sagann.byte_size import format_bytes
 from sagann.cli.result_file import check_target
+from sagann.cli.settings import integers
 from sagann.errors import InputError, require_choice
 from sagann.graph import Graph
 from sagann.graph.feature_store import feature_store
@@ -42,7 +43,7 @@ class ScoreRequest:
     plot: Path | None
     "File for the picture of the curves."
     overwrite: bool
-    "Whether the file may be replaced."
+    "Whether the file for the picture may be replaced, where there is one already."
 
 
 def score_run(dataset: str, request: ScoreRequest, terminal: Terminal) -> None:
@@ -107,7 +108,7 @@ def _epoch(graph: Graph, num_seeds: int, num_reads: int, batch_size: int) -> str
 
 def _fanouts(text: str) -> list[int]:
     try:
-        return [int(number) for number in text.split(",")]
+        return integers(text)
     except ValueError as error:
         raise InputError(
             "fanouts are not understood",

@@ -141,11 +141,12 @@ class Setting:
         )
 
 
-def _integers(text: str) -> list[int]:
+def integers(text: str) -> list[int]:
+    """The integers of a text with commas between them, such as fanouts; a ValueError for any other text."""
     return [int(part) for part in text.split(",")]
 
 
-_READERS: dict[Kind, Callable[[str], Any]] = {"integer": int, "integers": _integers, "number": float}
+_READERS: dict[Kind, Callable[[str], Any]] = {"integer": int, "integers": integers, "number": float}
 "How a kind of numbers is read from the command line."
 
 

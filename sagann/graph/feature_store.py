@@ -133,6 +133,11 @@ def read_rows(store: FeatureStore, ids: Tensor) -> Tensor:
     return _checked(store, store.rows(ids), len(ids))
 
 
+def read_announced(store: AnnouncedFeatures, number: int, count: int) -> Tensor:
+    """:meth:`AnnouncedFeatures.rows_of` for a batch of ``count`` rows, with the check of :func:`read_slice`."""
+    return _checked(store, store.rows_of(number), count)
+
+
 def _checked(store: FeatureStore, rows: Tensor, count: int) -> Tensor:
     expected = (count, *store.row_shape)
     if tuple(rows.shape) != expected or rows.dtype != store.dtype:

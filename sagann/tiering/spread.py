@@ -21,7 +21,7 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from sagann.graph.counting_sort import BUCKET_BITS, ITEMS_PER_THREAD, Array
+from sagann.graph.counting_sort import BUCKET_BITS, ITEMS_PER_THREAD, Array, count_buckets, offsets_of_slices
 from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
 from sagann.machine_code import compiled
@@ -80,15 +80,8 @@ def _spread_piece(
     # heads[s, b] is where slice s writes its next edge of bucket b.
     heads = np.zeros((num_slices, num_buckets), dtype=np.int64)
     for s in prange(num_slices):
-        _count(indices, bounds[s], bounds[s + 1], shift, heads[s])
-    ends = np.empty(num_buckets, dtype=np.int64)
-    total = 0
-    for b in range(num_buckets):
-        for s in range(num_slices):
-            count = heads[s, b]
-            heads[s, b] = total
-            total += count
-        ends[b] = total
+        count_buckets(indices, bounds[s], bounds[s + 1], shift, heads[s])
+    ends = offsets_of_slices(heads)
     for s in prange(num_slices):
         _distribute(indptr, indices, values, bounds[s], bounds[s + 1], shift, heads[s], sources, parts)
 
@@ -102,12 +95,6 @@ def _spread_piece(
     for t in prange(num_tasks):
         for e in range(edge_bounds[t], edge_bounds[t + 1]):
             result[np.uint64(sources[e])] += parts[e]
-
-
-@compiled()
-def _count(indices: Array, begin: int, end: int, shift: int, counts: Array) -> None:
-    for e in range(begin, end):
-        counts[np.uint64(indices[e]) >> np.uint64(shift)] += 1
 
 
 @compiled()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from sagann.graph.split import labelled_rows
 from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.train.config import TrainConfig
 from sagann.train.epoch_source import TrainStep
@@ -37,12 +36,11 @@ class SampledEpochs:
         self.timeline: Recorder | None = None
         # Samplers read the host's memory, where a graph of a streamed evaluation lies already.
         graph = prepared.graph.to("cpu")
-        seeds, _ = labelled_rows(graph, graph.splits["train"])
         self._minibatches = MiniBatches(
             graph,
             fanouts=config.sample,
             batch_size=config.batch_size,
-            seeds=seeds,
+            seeds="train",
             seed=config.seed,
             threads=config.sampling_threads,
             ahead=config.batches_ahead,

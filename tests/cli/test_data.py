@@ -139,7 +139,9 @@ def test_overwrite_replaces_the_order_as_well(invoke: Invoke, blocks: Path, tmp_
 
 
 @pytest.mark.parametrize("by", ["degree", "random"])
-def test_a_dataset_with_wrong_values_is_not_reordered(invoke: Invoke, blocks: Path, tmp_path: Path, by: str) -> None:
+def test_a_dataset_with_wrong_values_is_not_reordered(
+    invoke: Invoke, blocks: Path, tmp_path: Path, by: str
+) -> None:
     data = shutil.copytree(blocks, tmp_path / "data")
     indices = np.load(data / "indices.npy", mmap_mode="r+")
     indices[0] = 10**6

@@ -19,7 +19,7 @@ from torch import Tensor
 from sagann.errors import InputError, require_type
 from sagann.graph import Graph
 from sagann.graph.checks import wrong_form
-from sagann.graph.feature_store import AnnouncedFeatures, feature_store, read_rows
+from sagann.graph.feature_store import AnnouncedFeatures, feature_store, read_announced, read_rows
 from sagann.graph.split import labelled_rows
 from sagann.ranges import require_integer
 from sagann.runtime.device.streams import Streams
@@ -173,6 +173,7 @@ class MiniBatches:
     def _announce(self, sampled: Sampled) -> tuple[int, Sampled]:
         """Tell the feature store which rows a batch reads; the batch with its number in the store."""
         assert isinstance(self._features, AnnouncedFeatures)
+        # A thread of a loop that was left may announce its last batch meanwhile.
         with self._announcing:
             number = next(self._announced)
             self._features.announce(number, sampled.src_ids)
@@ -181,7 +182,7 @@ class MiniBatches:
     def _load_announced(self, announced: tuple[int, Sampled]) -> MiniBatch:
         number, sampled = announced
         assert isinstance(self._features, AnnouncedFeatures)
-        return self._batch(sampled, self._features.rows_of(number))
+        return self._batch(sampled, read_announced(self._features, number, len(sampled.src_ids)))
 
     def _load(self, sampled: Sampled) -> MiniBatch:
         return self._batch(sampled, None if self._features is None else read_rows(self._features, sampled.src_ids))
