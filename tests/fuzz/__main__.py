@@ -28,9 +28,10 @@ def main() -> int:
     seed = int(time.time()) if given.seed is None else given.seed
     findings = Findings()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.stdout.write(f"Damaging files, seed {seed}.\n")
-    sys.stdout.flush()
     with suppress(KeyboardInterrupt):
+        # Whoever reads this line may interrupt the run from now on.
+        sys.stdout.write(f"Damaging files, seed {seed}.\n")
+        sys.stdout.flush()
         fuzz(given.seconds, seed=seed, corpus=given.corpus, findings=findings)
     if given.results is not None:
         before = json.loads(given.results.read_text()) if given.results.exists() else {}

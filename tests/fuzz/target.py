@@ -70,19 +70,20 @@ def fuzz(seconds: float, *, seed: int, corpus: Path, findings: Findings | None =
     findings, number = findings or Findings(), 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        while findings.seconds < seconds:
-            last_s = None
+        has_died = True
+        # A process that ends by itself has used the time up.
+        while has_died and findings.seconds < seconds:
+            has_died, last_s = False, None
             for line in _watched(folder, seed=seed, first=number, seconds=seconds - findings.seconds):
                 kept = list((folder / _CURRENT).glob("*.zip"))
                 if not kept:
                     raise RuntimeError(f"the target does not start: {line['said']}")
                 case = Case.load(kept[0])
                 findings.add(case.kind, line["outcome"], line["said"], case, corpus)
+                has_died = line["has_died"]
                 number, before_s, last_s = line["number"] + 1, last_s, time.monotonic()
                 # The time before the first case is not counted.
                 findings.seconds += last_s - (before_s or last_s)
-            if last_s is None:
-                break
     return findings
 
 
@@ -103,7 +104,7 @@ def _watched(folder: Path, *, seed: int, first: int, seconds: float) -> Iterator
             text = b"" if hangs else process.stdout.readline()
             if not text:
                 break
-            line = json.loads(text)
+            line = {**json.loads(text), "has_died": False}
             number = line["number"] + 1
             yield line
             # The case lies in its folder until it is counted.
@@ -114,7 +115,7 @@ def _watched(folder: Path, *, seed: int, first: int, seconds: float) -> Iterator
         if process.wait() != 0:
             log_end = (folder / "log").read_text(errors="replace")[-2000:]
             said = hangs or f"the process ended with {process.returncode}\n{log_end}"
-            yield {"number": number, "outcome": "fault", "said": said}
+            yield {"number": number, "outcome": "fault", "said": said, "has_died": True}
     finally:
         process.kill()
         process.wait()

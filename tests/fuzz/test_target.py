@@ -6,10 +6,13 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.fuzz import target
 from tests.fuzz.cases import Case
 from tests.fuzz.target import ROOT, Findings, added, fuzz, is_long_work, table
 
@@ -33,6 +36,25 @@ def test_a_fault_is_kept_once(tmp_path: Path) -> None:
     assert list(findings.faults.values()) == ["error 1 in 'a'", "another error"]
     assert findings.counts["NPY arrays"] == {"cases": 4, "accepted": 1, "refused": 0, "faults": 3}
     assert "| NPY arrays | 4 | 1 | 0 | 3 |" in table(findings.counts)
+
+
+@pytest.mark.parametrize(("deaths", "starts"), [(0, 1), (2, 3)])
+def test_a_process_that_ended_by_itself_is_not_started_anew(
+    deaths: int, starts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+
+    def watched(folder: Path, *, seed: int, first: int, seconds: float) -> Iterator[dict[str, Any]]:
+        # A single case takes no time: so much is left as before.
+        started.append(first)
+        (folder / "current").mkdir(exist_ok=True)
+        Case(kind="NPY arrays", files={"x.npy": b""}).save(folder / "current")
+        has_died = len(started) <= deaths
+        yield {"number": first, "outcome": "fault" if has_died else "refused", "said": "", "has_died": has_died}
+
+    monkeypatch.setattr(target, "_watched", watched)
+    assert fuzz(60, seed=0, corpus=tmp_path).counts["NPY arrays"]["cases"] == starts
+    assert started == list(range(starts))
 
 
 def test_counts_of_runs_add_up() -> None:
