@@ -2,8 +2,7 @@
 
 The rows of a mini-batch lie far apart. A loop in Python, or a page fault for each of them, takes longer than the disk. Here rows
 are sorted by position, and rows that lie close together become one read; the loop over the reads is compiled and runs without Python's
-lock. The system is told of some reads before they are made, so a disk works on many of them at once, and one thread keeps it
-busy.
+lock. The system is told of some reads before they are made, so a disk can work on many of them at once for one thread.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from sagann.storage.row_copies import copy_row
 Array: TypeAlias = np.ndarray[Any, Any]
 
 GAP_BYTES = 1 << 14
-"Largest gap between two rows that are read together, in bytes: a disk reads the gap in less time than it takes for a second read."
+"Largest gap between two rows that are read together, in bytes."
 AHEAD = 64
 "Number of reads that the system is told of before they are made."
 _WILL_NEED = 3  # POSIX_FADV_WILLNEED

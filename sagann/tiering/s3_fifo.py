@@ -5,13 +5,12 @@ is evicted, and its id is remembered for a while. A row that returns while it is
 gives a row that was asked for another turn for each of its last three uses.
 
 Most rows of an epoch of mini-batches are far neighbours that are read once: the small queue lets them pass without evicting hot
-rows. SIEVE, the other simple policy of that time, has one queue and no such filter. Its authors say that scans evict its hot rows and
-advise S3-FIFO for them.
+rows. SIEVE, a simpler policy, has one queue and no such filter, and is not scan-resistant.
 
 References:
     Yang et al., FIFO queues are all you need for cache eviction, SOSP 2023, Algorithm 1. We differ in that rows that are known
     to be hot begin in the main queue.
-    Zhang et al., SIEVE is simpler than LRU: an efficient turn-key eviction algorithm for web caches, NSDI 2024, Sec. 6.
+    Zhang et al., SIEVE is simpler than LRU: an efficient turn-key eviction algorithm for web caches, NSDI 2024.
 """
 
 from __future__ import annotations
