@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from torch import Tensor
 
-from sagann.kernels import dense, memory
+from sagann.kernels import dense, feature_rows, memory
 from sagann.runtime.in_memory import edge_pass
 
 
@@ -17,5 +18,11 @@ def small_inputs_count_as_large() -> Iterator[None]:
         for module in (memory, dense):
             patch.setattr(module, "SMALLEST_BYTES", 1)
         patch.setattr(edge_pass, "SMALLEST_PASS_BYTES", 1)
-        patch.setattr(dense, "BLOCK_BYTES", 512)
+        for module in (dense, feature_rows):
+            patch.setattr(module, "block_rows", _a_third_of_the_rows)
         yield
+
+
+def _a_third_of_the_rows(x: Tensor, out_dim: int) -> int:
+    """Blocks of a third, and a smaller one of what remains, however many rows there are."""
+    return max(1, len(x) // 3)

@@ -15,13 +15,11 @@ from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.saga.engine import NaiveEngine, current_engine, using_engine
 from sagann.saga.layer import count_hops
 from sagann.train.automatic import is_streamed_by_engine
-from sagann.train.metrics import most_measured
+from sagann.train.metrics import DECISION_BYTES, most_measured
 from sagann.train.preparation import prepared_by
 from sagann.train.resources import resolve_device
 
 _FLOAT_BYTES = 4
-# A decision and its label, as int64 each.
-_DECISION_BYTES = 16
 # Enough rows for a layer to be traced.
 _FEW_VERTICES = 16
 
@@ -73,7 +71,7 @@ def _output_bytes(graph: Graph, *, is_streamed: bool) -> int:
     """Logits of all vertices. A streamed run has them in files, but counts decisions of several labels a split at a time."""
     if not is_streamed:
         return graph.num_vertices * graph.num_classes * _FLOAT_BYTES
-    return most_measured(graph) * graph.num_classes * _DECISION_BYTES if graph.multi_label else 0
+    return most_measured(graph) * graph.num_classes * DECISION_BYTES if graph.multi_label else 0
 
 
 def _dense_bytes(config: ModelConfig, graph: Graph) -> int:

@@ -156,16 +156,6 @@ def _checkpoints() -> str:
     return "safetensors written and read"
 
 
-def _metrics() -> str:
-    import torch
-
-    from sagann.train.metrics import compute_metrics
-
-    found = compute_metrics(torch.eye(2), torch.tensor([0, 1]), multi_label=False, names=("accuracy",))
-    _expect(found, {"accuracy": 1.0})
-    return "torchmetrics"
-
-
 def _cuda() -> str:
     import torch
 
@@ -191,7 +181,6 @@ _PROBES: dict[str, Callable[[], str]] = {
     "datasets on disk": _storage,
     "tables": _arrow,
     "checkpoints": _checkpoints,
-    "metrics": _metrics,
     "CUDA": _cuda,
 }
 

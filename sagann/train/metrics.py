@@ -1,8 +1,9 @@
-"""Metrics of predictions on the splits of a graph, most by torchmetrics, on the CPU.
+"""Metrics of predictions on the splits of a graph, on the CPU.
 
 Metrics are measured on labelled vertices only. A split without a vertex counts as absent. Logits may be mapped from a
 file: they are read slab by slab, and for ROC-AUC a few classes at a time.
 
+- Micro-F1 counts the decisions of all classes together; where a vertex has one class it is the accuracy.
 - ROC-AUC of a class, against all others, is defined where the split has both a positive and a negative vertex of the
   class. For two classes the metric is the area of class 1, else the mean over the classes with an area. Where no class
   has one, the metric is left out, so that no mapping ever holds a NaN.
@@ -33,8 +34,8 @@ _SCORES_AT_ONCE = 1 << 25
 _SCORE_BYTES = 24
 # Bytes per measured vertex: ids, predictions, and temporaries of ranks, which are sorted and summed class by class.
 _ROW_BYTES = 256
-# Bytes per decision of a multi-label prediction: prediction and label as int64, and temporaries of their comparison.
-_DECISION_BYTES = 24
+# Bytes per decision of a multi-label prediction: those of slabs and those put together, and temporaries of comparisons.
+DECISION_BYTES = 4
 
 
 def present_splits(splits: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -67,7 +68,7 @@ def measuring_bytes(num_rows: int, num_classes: int, *, multi_label: bool) -> in
     """Most bytes that measuring ``num_rows`` vertices takes besides the logits and labels of the graph."""
     scores = min(num_rows * num_classes, max(num_rows, _SCORES_AT_ONCE))
     decisions = num_rows * num_classes if multi_label else 0
-    return num_rows * _ROW_BYTES + scores * _SCORE_BYTES + decisions * _DECISION_BYTES
+    return num_rows * _ROW_BYTES + scores * _SCORE_BYTES + decisions * DECISION_BYTES
 
 
 def compute_metrics(
@@ -131,60 +132,61 @@ def predict_classes(logits: Tensor, *, multi_label: bool) -> Tensor:
 
 
 def _measure(rows: _Rows, labels: Tensor, names: Collection[str], *, multi_label: bool) -> Metrics:
-    # Imported here: torchmetrics takes longer to import than torch.
-    from torchmetrics.functional import classification
-
-    num_classes = rows.num_classes
     # Class ids are small; logits leave the device only for ROC-AUC.
     predicted = torch.cat([predict_classes(logits, multi_label=multi_label).cpu() for _, logits in rows.slabs()])
     labels = labels.cpu()
-    if multi_label:
-        predicted, labels = predicted.long(), labels.long()
-    kind = "multilabel" if multi_label else "multiclass"
-    accuracy, f1_score = (getattr(classification, f"{kind}_{name}") for name in ("accuracy", "f1_score"))
-
-    def score(function: Callable[..., Tensor], average: str) -> float:
-        return float(function(predicted, labels, num_classes, average=average, validate_args=False))
-
+    count = _decisions_per_class if multi_label else _vertices_per_class
+    right, predicted_or_true = count(predicted, labels, rows.num_classes)
     found: Metrics = {}
     if "accuracy" in names:
-        found["accuracy"] = score(accuracy, "micro")
+        found["accuracy"] = int((predicted == labels).count_nonzero()) / labels.numel()
     if "micro_f1" in names:
-        found["micro_f1"] = score(f1_score, "micro")
+        found["micro_f1"] = float(_f1(right.sum(), predicted_or_true.sum()))
     if "macro_f1" in names:
-        found["macro_f1"] = score(f1_score, "macro") if multi_label else _macro_f1(predicted, labels, num_classes)
+        per_class = _f1(right, predicted_or_true)
+        found["macro_f1"] = float(per_class.mean() if multi_label else per_class[predicted_or_true > 0].mean())
     if "roc_auc" in names and multi_label:
-        found |= _roc_auc(rows, range(num_classes), lambda logits: logits, lambda number: labels[:, number])
+        found |= _roc_auc(
+            rows, range(rows.num_classes), lambda logits: logits, lambda number: labels[:, number] > 0
+        )
     elif "roc_auc" in names:
         # In float64: in float32 confident predictions would all round to 1 and tie.
         # For two classes both areas are the same. With one column the area is that of class 1.
         found |= _roc_auc(
             rows,
-            range(1, 2) if num_classes == 2 else range(num_classes),
+            range(1, 2) if rows.num_classes == 2 else range(rows.num_classes),
             lambda logits: logits.double().softmax(dim=1),
-            lambda number: (labels == number).long(),
+            lambda number: labels == number,
         )
     return found
 
 
-def _macro_f1(predicted: Tensor, labels: Tensor, num_classes: int) -> float:
-    """Mean F1 of the classes that occur. Counted class by class: torchmetrics counts every pair of classes."""
-    right, truth, said = (
-        torch.bincount(ids, minlength=num_classes) for ids in (labels[labels == predicted], labels, predicted)
+def _vertices_per_class(predicted: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Vertices of each class that are predicted as such; vertices predicted as it plus vertices of it: int64 [C] each."""
+    right, said, true = (
+        torch.bincount(ids, minlength=num_classes) for ids in (labels[labels == predicted], predicted, labels)
     )
-    occurs = truth + said > 0
-    return float((2 * right[occurs] / (truth + said)[occurs]).mean())
+    return right, said + true
+
+
+def _decisions_per_class(predicted: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """As ``_vertices_per_class``, where a vertex may have several labels."""
+    right, said, true = (bits.count_nonzero(dim=0) for bits in (predicted & labels, predicted, labels))
+    return right, said + true
+
+
+def _f1(right: Tensor, predicted_or_true: Tensor) -> Tensor:
+    """Harmonic mean of precision and recall; 0 where nothing is predicted and nothing is true."""
+    return 2 * right.double() / predicted_or_true.clamp(min=1)
 
 
 def _roc_auc(
     rows: _Rows, classes: range, scores_of: Callable[[Tensor], Tensor], truth_of: Callable[[int], Tensor]
 ) -> Metrics:
-    """Mean area over the classes that have both a 0 and a 1; empty where there is no such class.
+    """Mean area over the classes that have both a false and a true row; empty where there is no such class.
 
-    ``scores_of`` gives the scores of logits on the CPU, ``truth_of`` a 0 or 1 per row for a class.
+    ``scores_of`` gives the scores of logits on the CPU, ``truth_of`` a bool per row for a class.
     """
-    from torchmetrics.functional.classification import binary_auroc
-
     areas = []
     at_once = max(1, _SCORES_AT_ONCE // max(1, rows.count))
     for first in range(classes.start, classes.stop, at_once):
@@ -193,14 +195,16 @@ def _roc_auc(
         scores = torch.cat([scores_of(logits.cpu())[:, part].contiguous() for _, logits in rows.slabs()])
         for number, column in enumerate(scores.unbind(dim=1), start=first):
             truth = truth_of(number)
-            if 0 < int(truth.sum()) < len(truth):
-                # The area depends on the order alone, which ranks keep exactly. torchmetrics takes a sigmoid of scores,
-                # whose last bit depends on an element's position in the array, so that equal scores would no longer tie.
-                areas.append(binary_auroc(_ranks(column), truth, validate_args=False))
-    return {"roc_auc": float(torch.stack(areas).mean())} if areas else {}
+            if 0 < int(truth.count_nonzero()) < len(truth):
+                areas.append(_area(column, truth))
+    return {"roc_auc": sum(areas) / len(areas)} if areas else {}
 
 
-def _ranks(scores: Tensor) -> Tensor:
-    """Ranks of [n] scores from 0 to 1, equal for equal scores: float64 [n]."""
-    distinct, ranks = scores.unique(return_inverse=True)
-    return ranks.double() / max(1, len(distinct) - 1)
+def _area(scores: Tensor, truth: Tensor) -> float:
+    """Share of pairs of a true and a false row in which the true one scores higher. Of equal scores half the pairs count."""
+    distinct, rank = scores.unique(return_inverse=True)
+    true = torch.bincount(rank[truth], minlength=len(distinct))
+    false = torch.bincount(rank[~truth], minlength=len(distinct))
+    below = false.cumsum(0) - false
+    pairs = (true * (2 * below + false)).sum()
+    return float(pairs.double() / (2 * true.sum() * false.sum()))

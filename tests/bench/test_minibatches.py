@@ -10,7 +10,7 @@ import pytest
 from bench.minibatches.__main__ import rows_of, stages_of, task_named
 from bench.workers import ROOT
 
-TINY = ["--vertices", "3000", "--edges", "40e3", "--features", "8", "--hidden", "16", "--seeds", "300", "--batch-size", "100", "--rounds", "2"]  # fmt: skip
+TINY = ["--vertices", "3000", "--edges", "40e3", "--features", "8", "--hidden", "16", "--seeds", "300", "--batch-size", "100", "--rounds", "2", "--threads", "1"]  # fmt: skip
 
 
 def test_ratios_are_those_of_the_pipeline() -> None:
@@ -37,10 +37,10 @@ def test_ratios_are_those_of_the_pipeline() -> None:
 @pytest.mark.slow
 def test_a_tiny_graph_is_measured() -> None:
     assert task_named("sage:5,3").fanouts == (5, 3)
-    command = [sys.executable, "-m", "bench.minibatches", *TINY, "--tasks", "sage:5,3", "gat:4,4,2"]
+    command = [sys.executable, "-m", "bench.minibatches", *TINY, "--tasks", "gat:4,4,2"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| sagann")]
-    assert [row[0] for row in rows] == ["sagann:ahead", "sagann:calling"] * 2
+    assert [row[0] for row in rows] == ["sagann:ahead", "sagann:calling"]
     # Both train the same batches.
     assert rows[0][2:4] == rows[1][2:4]

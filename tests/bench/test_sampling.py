@@ -25,9 +25,8 @@ def test_rates_are_by_seconds_and_threads() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("threads", ["1", "2"])
-def test_a_tiny_graph_is_measured(threads: str) -> None:
-    command = [sys.executable, "-m", "bench.sampling", *TINY, "--threads", threads, "--fanouts", "5,3", "2"]
+def test_a_tiny_graph_is_measured() -> None:
+    command = [sys.executable, "-m", "bench.sampling", *TINY, "--threads", "2", "--fanouts", "5,3", "2"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| sagann")]

@@ -127,4 +127,4 @@ def test_a_streamed_run_holds_decisions_of_several_labels_a_split_at_a_time(grap
     several = replace(graph, labels=torch.zeros(1000, 3, dtype=torch.uint8), splits={})
     half = replace(several, splits={"train": torch.arange(1000) < 500})
     found = [least(each, model="mine.py:Net", is_streamed=True) for each in (graph, several, half)]
-    assert found == [0, 16 * 1000 * 3, 16 * 500 * 3]
+    assert found == [0, 4 * 1000 * 3, 4 * 500 * 3]

@@ -145,7 +145,8 @@ class LateStreams:
     def is_in_use(self, tensor: Tensor) -> bool:
         """Whether a copy that has not run yet touches a tensor's memory."""
         address = tensor.untyped_storage().data_ptr()
-        return any(address == touched for queue in self._queues.values() for touched, _ in queue)
+        with self._lock:
+            return any(address == touched for queue in self._queues.values() for touched, _ in queue)
 
     def _queue(self, lane: Lane, address: int, work: Callable[[], object]) -> None:
         self._queues[lane].append((address, work))
