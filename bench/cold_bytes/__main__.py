@@ -9,23 +9,15 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
+from bench.cold_bytes.sampled_epochs import ROW_BYTES, Case, add_arguments, cases, numbers
 from bench.epochs.__main__ import commit
-from sagann.errors import DatasetError
-from sagann.graph import Topology, rmat_edges
-from sagann.sampling import NeighborSampler, seed_batches
-from sagann.storage import load_graph
 from sagann.tiering import CACHES, AnnouncingCache, Cache
 
-ROW_BYTES = 512
-"Bytes of a row: 128 features of float32."
-BATCHES_PER_EPOCH, LARGEST_BATCH = 16, 1024
-"A small graph has so many batches in an epoch; a large one has more, of the largest size."
 Batches = Sequence[np.ndarray]
 
 
@@ -42,13 +34,14 @@ def main() -> None:
     )
     print(f"| {' | '.join(columns)} |")
     print("|---" + "|--:" * (len(columns) - 1) + "|", flush=True)
-    for name, topology, share in _graphs(options):
-        print("|", " | ".join(row_of(name, topology, share, options)), "|", flush=True)
+    for case in cases(options):
+        print("|", " | ".join(row_of(case, options)), "|", flush=True)
 
 
-def row_of(name: str, topology: Topology, share: float, options: argparse.Namespace) -> list[str]:
-    """The row of the table for a graph, a share of whose vertices are seeds."""
-    batches = list(_batches(topology, share, options))
+def row_of(case: Case, options: argparse.Namespace) -> list[str]:
+    """The row of the table for a graph."""
+    topology = case.topology
+    batches = list(case.batches(options.fanouts, options.epochs))
     hottest = torch.bincount(topology.indices, minlength=topology.num_src).argsort(descending=True, stable=True)
     num_slots = int(options.hot * topology.num_src)
 
@@ -58,7 +51,7 @@ def row_of(name: str, topology: Topology, share: float, options: argparse.Namesp
         count = num_cold_rows(made, batches, window)
         if options.speed:
             rate = sum(map(len, batches)) / (time.perf_counter() - began_s)
-            print(f"{name}, {cache}, window {window}: {rate / 1e6:.1f} million ids / s", file=sys.stderr)
+            print(f"{case.name}, {cache}, window {window}: {rate / 1e6:.1f} million ids / s", file=sys.stderr)
         return count
 
     num_rows = sum(map(len, batches))
@@ -67,7 +60,7 @@ def row_of(name: str, topology: Topology, share: float, options: argparse.Namesp
     optimum = cold_rows("look-ahead", len(batches))
     shares = [f"{1 - count / num_rows:.1%} less" for count in (*others, *ahead, optimum)]
     fewest = "look-ahead" if max(ahead) <= min(others) else "**not look-ahead**"
-    return [name, str(len(batches)), f"{num_rows * ROW_BYTES / 2**20:,.1f}", *shares, fewest]
+    return [case.name, str(len(batches)), f"{num_rows * ROW_BYTES / 2**20:,.1f}", *shares, fewest]
 
 
 def num_cold_rows(cache: Cache, batches: Batches, window: int) -> int:
@@ -88,52 +81,11 @@ def _num_missing(is_resident: np.ndarray) -> int:
     return len(is_resident) - int(np.count_nonzero(is_resident))
 
 
-def _batches(topology: Topology, share: float, options: argparse.Namespace) -> Iterator[np.ndarray]:
-    """Ids of the rows that each batch of all epochs reads."""
-    generator = torch.Generator().manual_seed(0)
-    seeds = torch.randperm(topology.num_src, generator=generator)[: max(1, int(share * topology.num_src))]
-    size = max(1, min(LARGEST_BATCH, len(seeds) // BATCHES_PER_EPOCH))
-    sampler = NeighborSampler(topology, options.fanouts, seed=0)
-    for epoch in range(options.epochs):
-        for number, ids in enumerate(seed_batches(seeds, size, seed=0, epoch=epoch)):
-            yield sampler.sample(ids, epoch=epoch, batch=number).src_ids.numpy()
-
-
-def _graphs(options: argparse.Namespace) -> Iterable[tuple[str, Topology, float]]:
-    """Names, topologies and shares of seeds."""
-    for vertices, edges in options.rmat:
-        src, dst = rmat_edges(vertices, edges, seed=0)
-        topology = Topology.from_coo(src=src, dst=dst, num_src=vertices)
-        del src, dst
-        yield f"R-MAT, {vertices / 1e6:g}M vertices, {edges / 1e6:g}M edges", topology, options.labelled
-    if options.data is not None:
-        for path in sorted(options.data.glob("*.npz")):
-            try:
-                yield path.stem, load_graph(str(path)).topology, options.share
-            except DatasetError as error:
-                print(f"{path.stem} is left out: {error}", file=sys.stderr)
-
-
 def _options() -> argparse.Namespace:
-    def pair(text: str) -> tuple[int, int]:
-        vertices, edges = text.split(",")
-        return int(float(vertices)), int(float(edges))
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of real graphs, NAME.npz")
-    parser.add_argument(
-        "--rmat",
-        type=pair,
-        nargs="*",
-        default=[(1_000_000, 20_000_000), (5_000_000, 100_000_000)],
-        help="vertices and edges of power-law graphs, such as 5e6,100e6",
-    )
-    parser.add_argument("--labelled", type=float, default=0.01, help="share of seeds in power-law graphs")
-    parser.add_argument("--share", type=float, default=0.1, help="share of seeds in real graphs")
-    parser.add_argument("--hot", type=float, default=0.1, help="part of the rows that are hot")
-    parser.add_argument("--epochs", type=int, default=3)
+    add_arguments(parser)
     parser.add_argument("--windows", type=int, nargs="*", default=[4, 16])
-    parser.add_argument("--fanouts", type=lambda text: tuple(map(int, text.split(","))), default=(25, 10))
+    parser.add_argument("--fanouts", type=numbers, default=(25, 10))
     parser.add_argument("--speed", action="store_true", help="print ids per second of each cache as well")
     return parser.parse_args()
 

@@ -212,9 +212,10 @@ def reorder(
     score: Annotated[
         str | None,
         option(
-            "The score of --by score: out-degree, reverse PageRank, or the latter from the vertices to train on.",
-            "degree|rpr|wrpr",
-            default="wrpr",
+            "The score of --by score: out-degree, reverse PageRank, the latter from the vertices to train on, or the probability "
+            "that a batch of 1024 with fanouts 25,10 reads the vertex.",
+            "degree|rpr|wrpr|vip",
+            default="vip",
         ),
     ] = None,
     parts: Annotated[
@@ -275,8 +276,8 @@ def score(
     shared: Shared,
     dataset: DatasetArgument,
     scores: Annotated[
-        str, option("Scores to compare: names with commas.", "degree,rpr,wrpr", name="--score")
-    ] = "degree,rpr,wrpr",
+        str, option("Scores to compare: names with commas.", "degree,rpr,wrpr,vip", name="--score")
+    ] = "degree,rpr,wrpr,vip",
     fanouts: Annotated[
         str,
         option("In-edges to sample for a vertex, a number per hop, -1 for all; the first is nearest the seeds."),
@@ -303,7 +304,7 @@ def score(
 ) -> None:
     """Say what share of a sampled epoch's reads of features goes to the hottest rows, by each score and at best.
 
-    Example: sagann data score demo --score wrpr --fanouts 25,10 --plot curves.png
+    Example: sagann data score demo --score vip --fanouts 25,10 --plot curves.png
     """
     from sagann.cli.score_run import ScoreRequest, score_run
 

@@ -68,7 +68,10 @@ def score_run(dataset: str, request: ScoreRequest, terminal: Terminal) -> None:
             seed=request.seed,
         )
         start = replace(graph, splits={"train": seeds})
-        curves = {name: access_curve(score_vertices(start, name), counts) for name in request.scores}
+        curves = {
+            name: access_curve(score_vertices(start, name, fanouts=fanouts, batch_size=request.batch_size), counts)
+            for name in request.scores
+        }
         curves["oracle"] = access_curve(counts, counts)
         title = f"Reads of features that hot rows of {graph.name} take"
         terminal.show(curves_table(curves, title=title))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, require_type
+from sagann.errors import InputError, require_type, shown
 from sagann.graph.checks import check_ids, numbered, wrong_form
 from sagann.graph.topology import Topology
+from sagann.ranges import RANGES
 
 # Purposes of random numbers (`key_of`): equal seeds of a run give different numbers for each.
 SHUFFLE, NEIGHBOURS, LINKS = range(16, 19)
@@ -40,3 +43,21 @@ def require_square(topology: Topology, *, where: str) -> None:
             where=where,
             fix="Pass the topology of a whole graph, whose vertices are both.",
         )
+
+
+def require_fanouts(fanouts: Sequence[int], *, where: str) -> tuple[int, ...]:
+    """The number of in-edges that a destination of each hop picks; refuse what is no such list."""
+    fix = "Pass a list of a number of edges for each hop, or -1 for all edges."
+    require_type(fanouts, (list, tuple), where=where, fix=fix)
+    for hop, fanout in enumerate(fanouts):
+        require_type(fanout, int, where=f"{where}, hop {hop}", fix=fix)
+        if fanout != -1 and fanout not in RANGES["fanout"]:
+            raise InputError(
+                "fanout out of range",
+                value=f"{shown(fanout)}, expected {RANGES['fanout']}, or -1 for all edges",
+                where=f"{where}, hop {hop}",
+                fix=fix,
+            )
+    if not fanouts:
+        raise InputError("there are no hops", value="0 fanouts, at least 1 is needed", where=where, fix=fix)
+    return tuple(fanouts)

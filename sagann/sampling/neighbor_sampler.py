@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, require_type, shown
+from sagann.errors import InputError, require_type
 from sagann.graph.checks import slices, wrong_form
 from sagann.graph.random_numbers import key_of
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
-from sagann.ranges import RANGES, require_integer
+from sagann.ranges import require_integer
 from sagann.sampling import numbering, picks
-from sagann.sampling.arguments import NEIGHBOURS, require_ids, require_square
+from sagann.sampling.arguments import NEIGHBOURS, require_fanouts, require_ids, require_square
 from sagann.sampling.sampled import Sampled
 
 Array = numbering.Array
@@ -87,7 +87,7 @@ class NeighborSampler:
         require_type(replace, bool, where="NeighborSampler.replace", fix="Pass True or False.")
         require_type(seed, int, where="NeighborSampler.seed", fix="Pass a whole number.")
         self.topology = topology
-        self.fanouts = _checked_fanouts(fanouts)
+        self.fanouts = require_fanouts(fanouts, where="fanouts")
         self.replace = replace
         self.weights = weights
         self.seed = seed
@@ -211,23 +211,6 @@ def _rows_at(edge_ids: Array, rows: Tensor) -> Tensor:
         return rows.index_select(0, torch.from_numpy(edge_ids))
     # PyTorch would share the work with other threads, which have batches of their own.
     return torch.from_numpy(rows.numpy().take(edge_ids, axis=0))
-
-
-def _checked_fanouts(fanouts: Sequence[int]) -> tuple[int, ...]:
-    where, fix = "fanouts", "Pass a list of a number of edges for each hop, or -1 for all edges."
-    require_type(fanouts, (list, tuple), where=where, fix=fix)
-    for hop, fanout in enumerate(fanouts):
-        require_type(fanout, int, where=f"{where}, hop {hop}", fix=fix)
-        if fanout != -1 and fanout not in RANGES["fanout"]:
-            raise InputError(
-                "fanout out of range",
-                value=f"{shown(fanout)}, expected {RANGES['fanout']}, or -1 for all edges",
-                where=f"{where}, hop {hop}",
-                fix=fix,
-            )
-    if not fanouts:
-        raise InputError("there are no hops", value="0 fanouts, at least 1 is needed", where=where, fix=fix)
-    return tuple(fanouts)
 
 
 def _checked_weights(topology: Topology, name: str) -> Tensor:

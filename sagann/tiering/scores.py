@@ -6,10 +6,14 @@ Edge types and weights are not read.
 References:
     Graph Neural Network Training with Data Tiering, 2021, Sec. 3.1 and Algorithm 1. We differ in what the paper leaves open: the damping
     is 0.85, and the score of a vertex without in-edges goes nowhere, since a sampler finds nothing there.
+
+    Kaler et al., Communication-Efficient Graph Neural Networks with Probabilistic Neighborhood Expansion Analysis and Caching, MLSys
+    2023, Sec. 3: vertex inclusion probabilities.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
@@ -20,17 +24,19 @@ from sagann.graph.checks import wrong_form
 from sagann.graph.graph import Graph
 from sagann.graph.topology import Topology
 from sagann.ranges import require_integer
-from sagann.sampling.arguments import require_square
+from sagann.sampling.arguments import require_fanouts, require_square
 from sagann.tiering.spread import spread
 
-Score = Literal["degree", "rpr", "wrpr"]
+Score = Literal["degree", "rpr", "wrpr", "vip"]
 """degree: number of out-edges. rpr: reverse PageRank. wrpr: weighted reverse PageRank, which begins at the vertices that batches start
-from."""
+from. vip: vertex inclusion probability, that a batch of given size and fanouts reads the vertex."""
 SCORES: tuple[Score, ...] = get_args(Score)
 "Names of all scores."
 
 DAMPING = 0.85
 "Share of a score that its vertex passes on in an iteration, by default: the usual one, since the paper names none."
+FANOUTS, BATCH_SIZE = (25, 10), 1024
+"Fanouts and number of seeds of the batches that 'vip' is for, by default."
 WEIGHTED_ITERATIONS = 5
 "Iterations of the weighted reverse PageRank, by default: those of the paper."
 # Scores have converged when the sum of their changes is below this. The scores add up to at most 1.
@@ -38,18 +44,22 @@ _TOLERANCE = 1e-6
 _MOST_ITERATIONS = 100
 
 
-def score_vertices(graph: Graph, by: str) -> Tensor:
+def score_vertices(
+    graph: Graph, by: str, *, fanouts: Sequence[int] = FANOUTS, batch_size: int = BATCH_SIZE
+) -> Tensor:
     """Score a graph's vertices by the name of a score.
 
-    'wrpr' weights the vertices of the split 'train'; without that split, all labelled vertices.
+    'wrpr' and 'vip' begin at the vertices of the split 'train'; without that split, at all labelled vertices.
 
     Args:
         graph: any graph on the processor; its arrays may be mapped from files.
         by: name of the score.
+        fanouts: for 'vip', those of the sampler; the first is that of the hop nearest the seeds.
+        batch_size: for 'vip', number of seeds in a batch.
     Returns:
         float64 [num_vertices].
     Raises:
-        InputError: no score has that name, or 'wrpr' finds no labelled vertex.
+        InputError: no score has that name, 'wrpr' or 'vip' finds no labelled vertex, or a number is out of range.
     Example:
         >>> from sagann.graph import demo_graph
         >>> graph = demo_graph()
@@ -60,7 +70,10 @@ def score_vertices(graph: Graph, by: str) -> Tensor:
         return out_degree(graph.topology)
     if by == "rpr":
         return reverse_pagerank(graph.topology)
-    return weighted_reverse_pagerank(graph.topology, labelled_vertices(graph))
+    labelled = labelled_vertices(graph)
+    if by == "wrpr":
+        return weighted_reverse_pagerank(graph.topology, labelled)
+    return inclusion_probability(graph.topology, labelled, fanouts, batch_size=batch_size)
 
 
 def labelled_vertices(graph: Graph) -> Tensor:
@@ -169,6 +182,52 @@ def weighted_reverse_pagerank(
     for _ in range(iterations):
         score = _iterated(topology, score, damping)
     return score
+
+
+def inclusion_probability(
+    topology: Topology, labelled: Tensor, fanouts: Sequence[int], *, batch_size: int = BATCH_SIZE
+) -> Tensor:
+    r"""The probability that a sampled batch reads a vertex: its vertex inclusion probability (VIP), hop by hop.
+
+    A batch starts from ``batch_size`` of the labelled vertices, each with the same probability, and a destination v picks an in-edge
+    with probability min(1, fanout / in-degree(v)). Edges are taken as independent of each other:
+
+    .. math:: 1 - p_u' = (1 - p_u) \prod_{u \to v} (1 - p_v \min(1, f / \text{in-degree}(v)))
+
+    They are not quite, so values are off by some percent, and too high where there are multi-edges; the order of the vertices suffers
+    less. Times the number of batches, values foretell the reads of an epoch.
+
+    Args:
+        topology: a whole graph's, on the processor; its arrays may be mapped from files.
+        labelled: bool [num_vertices], the vertices that batches start from; at least one.
+        fanouts: number of in-edges that a destination of each hop picks, without replacement; -1 for all. The first is that of the hop
+            nearest the seeds.
+        batch_size: number of seeds in a batch, at least 1.
+    Returns:
+        float64 [num_vertices], from 0 to 1, with the same bits for any number of threads.
+    Raises:
+        InputError: the topology is not that of a whole graph, or on a device; ``labelled`` is no such mask; or a number is out of
+            range.
+    References:
+        Kaler et al., MLSys 2023, Sec. 3.1. We differ in that a destination picks anew in each hop, as our sampler's do.
+    Example:
+        >>> topology = Topology.from_coo(src=torch.tensor([1, 2, 3]), dst=torch.tensor([0, 0, 1]), num_src=4)
+        >>> labelled = torch.tensor([True, False, False, False])
+        >>> inclusion_probability(topology, labelled, [1, 1]).tolist()
+        [1.0, 0.75, 0.75, 0.5]
+    """
+    where = "inclusion_probability"
+    require_square(topology, where=f"{where}, topology")
+    fanouts = require_fanouts(fanouts, where=f"{where}, fanouts")
+    require_integer(batch_size, "batch_size", where=f"{where}, batch_size")
+    num_labelled = count_labelled(labelled, topology.num_dst, where=f"{where}, labelled")
+    in_degrees = topology.in_degrees().double()
+    # Logarithms of the probability that a vertex is not in the batch.
+    absent = torch.log1p(-labelled.double() * min(1.0, batch_size / num_labelled))
+    for fanout in fanouts:
+        picks = 1.0 if fanout == -1 else fanout / in_degrees.clamp(min=fanout)
+        absent = absent + spread(topology, torch.log1p(torch.expm1(absent) * picks))
+    return -torch.expm1(absent)
 
 
 def hottest(score: Tensor, count: int | None = None) -> Tensor:

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from bench.cold_bytes import scores
 from bench.cold_bytes.__main__ import main, num_cold_rows
 from sagann.tiering import CACHES
 
@@ -30,3 +31,17 @@ def test_the_table_has_a_row_for_a_graph(
     )
     assert row.startswith("| R-MAT, 0.002M vertices, 0.02M edges | ")
     assert row.endswith(" less | look-ahead |")
+
+
+def test_no_score_takes_more_reads_than_the_oracle(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["scores", "--rmat", "2000,20000", "--epochs", "2", "--fanouts", "5,3", "2"])
+    scores.main()
+    head, _, *rows = capsys.readouterr().out.splitlines()[-4:]
+    assert head == "| graph | fanouts | no tiering, MiB | degree | rpr | wrpr | vip | oracle |"
+    for row, fanouts in zip(rows, ("5, 3", "2"), strict=True):
+        name, given, _, *shares = row.strip("| ").split(" | ")
+        assert (name, given) == ("R-MAT, 0.002M vertices, 0.02M edges", fanouts)
+        *others, oracle = (float(share.removesuffix("% less")) for share in shares)
+        assert 0 < max(others) <= oracle <= 100

@@ -47,7 +47,12 @@ def test_the_order_says_which_row_became_which(invoke: Invoke, blocks: Path, tmp
     assert np.array_equal(reordered.numpy(), features.numpy()[np.load(order)])
 
 
-ORDERS = (("--by", "degree"), ("--by", "random"), ("--by", "score"), ("--by", "score", "--score", "degree"))
+ORDERS = (
+    ("--by", "degree"),
+    ("--by", "random"),
+    ("--by", "score", "--score", "wrpr"),
+    ("--by", "score", "--score", "degree"),
+)
 
 
 @pytest.mark.parametrize("by", [*ORDERS, ("--by", "metis", "--parts", "4")], ids=lambda by: " ".join(by))
@@ -101,7 +106,7 @@ def test_a_score_without_the_order_by_score_is_refused(invoke: Invoke, blocks: P
     assert "only the order by score has a score: --score rpr with --by degree" in outcome.err
     outcome = invoke("data", "reorder", blocks, tmp_path / "g", "--by", "score", "--score", "heat")
     assert outcome.code == 2
-    assert "unknown score: 'heat', expected one of degree, rpr, wrpr" in outcome.err
+    assert "unknown score: 'heat', expected one of degree, rpr, wrpr, vip" in outcome.err
     assert not (tmp_path / "g").exists()
 
 

@@ -28,7 +28,8 @@ def test_a_row_for_every_share_of_hot_rows(invoke: Invoke, blocks: Path) -> None
     graph = load_graph(blocks)
     seeds = graph.splits["train"].nonzero().squeeze(1)
     counts = measured_accesses(graph.topology, seeds, [5, 3], batch_size=20)
-    curves = [access_curve(score_vertices(graph, name), counts) for name in SCORES] + [access_curve(counts, counts)]
+    scores = [score_vertices(graph, name, fanouts=[5, 3], batch_size=20) for name in SCORES]
+    curves = [access_curve(score, counts) for score in (*scores, counts)]
     assert rows_of(outcome.out) == {
         f"{hot}%": [f"{float(curve[120 * hot // 100]):.1%}" for curve in curves] for hot in (1, 5, 10, 25, 50)
     }
@@ -88,7 +89,7 @@ def test_without_matplotlib_the_extra_is_named(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--score", "degree,heat"), "unknown score: 'heat', expected one of degree, rpr, wrpr"),
+        (("--score", "degree,heat"), "unknown score: 'heat', expected one of degree, rpr, wrpr, vip"),
         (("--fanouts", "5;3"), "fanouts are not understood: '5;3'"),
         (("--fanouts", "0"), "fanout out of range: 0"),
         (("--split", "dev"), "the dataset has no such split: 'dev', expected one of train, val, test, all"),

@@ -64,11 +64,11 @@ def test_the_same_seed_gives_the_same_order() -> None:
 
 def test_the_order_by_score_begins_with_the_hottest() -> None:
     graph = labelled_graph()
-    assert torch.equal(vertex_order(graph, "score"), hottest(score_vertices(graph, "wrpr")))
+    assert torch.equal(vertex_order(graph, "score"), hottest(score_vertices(graph, "vip")))
     by_degree = vertex_order(graph, "score", score="degree")
     degrees = torch.bincount(graph.topology.indices, minlength=graph.num_vertices)[by_degree]
     assert bool((degrees.diff() <= 0).all())
-    with pytest.raises(InputError, match="unknown score: 'heat', expected one of degree, rpr, wrpr"):
+    with pytest.raises(InputError, match="unknown score: 'heat', expected one of degree, rpr, wrpr, vip"):
         vertex_order(graph, "score", score="heat")
     with pytest.raises(InputError, match="no vertex is labelled"):
         vertex_order(replace(graph, splits={}, labels=None), "score")

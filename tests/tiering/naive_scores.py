@@ -42,3 +42,17 @@ def weighted_reverse_pagerank(
     weight = num_vertices / int(labelled.sum())
     first = torch.full((num_vertices,), 1 / num_vertices, dtype=torch.float64)
     return pagerank(topology, torch.where(labelled, first * weight, first), damping, iterations)
+
+
+def inclusion_probability(topology: Topology, labelled: Tensor, fanouts: list[int], batch_size: int) -> Tensor:
+    """The product over out-edges, one factor after the other."""
+    edges = list(zip(topology.indices.tolist(), topology.edge_dst().tolist(), strict=True))
+    in_degrees = topology.in_degrees().tolist()
+    chosen = min(1.0, batch_size / int(labelled.sum()))
+    present = [chosen if is_labelled else 0.0 for is_labelled in labelled.tolist()]
+    for fanout in fanouts:
+        absent = [1 - p for p in present]
+        for src, dst in edges:
+            absent[src] *= 1 - present[dst] * (1 if fanout == -1 else min(1, fanout / in_degrees[dst]))
+        present = [1 - p for p in absent]
+    return torch.tensor(present, dtype=torch.float64)

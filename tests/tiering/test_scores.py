@@ -12,8 +12,11 @@ from sagann.graph import Graph, Topology
 from sagann.graph.rmat import rmat_edges
 from sagann.tiering import (
     SCORES,
+    access_curve,
     hottest,
+    inclusion_probability,
     labelled_vertices,
+    measured_accesses,
     out_degree,
     reverse_pagerank,
     score_vertices,
@@ -66,6 +69,43 @@ def test_the_weight_draws_scores_to_the_labelled_vertices() -> None:
     assert reverse_pagerank(topology)[1] == reverse_pagerank(topology)[4]
 
 
+@pytest.mark.parametrize("fanouts", [[1], [2, -1], [3, 1, 2]])
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_inclusion_probabilities(name: str, fanouts: list[int]) -> None:
+    topology = TOPOLOGIES[name]
+    labelled = torch.arange(topology.num_src) % 3 == 1
+    for batch_size in (2, 1000):
+        found = inclusion_probability(topology, labelled, fanouts, batch_size=batch_size)
+        assert_close(found, naive.inclusion_probability(topology, labelled, fanouts, batch_size))
+        assert float(found.min()) >= 0
+        assert float(found.max()) <= 1
+
+
+def test_inclusion_probabilities_foretell_what_is_read() -> None:
+    src, dst = rmat_edges(2000, 30_000, seed=0)
+    src, dst = torch.stack([src, dst]).unique(dim=1)
+    topology = Topology.from_coo(src=src, dst=dst, num_src=2000)
+    labelled = torch.arange(2000) % 10 == 0
+    seeds, epochs = labelled.nonzero().squeeze(1), 50
+    for fanouts, batch_size, tolerance in (([-1], 1, 0.03), ([4], 1, 0.03), ([4], 20, 0.03), ([4, 3], 20, 0.1)):
+        reads = torch.zeros(2000, dtype=torch.int64)
+        for epoch in range(epochs):
+            reads += measured_accesses(topology, seeds, fanouts, batch_size=batch_size, epoch=epoch)
+        probability = inclusion_probability(topology, labelled, fanouts, batch_size=batch_size)
+        assert float(probability.sum()) * epochs * 200 / batch_size == pytest.approx(
+            int(reads.sum()), rel=tolerance
+        )
+        of_hottest, of_oracle = (float(access_curve(score, reads)[200]) for score in (probability, reads))
+        assert of_hottest >= 0.97 * of_oracle
+
+
+def test_a_certain_vertex_is_certain() -> None:
+    # All labelled vertices are in every batch, and all their in-edges are picked.
+    topology = topology_of([(1, 0), (2, 1), (3, 2)], 4)
+    labelled = torch.arange(4) == 0
+    assert inclusion_probability(topology, labelled, [-1, 5], batch_size=9).tolist() == [1.0, 1.0, 1.0, 0.0]
+
+
 def test_scores_have_the_same_bits_for_any_number_of_threads() -> None:
     src, dst = rmat_edges(3000, 200_000, seed=0)
     graph = Graph(
@@ -115,7 +155,11 @@ def test_scores_by_name() -> None:
     assert torch.equal(score_vertices(graph, "rpr"), reverse_pagerank(graph.topology))
     expected = weighted_reverse_pagerank(graph.topology, graph.splits["train"])
     assert torch.equal(score_vertices(graph, "wrpr"), expected)
-    with pytest.raises(InputError, match="unknown score: 'pagerank', expected one of degree, rpr, wrpr"):
+    expected = inclusion_probability(graph.topology, graph.splits["train"], [3], batch_size=2)
+    assert torch.equal(score_vertices(graph, "vip", fanouts=[3], batch_size=2), expected)
+    expected = inclusion_probability(graph.topology, graph.splits["train"], [25, 10], batch_size=1024)
+    assert torch.equal(score_vertices(graph, "vip"), expected)
+    with pytest.raises(InputError, match="unknown score: 'pagerank', expected one of degree, rpr, wrpr, vip"):
         score_vertices(graph, "pagerank")
 
 
@@ -132,6 +176,10 @@ def test_what_cannot_be_scored_is_refused() -> None:
     with pytest.raises(InputError, match=r"a str, expected int or float \(in reverse_pagerank, damping"):
         reverse_pagerank(topology, damping="1")  # type: ignore[arg-type]
     labelled = torch.ones(53, dtype=torch.bool)
+    with pytest.raises(InputError, match="batch_size is out of range: 0"):
+        inclusion_probability(topology, labelled, [2], batch_size=0)
+    with pytest.raises(InputError, match=r"fanout out of range: 0, .* \(in inclusion_probability, fanouts, hop 1"):
+        inclusion_probability(topology, labelled, [2, 0])
     with pytest.raises(InputError, match="iterations is out of range: -1"):
         weighted_reverse_pagerank(topology, labelled, iterations=-1)
     with pytest.raises(InputError, match=r"torch.int64 \[2\], expected torch.bool \[53\]"):

@@ -1,0 +1,94 @@
+"""Graphs and sampled epochs for the tables of cold bytes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sagann.errors import DatasetError
+from sagann.graph import Topology, rmat_edges
+from sagann.sampling import NeighborSampler, seed_batches
+from sagann.storage import load_graph
+
+ROW_BYTES = 512
+"Bytes of a row: 128 features of float32."
+BATCHES_PER_EPOCH, LARGEST_BATCH = 16, 1024
+"A small graph has so many batches in an epoch; a large one has more, of the largest size."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A graph, and the vertices that its batches start from."""
+
+    name: str
+    "Name in the table."
+    topology: Topology
+    "Edges of the whole graph."
+    seeds: Tensor
+    "Int64 [n]: the vertices that batches start from, at random."
+
+    @property
+    def batch_size(self) -> int:
+        """Number of seeds in a batch."""
+        return max(1, min(LARGEST_BATCH, len(self.seeds) // BATCHES_PER_EPOCH))
+
+    def batches(self, fanouts: Sequence[int], num_epochs: int) -> Iterator[np.ndarray]:
+        """Ids of the rows that each batch of all epochs reads."""
+        sampler = NeighborSampler(self.topology, fanouts, seed=0)
+        for epoch in range(num_epochs):
+            for number, ids in enumerate(seed_batches(self.seeds, self.batch_size, seed=0, epoch=epoch)):
+                yield sampler.sample(ids, epoch=epoch, batch=number).src_ids.numpy()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which graphs, how many seeds and hot rows, and how many epochs."""
+
+    def pair(text: str) -> tuple[int, int]:
+        vertices, edges = text.split(",")
+        return int(float(vertices)), int(float(edges))
+
+    parser.add_argument("--data", type=Path, help="folder of real graphs, NAME.npz")
+    parser.add_argument(
+        "--rmat",
+        type=pair,
+        nargs="*",
+        default=[(1_000_000, 20_000_000), (5_000_000, 100_000_000)],
+        help="vertices and edges of power-law graphs, such as 5e6,100e6",
+    )
+    parser.add_argument("--labelled", type=float, default=0.01, help="share of seeds in power-law graphs")
+    parser.add_argument("--share", type=float, default=0.1, help="share of seeds in real graphs")
+    parser.add_argument("--hot", type=float, default=0.1, help="part of the rows that are hot")
+    parser.add_argument("--epochs", type=int, default=3)
+
+
+def cases(options: argparse.Namespace) -> Iterator[Case]:
+    """The graphs that the options name, one at a time in memory."""
+    for vertices, edges in options.rmat:
+        src, dst = rmat_edges(vertices, edges, seed=0)
+        topology = Topology.from_coo(src=src, dst=dst, num_src=vertices)
+        del src, dst
+        yield _case(f"R-MAT, {vertices / 1e6:g}M vertices, {edges / 1e6:g}M edges", topology, options.labelled)
+    if options.data is not None:
+        for path in sorted(options.data.glob("*.npz")):
+            try:
+                yield _case(path.stem, load_graph(str(path)).topology, options.share)
+            except DatasetError as error:
+                print(f"{path.stem} is left out: {error}", file=sys.stderr)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Fanouts, as they are written on the command line."""
+    return tuple(map(int, text.split(",")))
+
+
+def _case(name: str, topology: Topology, share: float) -> Case:
+    generator = torch.Generator().manual_seed(0)
+    seeds = torch.randperm(topology.num_src, generator=generator)[: max(1, int(share * topology.num_src))]
+    return Case(name=name, topology=topology, seeds=seeds)
