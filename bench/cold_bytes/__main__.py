@@ -1,7 +1,8 @@
 """Bytes that sampled epochs read from the cold tier, by cache: ``python -m bench.cold_bytes --data FOLDER``. Prints a Markdown table.
 
 No row is read: the caches decide for the batches that the sampler gives, and rows that are not resident are counted. All caches have the
-same slots and begin with the vertices of highest out-degree, which are read once before the first epoch and not counted.
+same slots and begin with the vertices that batches most probably read (the score 'vip'), which are read once before the first epoch and not
+counted.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 
 from bench.cold_bytes.sampled_epochs import ROW_BYTES, Case, add_arguments, cases, numbers
 from bench.epochs.__main__ import commit
-from sagann.tiering import CACHES, AnnouncingCache, Cache
+from sagann.tiering import CACHES, AnnouncingCache, Cache, hottest
 
 Batches = Sequence[np.ndarray]
 
@@ -42,11 +43,11 @@ def row_of(case: Case, options: argparse.Namespace) -> list[str]:
     """The row of the table for a graph."""
     topology = case.topology
     batches = list(case.batches(options.fanouts, options.epochs))
-    hottest = torch.bincount(topology.indices, minlength=topology.num_src).argsort(descending=True, stable=True)
+    first = hottest(case.score("vip", options.fanouts))
     num_slots = int(options.hot * topology.num_src)
 
     def cold_rows(cache: str, window: int) -> int:
-        made = CACHES[cache](topology.num_src, num_slots, hottest.numpy())
+        made = CACHES[cache](topology.num_src, num_slots, first.numpy())
         began_s = time.perf_counter()
         count = num_cold_rows(made, batches, window)
         if options.speed:

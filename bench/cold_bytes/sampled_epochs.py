@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from sagann.errors import DatasetError
-from sagann.graph import Topology, rmat_edges
+from sagann.graph import Graph, Topology, rmat_edges
 from sagann.sampling import NeighborSampler, seed_batches
 from sagann.storage import load_graph
+from sagann.tiering import score_vertices
 
 ROW_BYTES = 512
 "Bytes of a row: 128 features of float32."
@@ -33,6 +34,13 @@ class Case:
     "Edges of the whole graph."
     seeds: Tensor
     "Int64 [n]: the vertices that batches start from, at random."
+
+    def score(self, by: str, fanouts: Sequence[int]) -> Tensor:
+        """A score of all vertices, for these batches: float64 [num_vertices]."""
+        is_seed = torch.zeros(self.topology.num_src, dtype=torch.bool)
+        is_seed[self.seeds] = True
+        graph = Graph(topology=self.topology, splits={"train": is_seed})
+        return score_vertices(graph, by, fanouts=fanouts, batch_size=self.batch_size)
 
     @property
     def batch_size(self) -> int:

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from bench.cold_bytes.sampled_epochs import ROW_BYTES, Case, add_arguments, cases, numbers
 from bench.epochs.__main__ import commit
-from sagann.graph import Graph
-from sagann.tiering import SCORES, hottest, score_vertices
+from sagann.tiering import SCORES, hottest
 
 
 def main() -> None:
@@ -37,15 +36,12 @@ def row_of(case: Case, fanouts: tuple[int, ...], hot: float, num_epochs: int) ->
     reads = torch.zeros(num_vertices, dtype=torch.int64)
     for ids in case.batches(fanouts, num_epochs):
         reads[torch.from_numpy(ids)] += 1
-    is_seed = torch.zeros(num_vertices, dtype=torch.bool)
-    is_seed[case.seeds] = True
-    graph = Graph(topology=case.topology, splits={"train": is_seed})
     total = int(reads.sum())
 
     def less(score: Tensor) -> str:
         return f"{int(reads[hottest(score, int(hot * num_vertices))].sum()) / total:.1%} less"
 
-    scores = [score_vertices(graph, by, fanouts=fanouts, batch_size=case.batch_size) for by in SCORES]
+    scores = [case.score(by, fanouts) for by in SCORES]
     mib = f"{total * ROW_BYTES / 2**20:,.1f}"
     return [case.name, ", ".join(map(str, fanouts)), mib, *map(less, scores), less(reads)]
 
