@@ -57,15 +57,10 @@ class Case:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which graphs, how many seeds and hot rows, and how many epochs."""
-
-    def pair(text: str) -> tuple[int, int]:
-        vertices, edges = text.split(",")
-        return int(float(vertices)), int(float(edges))
-
     parser.add_argument("--data", type=Path, help="folder of real graphs, NAME.npz")
     parser.add_argument(
         "--rmat",
-        type=pair,
+        type=vertices_and_edges,
         nargs="*",
         default=[(1_000_000, 20_000_000), (5_000_000, 100_000_000)],
         help="vertices and edges of power-law graphs, such as 5e6,100e6",
@@ -89,6 +84,12 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
                 yield _case(path.stem, load_graph(str(path)).topology, options.share)
             except DatasetError as error:
                 print(f"{path.stem} is left out: {error}", file=sys.stderr)
+
+
+def vertices_and_edges(text: str) -> tuple[int, int]:
+    """The size of a graph, as it is written on the command line: 5e6,100e6."""
+    vertices, edges = text.split(",")
+    return int(float(vertices)), int(float(edges))
 
 
 def numbers(text: str) -> tuple[int, ...]:
