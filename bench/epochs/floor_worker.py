@@ -1,12 +1,11 @@
 """The floor as a contestant: its dense products, its gathers by hand-written C++, its bytes by copying.
 
 Bandwidths are measured by doing: every gather runs on this graph at its width, with the loop of
-:mod:`bench.kernels.yardstick`. Needs g++ and AVX-512.
+:mod:`bench.kernels.yardstick`. Needs g++, and AVX2 or AVX-512.
 """
 
 from __future__ import annotations
 
-import shutil
 import time
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 
 from bench.epochs.floor import FLOAT_BYTES, Size, Work, work_of
-from bench.kernels.yardstick import Yardstick
+from bench.kernels.yardstick import Yardstick, can_run
 from bench.standalone.serve import UnsupportedError, serve
 from bench.standalone.stored import Stored, read_stored
 from sagann.graph import Topology
@@ -131,10 +130,10 @@ def require_yardstick() -> None:
     """Check that the C++ loops can be compiled and run.
 
     Raises:
-        UnsupportedError: they cannot.
+        UnsupportedError: there is no g++, or the processor has neither AVX2 nor AVX-512.
     """
-    if shutil.which("g++") is None or "avx512f" not in Path("/proc/cpuinfo").read_text():
-        raise UnsupportedError("the floor's gathers need g++ and AVX-512")
+    if not can_run():
+        raise UnsupportedError("the floor's gathers need g++, and a processor with AVX2 or AVX-512")
 
 
 def load(specification: dict, folder: Path) -> Stored:

@@ -1,6 +1,6 @@
 """Generated gathers against hand-written C++: ``python -m bench.kernels``. Prints a Markdown table.
 
-Needs g++ and AVX-512 for the yardstick; users of sagann need neither.
+Needs g++, and AVX2 or AVX-512, for the yardstick; users of sagann need none of these.
 """
 
 from __future__ import annotations

@@ -1,9 +1,13 @@
-"""The hand-written C++ gathers, compiled on the spot: ``Yardstick(topology).run("sum", ...)``."""
+"""The hand-written C++ gathers, compiled on the spot: ``Yardstick(topology).run("sum", ...)``.
+
+They need g++, and a processor with AVX2 or AVX-512.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import shutil
 import subprocess
 import tempfile
 from functools import cache
@@ -13,16 +17,24 @@ import numpy as np
 from torch import Tensor
 
 from sagann.graph import Topology
+from sagann.runtime.processor import vector_instructions
 
 SOURCE = Path(__file__).parent / "yardstick.cpp"
+HEADER = SOURCE.parent / "lanes.h"
 FLAGS = ["-O3", "-march=native", "-ffast-math", "-fopenmp", "-fPIC", "-std=c++17"]
 NUM_CHUNKS = 128
+
+
+def can_run() -> bool:
+    """Whether the gathers can be compiled and run on this machine."""
+    return shutil.which("g++") is not None and vector_instructions() is not None
 
 
 @cache
 def library() -> ctypes.CDLL:
     """Compile the yardsticks, or load them if the same text was compiled before."""
-    name = hashlib.sha256(SOURCE.read_bytes() + Path(__file__).read_bytes()).hexdigest()[:16]
+    text = b"".join(path.read_bytes() for path in (SOURCE, HEADER, Path(__file__)))
+    name = hashlib.sha256(text).hexdigest()[:16]
     path = Path(tempfile.gettempdir()) / f"sagann_yardstick_{name}.so"
     if not path.exists():
         code = path.with_suffix(".o")

@@ -15,6 +15,8 @@ _CPUINFO = Path("/proc/cpuinfo")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _SIZE = re.compile(r"(\d+)([KMG]?)")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+# From the widest to the narrowest, with the flags that the system lists for each.
+_VECTORS = {"AVX-512": {"avx512f"}, "AVX2": {"avx2", "fma"}}
 
 
 def processor_name() -> str:
@@ -24,6 +26,16 @@ def processor_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine() or "unknown"
+
+
+def vector_instructions() -> str | None:
+    """The widest vector instructions of the processor: "AVX-512", or "AVX2" (with FMA). None: it has neither, or the system does not tell."""
+    with suppress(OSError):
+        for line in _CPUINFO.read_text(errors="replace").splitlines():
+            if line.startswith("flags"):
+                flags = set(line.partition(":")[2].split())
+                return next((name for name, needed in _VECTORS.items() if needed <= flags), None)
+    return None
 
 
 def num_cores() -> int:

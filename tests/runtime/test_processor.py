@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from sagann.runtime import processor
-from sagann.runtime.processor import DEFAULT_CACHE_BYTES, cache_bytes, num_cores, processor_name
+from sagann.runtime.processor import (
+    DEFAULT_CACHE_BYTES,
+    cache_bytes,
+    num_cores,
+    processor_name,
+    vector_instructions,
+)
 
 
 def caches(folder: Path, *found: tuple[str, str]) -> Path:
@@ -51,6 +57,26 @@ def test_the_processors_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert processor_name() == "Some: Processor @ 3 GHz"
     cpuinfo.write_bytes(b"Features : fp\xff\n")
     assert processor_name()
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("flags\t\t: fpu avx2 fma avx512f avx512bw", "AVX-512"),
+        ("flags\t\t: fpu avx avx2 fma", "AVX2"),
+        ("flags\t\t: fpu avx avx2", None),
+        ("flags\t\t: fpu sse2", None),
+        ("Features\t: fp asimd", None),
+    ],
+)
+def test_vector_instructions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, expected: str | None
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    monkeypatch.setattr(processor, "_CPUINFO", cpuinfo)
+    assert vector_instructions() is None
+    cpuinfo.write_text(f"processor\t: 0\nmodel name\t: Some\n{flags}\n")
+    assert vector_instructions() == expected
 
 
 def test_this_machine() -> None:
