@@ -44,7 +44,7 @@ Nothing is measured on a CUDA device yet.
 All figures come from {processors}, {threads} threads, 24 GiB of memory and PyTorch on the CPU. `make performance` writes this page
 from the files in `bench/results`; the README there names the command behind each file. Words such as *budget* and *engine* are in
 the [glossary](glossary.md).
-"""
+{measured_on}"""
 FAST = """## How fast
 
 Times as fast as the faster of PyG and DGL, in one run, in alternation. The floor is the time of what an
@@ -101,6 +101,7 @@ def render(results: Path) -> str:
         small=_small_sentence(streamed, size),
         sure=_sure_sentence(contests),
         processors=" and ".join(dict.fromkeys(f"an {record['processor']}" for record in records)),
+        measured_on=_measured_on(contests),
         threads=_settings(results / "epochs.jsonl")["threads"],
     )
     parts = [
@@ -304,6 +305,29 @@ def _sure_sentence(contests: Mapping[str, Sequence[Record]]) -> str:
     counts = [_sound(records) for records in contests.values()]
     sound, compared = (sum(column) for column in zip(*counts, strict=True))
     return f"In {sound} of {compared} comparisons, its losses are those of PyG and DGL."
+
+
+def _measured_on(contests: Mapping[str, Sequence[Record]]) -> str:
+    """A list of what every processor measured; nothing where there is one processor."""
+    tasks: dict[str, dict[tuple[str, str], dict[str, None]]] = {}
+    of_dataset: dict[tuple[str, str], set[str]] = {}
+    for name, records in contests.items():
+        for record in records:
+            found = tasks.setdefault(record["processor"], {}).setdefault((name, record["dataset"]), {})
+            found[record["task"]] = None
+            of_dataset.setdefault((name, record["dataset"]), set()).add(record["processor"])
+    if len(tasks) < 2:
+        return ""
+    lines = ["", "Rows come from several processors:", ""]
+    for processor, measured in tasks.items():
+        graphs: dict[str, list[str]] = {}
+        for (name, dataset), found in measured.items():
+            # Where another processor measured other tasks of the graph, the tasks are named.
+            which = f" ({', '.join(found)})" if len(of_dataset[name, dataset]) > 1 else ""
+            graphs.setdefault(name, []).append(dataset + which)
+        said = "; ".join(f"{CONTESTS[name]}: {', '.join(datasets)}" for name, datasets in graphs.items())
+        lines.append(f"- {processor}: {said}.")
+    return "\n".join([*lines, ""])
 
 
 def _sound(records: Sequence[Record]) -> tuple[int, int]:

@@ -20,22 +20,18 @@ _VECTORS = {"AVX-512": {"avx512f"}, "AVX2": {"avx2", "fma"}}
 
 
 def processor_name() -> str:
-    """The processor's name, or its architecture where it has no name."""
-    with suppress(OSError):
-        for line in _CPUINFO.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine() or "unknown"
+    """The processor's name, or its architecture where it has no name, with its vector instructions: "AMD EPYC (AVX2)".
+
+    A virtual machine may show one name for processors of several generations, whose speeds differ.
+    """
+    name, vectors = _model_name(), vector_instructions()
+    return name if vectors is None else f"{name} ({vectors})"
 
 
 def vector_instructions() -> str | None:
     """The widest vector instructions of the processor: "AVX-512", or "AVX2" (with FMA). None: it has neither, or the system does not tell."""
-    with suppress(OSError):
-        for line in _CPUINFO.read_text(errors="replace").splitlines():
-            if line.startswith("flags"):
-                flags = set(line.partition(":")[2].split())
-                return next((name for name, needed in _VECTORS.items() if needed <= flags), None)
-    return None
+    flags = set((_fact("flags") or "").split())
+    return next((name for name, needed in _VECTORS.items() if needed <= flags), None)
 
 
 def num_cores() -> int:
@@ -49,6 +45,19 @@ def cache_bytes() -> int:
     """Size of the last-level cache of the first core, in bytes; :data:`DEFAULT_CACHE_BYTES` where it is unknown."""
     _, size = max(_levels(), default=(0, 0))
     return size or DEFAULT_CACHE_BYTES
+
+
+def _model_name() -> str:
+    return _fact("model name") or platform.processor() or platform.machine() or "unknown"
+
+
+def _fact(name: str) -> str | None:
+    """A fact of the first core from the system's file; None where the file lacks it."""
+    with suppress(OSError):
+        for line in _CPUINFO.read_text(errors="replace").splitlines():
+            if line.startswith(name):
+                return line.partition(":")[2].strip()
+    return None
 
 
 def _levels() -> Iterator[tuple[int, int]]:

@@ -95,6 +95,21 @@ def test_what_is_slower_or_differs_is_said(tmp_path: Path, changed: dict[str, ob
     assert said in render(tmp_path)
 
 
+def test_what_each_processor_measured_is_said(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    page = render(tmp_path)
+    assert "All figures come from an a processor, 2 threads" in page
+    assert "several processors" not in page
+    with (tmp_path / "epochs.jsonl").open("a") as file:
+        for dataset, task in (("graph", "gat"), ("other", "gcn")):
+            record = ALONE | {"contestant": "sagann", "seconds": [1.0], "dataset": dataset, "task": task}
+            file.write(json.dumps(record | {"processor": "AMD (AVX2)"}) + "\n")
+    page = render(tmp_path)
+    assert "All figures come from an a processor and an AMD (AVX2), 2 threads" in page
+    assert "- a processor: epochs, no dropout: graph (gcn).\n" in page
+    assert "- AMD (AVX2): epochs, no dropout: graph (gat), other.\n" in page
+
+
 def write_defaults(folder: Path, dataset: str) -> None:
     records = [
         {"settings": {"threads": 2}},

@@ -55,6 +55,8 @@ def test_the_processors_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert processor_name()
     cpuinfo.write_text("processor\t: 0\nmodel name\t: Some: Processor @ 3 GHz\nmodel name\t: Another\n")
     assert processor_name() == "Some: Processor @ 3 GHz"
+    cpuinfo.write_text("model name\t: Some\nflags\t\t: fpu avx2 fma\n")
+    assert processor_name() == "Some (AVX2)"
     cpuinfo.write_bytes(b"Features : fp\xff\n")
     assert processor_name()
 
