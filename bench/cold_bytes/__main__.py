@@ -42,7 +42,7 @@ def main() -> None:
 def row_of(case: Case, options: argparse.Namespace) -> list[str]:
     """The row of the table for a graph."""
     topology = case.topology
-    batches = list(case.batches(options.fanouts, options.epochs))
+    batches = list(case.batches(options.fanouts, range(options.epochs)))
     first = hottest(case.score("vip", options.fanouts))
     num_slots = int(options.hot * topology.num_src)
 
@@ -85,6 +85,7 @@ def _num_missing(is_resident: np.ndarray) -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser)
+    parser.add_argument("--hot", type=float, default=0.1, help="part of the rows that are hot")
     parser.add_argument("--windows", type=int, nargs="*", default=[4, 16])
     parser.add_argument("--fanouts", type=numbers, default=(25, 10))
     parser.add_argument("--speed", action="store_true", help="print ids per second of each cache as well")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,16 +47,16 @@ class Case:
         """Number of seeds in a batch."""
         return max(1, min(LARGEST_BATCH, len(self.seeds) // BATCHES_PER_EPOCH))
 
-    def batches(self, fanouts: Sequence[int], num_epochs: int) -> Iterator[np.ndarray]:
-        """Ids of the rows that each batch of all epochs reads."""
+    def batches(self, fanouts: Sequence[int], epochs: Iterable[int]) -> Iterator[np.ndarray]:
+        """Ids of the rows that each batch of the epochs of these numbers reads."""
         sampler = NeighborSampler(self.topology, fanouts, seed=0)
-        for epoch in range(num_epochs):
+        for epoch in epochs:
             for number, ids in enumerate(seed_batches(self.seeds, self.batch_size, seed=0, epoch=epoch)):
                 yield sampler.sample(ids, epoch=epoch, batch=number).src_ids.numpy()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which graphs, how many seeds and hot rows, and how many epochs."""
+    """Add the options that say which graphs, how many seeds, and how many epochs."""
     parser.add_argument("--data", type=Path, help="folder of real graphs, NAME.npz")
     parser.add_argument(
         "--rmat",
@@ -67,7 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--labelled", type=float, default=0.01, help="share of seeds in power-law graphs")
     parser.add_argument("--share", type=float, default=0.1, help="share of seeds in real graphs")
-    parser.add_argument("--hot", type=float, default=0.1, help="part of the rows that are hot")
     parser.add_argument("--epochs", type=int, default=3)
 
 

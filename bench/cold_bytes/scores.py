@@ -1,12 +1,15 @@
 """Bytes that sampled epochs read from the cold tier, by score: ``python -m bench.cold_bytes.scores --data FOLDER``. Prints a Markdown table.
 
-The hot rows are those of the highest scores, and stay the same. The oracle's are those that these very epochs read most often.
+The hot rows are those of the highest scores, and stay the same. The oracle's are those that these very epochs read most often, so no choice
+of rows is better. "other epochs" takes the rows that as many other epochs of the same seeds read most often: how far the oracle is beyond
+what can be known before the epochs run.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -15,40 +18,63 @@ from bench.cold_bytes.sampled_epochs import ROW_BYTES, Case, add_arguments, case
 from bench.epochs.__main__ import commit
 from sagann.tiering import SCORES, hottest
 
+COMPARED = ("wrpr", "vip")
+"Scores whose bytes are divided by those of out-degree and of the oracle."
+
 
 def main() -> None:
-    """Print a row for every graph and list of fanouts."""
+    """Print a row for every graph, list of fanouts and part of hot rows."""
     options = _options()
     print(f"`python -m bench.cold_bytes.scores {' '.join(sys.argv[1:])}` at {commit()}.\n")
-    print(f"{options.hot:.0%} of the rows are hot; {options.epochs} epochs. Rows of {ROW_BYTES} bytes.")
-    print('"x% less" is relative to no tiering.\n')
-    columns = ["graph", "fanouts", "no tiering, MiB", *SCORES, "oracle"]
+    print(
+        f'{options.epochs} epochs. Rows of {ROW_BYTES} bytes. "x% less" is relative to no tiering; "/" divides cold bytes.\n'
+    )
+    columns = ["graph", "fanouts", "hot", "no tiering, MiB", *SCORES, "other epochs", "oracle"]
+    columns += [f"{score} / {other}" for other in ("degree", "oracle") for score in COMPARED]
     print(f"| {' | '.join(columns)} |")
     print("|---|---" + "|--:" * (len(columns) - 2) + "|", flush=True)
     for case in cases(options):
         for fanouts in options.fanouts:
-            print("|", " | ".join(row_of(case, fanouts, options.hot, options.epochs)), "|", flush=True)
+            for row in rows_of(case, fanouts, options.hot, options.epochs):
+                print("|", " | ".join(row), "|", flush=True)
 
 
-def row_of(case: Case, fanouts: tuple[int, ...], hot: float, num_epochs: int) -> list[str]:
-    """The row of the table for a graph and fanouts."""
-    num_vertices = case.topology.num_src
-    reads = torch.zeros(num_vertices, dtype=torch.int64)
-    for ids in case.batches(fanouts, num_epochs):
-        reads[torch.from_numpy(ids)] += 1
+def rows_of(case: Case, fanouts: tuple[int, ...], parts: Iterable[float], num_epochs: int) -> Iterator[list[str]]:
+    """The rows of the table for a graph and fanouts, one for each part of hot rows."""
+    reads = _reads(case, fanouts, range(num_epochs))
+    scores: dict[str, Tensor] = {by: case.score(by, fanouts) for by in SCORES}
+    scores["other epochs"] = _reads(case, fanouts, range(num_epochs, 2 * num_epochs))
+    scores["oracle"] = reads
     total = int(reads.sum())
+    for part in parts:
+        num_hot = int(part * len(reads))
+        cold = {by: total - int(reads[hottest(score, num_hot)].sum()) for by, score in scores.items()}
+        yield [
+            case.name,
+            ", ".join(map(str, fanouts)),
+            f"{part:.0%}",
+            f"{total * ROW_BYTES / 2**20:,.1f}",
+            *(f"{1 - count / total:.1%} less" for count in cold.values()),
+            *(_quotient(cold[by], cold[other]) for other in ("degree", "oracle") for by in COMPARED),
+        ]
 
-    def less(score: Tensor) -> str:
-        return f"{int(reads[hottest(score, int(hot * num_vertices))].sum()) / total:.1%} less"
 
-    scores = [case.score(by, fanouts) for by in SCORES]
-    mib = f"{total * ROW_BYTES / 2**20:,.1f}"
-    return [case.name, ", ".join(map(str, fanouts)), mib, *map(less, scores), less(reads)]
+def _quotient(count: int, other: int) -> str:
+    return f"{count / other:.3f}" if other else "-"
+
+
+def _reads(case: Case, fanouts: tuple[int, ...], epochs: Iterable[int]) -> Tensor:
+    """How many batches of the epochs read each row, int64 [num_vertices]."""
+    reads = torch.zeros(case.topology.num_src, dtype=torch.int64)
+    for ids in case.batches(fanouts, epochs):
+        reads[torch.from_numpy(ids)] += 1
+    return reads
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser)
+    parser.add_argument("--hot", type=float, nargs="+", default=[0.1], help="parts of the rows that are hot")
     parser.add_argument("--fanouts", type=numbers, nargs="+", default=[(25, 10), (15, 10, 5)])
     return parser.parse_args()
 

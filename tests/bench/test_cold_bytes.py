@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 
 import numpy as np
 import pytest
 
 from bench.cold_bytes import scores
 from bench.cold_bytes.__main__ import main, num_cold_rows
+from bench.cold_bytes.sampled_epochs import cases
 from sagann.tiering import CACHES
 
 
@@ -36,12 +38,32 @@ def test_the_table_has_a_row_for_a_graph(
 def test_no_score_takes_more_reads_than_the_oracle(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["scores", "--rmat", "2000,20000", "--epochs", "2", "--fanouts", "5,3", "2"])
+    words = ["--rmat", "2000,20000", "--epochs", "2", "--fanouts", "5,3", "8,4", "--hot", "0.1", "1"]
+    monkeypatch.setattr(sys, "argv", ["scores", *words])
     scores.main()
-    head, _, *rows = capsys.readouterr().out.splitlines()[-4:]
-    assert head == "| graph | fanouts | no tiering, MiB | degree | rpr | wrpr | vip | oracle |"
-    for row, fanouts in zip(rows, ("5, 3", "2"), strict=True):
-        name, given, _, *shares = row.strip("| ").split(" | ")
-        assert (name, given) == ("R-MAT, 0.002M vertices, 0.02M edges", fanouts)
-        *others, oracle = (float(share.removesuffix("% less")) for share in shares)
-        assert 0 < max(others) <= oracle <= 100
+    head, _, *rows = capsys.readouterr().out.splitlines()[-6:]
+    assert head == (
+        "| graph | fanouts | hot | no tiering, MiB | degree | rpr | wrpr | vip | other epochs | oracle "
+        "| wrpr / degree | vip / degree | wrpr / oracle | vip / oracle |"
+    )
+    found = [row.strip("| ").split(" | ") for row in rows]
+    assert [row[:3] for row in found] == [
+        ["R-MAT, 0.002M vertices, 0.02M edges", fanouts, hot]
+        for fanouts in ("5, 3", "8, 4")
+        for hot in ("10%", "100%")
+    ]
+    for row in found[::2]:
+        *others, oracle = (float(share.removesuffix("% less")) for share in row[4:10])
+        assert 0 < max(others) <= oracle < 100
+        degree, wrpr, vip = others[0], others[2], others[3]
+        cold = [(100 - of) / (100 - by) for by in (degree, oracle) for of in (wrpr, vip)]
+        assert [float(quotient) for quotient in row[10:]] == pytest.approx(cold, rel=0.01)
+    # Where all rows are hot, nothing is read from the cold tier.
+    assert found[1][4:] == found[3][4:] == ["100.0% less"] * 6 + ["-"] * 4
+
+
+def test_other_epochs_do_not_tell_all_of_these_epochs() -> None:
+    (case,) = cases(Namespace(rmat=[(2000, 20_000)], data=None, labelled=0.05, share=0.1))
+    (row,) = scores.rows_of(case, (5, 3), [0.1], 1)
+    before, oracle = (float(share.removesuffix("% less")) for share in row[8:10])
+    assert before < oracle
