@@ -172,7 +172,7 @@ _KINDS = {facts.annotation: kind for kind, facts in KINDS.items()}
 # The section is long: these fields have titles of their own.
 _PANELS = {
     "Optimisation": "epochs optimizer lr weight_decay decay optimizer_options scheduler scheduler_options clip_norm seed",
-    "Mini-batches": "sample batch_size sampling_threads batches_ahead",
+    "Mini-batches": "sample batch_size sampling_threads batches_ahead hot score cache",
     "Evaluation and early stopping": "monitor patience weights eval_every",
 }
 _METAVARS = {
@@ -180,6 +180,9 @@ _METAVARS = {
     "split": "SPLIT",
     "model": "NAME|FILE.py:CLASS",
     "encoder": "auto|none|linear|embedding",
+    "hot": "SIZE|PERCENT|auto",
+    "score": "degree|rpr|wrpr",
+    "cache": "static|s3-fifo|look-ahead",
     "optimizer": "NAME",
     "decay": "all|first-layer|matrices",
     "scheduler": "NAME",

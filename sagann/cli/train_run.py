@@ -77,7 +77,8 @@ def train_run(
         graph = training_graph(settings.data, seed=settings.train.seed, say=terminal.say)
     check_memory(settings, graph)
     if streaming is not None:
-        terminal.say(f"Cutting the graph, and planning epochs within {format_bytes(streaming.memory_bytes)} ...")
+        passes = "epochs" if settings.train.sample is None else "evaluations"
+        terminal.say(f"Cutting the graph, and planning {passes} within {format_bytes(streaming.memory_bytes)} ...")
     result = _fit(
         settings, graph, run_dir, resume=resume, overwrite=overwrite, terminal=terminal, signals=shared.signals
     )

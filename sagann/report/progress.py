@@ -21,6 +21,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
+from sagann.byte_size import format_bytes
 from sagann.report.terminal import Terminal
 from sagann.storage.importer import Progress as ImportProgress, silent
 
@@ -35,6 +36,8 @@ _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 class ProgressReporter:
     """A progress bar of a run, with epoch time, edges per second, loss and the monitored metric.
+
+    A second line of a run with tiers shows the rows of the last epoch, the share of them that were hits, and the bytes of each tier.
 
     A terminal gets a live bar; a pipe or a file gets only the messages and the last state.
 
@@ -79,7 +82,7 @@ class ProgressReporter:
             self._monitored = f"  {split} {record.metrics[split][metric]:.4f}"
         epoch_s = statistics.median(self._recent_s)
         rate = edges_per_s(self._info, epoch_s)
-        state = f"{short_seconds(epoch_s)}  {_short(rate)} edges/s  loss {record.loss:.4f}{self._monitored}"
+        state = f"{short_seconds(epoch_s)}  {_short(rate)} edges/s  loss {record.loss:.4f}{self._monitored}{_tiers(record)}"
         self._progress.update(self._task, completed=record.epoch, state=state)
 
     def on_end(self, result: TrainResult) -> None:
@@ -125,6 +128,14 @@ def import_progress(terminal: Terminal) -> Iterator[ImportProgress]:
 def edges_per_s(info: RunInfo, epoch_s: float) -> float:
     """Edges of the forward pass, of all layers together, per second of the epoch."""
     return info.num_edges * info.num_hops / epoch_s if epoch_s > 0 else 0.0
+
+
+def _tiers(record: EpochRecord) -> str:
+    """A line with what the tiers gave to an epoch; empty without tiers."""
+    if (traffic := record.traffic) is None:
+        return ""
+    hot, cold = format_bytes(traffic.hot.num_bytes), format_bytes(traffic.cold.num_bytes)
+    return f"\n{_short(traffic.rows)} rows  hits {traffic.hit_rate:.1%}  hot {hot}  cold {cold}"
 
 
 def _short(number: float) -> str:

@@ -62,17 +62,20 @@ def automatic_budget(
     *,
     known: int | None = None,
     in_files_bytes: int = 0,
+    hot_bytes: int = 0,
     trains: bool = True,
 ) -> int | None:
     """The budget that a model must be streamed within, in bytes; None where memory is large enough for the run.
 
     The model is on the CPU, the graph prepared. ``say`` is told if the run is streamed, or should be and cannot. ``known``
     is the budget that the run began with, which is kept if there is room. ``in_files_bytes`` is what
-    :func:`bytes_in_files` gave for the graph before it was prepared. Without ``trains``, only evaluations walk the whole graph.
+    :func:`bytes_in_files` gave for the graph before it was prepared. ``hot_bytes`` are those of a hot tier that the run will hold.
+    Without ``trains``, only evaluations walk the whole graph.
     """
     free_bytes = memory().usable_bytes
     if free_bytes is None:
         return known
+    free_bytes = max(0, free_bytes - hot_bytes)
     room_bytes = max(1, _room_bytes(model, graph, free_bytes))
     # In memory, logits of all vertices and arrays that lie in files take their part.
     epoch_bytes = room_bytes - _logit_bytes(model, graph) - in_files_bytes

@@ -69,10 +69,21 @@ class TrainConfig:
     batches_ahead: int = 4
     """Most mini-batches that are made before the training step needs them; 0 makes each one when it is needed. It does not change the
     numbers."""
+    hot: str | None = None
+    """Size of the hot tier, the memory for rows of features that mini-batches read most: a size as '2GiB', a part of the rows as '10%', or
+    'auto' for half of the free memory. Other rows are read from where they are. None is what the memory budget has room for, or no hot
+    tier where there is no budget. It does not change the numbers."""
+    score: str = "wrpr"
+    """Score by which vertices are hot: 'degree', 'rpr' (reverse PageRank) or 'wrpr' (the same from the training vertices). It does not
+    change the numbers."""
+    cache: str = "look-ahead"
+    """What the hot tier keeps: 'static' (the rows of the highest score), 's3-fifo' (rows that were read several times lately) or
+    'look-ahead' (rows that the next batches_ahead mini-batches read). It does not change the numbers."""
     memory: str | None = None
     """Memory budget of an epoch's tensors of vertices and edges, as '2GiB'. The model is streamed by intervals within the
-    budget, with the numbers of a dense run. None trains with everything in memory where that fits, else within the free
-    memory."""
+    budget, with the numbers of a dense run. Where sample is set, evaluations are streamed within half of the budget, and the hot tier and
+    the mini-batches that are made ahead stay within it too. None trains with everything in memory where that fits, else within
+    the free memory."""
     spill: str | None = None
     """Folder for blocks of a streamed model that are not in memory. None is a folder in the run folder, or the system's
     folder for temporary files; beside a CUDA device, None is the host's memory."""
@@ -122,14 +133,22 @@ class TrainConfig:
             object.__setattr__(self, "sample", tuple(self.sample))
             if self.profile:
                 raise _refused("profile", True, "false where sample is set, for only a streamed epoch is profiled")
-        for name in () if self.sample is not None else _OF_SAMPLES:
-            if getattr(self, name) != (default := _default(name)):
-                raise _refused(name, getattr(self, name), f"{default} where sample is not set")
+        if self.sample is None:
+            _require_defaults(self, (*_OF_SAMPLES, *_OF_TIERS), "sample is not set")
+        elif self.has_tiers:
+            _check_tiers(self)
+        else:
+            _require_defaults(self, _OF_TIERS, "neither hot nor memory is set")
         if self.profile and self.memory is None:
             raise _refused("profile", True, "false where no memory is set, for only a streamed epoch is profiled")
         if self.spill is not None:
             # A run may be resumed or reopened from another folder.
             object.__setattr__(self, "spill", os.path.abspath(self.spill))
+
+    @property
+    def has_tiers(self) -> bool:
+        """Whether features of mini-batches may come from a hot tier."""
+        return self.sample is not None and (self.hot is not None or self.memory is not None)
 
     def to_json(self) -> dict[str, Any]:
         """Every field as JSON values, which make the same configuration again."""
@@ -145,6 +164,25 @@ def _as_json(value: Any) -> Any:
 
 def _default(name: str) -> Any:
     return next(each.default for each in fields(TrainConfig) if each.name == name)
+
+
+def _require_defaults(config: TrainConfig, names: Collection[str], where: str) -> None:
+    """Refuse fields that have no effect where they do not have their defaults."""
+    for name in names:
+        if getattr(config, name) != (default := _default(name)):
+            raise _refused(name, getattr(config, name), f"{default} where {where}")
+
+
+def _check_tiers(config: TrainConfig) -> None:
+    # Imported here: most runs have no tiers, and it loads Numba.
+    from sagann.runtime.tiered.hot_size import parse_hot
+    from sagann.tiering import CACHES, SCORES
+
+    if config.hot is not None:
+        parse_hot(config.hot, where="TrainConfig.hot")
+    for name, known in (("score", SCORES), ("cache", tuple(CACHES))):
+        if getattr(config, name) not in known:
+            raise _refused(name, getattr(config, name), f"one of {', '.join(known)}")
 
 
 def _are_fanouts(value: Any) -> bool:
@@ -175,6 +213,8 @@ def _is_monitor(value: Any) -> bool:
 
 _OF_SAMPLES = ("batch_size", "sampling_threads", "batches_ahead")
 "Fields that only mini-batches read."
+_OF_TIERS = ("hot", "score", "cache")
+"Fields that only mini-batches with a hot tier read."
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     *(
         ((name,), RANGES[name].__contains__, str(RANGES[name]))
@@ -188,6 +228,11 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("device",), _is_device, "'cpu', 'cuda', 'cuda:N' or 'auto'"),
     (("decay",), lambda value: value in tuple(DECAY_POLICIES), f"one of {', '.join(DECAY_POLICIES)}"),
     (("sample",), _are_fanouts, f"a list of numbers, each {RANGES['fanout']} or -1, or None"),
+    (
+        ("hot",),
+        lambda value: value is None or isinstance(value, str),
+        "a size or a part as a string, 'auto', or None",
+    ),
     (("memory",), _is_size, "a size above 0 as a string, or None"),
     (("spill",), lambda value: value is None or (isinstance(value, str) and value != ""), "a folder, or None"),
     (("monitor",), _is_monitor, f"'train' or 'val' (never 'test'), a slash, and one of {', '.join(METRICS)}"),

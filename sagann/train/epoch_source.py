@@ -20,6 +20,7 @@ from sagann.train.preparation import PreparedGraph
 
 if TYPE_CHECKING:
     from sagann.runtime.recorder import Recorder
+    from sagann.runtime.tiered import Traffic
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +38,8 @@ class EpochSource(Protocol):
 
     timeline: Recorder | None
     "The steps and copies of the last epoch as they ran; None where they are not recorded."
+    traffic: Traffic | None
+    "What each tier of features gave to the steps of the last epoch; None without tiers."
 
     def steps(self, epoch: int) -> Generator[TrainStep, None, None]:
         """The steps of an epoch, in order. They depend on the epoch's number (from 1), the run's seed and the model alone.
@@ -57,6 +60,7 @@ class WholeGraph:
         self._graph = prepared.graph
         self._profile = profile
         self.timeline: Recorder | None = None
+        self.traffic: Traffic | None = None
         rows, labels = labelled_rows(self._graph, self._graph.splits["train"])
         self._rows, self._labels = rows.to(predictor.device), labels.to(predictor.device)
         # The rows of an interval are looked up on the host, so that the lookup does not wait for the device.

@@ -35,6 +35,9 @@ FREE_OPTIONS = (
     "profile",
     "sampling_threads",
     "batches_ahead",
+    "hot",
+    "score",
+    "cache",
 )
 """Training options that a resume may change: none of them changes the numbers of an epoch."""
 

@@ -144,7 +144,7 @@ class Predictor:
 
     def _embed(self, prepared: Graph) -> Tensor:
         model, features = LastInput(self.model, self.num_hops), prepared.features
-        with _evaluating(self.model):
+        with evaluating(self.model):
             if self.streaming is None:
                 result = self._run(lambda: model(prepared.hops(self.num_hops), features), features)
                 return result.to("cpu", copy=True)
@@ -158,7 +158,7 @@ class Predictor:
 
     def logits(self, prepared: PreparedGraph) -> Tensor:
         """The model's output without dropout: [num_vertices, C], on the device."""
-        with _evaluating(self.model):
+        with evaluating(self.model):
             return self.forward(prepared.graph)
 
     def try_out(self, prepared: PreparedGraph) -> None:
@@ -175,7 +175,7 @@ class Predictor:
         assert graph.features is not None
         if self.streaming.trains:
             self._check_result(streamed.plan(graph.features, folded=True), graph)
-        with _evaluating(self.model):
+        with evaluating(self.model):
             evaluation = streamed.plan(graph.features)
         self._check_result(evaluation, graph)
         self.streaming.require_room(evaluation, self.device)
@@ -278,7 +278,7 @@ _EVALUATIONS: WeakKeyDictionary[nn.Module, list[dict[nn.Module, bool]]] = WeakKe
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """Inside the ``with`` block, the model is in evaluation mode and no gradient is recorded.
 
     Where several threads evaluate the model, the last one to end restores the modes.

@@ -6,10 +6,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sagann.storage.json_fields import as_integer, as_number
 from sagann.train.metrics import Metrics
+
+if TYPE_CHECKING:
+    from sagann.runtime.tiered import Traffic
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,11 +53,14 @@ class EpochRecord:
     "Learning rate of the first parameter group."
     metrics: Mapping[str, Metrics] = field(default_factory=dict)
     "Split to metric to value; empty where the epoch was not evaluated."
+    traffic: Traffic | None = None
+    "Rows and bytes that each tier gave to the epoch's mini-batches; None for a run without tiers."
 
     def to_json(self) -> dict[str, Any]:
-        """The line as JSON values; metrics have names such as 'val/accuracy'."""
+        """The line as JSON values; metrics have names such as 'val/accuracy', counts of tiers names such as 'hot_rows'."""
         flat = {f"{split}/{name}": value for split, found in self.metrics.items() for name, value in found.items()}
-        return {"epoch": self.epoch, "loss": self.loss, "epoch_s": self.epoch_s, "lr": self.lr, **flat}
+        counts = {} if self.traffic is None else self.traffic.to_json()
+        return {"epoch": self.epoch, "loss": self.loss, "epoch_s": self.epoch_s, "lr": self.lr, **counts, **flat}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> EpochRecord:
@@ -65,7 +71,17 @@ class EpochRecord:
             if slash:
                 metrics.setdefault(split, {})[name] = as_number(value, key)
         own = {name: as_number(values[name], name) for name in ("loss", "epoch_s", "lr")}
-        return cls(epoch=as_integer(values["epoch"], "epochs"), **own, metrics=metrics)
+        return cls(epoch=as_integer(values["epoch"], "epochs"), **own, metrics=metrics, traffic=_traffic_in(values))
+
+
+def _traffic_in(values: Mapping[str, Any]) -> Traffic | None:
+    """The counts of tiers in a line; None for a line of a run without tiers."""
+    if "hot_rows" not in values:
+        return None
+    # Imported here: most runs have no tiers, and it loads Numba.
+    from sagann.runtime.tiered import Traffic
+
+    return Traffic.from_json(values)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -131,6 +131,10 @@ def load_run(
     # An automatic budget comes from the host's free memory.
     automatic_bytes = run.automatic_bytes if where.type == "cpu" else None
     streaming = Streaming.of(config, None, device=where, automatic_bytes=automatic_bytes, trains=False)
+    if streaming is not None and memory is not None:
+        # Nothing else needs a part of it, whatever the run was.
+        budget_bytes = parse_bytes(memory, where="load_run.memory")
+        streaming = replace(streaming, memory_bytes=budget_bytes, is_half=False)
     # Predictions of several threads then find the model in this mode, and leave it so.
     model.eval()
     return Predictor(model, run.contract, device=where, streaming=streaming)

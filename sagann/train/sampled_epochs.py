@@ -1,22 +1,29 @@
 """SampledEpochs: the epoch source whose steps are mini-batches, sampled ahead of the step that is trained.
 
-Evaluation walks all in-edges of the whole graph, in memory or streamed.
+Their rows of features come from tiers where the configuration asks for a hot tier, or has a memory budget and features on disk.
+Evaluation walks all in-edges of the whole graph, in memory or streamed, and reads the features where they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from sagann.byte_size import format_bytes, parse_bytes
+from sagann.graph import Graph
 from sagann.runtime.loading import MiniBatch, MiniBatches
+from sagann.runtime.tiered import TieredFeatures, Traffic
+from sagann.train.batch_memory import measure_batches
 from sagann.train.config import TrainConfig
 from sagann.train.epoch_source import TrainStep
 from sagann.train.metrics import loss_of
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
+from sagann.train.tiers import TierPlan, is_in_memory, plan_tiers, tiered
 
 if TYPE_CHECKING:
     from sagann.runtime.recorder import Recorder
@@ -27,30 +34,63 @@ class SampledEpochs:
 
     Batches depend on the run's seed, the epoch and their number. Dropout draws its seeds from PyTorch's generator in the training
     step, which no thread of the pipeline touches; its masks are those of a batch's own rows, drawn anew for each batch.
+
+    Args:
+        predictor: has the model, and evaluates it.
+        prepared: the graph as the model reads it.
+        config: how to train; ``sample`` is set.
+        say: is told what the memory budget leaves for the hot tier and the mini-batches.
+    Raises:
+        InputError: the hot tier has no room, or the features have no tiers.
+        BudgetError: the memory budget has no room for a training step.
     """
 
-    def __init__(self, predictor: Predictor, prepared: PreparedGraph, config: TrainConfig) -> None:
-        assert config.sample is not None
+    def __init__(
+        self,
+        predictor: Predictor,
+        prepared: PreparedGraph,
+        config: TrainConfig,
+        *,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self._predictor = predictor
         self._prepared = prepared
         self.timeline: Recorder | None = None
+        self.traffic: Traffic | None = None
         # Samplers read the host's memory, where a graph of a streamed evaluation lies already.
         graph = prepared.graph.to("cpu")
-        self._minibatches = MiniBatches(
+        ahead = config.batches_ahead
+        if config.has_tiers and graph.features is not None:
+            plan = plan_tiers(
+                graph.features,
+                config,
+                budget_bytes=_budget_bytes(config, predictor),
+                measure=lambda: measure_batches(predictor, self._batches_of(graph, config, ahead=0)),
+            )
+            graph, ahead = _with_tiers(graph, plan, config, say), plan.ahead
+        self._store = graph.features if isinstance(graph.features, TieredFeatures) else None
+        self._minibatches = self._batches_of(graph, config, ahead=ahead)
+
+    def _batches_of(self, graph: Graph, config: TrainConfig, *, ahead: int) -> MiniBatches:
+        assert config.sample is not None
+        return MiniBatches(
             graph,
             fanouts=config.sample,
             batch_size=config.batch_size,
             seeds="train",
             seed=config.seed,
             threads=config.sampling_threads,
-            ahead=config.batches_ahead,
-            device=predictor.device,
+            ahead=ahead,
+            device=self._predictor.device,
         )
 
     def steps(self, epoch: int) -> Generator[TrainStep, None, None]:
+        before = None if self._store is None else self._store.traffic()
         with self._minibatches.batches(epoch) as batches:
             for batch in batches:
                 yield TrainStep(loss=partial(self._loss, batch), num_labelled=len(batch.seeds))
+        if self._store is not None and before is not None:
+            self.traffic = self._store.traffic() - before
 
     def logits(self) -> Tensor:
         return self._predictor.logits(self._prepared)
@@ -59,3 +99,30 @@ class SampledEpochs:
         assert batch.labels is not None
         logits = self._predictor.forward_batch(batch)
         return loss_of(logits, batch.labels, multi_label=self._predictor.contract.multi_label)
+
+
+def _budget_bytes(config: TrainConfig, predictor: Predictor) -> int | None:
+    """The budget of the host's memory; that of a CUDA device is for the device's."""
+    if config.memory is None or predictor.device.type != "cpu":
+        return None
+    return parse_bytes(config.memory, where="TrainConfig.memory")
+
+
+def _with_tiers(graph: Graph, plan: TierPlan, config: TrainConfig, say: Callable[[str], None]) -> Graph:
+    """The graph with its features in the tiers of a plan."""
+    assert graph.features is not None
+    if plan.ahead < config.batches_ahead:
+        say(
+            f"The memory budget has room for a queue of {plan.ahead} mini-batches ahead, not of {config.batches_ahead}."
+        )
+    if plan.hot is None:
+        return graph
+    store = tiered(graph, plan.hot, config)
+    if is_in_memory(graph.features):
+        say("The features lie in memory: the hot tier takes memory beside them and saves no reads.")
+    elif config.hot is None:
+        part = store.num_hot_rows / max(1, store.num_rows)
+        say(
+            f"The memory budget has room for a hot tier of {format_bytes(store.hot_bytes)}: {part:.1%} of the rows."
+        )
+    return replace(graph, features=store)

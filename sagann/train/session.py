@@ -69,7 +69,9 @@ class TrainSession:
         if is_due:
             self.tracker.update(epoch, metrics, self.model)
         step_scheduler(self.scheduler, self.tracker.monitored(metrics) if is_due else None)
-        record = EpochRecord(epoch=epoch, loss=loss, epoch_s=epoch_s, lr=lr, metrics=metrics)
+        record = EpochRecord(
+            epoch=epoch, loss=loss, epoch_s=epoch_s, lr=lr, metrics=metrics, traffic=self.source.traffic
+        )
         self.epoch = epoch
         self.history.append(record)
         return record

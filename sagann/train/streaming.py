@@ -42,6 +42,8 @@ class Streaming:
     "Whether the budget was chosen from the free memory; false where the user stated it."
     trains: bool = True
     "Whether the model is trained. A model that is only evaluated takes less memory."
+    is_half: bool = False
+    "Whether the budget is half of the stated one; the other half is for the hot tier of a run that trains on mini-batches."
 
     @classmethod
     def of(
@@ -56,14 +58,17 @@ class Streaming:
         """The streaming that a configuration asks for; None for everything in memory.
 
         ``automatic_bytes`` is the budget where ``config`` names none. Where ``config`` names no spill folder, it lies in
-        ``run_dir``, or is the system's folder for temporary files; beside a CUDA device blocks stay in the host's memory.
+        ``run_dir``, or is the system's folder for temporary files; beside a CUDA device blocks stay in the host's memory. Where
+        ``config`` samples mini-batches on the CPU, the budget is half of the one that it names, whatever the size of the hot tier:
+        another budget would change the last bits of an evaluation.
         """
+        on_device = device.type != "cpu"
+        is_half = config.memory is not None and config.sample is not None and not on_device
         memory_bytes = automatic_bytes
         if config.memory is not None:
-            memory_bytes = parse_bytes(config.memory, where="TrainConfig.memory")
+            memory_bytes = parse_bytes(config.memory, where="TrainConfig.memory") // (2 if is_half else 1)
         if memory_bytes is None:
             return None
-        on_device = device.type != "cpu"
         named = None if config.spill is None else Path(config.spill)
         own = None if run_dir is None or on_device else run_dir / OWN_FOLDER
         return cls(
@@ -72,10 +77,11 @@ class Streaming:
             is_own=named is None and own is not None,
             is_automatic=config.memory is None,
             trains=trains,
+            is_half=is_half,
         )
 
     def stream(self, model: nn.Module, graph: Graph, device: torch.device, *, trains: bool) -> StreamedModel:
-        """The model over a prepared graph, inside the budget. An automatic budget that cannot be met is an InputError."""
+        """The model over a prepared graph, inside the budget. A budget that cannot be met is an InputError."""
         # Imported here: most runs do not stream, and it loads Numba.
         from sagann.plan.residency import BudgetError
         from sagann.runtime.streaming.stream import stream
@@ -85,6 +91,15 @@ class Streaming:
                 model, graph, budget_bytes=self.memory_bytes, spill=self.spill, trains=trains, device=device
             )
         except BudgetError as error:
+            if self.is_half:
+                raise InputError(
+                    "the memory budget cannot be met",
+                    value=f"an evaluation has half of it, {format_bytes(self.memory_bytes)}, and needs at least "
+                    f"{format_bytes(error.needed_bytes)}",
+                    where=f"graph '{graph.name}'",
+                    fix="Raise the budget (--memory, TrainConfig.memory) to "
+                    f"{2 * max(error.needed_bytes, error.offered_bytes)} bytes or more.",
+                ) from error
             if not self.is_automatic:
                 raise
             raise InputError(

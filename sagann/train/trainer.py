@@ -268,6 +268,7 @@ class Trainer:
                 self._reporter.on_message,
                 known=known,
                 in_files_bytes=self._in_files_bytes,
+                hot_bytes=self._hot_bytes(),
                 trains=self.config.sample is None,
             )
         streaming = self._streaming(self.device, automatic_bytes=budget_bytes)
@@ -288,7 +289,16 @@ class Trainer:
         # Imported here: most runs do not sample, and it loads Numba.
         from sagann.train.sampled_epochs import SampledEpochs
 
-        return SampledEpochs(self._predictor, self._prepared, self.config)
+        return SampledEpochs(self._predictor, self._prepared, self.config, say=self._reporter.on_message)
+
+    def _hot_bytes(self) -> int:
+        """Bytes of the hot tier that the configuration states."""
+        if self.config.hot is None:
+            return 0
+        # Imported here: most runs have no tiers, and it loads Numba.
+        from sagann.train.tiers import stated_hot_bytes
+
+        return stated_hot_bytes(self._prepared.graph.features, self.config)
 
     def _session(self) -> TrainSession:
         self._predictor.try_out(self._prepared)

@@ -111,9 +111,46 @@ def test_a_sampled_run_by_options_and_by_file(invoke: Invoke, blocks: Path, tmp_
     assert (tmp_path / "dense" / "model.safetensors").read_bytes() not in weights
 
 
+def test_a_run_with_a_hot_tier_by_options_and_by_file(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    run = ("train", "--data", blocks, *QUICK, "--sample", "5,5", "--batch-size", "16", "--model", "sage")
+    assert invoke(*run, "--out", tmp_path / "plain").code == 0
+    hot = invoke(*run, "--hot", "10%", "--score", "degree", "--cache", "static", "--out", tmp_path / "hot")
+    assert hot.code == 0
+    assert "rows  hits" in hot.err
+    line = json.loads((tmp_path / "hot" / "metrics.jsonl").read_text().splitlines()[0])
+    assert line["hot_rows"] > 0
+    assert line["cold_bytes"] == 6 * 4 * line["cold_rows"] > 0
+    again = ("train", "--config", tmp_path / "hot" / "config.toml", "--epochs", "2", "--out", tmp_path / "again")
+    assert invoke(*again).code == 0
+    # Another hot tier is no other run.
+    resumed = ("train", "--resume", "--cache", "s3-fifo", "--hot", "1MiB", "--epochs", "3")
+    assert invoke(*resumed, "--out", tmp_path / "again").code == 0
+    weights = {(tmp_path / name / "model.safetensors").read_bytes() for name in ("plain", "hot", "again")}
+    assert len(weights) == 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--hot", "10%"), "training option hot is refused: '10%', expected None where sample is not set"),
+        (("--sample", "5,5", "--hot", "lots"), "size is not understood: 'lots'"),
+        (
+            ("--sample", "5,5", "--hot", "10B"),
+            "hot tier is smaller than its tables: 10 B, but tables of 120 rows take",
+        ),
+        (
+            ("--sample", "5,5", "--hot", "5%", "--score", "pr"),
+            "training option score is refused: 'pr', expected one of degree, rpr, wrpr",
+        ),
+        (
+            ("--sample", "5,5", "--cache", "static"),
+            "cache is refused: 'static', expected look-ahead where neither hot nor memory is set",
+        ),
+        (
+            ("--sample", "5,5", "--hot", "50%", "--memory", "1MiB"),
+            "the hot tier is larger than its half of the memory budget: hot '50%' takes",
+        ),
+        (("--sample", "5,5", "--memory", "40kB"), "the memory budget cannot be met: 40000 bytes, at least"),
         (("--sample", "5"), "fanouts and hops of the model differ in number: 1 fanouts, the model walks 2 hops"),
         (("--sample", "5,x"), "sample is not a list of integers: '5,x'"),
         (("--sample", "5,0"), "training option sample is refused: [5, 0], expected a list of numbers"),

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from sagann.report.progress import ProgressReporter, edges_per_s, import_progress
 from sagann.report.terminal import Terminal
+from sagann.runtime.tiered import TierCounts, Traffic
 from sagann.storage.importer import silent
 from sagann.train import EpochRecord, RunInfo, TrainConfig, Trainer
 from tests.train.runs import community_graph, seeded_model
@@ -87,6 +88,16 @@ def test_eighty_columns_show_every_number():
     assert "150/200 250 ms  24M edges/s  loss 0.5000  val 0.7500" in text
     assert "gcn on cora" in text
     assert "…" not in text
+
+
+def test_tiers_show_hits_and_bytes():
+    hot, cold = TierCounts(rows=835, num_bytes=835 << 20), TierCounts(rows=165, num_bytes=165 << 10)
+    tiered = replace(record(1, 0.25, accuracy=0.75), traffic=Traffic(hot=hot, cold=cold))
+    for width in (160, 80):
+        text = shown(records=[tiered], width=width)
+        assert "1/200 250 ms  24M edges/s  loss 0.5000  val 0.7500" in text
+        assert "1k rows  hits 83.5%  hot 835.0 MiB  cold 165.0 KiB" in text
+        assert "…" not in text
 
 
 def test_nothing_is_drawn_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

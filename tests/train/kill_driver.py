@@ -3,7 +3,9 @@
 It imports everything once, then forks: a training process costs a fork, so hundreds of kills take seconds. One
 thread from the start, because a fork takes only the calling thread with it.
 
-    python -m tests.train.kill_driver FOLDER NUM_KILLS SEED [sampled]
+    python -m tests.train.kill_driver FOLDER NUM_KILLS SEED whole|sampled|tiered
+
+A tiered run reads its features from a file, through a hot tier that looks ahead.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sagann.graph import Topology
+from sagann.graph import Graph, Topology
+from sagann.runtime.tiered import Traffic
+from sagann.storage import load_graph, save_graph
 from sagann.train import TrainConfig, Trainer
 from sagann.train.checkpoint import CheckpointFolder
 from tests.train.runs import TwoLayers, community_graph, seeded_model
@@ -45,7 +49,8 @@ class Model(nn.Module):
         return self.second(F.dropout(torch.relu(self.first(x)), 0.5, self.training))
 
 
-GRAPH = community_graph(30)
+UNLIKE = {"epoch_s", *Traffic().to_json()}
+"Values of a line of metrics.jsonl that depend on interruptions: a hot tier begins anew in each process."
 WHOLE = TrainConfig(
     epochs=EPOCHS,
     checkpoint_every=CHECKPOINT_EVERY,
@@ -56,15 +61,16 @@ WHOLE = TrainConfig(
     monitor="val/loss",
 )
 SAMPLED = replace(WHOLE, sample=(3, 2), batch_size=4, sampling_threads=2)
+TIERED = replace(SAMPLED, hot="20%", cache="look-ahead")
 
 
-def start(run_dir: Path, kind: type[nn.Module], config: TrainConfig) -> int:
+def start(run_dir: Path, kind: type[nn.Module], graph: Graph, config: TrainConfig) -> int:
     """Fork a process that trains in ``run_dir``, resuming where something is; its process id."""
     pid = os.fork()
     if pid:
         return pid
     try:
-        trainer = Trainer(seeded_model(kind), GRAPH, config, run_dir=run_dir)
+        trainer = Trainer(seeded_model(kind), graph, config, run_dir=run_dir)
         trainer.fit(resume=(run_dir / "run.json").exists())
         os._exit(0)
     # A fork must never return into the code of its parent; the exit code tells that it failed.
@@ -91,7 +97,7 @@ def outcome(run_dir: Path) -> dict[str, Any]:
     return {
         "weights": (run_dir / "model.safetensors").read_bytes().hex(),
         "metrics": {name: summary[name] for name in ("train", "val", "test", "best_epoch", "epochs")},
-        "history": [{name: value for name, value in line.items() if name != "epoch_s"} for line in lines],
+        "history": [{name: value for name, value in line.items() if name not in UNLIKE} for line in lines],
     }
 
 
@@ -108,14 +114,19 @@ def check_after_kill(run_dir: Path) -> tuple[int, int]:
     return trained, saved
 
 
-def main(folder: Path, num_kills: int, seed: int, *, sampled: bool) -> None:
+def main(folder: Path, num_kills: int, seed: int, name: str) -> None:
     torch.set_num_threads(1)
     draw = random.Random(seed)
+    graph = community_graph(30)
+    kind, config = {"whole": (Model, WHOLE), "sampled": (TwoLayers, SAMPLED), "tiered": (TwoLayers, TIERED)}[name]
+    if name == "tiered":
+        save_graph(graph, folder / "graph")
+        graph = load_graph(folder / "graph")
     # Warm: what the first run imports, every fork has.
-    kind, config = (TwoLayers, SAMPLED) if sampled else (Model, WHOLE)
-    Trainer(seeded_model(kind), GRAPH, config, run_dir=folder / "warm").fit()
+    Trainer(seeded_model(kind), graph, config, run_dir=folder / "warm").fit()
     started_s = time.perf_counter()
-    assert wait(start(folder / "whole", kind, config))
+    # Tiers must not change a bit, so the uninterrupted run has none.
+    assert wait(start(folder / "whole", kind, graph, replace(config, hot=None)))
     run_s = time.perf_counter() - started_s
     expected = outcome(folder / "whole")
 
@@ -124,7 +135,7 @@ def main(folder: Path, num_kills: int, seed: int, *, sampled: bool) -> None:
         run_dir = folder / f"run-{runs}"
         runs += 1
         while True:
-            pid = start(run_dir, kind, config)
+            pid = start(run_dir, kind, graph, config)
             time.sleep(draw.uniform(0, 0.7 * run_s))
             os.kill(pid, signal.SIGKILL)
             if wait(pid):
@@ -145,4 +156,4 @@ def main(folder: Path, num_kills: int, seed: int, *, sampled: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sampled="sampled" in sys.argv[4:])
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

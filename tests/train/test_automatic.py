@@ -19,7 +19,7 @@ from sagann.free_space import Memory
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.streaming.stream import dense_bytes
 from sagann.saga.engine import NaiveEngine, using_engine
-from sagann.storage import save_graph
+from sagann.storage import load_graph, save_graph
 from sagann.train import Contract, TrainConfig, Trainer, TrainResult, automatic
 from sagann.train.automatic import MARGIN_BYTES, MARGIN_SHARE, automatic_budget
 from tests.runtime.memory_driver import generated
@@ -115,6 +115,19 @@ def test_of_a_sampled_run_only_evaluations_must_fit(free: Free) -> None:
         assert len(result.history) == 2
         assert "".join(heard.messages).startswith(message)
         assert bool(heard.messages) == bool(message)
+
+
+def test_a_hot_tier_takes_its_part_of_the_free_memory(free: Free, tmp_path: Path) -> None:
+    save_graph(community_graph(600), tmp_path)
+    graph = load_graph(tmp_path)
+    evaluation = dense_bytes(build_model(MODEL, graph), build_model(MODEL, graph).prepare(graph), trains=False)
+    # Rows of 32 bytes, and tables of 4 bytes for each row of the graph and 8 for each hot one.
+    free(evaluation + 600 * 3 * 4 + 600 * (32 + 4 + 8) // 2)
+    for hot, is_streamed in (("0%", False), ("100%", True)):
+        heard = Heard()
+        config = TrainConfig(epochs=1, device="cpu", sample=(4, 3), batch_size=50, hot=hot, cache="static")
+        Trainer(MODEL, graph, config, reporter=heard).fit()
+        assert bool(heard.messages) == is_streamed
 
 
 def test_a_run_that_does_not_fit_is_streamed_and_goes_on_as_it_began(free: Free, tmp_path: Path) -> None:

@@ -31,6 +31,32 @@ from sagann.train import TrainConfig
         ({"keep_checkpoints": 0}, "keep_checkpoints is refused: 0"),
         ({"device": "tpu"}, "device is refused: 'tpu', expected 'cpu', 'cuda', 'cuda:N' or 'auto'"),
         ({"deterministic": 1}, "deterministic is refused: 1, expected true or false"),
+        (
+            {"hot": 0.1, "sample": (5,)},
+            "hot is refused: 0.1, expected a size or a part as a string, 'auto', or None",
+        ),
+        (
+            {"hot": "110%", "sample": (5,)},
+            "part out of range: '110%', expected 0.0 to 1.0, or 0% to 100% (in Train",
+        ),
+        ({"hot": "much", "sample": (5,)}, "size is not understood: 'much' (in TrainConfig.hot)"),
+        ({"hot": "10%"}, "hot is refused: '10%', expected None where sample is not set"),
+        (
+            {"cache": "static", "memory": "1GiB"},
+            "cache is refused: 'static', expected look-ahead where sample is not",
+        ),
+        (
+            {"score": "rpr", "sample": (5,)},
+            "score is refused: 'rpr', expected wrpr where neither hot nor memory is set",
+        ),
+        (
+            {"score": "pagerank", "sample": (5,), "hot": "auto"},
+            "score is refused: 'pagerank', expected one of degree, rpr, wrpr",
+        ),
+        (
+            {"cache": ["lru"], "sample": (5,), "memory": "1GiB"},
+            "cache is refused: ['lru'], expected one of static, s3-fifo, look-ahead",
+        ),
         ({"memory": 5}, "memory is refused: 5, expected a size above 0 as a string, or None"),
         ({"memory": "much"}, "size is not understood: 'much' (in TrainConfig.memory)"),
         ({"memory": "0 GiB"}, "memory is refused: '0 GiB', expected a size above 0"),
@@ -76,6 +102,15 @@ def test_json_and_back():
         patience=3,
     )
     assert TrainConfig(**json.loads(json.dumps(config.to_json()))) == config
+
+
+def test_sizes_of_a_hot_tier_that_are_understood():
+    for hot in ("10%", "2GiB", "auto", "0%"):
+        config = TrainConfig(sample=(5,), hot=hot, score="degree", cache="s3-fifo")
+        assert config.has_tiers
+        assert TrainConfig(**json.loads(json.dumps(config.to_json()))) == config
+    assert not TrainConfig(sample=(5,)).has_tiers
+    assert not TrainConfig(memory="1GiB").has_tiers
 
 
 def test_a_spill_folder_is_the_same_from_anywhere(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ class Halves:
     """An epoch source of two steps: mini-batches of rows without a graph."""
 
     def __init__(self, model, graph):
-        self.model, self.graph, self.timeline = model, graph, None
+        self.model, self.graph, self.timeline, self.traffic = model, graph, None, None
         labelled = graph.splits["train"].nonzero().squeeze(1)
         self.batches = [labelled[:3], labelled[3:]]
 

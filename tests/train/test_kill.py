@@ -18,7 +18,7 @@ NUM_KILLS = 60
 
 @pytest.mark.slow
 @pytest.mark.tries("kill")
-@pytest.mark.parametrize("kind", ["whole", "sampled"])
+@pytest.mark.parametrize("kind", ["whole", "sampled", "tiered"])
 def test_a_kill_at_any_instant_loses_no_more_than_the_work_since_the_last_checkpoint(
     tmp_path, kind, record_property
 ):

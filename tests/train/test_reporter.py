@@ -8,6 +8,7 @@ import warnings
 import pytest
 
 from sagann.errors import MissingDependencyError
+from sagann.runtime.tiered import TierCounts, Traffic
 from sagann.train import EpochRecord
 from tests.train.runs import trainer_of
 
@@ -82,3 +83,17 @@ def test_a_line_of_metrics_and_back():
     line = record.to_json()
     assert line["val/accuracy"] == 1.0
     assert EpochRecord.from_json(json.loads(json.dumps(line))) == record
+
+
+def test_a_line_of_a_tiered_run_and_back():
+    hot, cold = TierCounts(rows=3, num_bytes=96), TierCounts(rows=1, num_bytes=32)
+    traffic = Traffic(hot=hot, cold=cold, cold_reads=1, cold_read_bytes=32)
+    record = EpochRecord(epoch=3, loss=0.1, epoch_s=0.2, lr=0.3, metrics={"val": {"loss": 0.5}}, traffic=traffic)
+    line = json.loads(json.dumps(record.to_json()))
+    assert (line["hot_rows"], line["cold_bytes"], line["val/loss"]) == (3, 32, 0.5)
+    assert EpochRecord.from_json(line) == record
+    with pytest.raises(TypeError, match="found -1"):
+        EpochRecord.from_json({**line, "cold_rows": -1})
+    del line["cold_reads"]
+    with pytest.raises(KeyError):
+        EpochRecord.from_json(line)

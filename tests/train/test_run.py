@@ -67,6 +67,13 @@ def test_a_run_within_a_budget_is_reopened_within_it(tmp_path):
     assert found == Streaming(memory_bytes=1 << 20, spill=tmp_path / "other", trains=False)
 
 
+def test_a_sampled_run_is_evaluated_in_half_of_its_own_budget_and_in_all_of_another_one(tmp_path):
+    train(tmp_path, memory="600kB", sample=(4, 3), epochs=1)
+    own, other = (load_run(tmp_path, device="cpu", memory=memory).streaming for memory in (None, "600kB"))
+    assert (own.memory_bytes, own.is_half) == (300_000, True)
+    assert (other.memory_bytes, other.is_half) == (600_000, False)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

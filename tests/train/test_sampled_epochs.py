@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +16,13 @@ from torch import Tensor
 from sagann.errors import CheckpointError, DatasetError, InputError
 from sagann.graph import Graph
 from sagann.nn import MODELS, ModelConfig, build_model
+from sagann.plan.residency import BudgetError
+from sagann.runtime.loading import MiniBatches
+from sagann.runtime.tiered import TieredFeatures, Traffic
 from sagann.saga.layer import count_hops
 from sagann.storage import load_graph, save_graph
-from sagann.train import TrainConfig, load_run
+from sagann.tiering import CACHES
+from sagann.train import EpochRecord, TrainConfig, load_run
 from sagann.train.epoch_source import EpochSource, WholeGraph
 from sagann.train.sampled_epochs import SampledEpochs
 from tests.graphs import labelled_graph
@@ -110,7 +115,7 @@ def test_a_run_on_the_whole_graph_that_knew_no_batches_goes_on(tmp_path: Path) -
     trainer_of(run_dir=tmp_path, epochs=2).fit()
     described = json.loads((tmp_path / "run.json").read_text())
     assert not {"sample", "batch_size"} & described["identity"]["train"].keys()
-    for name in ("sample", "batch_size", "sampling_threads", "batches_ahead"):
+    for name in ("sample", "batch_size", "sampling_threads", "batches_ahead", "hot", "score", "cache"):
         del described["train"][name]
     (tmp_path / "run.json").write_text(json.dumps(described))
     assert trainer_of(run_dir=tmp_path, epochs=3).resume().epochs == 3
@@ -192,7 +197,7 @@ def test_a_stage_that_raises_names_the_batch_and_leaves_no_thread(
     def counted(self: Predictor, batch: Any) -> Tensor:
         nonlocal count
         count += 1
-        Failing.fails = count == 6
+        Failing.fails = count == 7
         return forward_batch(self, batch)
 
     with monkeypatch.context() as patches:
@@ -200,7 +205,7 @@ def test_a_stage_that_raises_names_the_batch_and_leaves_no_thread(
         with pytest.raises(OSError, match="the network is gone") as caught:
             trainer_of(model, graph, run_dir=tmp_path / "cut", **options).fit()
     Failing.fails = False
-    # Four batches an epoch, and the sixth step is the second one of epoch 2.
+    # The first call measures the memory of a batch. Four batches an epoch: the sixth step is the second one of epoch 2.
     assert caught.value.__notes__ == ["Raised by stage 'load' of epoch 2, batch 2."]
     again = trainer_of(model, graph, run_dir=tmp_path / "cut", **options)
     assert numbers_of(again.resume()) == numbers_of(expected)
@@ -244,6 +249,137 @@ def test_a_file_that_is_cut_meanwhile_ends_the_run_and_nothing_of_its_epoch_is_k
     with pytest.raises(DatasetError, match=path.name):
         trainer.fit()
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes().count(b"\n") == 2
+
+
+class Heard:
+    """A reporter that keeps messages and epochs."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+        self.records: list[EpochRecord] = []
+
+    def on_start(self, info: object) -> None: ...
+    def on_end(self, result: object) -> None: ...
+    def on_message(self, text: str) -> None:
+        self.messages.append(text)
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        self.records.append(record)
+
+
+def mapped_graph(folder: Path, num_vertices: int = 600) -> Graph:
+    """A graph whose features are in a file of 8 numbers a row."""
+    save_graph(community_graph(num_vertices), folder)
+    return load_graph(folder)
+
+
+SAGE = ModelConfig(model="sage", hidden=8)
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("options", [{}, {"batches_ahead": 0}, {"sampling_threads": 3, "batches_ahead": 9}])
+def test_tiers_change_no_bit_and_count_every_row(cache: str, options: dict[str, Any], tmp_path: Path) -> None:
+    graph = mapped_graph(tmp_path / "graph")
+    plain = trainer_of(SAGE, graph, **SAMPLED)
+    expected = plain.fit()
+    hot = trainer_of(SAGE, graph, run_dir=tmp_path / "run", **SAMPLED, hot="10%", cache=cache, **options)
+    found = hot.fit()
+    assert numbers_of(found) == numbers_of(expected)
+    assert_same_bits(weights_of(hot.model), weights_of(plain.model))
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    for record, line in zip(found.history, lines, strict=True):
+        assert record.traffic is not None
+        assert record.traffic.to_json().items() <= line.items()
+        assert line["hot_rows"] > 0
+        assert line["cold_reads"] > 0
+        assert (line["hot_bytes"], line["cold_bytes"]) == (32 * line["hot_rows"], 32 * line["cold_rows"])
+    # Each epoch's own rows: those of its batches.
+    sources = 0
+    graph = predictor_of(plain.model, graph).prepare(graph).graph
+    for batch in MiniBatches(graph, fanouts=(4, 3), batch_size=8).batches(2):
+        sources += len(batch.src_ids)
+    assert lines[1]["hot_rows"] + lines[1]["cold_rows"] == sources
+    assert expected.history[0].traffic is None
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_tiered_run_is_resumed_bitwise_with_any_tiers(cache: str, tmp_path: Path) -> None:
+    graph = mapped_graph(tmp_path / "graph")
+    whole = trainer_of(SAGE, graph, **SAMPLED)
+    expected = numbers_of(whole.fit())
+    cut = {**SAMPLED, "epochs": 2}
+    trainer_of(SAGE, graph, run_dir=tmp_path / "cut", **cut, hot="10%", cache=cache).fit()
+    again = trainer_of(SAGE, graph, run_dir=tmp_path / "cut", **{**SAMPLED, "epochs": 3}, hot="10%", cache=cache)
+    history = again.resume().history
+    assert all(record.traffic is not None and record.traffic.hot.rows for record in history)
+    # Other tiers, or none, are no other run.
+    others: dict[str, Any] = {"hot": "5%", "cache": "s3-fifo", "score": "degree"} if cache == "static" else {}
+    last = trainer_of(SAGE, graph, run_dir=tmp_path / "cut", **SAMPLED, **others)
+    assert numbers_of(last.resume()) == expected
+    assert_same_bits(weights_of(last.model), weights_of(whole.model))
+    assert json.loads((tmp_path / "cut" / "run.json").read_text())["train"]["hot"] == others.get("hot")
+
+
+def test_a_budget_gives_features_of_a_file_a_hot_tier_and_no_other_bits(tmp_path: Path) -> None:
+    graph, heard = mapped_graph(tmp_path / "graph", 6000), Heard()
+    options: dict[str, Any] = {**SAMPLED, "batch_size": 200, "cache": "static", "memory": "1070KiB"}
+    chosen = trainer_of(SAGE, graph, run_dir=tmp_path / "chosen", reporter=heard, **options)
+    found = chosen.fit()
+    stated = trainer_of(SAGE, graph, run_dir=tmp_path / "stated", **options, hot="5%", batches_ahead=0).fit()
+    assert numbers_of(found) == numbers_of(stated)
+    room, hot = heard.messages
+    assert re.fullmatch("The memory budget has room for a queue of 1 mini-batches ahead, not of 4.", room)
+    assert re.fullmatch(r"The memory budget has room for a hot tier of .* KiB: [1-9]\d\.\d% of the rows\.", hot)
+    # In memory, evaluations round otherwise; training does not.
+    dense = trainer_of(SAGE, graph, **{**options, "memory": None, "cache": "look-ahead"}).fit()
+    assert [record.loss for record in dense.history] == [record.loss for record in found.history]
+    assert all(record.traffic for record in found.history)
+    # An evaluation has half of the budget, then and later.
+    streaming = load_run(tmp_path / "chosen").streaming
+    assert streaming is not None
+    assert (streaming.memory_bytes, streaming.is_half) == (535 << 10, True)
+
+
+def test_a_budget_without_room_for_a_step_names_the_least(tmp_path: Path) -> None:
+    graph = mapped_graph(tmp_path / "graph")
+    options: dict[str, Any] = {**SAMPLED, "batch_size": 200, "epochs": 1}
+    with pytest.raises(BudgetError, match="the memory budget cannot be met: 60000 bytes, at least") as caught:
+        trainer_of(SAGE, graph, **options, memory="60000").fit()
+    with pytest.raises(BudgetError):
+        trainer_of(SAGE, graph, **options, memory=str(caught.value.needed_bytes - 1)).fit()
+    assert trainer_of(SAGE, graph, **options, memory=str(caught.value.needed_bytes)).fit().epochs == 1
+
+
+def test_features_in_memory_are_used_as_they_are_unless_a_hot_tier_is_asked_for() -> None:
+    heard = Heard()
+    result = trainer_of(SAGE, reporter=heard, **SAMPLED, memory="1MiB").fit()
+    assert result.history[0].traffic is None
+    assert not heard.messages
+    result = trainer_of(SAGE, reporter=heard, **SAMPLED, hot="50%").fit()
+    assert isinstance(result.history[0].traffic, Traffic)
+    assert heard.messages == [
+        "The features lie in memory: the hot tier takes memory beside them and saves no reads."
+    ]
+
+
+def test_a_store_with_tiers_of_its_own_is_counted(tmp_path: Path) -> None:
+    graph = mapped_graph(tmp_path / "graph")
+    assert graph.features is not None
+    store = TieredFeatures(graph.features, hot="20%")
+    result = trainer_of(SAGE, replace(graph, features=store), **SAMPLED, memory="1MiB").fit()
+    # Besides the epochs, a few batches are sampled to measure their memory.
+    assert 0 < sum(record.traffic.rows for record in result.history if record.traffic) < store.traffic().rows
+
+
+def test_sparse_features_get_no_hot_tier() -> None:
+    with pytest.raises(InputError, match="sparse features have no tiers: hot is '10%'"):
+        trainer_of(
+            ModelConfig(model="sage", hidden=8, encoder="linear"), sparse_graph(), **SAMPLED, hot="10%"
+        ).fit()
+    within = trainer_of(
+        ModelConfig(model="sage", hidden=8, encoder="linear"), sparse_graph(), **SAMPLED, memory="1MiB"
+    )
+    assert within.fit().history[0].traffic is None
 
 
 def test_fanouts_must_be_those_of_the_models_hops() -> None:

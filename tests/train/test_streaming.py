@@ -259,3 +259,25 @@ def test_where_an_automatic_run_spills(tmp_path: Path) -> None:
     assert found == Streaming(memory_bytes=5, spill=tmp_path / "spill", is_own=True, is_automatic=True)
     stated = Streaming.of(TrainConfig(memory="7B"), None, device=cpu)
     assert stated == Streaming(memory_bytes=7, spill=Path(tempfile.gettempdir()))
+
+
+def test_a_sampled_run_has_half_of_its_budget_for_an_evaluation(tmp_path: Path) -> None:
+    config = TrainConfig(memory="7MiB", sample=(5, 5))
+    found = Streaming.of(config, None, device=torch.device("cpu"), trains=False)
+    assert found is not None
+    assert (found.memory_bytes, found.is_half) == (7 << 19, True)
+    # The budget of a device is that of its own memory, which holds no hot tier.
+    beside = Streaming.of(config, None, device=torch.device("cuda", 0), trains=False)
+    assert beside is not None
+    assert (beside.memory_bytes, beside.is_half) == (7 << 20, False)
+    with pytest.raises(InputError) as caught:
+        trained(tmp_path, sample=(5, 5), batch_size=16, memory="300B")
+    least = re.fullmatch(
+        r"the memory budget cannot be met: an evaluation has half of it, 150 B, and needs at least (\d+) B "
+        r"\(in graph 'communities'\)\. Raise the budget \(--memory, TrainConfig.memory\) to (\d+) bytes or more\.",
+        str(caught.value),
+    )
+    assert least is not None
+    assert int(least[2]) >= 2 * int(least[1]) > 300
+    with pytest.raises(BudgetError, match="a training step takes"):
+        trained(tmp_path, sample=(5, 5), batch_size=16, memory=f"{least[2]}B")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import Any
 
+from sagann.storage.json_fields import as_integer
 from sagann.storage.scattered import Reads
 
 
@@ -59,6 +62,28 @@ class Traffic:
             cold=self.cold - earlier.cold,
             cold_reads=self.cold_reads - earlier.cold_reads,
             cold_read_bytes=self.cold_read_bytes - earlier.cold_read_bytes,
+        )
+
+    def to_json(self) -> dict[str, int]:
+        """The counts by name, as a line of metrics.jsonl has them."""
+        return {
+            "hot_rows": self.hot.rows,
+            "hot_bytes": self.hot.num_bytes,
+            "cold_rows": self.cold.rows,
+            "cold_bytes": self.cold.num_bytes,
+            "cold_reads": self.cold_reads,
+            "cold_read_bytes": self.cold_read_bytes,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Traffic:
+        """The inverse of :meth:`to_json`; other values are left alone. A KeyError or TypeError where a count is missing or none."""
+        found = {name: as_integer(values[name], "bytes") for name in cls().to_json()}
+        return cls(
+            hot=TierCounts(rows=found["hot_rows"], num_bytes=found["hot_bytes"]),
+            cold=TierCounts(rows=found["cold_rows"], num_bytes=found["cold_bytes"]),
+            cold_reads=found["cold_reads"],
+            cold_read_bytes=found["cold_read_bytes"],
         )
 
 

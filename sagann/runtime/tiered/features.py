@@ -27,7 +27,7 @@ from torch import Tensor
 
 from sagann.errors import InputError, require_choice, require_type
 from sagann.graph.checks import check_ids, numbered, wrong_form
-from sagann.graph.feature_store import Features, feature_store, read_slice
+from sagann.graph.feature_store import Features, FeatureStore, feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import as_bytes, is_sparse
 from sagann.machine_code import compiled
@@ -99,15 +99,10 @@ class TieredFeatures:
         self._features = features
         store = feature_store(features)
         self.num_rows, self.row_shape, self.dtype = store.num_rows, tuple(store.row_shape), store.dtype
-        self._row_bytes = math.prod(self.row_shape) * self.dtype.itemsize
+        self._row_bytes = _row_bytes(store)
         order = None if hottest is None else _checked_order(hottest, self.num_rows)
         kind = CACHES[cache]
-        num_slots = hot_rows(
-            hot,
-            num_rows=self.num_rows,
-            row_bytes=self._row_bytes,
-            state_bytes=lambda slots: _table_bytes(kind, self.num_rows, slots),
-        )
+        num_slots = _num_slots(store, hot, kind)
         self._cache: Cache = kind(self.num_rows, num_slots, order)
         self._hot = np.empty((num_slots, self._row_bytes), np.uint8)
         self._arrived = self._cache.owners.copy()
@@ -236,6 +231,30 @@ def _checked_order(hottest: Tensor, num_rows: int) -> Array:
             fix=fix,
         )
     return order
+
+
+def hot_tier_bytes(features: Features, hot: HotSize, *, cache: str) -> int:
+    """Bytes of the hot tier that a :class:`TieredFeatures` with these arguments would have: of the rows, and of the tables.
+
+    Raises:
+        InputError: the size is not understood, or the memory is not free.
+    """
+    store, kind = feature_store(features), CACHES[cache]
+    num_slots = _num_slots(store, hot, kind)
+    return num_slots * _row_bytes(store) + _table_bytes(kind, store.num_rows, num_slots)
+
+
+def _num_slots(store: FeatureStore, hot: HotSize, kind: type[Cache]) -> int:
+    return hot_rows(
+        hot,
+        num_rows=store.num_rows,
+        row_bytes=_row_bytes(store),
+        state_bytes=lambda slots: _table_bytes(kind, store.num_rows, slots),
+    )
+
+
+def _row_bytes(store: FeatureStore) -> int:
+    return math.prod(store.row_shape) * store.dtype.itemsize
 
 
 def _table_bytes(kind: type[Cache], num_rows: int, num_slots: int) -> int:

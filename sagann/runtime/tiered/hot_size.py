@@ -34,7 +34,9 @@ def hot_rows(hot: HotSize, *, num_rows: int, row_bytes: int, state_bytes: Callab
     Raises:
         InputError: the size is not understood, is not free, or is smaller than the tables.
     """
-    found = _parsed(hot)
+    found = parse_hot(hot)
+    if found is None:
+        found = _free_bytes() // AUTO_SHARE
     if isinstance(found, float):
         slots = int(found * num_rows)
         needed_bytes = slots * row_bytes + state_bytes(slots)
@@ -60,26 +62,30 @@ def hot_rows(hot: HotSize, *, num_rows: int, row_bytes: int, state_bytes: Callab
     return slots
 
 
-def _parsed(hot: HotSize) -> int | float:
-    """The size as a number of bytes (int) or as a part (float)."""
-    require_type(hot, (int, float, str), where=_WHERE, fix=_FIX)
+def parse_hot(hot: HotSize, *, where: str = _WHERE) -> int | float | None:
+    """The size as a number of bytes (int) or as a part of the rows (float); None for "auto".
+
+    Raises:
+        InputError: the size is not understood, or out of range.
+    """
+    require_type(hot, (int, float, str), where=where, fix=_FIX)
     if isinstance(hot, str):
         if hot.strip() == "auto":
-            return _free_bytes() // AUTO_SHARE
+            return None
         percent = _PERCENT.fullmatch(hot.strip())
         if percent is None:
-            return parse_bytes(hot, where=_WHERE)
-        return _part(float(percent[1]) / 100, hot)
+            return parse_bytes(hot, where=where)
+        return _part(float(percent[1]) / 100, hot, where)
     if isinstance(hot, float):
-        return _part(hot, hot)
-    require_integer(hot, "bytes", where=_WHERE)
+        return _part(hot, hot, where)
+    require_integer(hot, "bytes", where=where)
     return hot
 
 
-def _part(part: float, hot: HotSize) -> float:
+def _part(part: float, hot: float | str, where: str) -> float:
     if not 0.0 <= part <= 1.0:
         raise InputError(
-            "part out of range", value=f"{shown(hot)}, expected 0.0 to 1.0, or 0% to 100%", where=_WHERE, fix=_FIX
+            "part out of range", value=f"{shown(hot)}, expected 0.0 to 1.0, or 0% to 100%", where=where, fix=_FIX
         )
     return part
 

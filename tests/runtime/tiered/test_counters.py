@@ -41,3 +41,18 @@ def test_a_difference_is_what_was_given_meanwhile() -> None:
         cold_reads=5,
         cold_read_bytes=80,
     )
+
+
+def test_counts_as_json_and_back() -> None:
+    counters = Counters(row_bytes=4)
+    counters.add(hot=10, cold=20, reads=Reads(num_reads=5, num_bytes=80))
+    found = counters.traffic().to_json()
+    assert found == {
+        "hot_rows": 10,
+        "hot_bytes": 40,
+        "cold_rows": 20,
+        "cold_bytes": 80,
+        "cold_reads": 5,
+        "cold_read_bytes": 80,
+    }
+    assert Traffic.from_json({**found, "loss": 0.5}) == counters.traffic()

@@ -1,0 +1,110 @@
+"""Memory of mini-batches: the bytes of a batch, of a training step and of the threads, from a few batches that are sampled first.
+
+The sizes depend on the graph, the model and the options of sampling alone. They are rounded up by a margin, because later batches may be
+a little larger than the ones that were tried.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from sagann.runtime.loading import MiniBatch, MiniBatches
+from sagann.train.predictor import Predictor, evaluating
+from sagann.train.resources import seeded
+
+TRIED_BATCHES = 3
+"Number of batches that are sampled to learn their size."
+MARGIN = 1.125
+"Factor on the size of the largest batch that was tried."
+# Per source of a batch: its next use in the window of a cache.
+_WINDOW_BYTES = 8
+# Per source of a batch and thread: the table of local ids, and the positions of rows while they are read.
+_THREAD_BYTES = 128
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchMemory:
+    """Bytes that mini-batches take, apart from the graph, the hot tier and the weights."""
+
+    batch_bytes: int
+    "Bytes of a mini-batch: blocks with their out-edges, rows of features, ids, labels."
+    step_bytes: int
+    "Bytes that a training step takes besides its batch: what the backward pass reads again, and temporary rows."
+    thread_bytes: int
+    "Bytes of the tables of all threads that sample or load."
+
+    def needed_bytes(self, ahead: int) -> int:
+        """Peak bytes of a training step while ``ahead`` mini-batches are made.
+
+        Example:
+            >>> BatchMemory(batch_bytes=100, step_bytes=50, thread_bytes=7).needed_bytes(2)
+            357
+        """
+        return self.thread_bytes + self.step_bytes + (ahead + 1) * self.batch_bytes
+
+
+def measure_batches(predictor: Predictor, minibatches: MiniBatches) -> BatchMemory:
+    """Sample the first mini-batches of epoch 1, and run the model forward on the largest one.
+
+    The model is in evaluation mode, with gradients. Its state and the random generators stay as they were.
+
+    Args:
+        predictor: has the model.
+        minibatches: makes each batch when it is asked for (``ahead=0``), so that no more than two of them exist.
+    """
+    with minibatches.batches(1) as batches:
+        largest = max(itertools.islice(batches, TRIED_BATCHES), key=_batch_bytes)
+    num_sources = len(largest.src_ids)
+    return BatchMemory(
+        batch_bytes=int(MARGIN * (_batch_bytes(largest) + _WINDOW_BYTES * num_sources)),
+        step_bytes=int(MARGIN * _step_bytes(predictor, largest)),
+        thread_bytes=2 * minibatches.threads * _THREAD_BYTES * num_sources,
+    )
+
+
+def _arrays_of(batch: MiniBatch) -> list[Tensor]:
+    arrays: list[Tensor] = []
+
+    def note(array: Tensor) -> Tensor:
+        arrays.append(array)
+        return array
+
+    batch.mapped(note)
+    return arrays
+
+
+def _batch_bytes(batch: MiniBatch) -> int:
+    return sum(array.nbytes for array in _arrays_of(batch))
+
+
+def _step_bytes(predictor: Predictor, batch: MiniBatch) -> int:
+    """Bytes that autograd keeps for the backward pass, and twice the largest tensor for gradients of rows."""
+    known = {_address(array) for array in (*_arrays_of(batch), *predictor.model.state_dict().values())}
+    kept: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        # Sparse features are arrays of the batch.
+        if tensor.layout == torch.strided and _address(tensor) not in known:
+            kept[_address(tensor)] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    model, device = predictor.model, predictor.device
+    with (
+        seeded(0, device),
+        evaluating(model),
+        torch.enable_grad(),
+        saved_tensors_hooks(note, lambda tensor: tensor),
+    ):
+        # Without the result, memory of kept tensors could be given to others.
+        logits = predictor.forward_batch(batch)
+    note(logits)
+    return sum(kept.values()) + 2 * max(kept.values())
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

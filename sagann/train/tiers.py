@@ -1,0 +1,136 @@
+"""Tiers of a sampled run: how large the hot tier is, which rows are hot, and how many mini-batches are made ahead.
+
+A memory budget (``TrainConfig.memory``) has two halves. The hot tier lasts as long as the run and has one of them. In the other half a
+training step runs while mini-batches are made ahead, and between epochs an evaluation is streamed. The queue of batches is shortened
+until they fit. If not even one batch ahead fits, the hot tier gives up room: only the step's share may exceed a half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sagann.byte_size import format_bytes
+from sagann.errors import InputError
+from sagann.graph import Graph
+from sagann.graph.feature_store import AnnouncedFeatures, Features
+from sagann.graph.rows import is_sparse
+from sagann.plan.residency import BudgetError
+from sagann.runtime.tiered import TieredFeatures
+from sagann.runtime.tiered.features import hot_tier_bytes
+from sagann.runtime.tiered.hot_size import HotSize
+from sagann.storage.mapped import MappedRows, positioned
+from sagann.tiering import hottest, score_vertices
+from sagann.train.batch_memory import BatchMemory
+from sagann.train.config import TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TierPlan:
+    """What a sampled run keeps in memory for mini-batches."""
+
+    hot: HotSize | None
+    "Size of the hot tier; None for features that are used where they are."
+    ahead: int
+    "Most mini-batches that are made before the training step needs them."
+
+
+def stated_hot_bytes(features: Features | None, config: TrainConfig) -> int:
+    """Bytes of the hot tier that ``TrainConfig.hot`` states; 0 where it is None.
+
+    Raises:
+        InputError: the features are sparse, or the memory is not free.
+    """
+    if config.hot is None or features is None:
+        return 0
+    if is_sparse(features):
+        raise InputError(
+            "sparse features have no tiers",
+            value=f"hot is '{config.hot}', but rows differ in size",
+            where="TrainConfig.hot",
+            fix="Leave hot out: sparse features are used in memory.",
+        )
+    return hot_tier_bytes(features, config.hot, cache=config.cache)
+
+
+def plan_tiers(
+    features: Features, config: TrainConfig, *, budget_bytes: int | None, measure: Callable[[], BatchMemory]
+) -> TierPlan:
+    """Choose the size of the hot tier and the length of the queue.
+
+    Without a budget both are as stated. Within a budget, features that are mapped from a file or come from a store get a hot tier by
+    themselves.
+
+    Args:
+        features: of the prepared graph, on the processor.
+        config: the options of training.
+        budget_bytes: the memory budget in bytes; None without one.
+        measure: gives the memory of mini-batches; called where there is a budget.
+    Raises:
+        BudgetError: the budget has no room for a training step.
+        InputError: the hot tier that is stated has no room.
+    """
+    hot_bytes = stated_hot_bytes(features, config)
+    if budget_bytes is None:
+        return TierPlan(hot=config.hot, ahead=config.batches_ahead)
+    half_bytes = budget_bytes // 2
+    if hot_bytes > half_bytes:
+        raise InputError(
+            "the hot tier is larger than its half of the memory budget",
+            value=f"hot '{config.hot}' takes {format_bytes(hot_bytes)} with its tables, half of the budget is "
+            f"{format_bytes(half_bytes)}",
+            where="TrainConfig.hot",
+            fix="Leave hot out for as much as the budget has room for, or raise the budget (--memory) to "
+            f"{2 * hot_bytes} bytes or more.",
+        )
+    batches = measure()
+    if config.hot is not None or not _is_read_elsewhere(features):
+        return TierPlan(hot=config.hot, ahead=_queue(batches, budget_bytes, config, hot_bytes=hot_bytes))
+    few = min(1, config.batches_ahead)
+    if batches.needed_bytes(few) <= half_bytes:
+        hot_bytes, ahead = half_bytes, _queue(batches, half_bytes, config)
+    else:
+        ahead = min(few, _queue(batches, budget_bytes, config))
+        hot_bytes = budget_bytes - batches.needed_bytes(ahead)
+    if hot_bytes < hot_tier_bytes(features, 0.0, cache=config.cache):
+        return TierPlan(hot=None, ahead=_queue(batches, budget_bytes, config))
+    return TierPlan(hot=hot_bytes, ahead=ahead)
+
+
+def tiered(graph: Graph, hot: HotSize, config: TrainConfig) -> TieredFeatures:
+    """A graph's features with a hot tier of some size, which begins with the rows of the highest score."""
+    assert graph.features is not None
+    order = hottest(score_vertices(graph, config.score))
+    return TieredFeatures(graph.features, hot, cache=config.cache, hottest=order)
+
+
+def is_in_memory(features: Features) -> bool:
+    """Whether features are a tensor that is not mapped from a file, so that reading its rows waits for no disk."""
+    return isinstance(features, Tensor) and not isinstance(positioned(features), MappedRows)
+
+
+def _is_read_elsewhere(features: Features) -> bool:
+    """Whether a hot tier may save reads: the features are neither in memory nor in a store with tiers of its own."""
+    return not is_in_memory(features) and not isinstance(features, AnnouncedFeatures)
+
+
+def _queue(batches: BatchMemory, room_bytes: int, config: TrainConfig, *, hot_bytes: int = 0) -> int:
+    """The largest number of batches ahead, at most that of the configuration, for which a step has room beside the hot tier."""
+    left_bytes = room_bytes - hot_bytes - batches.needed_bytes(0)
+    if left_bytes >= 0:
+        return min(config.batches_ahead, left_bytes // batches.batch_bytes)
+    needed_bytes = hot_bytes + batches.needed_bytes(0)
+    offered_bytes = 2 * max(hot_bytes, batches.needed_bytes(config.batches_ahead))
+    beside = f", beside a hot tier of {format_bytes(hot_bytes)}" if hot_bytes else ""
+    error = BudgetError(
+        "the memory budget cannot be met",
+        value=f"{room_bytes} bytes, at least {needed_bytes} are needed: a training step takes "
+        f"{format_bytes(batches.needed_bytes(0))}, {format_bytes(batches.batch_bytes)} of them for its mini-batch{beside}",
+        where="TrainConfig.memory",
+        fix=f"Raise the budget (--memory) to {needed_bytes} bytes or more, or lower batch_size or the fanouts; {offered_bytes} bytes "
+        f"have room for {config.batches_ahead} batches ahead.",
+    )
+    error.needed_bytes, error.offered_bytes = needed_bytes, offered_bytes
+    raise error

@@ -1,0 +1,163 @@
+"""Tiers of a sampled run: what is hot, how a budget is divided, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+
+from sagann.errors import InputError
+from sagann.graph.feature_store import Features
+from sagann.plan.residency import BudgetError
+from sagann.runtime.tiered import TieredFeatures
+from sagann.runtime.tiered.features import hot_tier_bytes
+from sagann.storage import load_graph, save_graph
+from sagann.tiering import SCORES, hottest, score_vertices
+from sagann.train import TrainConfig
+from sagann.train.batch_memory import BatchMemory
+from sagann.train.tiers import TierPlan, is_in_memory, plan_tiers, stated_hot_bytes, tiered
+from tests.stores import ComputedRows
+from tests.train.runs import community_graph, sparse_graph
+
+KIB = 1 << 10
+BATCHES = BatchMemory(batch_bytes=10 * KIB, step_bytes=20 * KIB, thread_bytes=5 * KIB)
+"A step takes 35 KiB, and 10 KiB for each batch ahead."
+STORE = ComputedRows(4000, 8)
+"125 KiB of features."
+
+
+def config_of(**options: Any) -> TrainConfig:
+    return TrainConfig(**{"sample": (4, 3), "cache": "static", **options})
+
+
+def planned(features: Features, budget_kib: int, **options: Any) -> TierPlan:
+    config = config_of(memory=f"{budget_kib}KiB", **options)
+    return plan_tiers(features, config, budget_bytes=budget_kib * KIB, measure=lambda: BATCHES)
+
+
+def test_without_a_budget_nothing_is_measured() -> None:
+    def measure() -> BatchMemory:
+        raise AssertionError("measured")
+
+    found = plan_tiers(STORE, config_of(hot="10%", batches_ahead=7), budget_bytes=None, measure=measure)
+    assert found == TierPlan(hot="10%", ahead=7)
+
+
+@pytest.mark.parametrize(
+    ("budget_kib", "ahead", "expected"),
+    [
+        # Half of it has room for the whole queue.
+        (200, 4, TierPlan(hot=100 * KIB, ahead=4)),
+        (150, 4, TierPlan(hot=75 * KIB, ahead=4)),
+        # A shorter queue.
+        (149, 4, TierPlan(hot=149 * KIB // 2, ahead=3)),
+        (90, 4, TierPlan(hot=45 * KIB, ahead=1)),
+        # The hot tier gives up room for one batch ahead, and then that batch.
+        (89, 4, TierPlan(hot=44 * KIB, ahead=1)),
+        (70, 4, TierPlan(hot=25 * KIB, ahead=1)),
+        # The tables of static take 4 bytes a row.
+        (60, 4, TierPlan(hot=None, ahead=2)),
+        (35, 4, TierPlan(hot=None, ahead=0)),
+        (200, 0, TierPlan(hot=100 * KIB, ahead=0)),
+        (60, 0, TierPlan(hot=25 * KIB, ahead=0)),
+    ],
+)
+def test_a_budget_is_divided(budget_kib: int, ahead: int, expected: TierPlan) -> None:
+    assert planned(STORE, budget_kib, batches_ahead=ahead) == expected
+
+
+@given(st.integers(35, 400), st.integers(0, 9), st.sampled_from(["static", "s3-fifo", "look-ahead"]))
+def test_hot_tier_and_batches_never_exceed_the_budget(budget_kib: int, ahead: int, cache: str) -> None:
+    found = planned(STORE, budget_kib, batches_ahead=ahead, cache=cache)
+    hot_bytes = 0 if found.hot is None else hot_tier_bytes(STORE, found.hot, cache=cache)
+    assert hot_bytes + BATCHES.needed_bytes(found.ahead) <= budget_kib * KIB
+    assert hot_bytes <= budget_kib * KIB // 2
+    assert 0 <= found.ahead <= ahead
+
+
+def test_a_stated_hot_tier_shortens_the_queue() -> None:
+    # 800 rows of 32 bytes, and the tables.
+    hot_bytes = hot_tier_bytes(STORE, "20%", cache="static")
+    assert 800 * 32 < hot_bytes < 48 * KIB
+    assert planned(STORE, 200, hot="20%") == TierPlan(hot="20%", ahead=4)
+    assert planned(STORE, 96, hot="20%") == TierPlan(hot="20%", ahead=1)
+
+
+def test_features_in_memory_and_a_store_with_tiers_get_no_hot_tier_by_themselves() -> None:
+    assert planned(torch.zeros(4000, 8), 200) == TierPlan(hot=None, ahead=4)
+    assert planned(torch.zeros(4000, 8), 200, hot="0%") == TierPlan(hot="0%", ahead=4)
+    assert planned(TieredFeatures(STORE, hot=0.0), 200) == TierPlan(hot=None, ahead=4)
+
+
+def test_a_hot_tier_beyond_its_half_is_refused() -> None:
+    hot_bytes = hot_tier_bytes(STORE, "80%", cache="static")
+    with pytest.raises(InputError) as caught:
+        planned(STORE, 200, hot="80%")
+    assert str(caught.value) == (
+        f"the hot tier is larger than its half of the memory budget: hot '80%' takes {hot_bytes / KIB:.1f} KiB with its "
+        "tables, half of the budget is 100.0 KiB (in TrainConfig.hot). Leave hot out for as much as the budget has room for, "
+        f"or raise the budget (--memory) to {2 * hot_bytes} bytes or more."
+    )
+    assert planned(STORE, -(-2 * hot_bytes // KIB), hot="80%").hot == "80%"
+
+
+@pytest.mark.parametrize("features", [STORE, torch.zeros(4000, 8)])
+def test_the_least_budget_is_named_and_is_one(features: Features) -> None:
+    with pytest.raises(BudgetError) as caught:
+        planned(features, 34)
+    assert str(caught.value) == (
+        f"the memory budget cannot be met: {34 * KIB} bytes, at least {35 * KIB} are needed: a training step takes 35.0 KiB, "
+        f"10.0 KiB of them for its mini-batch (in TrainConfig.memory). Raise the budget (--memory) to {35 * KIB} bytes or more, "
+        f"or lower batch_size or the fanouts; {150 * KIB} bytes have room for 4 batches ahead."
+    )
+    assert planned(features, caught.value.needed_bytes // KIB).ahead == 0
+    assert planned(features, caught.value.offered_bytes // KIB).ahead == 4
+
+
+def test_the_least_budget_beside_a_stated_hot_tier() -> None:
+    narrow = TieredFeatures(ComputedRows(10_000, 0), hot=0.0)
+    hot_bytes = hot_tier_bytes(narrow, "0%", cache="static")
+    with pytest.raises(BudgetError, match=re.escape("beside a hot tier of 39.1 KiB")) as caught:
+        plan_tiers(
+            narrow,
+            config_of(memory="80KiB", hot="0%"),
+            budget_bytes=80 * KIB,
+            measure=lambda: BatchMemory(batch_bytes=KIB, step_bytes=60 * KIB, thread_bytes=0),
+        )
+    assert caught.value.needed_bytes == hot_bytes + 61 * KIB
+
+
+def test_sparse_features_are_refused() -> None:
+    with pytest.raises(InputError) as caught:
+        stated_hot_bytes(sparse_graph().features, config_of(hot="10%"))
+    assert str(caught.value) == (
+        "sparse features have no tiers: hot is '10%', but rows differ in size (in TrainConfig.hot). "
+        "Leave hot out: sparse features are used in memory."
+    )
+    assert stated_hot_bytes(sparse_graph().features, config_of(memory="1GiB")) == 0
+
+
+def test_sizes_of_a_stated_hot_tier() -> None:
+    assert stated_hot_bytes(None, config_of(hot="10%")) == 0
+    assert stated_hot_bytes(STORE, config_of(hot="50KiB")) <= 50 * KIB
+    with pytest.raises(InputError, match="hot tier is smaller than its tables"):
+        stated_hot_bytes(STORE, config_of(hot="1KiB"))
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_the_hottest_by_the_score_are_hot(score: str) -> None:
+    graph = community_graph()
+    store = tiered(graph, "20%", config_of(hot="20%", score=score))
+    store.rows(hottest(score_vertices(graph, score), 18))
+    assert (store.num_hot_rows, store.traffic().cold.rows) == (18, 0)
+
+
+def test_where_features_are(tmp_path: Path) -> None:
+    save_graph(community_graph(), tmp_path / "graph")
+    features = load_graph(tmp_path / "graph").features
+    assert features is not None
+    assert [is_in_memory(each) for each in (features, torch.zeros(3, 2), STORE)] == [False, True, False]
