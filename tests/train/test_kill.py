@@ -23,6 +23,8 @@ def test_a_kill_at_any_instant_loses_no_more_than_the_work_since_the_last_checkp
     tmp_path, kind, record_property
 ):
     one_thread = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    # Scores run parallel kernels before the fork. GNU OpenMP would end the processes that run them after it.
+    one_thread["NUMBA_THREADING_LAYER"] = "workqueue"
     done = subprocess.run(
         [sys.executable, "-m", "tests.train.kill_driver", str(tmp_path), str(NUM_KILLS), "0", kind],
         cwd=ROOT,
