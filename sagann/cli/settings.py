@@ -181,7 +181,7 @@ _METAVARS = {
     "model": "NAME|FILE.py:CLASS",
     "encoder": "auto|none|linear|embedding",
     "hot": "SIZE|PERCENT|auto",
-    "score": "degree|rpr|wrpr",
+    "score": "degree|rpr|wrpr|vip",
     "cache": "static|s3-fifo|look-ahead",
     "optimizer": "NAME",
     "decay": "all|first-layer|matrices",

@@ -73,9 +73,9 @@ class TrainConfig:
     """Size of the hot tier, the memory for rows of features that mini-batches read most: a size as '2GiB', a part of the rows as '10%', or
     'auto' for half of the free memory. Other rows are read from where they are. None is what the memory budget has room for, or no hot
     tier where there is no budget. It does not change the numbers."""
-    score: str = "wrpr"
-    """Score by which vertices are hot: 'degree', 'rpr' (reverse PageRank) or 'wrpr' (the same from the training vertices). It does not
-    change the numbers."""
+    score: str = "vip"
+    """Score by which vertices are hot: 'degree', 'rpr' (reverse PageRank), 'wrpr' (the same from the training vertices) or 'vip' (the
+    probability that a mini-batch reads the vertex). It does not change the numbers."""
     cache: str = "look-ahead"
     """What the hot tier keeps: 'static' (the rows of the highest score), 's3-fifo' (rows that were read several times lately) or
     'look-ahead' (rows that the next batches_ahead mini-batches read). It does not change the numbers."""

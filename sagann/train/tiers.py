@@ -102,7 +102,8 @@ def plan_tiers(
 def tiered(graph: Graph, hot: HotSize, config: TrainConfig) -> TieredFeatures:
     """A graph's features with a hot tier of some size, which begins with the rows of the highest score."""
     assert graph.features is not None
-    order = hottest(score_vertices(graph, config.score))
+    assert config.sample is not None
+    order = hottest(score_vertices(graph, config.score, fanouts=config.sample, batch_size=config.batch_size))
     return TieredFeatures(graph.features, hot, cache=config.cache, hottest=order)
 
 

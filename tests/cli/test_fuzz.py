@@ -49,7 +49,7 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "sampling_threads": st.sampled_from([1, 2]),
     "batches_ahead": st.integers(0, 3),
     "hot": st.sampled_from(["none", "0%", "20%", "1MiB"]),
-    "score": st.sampled_from(["degree", "rpr", "wrpr"]),
+    "score": st.sampled_from(["degree", "rpr", "wrpr", "vip"]),
     "cache": st.sampled_from(["static", "s3-fifo", "look-ahead"]),
     "monitor": st.sampled_from(["none", "val/loss", "val/accuracy", "train/loss", "val/roc_auc"]),
     "patience": st.sampled_from(["none", 1, 5]),

@@ -140,7 +140,7 @@ def test_a_run_with_a_hot_tier_by_options_and_by_file(invoke: Invoke, blocks: Pa
         ),
         (
             ("--sample", "5,5", "--hot", "5%", "--score", "pr"),
-            "training option score is refused: 'pr', expected one of degree, rpr, wrpr",
+            "training option score is refused: 'pr', expected one of degree, rpr, wrpr, vip",
         ),
         (
             ("--sample", "5,5", "--cache", "static"),

@@ -47,11 +47,11 @@ from sagann.train import TrainConfig
         ),
         (
             {"score": "rpr", "sample": (5,)},
-            "score is refused: 'rpr', expected wrpr where neither hot nor memory is set",
+            "score is refused: 'rpr', expected vip where neither hot nor memory is set",
         ),
         (
             {"score": "pagerank", "sample": (5,), "hot": "auto"},
-            "score is refused: 'pagerank', expected one of degree, rpr, wrpr",
+            "score is refused: 'pagerank', expected one of degree, rpr, wrpr, vip",
         ),
         (
             {"cache": ["lru"], "sample": (5,), "memory": "1GiB"},

@@ -151,8 +151,9 @@ def test_sizes_of_a_stated_hot_tier() -> None:
 @pytest.mark.parametrize("score", SCORES)
 def test_the_hottest_by_the_score_are_hot(score: str) -> None:
     graph = community_graph()
-    store = tiered(graph, "20%", config_of(hot="20%", score=score))
-    store.rows(hottest(score_vertices(graph, score), 18))
+    store = tiered(graph, "20%", config_of(hot="20%", score=score, batch_size=16))
+    scores = score_vertices(graph, score, fanouts=(4, 3), batch_size=16)
+    store.rows(hottest(scores, 18))
     assert (store.num_hot_rows, store.traffic().cold.rows) == (18, 0)
 
 
