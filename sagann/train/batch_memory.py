@@ -84,7 +84,8 @@ def _batch_bytes(batch: MiniBatch) -> int:
 
 def _step_bytes(predictor: Predictor, batch: MiniBatch) -> int:
     """Bytes that autograd keeps for the backward pass, and twice the largest tensor for gradients of rows."""
-    known = {_address(array) for array in (*_arrays_of(batch), *predictor.model.state_dict().values())}
+    model, device = predictor.model, predictor.device
+    known = {_address(array) for array in (*_arrays_of(batch), *model.parameters(), *model.buffers())}
     kept: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
@@ -93,7 +94,6 @@ def _step_bytes(predictor: Predictor, batch: MiniBatch) -> int:
             kept[_address(tensor)] = tensor.untyped_storage().nbytes()
         return tensor
 
-    model, device = predictor.model, predictor.device
     with (
         seeded(0, device),
         evaluating(model),
@@ -103,7 +103,7 @@ def _step_bytes(predictor: Predictor, batch: MiniBatch) -> int:
         # Without the result, memory of kept tensors could be given to others.
         logits = predictor.forward_batch(batch)
     note(logits)
-    return sum(kept.values()) + 2 * max(kept.values())
+    return sum(kept.values()) + 2 * max(kept.values(), default=0)
 
 
 def _address(tensor: Tensor) -> int:
